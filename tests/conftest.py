@@ -1,0 +1,13 @@
+"""Eight virtual CPU devices, and the whole package under a runtime type checker."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+_FLAG = "--xla_force_host_platform_device_count"
+if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=8".strip()
+
+from jaxtyping import install_import_hook  # noqa: E402
+
+install_import_hook("tpuport", "beartype.beartype")

@@ -1,0 +1,20 @@
+"""The one exception that tpuport raises on purpose."""
+
+
+class PortError(Exception):
+    """Something about the user's model, files, mesh or options cannot work, found before the work starts.
+
+    Args:
+        what: one sentence saying what happened.
+        where: the parameter, file, line, option or mesh axis it concerns.
+        fix: what to do about it.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+        self.what, self.where, self.fix = what, where, fix
+        parts = [what]
+        if where:
+            parts.append(f"  where: {where}")
+        if fix:
+            parts.append(f"  fix: {fix}")
+        super().__init__("\n".join(parts))
