@@ -1,0 +1,82 @@
+# `make demo` and `make test` are the two commands to start with; `make help` lists the others.
+# Everything runs in .venv, which the first target that needs it builds from the exact versions in constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+NIGHTLY := .venv-nightly
+STAMP := $(VENV)/.installed
+NIGHTLY_STAMP := $(NIGHTLY)/.installed
+PY := $(VENV)/bin/python
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+# What another release of torchax can break.
+NIGHTLY_TESTS := tests/compat tests/test_activation.py tests/test_pytrees.py tests/generation
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test test-all test-nightly check format bench docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## build .venv and nothing else
+
+demo: $(STAMP) ## what the tiny Llama says, that it equals torch, and the decode table's main line
+	$(PY) -m recipes.llama
+	$(PY) benchmarks/decode.py --quick
+
+test: $(STAMP) ## the tests but the slow ones
+	$(PY) $(PYTEST) $(PYTEST_ARGS)
+
+test-all: $(STAMP) ## every test
+	$(PY) $(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
+
+test-nightly: $(NIGHTLY_STAMP) ## the tests that depend on torchax, with the torchax of constraints-nightly.txt
+	$(NIGHTLY)/bin/python $(PYTEST) $(PYTEST_ARGS) $(NIGHTLY_TESTS)
+
+check: $(STAMP) ## format, lint, types
+	$(PY) -m ruff format --check
+	$(PY) -m ruff check
+	$(PY) -m pyright
+
+format: $(STAMP) ## write the formatting and the fixes that `check` asks for
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+bench: $(STAMP) ## the measurements that the documentation quotes
+	$(PY) benchmarks/decode.py
+	$(PY) benchmarks/load.py
+
+docs: $(STAMP) ## the documentation, into site/; a warning is an error
+	$(PY) -m mkdocs build --strict
+
+clean: ## remove the environments and everything built
+	rm -rf $(VENV) $(NIGHTLY) site dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# $(call install,environment,constraints): into an empty environment, or over one whose installation was complete.
+# The stamp goes before anything changes and comes back last, so an interrupted installation starts over.
+# A Python without ensurepip (Debian's, without python3-venv) installs from outside with its own pip.
+define install
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "tpuport needs Python 3.11 or newer, and $(PYTHON) is %d.%d: run make PYTHON=/path/to/python3.11 ..." % v[:2])'
+	@if [ -f $(1)/.installed ]; then rm $(1)/.installed; else \
+	  $(PYTHON) -m venv --clear $(1) >/dev/null || { rm -rf $(1) && $(PYTHON) -m venv --without-pip $(1) \
+	  && $(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }; fi
+	$(1)/bin/python -m pip install --quiet --constraint $(2) hatchling editables
+	$(1)/bin/python -m pip install --quiet --constraint $(2) --no-build-isolation --editable '.[dev,docs]'
+	@touch $(1)/.installed
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,$(VENV),constraints.txt)
+
+# The same versions as everywhere, but for the packages that constraints-nightly.txt names.
+$(NIGHTLY)-constraints.txt: constraints.txt constraints-nightly.txt
+	@sed -n 's/^\([A-Za-z0-9_.-]*==\).*/^\1/p' constraints-nightly.txt > $@.names
+	@{ grep -v -f $@.names constraints.txt; cat constraints-nightly.txt; } > $@
+	@rm $@.names
+
+$(NIGHTLY_STAMP): pyproject.toml $(NIGHTLY)-constraints.txt
+	$(call install,$(NIGHTLY),$(NIGHTLY)-constraints.txt)
