@@ -1,0 +1,117 @@
+"""Crossing between torch tensors and jax arrays, in both directions, by view and by copy."""
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.runtime import environment
+from tpuport.errors import PortError
+
+# NumPy has no type of its own for these, so their bits cross as integers of the same width.
+_BITS_BY_WIDTH = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+
+
+def jax_dtype(dtype: torch.dtype) -> np.dtype:
+    """The dtype that an array holding this torch dtype has here: 64-bit types narrow unless jax runs with x64.
+
+    Raises:
+        PortError: jax has no such type.
+    """
+    name = str(dtype).removeprefix("torch.")
+    try:
+        return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
+    except TypeError:
+        raise PortError(f"jax has no dtype for {dtype}", fix="convert the tensor to bfloat16 first") from None
+
+
+def torch_dtype(dtype: Any) -> torch.dtype:
+    """The torch dtype of the same name as a jax dtype (anything that `jnp.dtype` accepts).
+
+    Raises:
+        PortError: torch has no such type.
+    """
+    name = jnp.dtype(dtype).name
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise PortError(f"torch has no dtype for {name}", fix="convert the array to bfloat16 first")
+    return found
+
+
+def is_ported(tensor: Any) -> bool:
+    """Whether a value is a torchax tensor, or a view of one."""
+    module = sys.modules.get("torchax.tensor")
+    return module is not None and isinstance(tensor, (module.Tensor, module.View))
+
+
+def wrap(array: jax.Array) -> torch.Tensor:
+    """The torchax tensor of one array (tracers included), sharing it."""
+    env = environment()
+    from torchax.tensor import Tensor
+
+    return Tensor(array, env)
+
+
+def as_torch(tree: Any) -> Any:
+    """A jax pytree with its `jax.Array` leaves as torchax tensors, nothing copied, other leaves as they are."""
+    return jax.tree.map(lambda leaf: wrap(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def as_jax(tree: Any) -> Any:
+    """A jax pytree with its torchax tensors and views as `jax.Array`s, nothing copied, other leaves as they are."""
+    return jax.tree.map(lambda leaf: leaf.jax() if is_ported(leaf) else leaf, tree)
+
+
+def to_jax(tensor: torch.Tensor) -> jax.Array:
+    """Copy a torch tensor on the host into a `jax.Array` of the same shape on jax's default device.
+
+    64-bit integers become 32-bit ones unless jax runs with x64, and float64 becomes float32.
+
+    Raises:
+        PortError: an integer does not fit into 32 bits, or jax has no such dtype.
+    """
+    if is_ported(tensor):
+        return tensor.jax()  # type: ignore[attr-defined]
+    if tensor.is_meta:
+        raise PortError("a tensor on the meta device has no values to copy", fix="load its weights first")
+    target = jax_dtype(tensor.dtype)
+    host = _to_numpy(tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous())
+    if np.issubdtype(host.dtype, np.integer) and host.dtype != target:
+        _check_range(host, target)
+    # Cast on the host: asking jax for the wide type is what makes it warn.
+    return jnp.array(host.astype(target, copy=False), copy=True)
+
+
+def to_torch(array: jax.Array) -> torch.Tensor:
+    """Copy an array (gathered from all its devices) into a torch tensor on the CPU, same shape and dtype."""
+    dtype = torch_dtype(array.dtype)
+    host = np.array(array)
+    try:
+        return torch.from_numpy(host)
+    except TypeError:
+        bits, numpy_bits = _BITS_BY_WIDTH[dtype.itemsize]
+        return torch.from_numpy(host.view(numpy_bits)).view(bits).view(dtype)
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    try:
+        return tensor.numpy()
+    except TypeError:
+        bits, _ = _BITS_BY_WIDTH[tensor.dtype.itemsize]
+        return tensor.view(bits).numpy().view(jnp.dtype(str(tensor.dtype).removeprefix("torch.")))
+
+
+def _check_range(host: np.ndarray, target: np.dtype) -> None:
+    if host.size == 0:
+        return
+    limits = np.iinfo(target)
+    low, high = int(host.min()), int(host.max())
+    if low < limits.min or high > limits.max:
+        raise PortError(
+            f"{host.dtype} values from {low} to {high} do not fit into {target}",
+            where=f"a tensor of shape {tuple(host.shape)}",
+            fix="keep the values within 32 bits, or run jax with jax_enable_x64",
+        )

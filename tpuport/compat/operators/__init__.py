@@ -1,0 +1,73 @@
+"""Operators that torchax lacks or gets wrong, installed into its environment and taken out again.
+
+One topic a file; each lists its `LOWERINGS` (torch operator to implementation, through torchax's own
+`Environment.override_op_definition`) and its `METHODS` (of torchax's two tensor classes, which no operator
+table reaches).
+"""
+
+import importlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from tpuport.compat.operators.registry import Lowering, Method
+
+logger = logging.getLogger("tpuport")
+
+TOPICS = ("grouped_mm",)
+
+_MISSING = object()
+_saved_lowerings: dict[Any, Any] = {}
+_saved_methods: dict[tuple[str, str], Any] = {}
+
+
+def lowerings() -> Iterator[Lowering]:
+    """Every replacement lowering, topic by topic."""
+    for topic in TOPICS:
+        yield from importlib.import_module(f"{__name__}.{topic}").LOWERINGS
+
+
+def methods() -> Iterator[Method]:
+    """Every replacement method of torchax's tensor classes, topic by topic."""
+    for topic in TOPICS:
+        yield from importlib.import_module(f"{__name__}.{topic}").METHODS
+
+
+def install(environment: Any) -> None:
+    """Put every replacement into a torchax environment, once; what it replaces is kept for `uninstall`."""
+    if _saved_lowerings or _saved_methods:
+        return
+    for lowering in lowerings():
+        _saved_lowerings[lowering.target] = environment._ops.get(lowering.target, _MISSING)
+        environment.override_op_definition(lowering.target, lowering.function, lowering.is_view_op)
+        logger.debug("operator %s: %s", lowering.target, lowering.reason)
+    for method in methods():
+        owner = _owner(method.owner)
+        _saved_methods[method.owner, method.name] = owner.__dict__.get(method.name, _MISSING)
+        setattr(owner, method.name, method.function)
+        logger.debug("torchax %s.%s: %s", method.owner, method.name, method.reason)
+    logger.info("installed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
+
+
+def uninstall(environment: Any) -> None:
+    """Restore exactly what `install` replaced."""
+    if not (_saved_lowerings or _saved_methods):
+        return
+    for target, previous in _saved_lowerings.items():
+        if previous is _MISSING:
+            environment._ops.pop(target, None)
+        else:
+            environment._ops[target] = previous
+    for (owner_name, name), previous in _saved_methods.items():
+        owner = _owner(owner_name)
+        if previous is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, previous)
+    logger.info("removed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
+    _saved_lowerings.clear()
+    _saved_methods.clear()
+
+
+def _owner(name: str) -> Any:
+    return getattr(importlib.import_module("torchax.tensor"), name)
