@@ -1,0 +1,69 @@
+"""Scaled dot-product attention, written out in plain XLA: the definition that every faster form is tested against.
+
+Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T key/value length, D and C head dimensions.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+def attention(
+    query_BHQD: Float[Array, "B H Q D"],
+    key_BKTD: Float[Array, "B K T D"],
+    value_BKTC: Float[Array, "B K T C"],
+    mask: Bool[Array, "#B #H #Q T"] | Float[Array, "#B #H #Q T"] | None = None,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    sinks_H: Float[Array, " H"] | None = None,
+) -> Float[Array, "B H Q C"]:
+    """Traced. softmax(softcap(scale * q.k) + mask) . v, with grouped key/value heads that are never repeated in memory.
+
+    Args:
+        mask: True where a query may see a key, or a number that is added to the score. None masks nothing.
+        scale: factor on the dot products, usually D ** -0.5.
+        softcap: scores become softcap * tanh(score / softcap), as in Gemma 2.
+        sinks_H: one extra logit a head that takes its share of the softmax and has no value, as in GPT-OSS.
+
+    A query that may see no key gets zeros, never NaN. Scores and softmax are float32 whatever the inputs are.
+    """
+    batch, heads, queries, _ = query_BHQD.shape
+    kv_heads, keys, width = value_BKTC.shape[1:]
+    groups = heads // kv_heads
+    query = query_BHQD.reshape(batch, kv_heads, groups, queries, -1)
+    scores = jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=jnp.float32) * scale
+    if softcap is not None:
+        scores = softcap * jnp.tanh(scores / softcap)
+    visible = None
+    if mask is not None:
+        mask = _grouped(mask, kv_heads, groups)
+        visible = mask if mask.dtype == jnp.bool_ else mask > jnp.finfo(mask.dtype).min
+        scores = jnp.where(visible, scores if mask.dtype == jnp.bool_ else scores + mask, -jnp.inf)
+    weights = _softmax(scores, visible, None if sinks_H is None else sinks_H.reshape(kv_heads, groups))
+    out = jnp.einsum(
+        "bkgqt,bktc->bkgqc", weights.astype(value_BKTC.dtype), value_BKTC, preferred_element_type=jnp.float32
+    )
+    return out.astype(query_BHQD.dtype).reshape(batch, heads, queries, width)
+
+
+def _grouped(mask: jax.Array, kv_heads: int, groups: int) -> jax.Array:
+    """[B, 1|H, Q, T] -> [B, 1|K, 1|G, Q, T]."""
+    batch, heads, queries, keys = mask.shape
+    return mask[:, :, None] if heads == 1 else mask.reshape(batch, kv_heads, groups, queries, keys)
+
+
+def _softmax(scores: jax.Array, visible: jax.Array | None, sinks_KG: jax.Array | None) -> jax.Array:
+    """Softmax over the last axis of [B, K, G, Q, T]; a row of -inf gives zeros."""
+    if visible is None and sinks_KG is None:
+        return jax.nn.softmax(scores, axis=-1)
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    if sinks_KG is not None:
+        sinks = sinks_KG.astype(jnp.float32)[None, :, :, None, None]
+        top = jnp.maximum(top, sinks)
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    weights = jnp.exp(scores - top)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    if sinks_KG is not None:
+        total = total + jnp.exp(sinks - top)
+    return weights / jnp.where(total == 0.0, 1.0, total)

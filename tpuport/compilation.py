@@ -1,0 +1,219 @@
+"""Compiled programs: weights are arguments, flags are static, caches are donated, recompilations are counted."""
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import torch
+from torch.nn.utils.stateless import _reparametrize_module
+
+from tpuport import compat, pytrees
+from tpuport.errors import PortError
+
+logger = logging.getLogger("tpuport")
+
+# Fewer compilations than this are the normal life of a program: a prompt, a step, a second length.
+_MANY = 4
+
+
+def use_persistent_cache() -> None:
+    """Keep compiled programs on disk between runs, in the user's cache directory.
+
+    A directory that the user has set (JAX_COMPILATION_CACHE_DIR or jax.config) is left alone;
+    TPUPORT_COMPILATION_CACHE names another one, or is "off".
+    """
+    wanted = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
+    if wanted == "off" or jax.config.jax_compilation_cache_dir:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", wanted or str(home / "tpuport" / "xla"))
+
+
+def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
+    """Every parameter and buffer of a ported model by name, an array that several names share under the first only."""
+    named = dict(model.named_parameters()) | dict(model.named_buffers())
+    strangers = [name for name, tensor in named.items() if not compat.is_ported(tensor)]
+    if strangers:
+        raise PortError(
+            f"{len(strangers)} tensors of the model are not on the device",
+            where=", ".join(strangers[:5]),
+            fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
+        )
+    return {name: compat.as_jax(tensor) for name, tensor in named.items()}
+
+
+def call_with(model: torch.nn.Module, arrays: dict[str, jax.Array], *args: Any, **kwargs: Any) -> Any:
+    """Traced. Call the model with these arrays in place of its own; torchax tensors in, torchax tensors out."""
+    with compat.environment():
+        return torch.func.functional_call(model, compat.as_torch(arrays), args, kwargs)
+
+
+@contextlib.contextmanager
+def _in_place(modules: list[torch.nn.Module], weights: list[dict[str, jax.Array]]) -> Iterator[None]:
+    """Traced. Let the modules hold these arrays instead of their own inside the block."""
+    with contextlib.ExitStack() as stack:
+        for module, arrays in zip(modules, weights, strict=True):
+            stack.enter_context(_reparametrize_module(module, compat.as_torch(arrays), tie_weights=True))
+        yield
+
+
+class Program:
+    """A jitted function that counts its compilations and warns when one argument's shape keeps changing.
+
+    Attributes:
+        compilations: how often the function has been traced and compiled.
+    """
+
+    def __init__(self, function: Callable, name: str, **jit_options: Any) -> None:
+        self.name = name
+        self.compilations = 0
+        self._seen: list[dict[str, Any]] = []
+
+        @functools.wraps(function)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            self._count(args, kwargs)
+            return function(*args, **kwargs)
+
+        self._jitted = jax.jit(traced, **jit_options)
+        use_persistent_cache()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
+        return self._jitted.lower(*args, **kwargs)
+
+    def _count(self, args: tuple, kwargs: dict) -> None:
+        self.compilations += 1
+        leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+        self._seen.append({jax.tree_util.keystr(p): getattr(x, "shape", x) for p, x in leaves})
+        logger.debug("compiling %s, time %d", self.name, self.compilations)
+        if self.compilations < _MANY:
+            return
+        values = {path: {str(seen.get(path)) for seen in self._seen} for path in self._seen[-1]}
+        changing = {p: v for p, v in values.items() if len(v) > 1}
+        path, shapes = max(changing.items(), key=lambda item: len(item[1]), default=("its structure", set()))
+        logger.warning(
+            "%s has been compiled %d times: %s keeps changing (%s). Pad it to a few fixed lengths.",
+            self.name, self.compilations, path, ", ".join(sorted(shapes)[:_MANY]),
+        )  # fmt: skip
+
+
+def _modules(function: Callable) -> list[torch.nn.Module]:
+    """The modules that a function would capture: itself, its bound object, what its closure and globals name."""
+    if isinstance(function, torch.nn.Module):
+        return [function]
+    if isinstance(function, functools.partial):
+        held = [*function.args, *function.keywords.values()]
+        return [m for m in held if isinstance(m, torch.nn.Module)] + _modules(function.func)
+    owner = getattr(function, "__self__", None)
+    inner = getattr(function, "__func__", function)
+    code = getattr(inner, "__code__", None)
+    values = [owner, *(cell.cell_contents for cell in getattr(inner, "__closure__", None) or ())]
+    values += [inner.__globals__[n] for n in code.co_names if n in inner.__globals__] if code else []
+    return [value for value in values if isinstance(value, torch.nn.Module)]
+
+
+def _is_cache(value: Any) -> bool:
+    return any(base.__name__ == "Cache" and base.__module__.startswith("transformers.") for base in type(value).__mro__)
+
+
+def _as_array(value: Any) -> jax.Array:
+    if isinstance(value, torch.Tensor):
+        return compat.as_jax(value) if compat.is_ported(value) else compat.to_jax(value)
+    return value
+
+
+def _is_dynamic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | jax.Array) or hasattr(value, "__array__")
+
+
+class CompiledFunction:
+    """What `tpuport.compile` returns: called like the original, with torch tensors on the host or on the device.
+
+    Attributes:
+        program: the `Program` underneath; `program.compilations` counts.
+    """
+
+    def __init__(self, function: Callable, name: str | None = None) -> None:
+        pytrees.register()
+        self._function = function
+        self._modules = list(dict.fromkeys(_modules(function)))
+        name = name or getattr(function, "__qualname__", type(function).__name__)
+        self.program = Program(self._traced, name, static_argnums=(3,), donate_argnums=(2,))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled program. Tensors are arguments, caches are donated, anything else is static.
+
+        Raises:
+            PortError: an argument is neither a tensor nor hashable, or a module's weights are not on the device.
+        """
+        return compat.as_torch(self.program(*self._split(args, kwargs)))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """jax.stages.Lowered for these arguments."""
+        return self.program.lower(*self._split(args, kwargs))
+
+    def _split(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
+        """(weights of each module, tensors, donated tensors, static part)."""
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=_is_cache)
+        tensors: list[Any] = []
+        donated: list[Any] = []
+        static: list[Hashable] = []
+        for leaf in leaves:
+            if _is_cache(leaf):
+                arrays, kind = jax.tree_util.tree_flatten(leaf)
+                donated.append([_as_array(x) for x in arrays])
+                static.append(("cache", kind))
+            elif _is_dynamic(leaf):
+                tensors.append(_as_array(leaf))
+                static.append(("tensor",))
+            else:
+                static.append(("static", _hashable(leaf)))
+        weights = [arrays_of(module) for module in self._modules]
+        return weights, tensors, donated, (tree, tuple(static))
+
+    def _traced(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
+        """Traced. Put the arguments together again and call the function with the weights in place."""
+        tree, kinds = static
+        tensors, donated = iter(compat.as_torch(tensors)), iter(compat.as_torch(donated))
+        read = {
+            "cache": lambda kind: jax.tree_util.tree_unflatten(kind, next(donated)),
+            "tensor": lambda: next(tensors),
+            "static": lambda value: value,
+        }
+        args, kwargs = jax.tree_util.tree_unflatten(tree, [read[kind](*rest) for kind, *rest in kinds])
+        with compat.environment(), _in_place(self._modules, weights):
+            return compat.as_jax(self._function(*args, **kwargs))
+
+
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError as error:
+        raise PortError(
+            "an argument of a compiled function is neither a tensor nor hashable",
+            where=f"{type(value).__name__}: {value!r:.60}",
+            fix="pass tensors, or Python values that can be dictionary keys",
+        ) from error
+    return value
+
+
+def compile(model_or_function: Callable, *, name: str | None = None) -> CompiledFunction:
+    """Compile a ported model, one of its methods, or a function that uses ported models.
+
+    Weights of every module the function holds become arguments of the program, never constants in it. Tensors among
+    the arguments (torch on the host, torchax, NumPy, jax) are traced; Python values are static, one program each;
+    transformers caches are donated: use the one in the output. The result's tensors are torchax tensors on the device.
+
+    Args:
+        model_or_function: an nn.Module on the device, a bound method, or a function.
+        name: what logs call it.
+    """
+    return CompiledFunction(model_or_function, name)

@@ -1,0 +1,158 @@
+"""The key/value cache of the decoding loop: fixed shapes, written in place, no Python state that changes from step to step.
+
+transformers' own static sliding-window layer keeps its length as a Python integer, which cannot be a loop's carry.
+Shapes: B batch, K key/value heads, T cache length, W sliding window, D head dimension.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from transformers import PretrainedConfig, StaticCache
+from transformers.cache_utils import CacheLayerMixin, StaticLayer, StaticSlidingWindowLayer
+
+from tpuport import compat
+from tpuport.errors import PortError
+
+
+class FixedLayer(CacheLayerMixin):
+    """Keys and values [B, K, T, D] of one layer; position p is in slot p.
+
+    The first update (the prompt) must fill an empty cache and attends to the prompt alone, not to the empty slots;
+    later updates write at `length` and attend to every slot, the mask hiding those not yet written.
+    """
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, slots: int, mesh: Mesh | None = None) -> None:
+        super().__init__()
+        self.slots = slots
+        self.mesh = mesh
+        self.length: torch.Tensor | None = None
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        raise PortError("tpuport's cache layers are allocated by the prompt", fix="call update() with the prompt first")
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Traced. Write [B, K, Q, D] and return what to attend to."""
+        key, value = compat.as_jax((key_states, value_states))
+        new = key.shape[2]
+        if not self.is_initialized:
+            self.keys, self.values = (compat.wrap(self._place(self._first(x))) for x in (key, value))
+            self.length = compat.wrap(jnp.asarray(new, jnp.int32))
+            self.is_initialized = True
+            return key_states, value_states
+        length = compat.as_jax(self.length)
+        keys, values = compat.as_jax((self.keys, self.values))
+        slot = self._slot(length, new)
+        self.keys = compat.wrap(jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), slot, axis=2))
+        self.values = compat.wrap(jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), slot, axis=2))
+        self.length = compat.wrap(length + new)
+        return self.keys, self.values
+
+    def _first(self, states: jax.Array) -> jax.Array:
+        """The prompt's states [B, K, Q, D] in their slots [B, K, T, D]."""
+        return jnp.pad(states, ((0, 0), (0, 0), (0, self.slots - states.shape[2]), (0, 0)))
+
+    def _slot(self, length: jax.Array, new: int) -> jax.Array:
+        return length
+
+    def _place(self, states: jax.Array) -> jax.Array:
+        """Batch over dp and heads over tp, where they divide."""
+        if self.mesh is None or self.mesh.size == 1:
+            return states
+        names = [
+            axis if size % self.mesh.shape.get(axis, 1) == 0 and axis in self.mesh.shape else None
+            for axis, size in zip(("dp", "tp"), states.shape, strict=False)
+        ]
+        sharding = NamedSharding(self.mesh, PartitionSpec(*names))
+        return jax.lax.with_sharding_constraint(states, sharding)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
+        """Length and first position of the keys that `update` will return."""
+        return (self.slots if self.is_initialized else query_length), 0
+
+    def get_seq_length(self) -> Any:
+        """Positions written: 0 before the prompt, afterwards an int32 scalar tensor."""
+        return self.length if self.is_initialized else 0
+
+    def get_max_length(self) -> int:
+        """Positions that fit."""
+        return self.slots
+
+
+class WindowLayer(FixedLayer):
+    """A sliding-window layer whose window is not shorter than the cache: every position has a slot, the mask does the rest."""
+
+    is_sliding = True
+
+
+class RingLayer(FixedLayer):
+    """The last W positions of a sliding-window layer, [B, K, W, D]: position p is in slot p mod W."""
+
+    is_sliding = True
+
+    def _first(self, states: jax.Array) -> jax.Array:
+        length = states.shape[2]
+        if length < self.slots:
+            return super()._first(states)
+        return jnp.roll(states[:, :, length - self.slots :], (length - self.slots) % self.slots, axis=2)
+
+    def _slot(self, length: jax.Array, new: int) -> jax.Array:
+        if new != 1:
+            raise PortError("a sliding-window cache takes one token a step after the prompt", where=f"{new} tokens")
+        return length % self.slots
+
+    def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
+        """As FixedLayer; the first position is a vector [W], slot by slot, once the ring turns (see `transformers_mask`)."""
+        if not self.is_initialized:
+            return query_length, 0
+        slots = jnp.arange(self.slots, dtype=jnp.int32)
+        length = compat.as_jax(self.length)
+        return self.slots, compat.wrap(length - (length - slots) % self.slots - slots)
+
+
+def _decoding_layer(layer: Any, length: int, mesh: Mesh | None) -> Any:
+    if type(layer) is StaticLayer:
+        return FixedLayer(length, mesh)
+    if type(layer) is StaticSlidingWindowLayer:
+        window = layer.max_cache_len
+        return RingLayer(window, mesh) if window < length else WindowLayer(length, mesh)
+    return layer
+
+
+def decoding_cache(config: PretrainedConfig, length: int, mesh: Mesh | None = None) -> StaticCache:
+    """An empty cache for `length` positions, by the layer types of the model's config; arrays are made by the prompt."""
+    cache = StaticCache(config=config, max_cache_len=length)
+    cache.layers = [_decoding_layer(layer, length, mesh) for layer in cache.layers]
+    return cache
+
+
+def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: torch.dtype) -> int:
+    """Bytes of the key/value cache over all devices: 2 x layers x batch x kv_heads x length x head_dim x bytes.
+
+    Sliding-window layers hold min(window, length) positions; layers without attention hold nothing.
+    The formula is the usual one for grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245).
+
+    Args:
+        config: a transformers config; its text part is used.
+        batch: rows of the batch.
+        length: cache length in positions.
+        dtype: dtype of keys and values.
+    """
+    text = config.get_text_config(decoder=True)
+    layers = decoding_cache(config, length).layers
+    positions = sum(layer.slots for layer in layers if isinstance(layer, FixedLayer))
+    others = {type(x).__name__ for x in layers if not isinstance(x, FixedLayer) and getattr(x, "keys", 0) is None}
+    if others:
+        raise PortError(
+            "no formula for the size of this cache", where=", ".join(sorted(others)), fix="measure the arrays"
+        )
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return 2 * batch * heads * positions * head_dim * dtype.itemsize

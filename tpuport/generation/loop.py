@@ -1,0 +1,141 @@
+"""The decoding loop on the device: one program for the prompt, one for every token after it.
+
+Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
+"""
+
+import inspect
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tpuport import attention, compat, pytrees
+from tpuport.compilation import Program, arrays_of, call_with
+from tpuport.generation.cache import decoding_cache
+from tpuport.generation.sampling import Settings, choose, process_logits
+
+
+class State(NamedTuple):
+    """The loop's carry. `tokens` [B, T] holds prompt and output, `present` [B, T] is False at padding, `length` counts
+    the columns written, `finished` [B] the rows that have ended, `cache` is a transformers cache of jax arrays.
+    """
+
+    tokens: jax.Array
+    present: jax.Array
+    length: jax.Array
+    finished: jax.Array
+    cache: Any
+
+
+class Decoder:
+    """The compiled programs of one ported model: `prefill` for a prompt bucket, `advance` for the tokens that follow.
+
+    Attributes:
+        prefill, advance: `Program`s; their `compilations` count.
+    """
+
+    def __init__(self, model: torch.nn.Module, mesh: Mesh | None) -> None:
+        pytrees.register()
+        self.model = model
+        self.mesh = mesh
+        self._parameters = inspect.signature(model.forward).parameters
+        name = type(model).__name__
+        self.prefill = Program(self._prefill, f"{name} prefill", static_argnames=("slots",))
+        self.advance = Program(self._advance, f"{name} decode", donate_argnames=("state",))
+
+    @property
+    def arrays(self) -> dict[str, jax.Array]:
+        """The model's weights, arguments of both programs."""
+        return arrays_of(self.model)
+
+    def _prefill(
+        self,
+        arrays: dict[str, jax.Array],
+        tokens: jax.Array,
+        mask: jax.Array,
+        keys: jax.Array,
+        prompt_columns: jax.Array,
+        real: jax.Array,
+        chosen: Settings,
+        *,
+        slots: int,
+    ) -> State:
+        """Traced. Run the prompt [B, P] and choose the first token; the buffer has `slots` columns.
+
+        Rows from `real` on only fill up the batch: they have ended before they begin.
+        """
+        batch, columns = tokens.shape
+        tokens, mask = self._rows(tokens), self._rows(mask)
+        cache = decoding_cache(self.model.config, slots, self.mesh)
+        positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        logits, cache = self._forward(arrays, tokens, mask, positions, cache)
+        pad = ((0, 0), (0, slots - columns))
+        state = State(
+            tokens=jnp.pad(tokens, pad),
+            # Columns to come are open: the causal mask hides them until they are written.
+            present=jnp.pad(mask, pad, constant_values=True),
+            length=jnp.asarray(columns, jnp.int32),
+            finished=jnp.arange(batch) >= real,
+            cache=cache,
+        )
+        return self._append(state, logits, keys, prompt_columns, chosen)
+
+    def _advance(
+        self,
+        arrays: dict[str, jax.Array],
+        state: State,
+        keys: jax.Array,
+        prompt_columns: jax.Array,
+        limit: jax.Array,
+        chosen: Settings,
+    ) -> State:
+        """Traced. Generate until the buffer holds `limit` columns or every row has ended."""
+
+        def unfinished(state: State) -> jax.Array:
+            return (state.length < limit) & ~jnp.all(state.finished)
+
+        def step(state: State) -> State:
+            column = state.length - 1
+            token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
+            written = jnp.arange(state.present.shape[1]) <= column
+            position = jnp.sum(state.present & written, axis=1, keepdims=True, dtype=jnp.int32) - 1
+            logits, cache = self._forward(arrays, token, state.present, position, state.cache)
+            return self._append(state._replace(cache=cache), logits, keys, prompt_columns, chosen)
+
+        return jax.lax.while_loop(unfinished, step, state)
+
+    def _forward(
+        self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any
+    ) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [B, V] of the last column, and the cache written."""
+        inputs = compat.as_torch({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
+        inputs = {name: value for name, value in inputs.items() if name in self._parameters}
+        if "logits_to_keep" in self._parameters:
+            inputs["logits_to_keep"] = 1
+        with attention.use(self.model):
+            out = call_with(
+                self.model, arrays, **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
+            )
+        return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), compat.as_jax(out.past_key_values)
+
+    def _append(
+        self, state: State, logits: jax.Array, keys: jax.Array, prompt_columns: jax.Array, chosen: Settings
+    ) -> State:
+        """Traced. Choose the next token of each row and write it; rows that have ended get the padding id."""
+        new_tokens = state.length - prompt_columns
+        there = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)
+        scores = process_logits(logits, state.tokens, there, new_tokens, chosen)
+        token = choose(scores, keys, new_tokens, chosen)
+        token = jnp.where(state.finished & (chosen.pad >= 0), chosen.pad, token)
+        ends = jnp.any(token[:, None] == chosen.eos, axis=1)
+        tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, token[:, None], state.length, axis=1)
+        return state._replace(tokens=tokens, length=state.length + 1, finished=state.finished | ends)
+
+    def _rows(self, array: jax.Array) -> jax.Array:
+        """Traced. The batch over dp, everything else whole on each device."""
+        if self.mesh is None or self.mesh.size == 1 or "dp" not in self.mesh.shape:
+            return array
+        spec = PartitionSpec("dp", *[None] * (array.ndim - 1))
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))

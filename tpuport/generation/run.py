@@ -1,0 +1,169 @@
+"""`tpuport.generate`: transformers' generate, with the loop on the device."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from tpuport import checkpoint
+from tpuport.errors import PortError
+from tpuport.generation import stopping
+from tpuport.generation.loop import Decoder, State
+from tpuport.generation.options import Options, resolve
+from tpuport.generation.prompts import Prompts, bucket, checked, prepare
+from tpuport.generation.sampling import Settings, settings
+
+# Tokens in a compiled chunk when the host has to look in between.
+CHUNK = 16
+
+_decoders: "weakref.WeakKeyDictionary[torch.nn.Module, Decoder]" = weakref.WeakKeyDictionary()
+
+
+def decoder_of(model: torch.nn.Module) -> Decoder:
+    """The compiled programs of a ported model, made on first use and kept as long as the model."""
+    mesh = checkpoint.mesh_of(model)
+    if model not in _decoders or _decoders[model].mesh != mesh:
+        _decoders[model] = Decoder(model, mesh)
+    return _decoders[model]
+
+
+def generate(
+    model: torch.nn.Module,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    generation_config: GenerationConfig | None = None,
+    streamer: Any = None,
+    seed: int = 0,
+    *,
+    stopping_criteria: Sequence[Any] | None = None,
+    tokenizer: Any = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Generate token ids as transformers' `model.generate` does, prompt included.
+
+    The prompt runs in one compiled program, all tokens after it in another that stops when every row has ended. With
+    a streamer, stop strings or stopping criteria the second runs in chunks, and what the host decides in between
+    counts from the very token it would have stopped at.
+
+    Args:
+        model: a ported transformers causal language model (`tpuport.load` or `tpuport.port`).
+        input_ids: [batch, length] integers, padded on the left.
+        attention_mask: [batch, length], 0 at padding. None infers it from the padding id, as transformers does.
+        generation_config: transformers' object; its fields may also be given by name, which wins.
+        streamer: has put(token_ids) and end(), as transformers' streamers do.
+        seed: what is drawn depends on it and on a row's own prompt, not on the rest of the batch.
+        stopping_criteria: transformers' StoppingCriteria objects, called with (input_ids, None).
+        tokenizer: needed for stop strings only.
+        options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature.
+
+    Returns:
+        LongTensor [batch * num_return_sequences, length + generated] on the host; rows that end early are padded.
+
+    Raises:
+        PortError: before anything is compiled, for an option that is not supported, a prompt that does not fit, or
+            a model that is not on the device.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise PortError("generate() serves decoder-only models", where=type(model).__name__)
+    prompt = torch.as_tensor(input_ids)
+    chosen = resolve(model, generation_config, options, prompt.shape[-1])
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    tokens, mask = checked(prompt, attention_mask, chosen.pad, chosen.eos, vocabulary)
+    stops = stopping.criteria(chosen, stopping_criteria, tokenizer)
+    decoder = decoder_of(model)
+    prompts = prepare(tokens, mask, chosen, seed, decoder.mesh.shape.get("dp", 1) if decoder.mesh else 1)
+    if streamer is not None and hasattr(streamer, "skip_prompt") and prompts.real > 1:
+        raise PortError("this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one")
+    run = _Run(decoder, prompts, chosen, _slots(model, prompts, chosen))
+    if streamer is None and not stops:
+        return run.to_the_end()
+    return run.in_chunks(stops, streamer)
+
+
+def _slots(model: torch.nn.Module, prompts: Prompts, chosen: Options) -> int:
+    """Cache length in columns; the bucket's own padding takes columns as the prompt does.
+
+    Raises:
+        PortError: the tokens asked for do not fit max_cache_len or the positions that the model knows.
+    """
+    total = prompts.length + chosen.max_new
+    text = model.config.get_text_config(decoder=True)
+    for limit, name in (
+        (chosen.max_cache_len, "max_cache_len"),
+        (getattr(text, "max_position_embeddings", None), "max_position_embeddings"),
+    ):
+        if limit is not None and total > limit:
+            raise PortError(
+                f"a prompt of {prompts.length} tokens and {chosen.max_new} new ones do not fit {name} = {limit}",
+                where=name,
+                fix="shorten the prompt, or ask for fewer new tokens",
+            )
+    return bucket(prompts.tokens.shape[1] + chosen.max_new)
+
+
+class _Run:
+    """One call of `generate`: the host's side of the loop."""
+
+    def __init__(self, decoder: Decoder, prompts: Prompts, chosen: Options, slots: int) -> None:
+        self._decoder, self._prompts, self._chosen = decoder, prompts, chosen
+        self._arrays = decoder.arrays
+        self._settings: Settings = settings(chosen)
+        self._columns = np.int32(prompts.tokens.shape[1])
+        self._end = int(self._columns) + chosen.max_new
+        self._state: State = decoder.prefill(
+            self._arrays, prompts.tokens, prompts.mask, prompts.keys,
+            self._columns, np.int32(prompts.real), self._settings, slots=slots,
+        )  # fmt: skip
+
+    def _advance(self, limit: int) -> None:
+        self._state = self._decoder.advance(
+            self._arrays, self._state, self._prompts.keys, self._columns, np.int32(limit), self._settings
+        )
+
+    def _tokens(self) -> np.ndarray:
+        """[real, length + generated] so far, without the bucket's padding and the rows of filling."""
+        first = int(self._columns) - self._prompts.length
+        return np.asarray(self._state.tokens)[: self._prompts.real, first : int(self._state.length)]
+
+    def to_the_end(self) -> torch.Tensor:
+        self._advance(self._end)
+        return torch.from_numpy(self._tokens().astype(np.int64))
+
+    def in_chunks(self, stops: Any, streamer: Any) -> torch.Tensor:
+        chosen, done = self._chosen, self._prompts.length
+        finished = np.zeros(self._prompts.real, bool)
+        if streamer is not None:
+            streamer.put(torch.from_numpy(self._tokens()[:, :done].astype(np.int64)))
+        try:
+            while True:
+                tokens, finished = stopping.apply(stops, self._tokens(), finished, done, chosen.pad, chosen.eos)
+                for column in range(done, tokens.shape[1]) if streamer is not None else ():
+                    streamer.put(torch.from_numpy(tokens[:, column].astype(np.int64)))
+                done = tokens.shape[1]
+                if finished.all() or done == self._prompts.length + chosen.max_new:
+                    return torch.from_numpy(tokens.astype(np.int64))
+                self._write_back(tokens, finished)
+                self._advance(min(int(self._state.length) + CHUNK, self._end))
+        finally:
+            # A consumer in another thread waits for this, also when the stream was interrupted.
+            if streamer is not None:
+                streamer.end()
+
+    def _write_back(self, tokens: np.ndarray, finished: np.ndarray) -> None:
+        """Tell the device which rows the criteria ended; without EOS ids such a row goes on, as in transformers."""
+        if not self._chosen.eos or (finished == np.asarray(self._state.finished)[: len(finished)]).all():
+            return
+        rows = np.ones(len(self._state.finished), bool)
+        rows[: len(finished)] = finished
+        buffer = np.array(self._state.tokens)
+        first = int(self._columns) - self._prompts.length
+        buffer[: len(tokens), first : first + tokens.shape[1]] = tokens
+        place = lambda new, old: jax.device_put(new, old.sharding)  # noqa: E731
+        self._state = self._state._replace(
+            tokens=place(buffer, self._state.tokens), finished=place(rows, self._state.finished)
+        )
