@@ -1,0 +1,6 @@
+"""Weights into sharded arrays: from safetensors on disk (`load`) or from a model in memory (`port`)."""
+
+from tpuport.checkpoint.loading import load
+from tpuport.checkpoint.porting import mesh_of, port
+
+__all__ = ["load", "mesh_of", "port"]

@@ -1,0 +1,141 @@
+"""Build the empty model that a checkpoint's config describes: parameters without memory, buffers real."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+
+from tpuport.errors import PortError
+
+
+def is_diffusers(model_class: type) -> bool:
+    """Whether `model_class` is one of diffusers' (its configs and file names differ from transformers')."""
+    return any(base.__module__.startswith("diffusers.") for base in model_class.__mro__)
+
+
+def check_directory(directory: Path) -> None:
+    """PortError unless `directory` is a directory with a config.json."""
+    if not directory.exists():
+        hub = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(directory))
+        fix = f"nothing is downloaded here; `hf download {directory} --local-dir DIR`, then give DIR"
+        raise PortError(
+            "there is no such directory", where=str(directory), fix=fix if hub else "check the path"
+        )
+    if not directory.is_dir():
+        raise PortError(
+            "a checkpoint is a directory, this is a file", where=str(directory), fix="give its directory"
+        )
+
+
+def read_config(
+    model_class: type, directory: Path, trust_remote_code: bool, options: Mapping[str, Any]
+) -> Any:
+    """The config of the checkpoint: a transformers config object, or diffusers' dict.
+
+    Raises:
+        PortError: no config, an unreadable one, a quantised checkpoint, or one that needs its own code.
+    """
+    path = directory / "config.json"
+    if not path.is_file():
+        raise PortError("there is no config.json", where=str(directory), fix="save it with save_pretrained")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        quantised = raw.get("quantization_config")
+    except (ValueError, AttributeError) as error:
+        raise PortError(f"the config cannot be read: {error!r}", where=str(path)) from error
+    if quantised:
+        method = quantised.get("quant_method") or quantised.get("quant_type") or "unknown method"
+        raise PortError(
+            f"the checkpoint is quantised ({method}), which is not supported",
+            where=f"{path}, quantization_config",
+            fix="load an unquantised checkpoint of the model, or dequantise it with transformers and save it again",
+        )
+    if is_diffusers(model_class):
+        return {**raw, **options}
+    return _transformers_config(model_class, directory, raw, trust_remote_code, options)
+
+
+def _transformers_config(
+    model_class: Any, directory: Path, raw: dict, trust_remote_code: bool, options: Mapping[str, Any]
+) -> Any:
+    from transformers import AutoConfig
+
+    hub_code = [ref for ref in _code_references(raw) if "--" in ref]
+    if trust_remote_code and hub_code:
+        raise PortError(
+            f"the checkpoint's code is in another repository ({hub_code[0]}), and nothing is downloaded here",
+            where=f"{directory / 'config.json'}, auto_map",
+            fix="put the code into the checkpoint's directory and name it without '--'",
+        )
+    config_class = getattr(model_class, "config_class", None)
+    with _own_code_refused(directory):
+        if config_class is not None:
+            return config_class.from_pretrained(directory, local_files_only=True, **options)
+        return AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=trust_remote_code, **options
+        )
+
+
+def _code_references(raw: dict) -> list[str]:
+    values = raw.get("auto_map", {}).values()
+    return [ref for value in values for ref in (value if isinstance(value, list) else [value]) if ref]
+
+
+@contextlib.contextmanager
+def _own_code_refused(directory: Path) -> Iterator[None]:
+    """Turn transformers' complaint about untrusted code, or about an unknown model, into a PortError."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        fix = (
+            "if you trust the code in it, pass trust_remote_code=True"
+            if "remote_code" in str(error)
+            else None
+        )
+        first = str(error).strip().splitlines()[0]
+        raise PortError(
+            f"transformers cannot build this model: {first}", where=str(directory), fix=fix
+        ) from error
+
+
+def build_empty(
+    model_class: Any, config: Any, dtype: torch.dtype, trust_remote_code: bool, directory: Path
+) -> torch.nn.Module:
+    """The module in evaluation mode: parameters on the meta device, ties made, buffers real.
+
+    Buffers are computed as the constructor does it: those outside the checkpoint, such as rotary frequencies, are in
+    no file, so they must be real already.
+    """
+    if not dtype.is_floating_point:
+        raise PortError(
+            f"a model cannot be built in {dtype}", where="dtype", fix="give a floating dtype, or none"
+        )
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with init_empty_weights(include_buffers=False), _own_code_refused(directory):
+            if is_diffusers(model_class):
+                model = model_class.from_config(config)
+            elif hasattr(model_class, "_model_mapping"):
+                model = model_class.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+            else:
+                model = model_class._from_config(config, dtype=dtype)
+    finally:
+        torch.set_default_dtype(default)
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()
+    return model.eval().requires_grad_(False)
+
+
+def add_generation_config(model: Any, directory: Path) -> None:
+    """Give a generating model the generation defaults that were saved beside its weights."""
+    if not (directory / "generation_config.json").is_file() or not getattr(model, "can_generate", bool)():
+        return
+    from transformers import GenerationConfig
+
+    model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)

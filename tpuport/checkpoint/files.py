@@ -1,0 +1,149 @@
+"""Find a checkpoint's safetensors files and check them by their headers, before a weight is read."""
+
+import json
+import os
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from tpuport.checkpoint.lazy import StoredTensor
+
+# safetensors' names for the types that a weight can have here.
+DTYPES: dict[str, np.dtype] = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "U16": np.dtype(np.uint16),
+    "I16": np.dtype(np.int16),
+    "U32": np.dtype(np.uint32),
+    "I32": np.dtype(np.int32),
+    "U64": np.dtype(np.uint64),
+    "I64": np.dtype(np.int64),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+
+# The names under which transformers and diffusers save weights.
+TRANSFORMERS_STEM = "model"
+DIFFUSERS_STEM = "diffusion_pytorch_model"
+_HEADER_LIMIT = 100_000_000
+
+
+@dataclass
+class Inventory:
+    """What a checkpoint's files hold.
+
+    Args:
+        tensors: each tensor by its name in the files; None where an index promises it but its file cannot be read.
+        problems: one line for each thing wrong with the files.
+    """
+
+    tensors: dict[str, StoredTensor | None] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def take_inventory(directory: Path, stem: str) -> Inventory:
+    """List the tensors of `directory`'s `STEM.safetensors`, or of the files that its index names."""
+    inventory = Inventory()
+    single, index = directory / f"{stem}.safetensors", directory / f"{stem}.safetensors.index.json"
+    if single.is_file():
+        _add_file(inventory, single, None)
+    elif index.is_file():
+        for name, promised in _read_index(inventory, index).items():
+            _add_file(inventory, directory / name, promised)
+    else:
+        inventory.problems.append(_no_weights(directory, stem))
+    return inventory
+
+
+def _no_weights(directory: Path, stem: str) -> str:
+    pickled = sorted(
+        path.name for path in directory.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
+    )
+    if pickled:
+        return (
+            f"only pickled weights ({', '.join(pickled)}): unpickling runs whatever code the file holds, so it is "
+            "refused; on a machine that may run it, load the model with from_pretrained and call "
+            "save_pretrained(directory), which writes safetensors"
+        )
+    others = sorted(path.name for path in directory.glob("*.safetensors"))
+    found = f"; it holds {', '.join(others)}" if others else ""
+    return f"no weights: neither {stem}.safetensors nor {stem}.safetensors.index.json is there{found}"
+
+
+def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
+    """The tensor names that the index promises, by file."""
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        pairs = [(str(name), str(file)) for name, file in weight_map.items()]
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        inventory.problems.append(f"{index.name} is not a weight index: {error!r}")
+        return {}
+    files: dict[str, set[str]] = {}
+    for name, file in pairs:
+        if Path(file).name != file:
+            inventory.problems.append(f"{index.name} names {file!r}, which is not a file of this directory")
+            inventory.tensors[name] = None
+        else:
+            files.setdefault(file, set()).add(name)
+    return dict(sorted(files.items()))
+
+
+def _add_file(inventory: Inventory, path: Path, promised: set[str] | None) -> None:
+    try:
+        found = read_header(path)
+    except FileNotFoundError:
+        inventory.problems.append(f"the index names {path.name}, which is not there")
+    except (ValueError, OSError) as error:
+        inventory.problems.append(f"{path.name}: {error}")
+    else:
+        inventory.tensors.update(found)
+        if absent := sorted((promised or set()) - found.keys()):
+            inventory.problems.append(
+                f"the index promises tensors that {path.name} does not hold: {', '.join(absent)}"
+            )
+            inventory.tensors.update(dict.fromkeys(absent))
+        return
+    inventory.tensors.update(dict.fromkeys(promised or ()))
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """The tensors that the safetensors file `path` describes; ValueError says what is wrong with the file."""
+    size = os.stat(path).st_size
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
+            raise ValueError(
+                f"truncated or not safetensors: {size} bytes, of which the header should take {length}"
+            )
+        try:
+            header = json.loads(file.read(length))
+            header.pop("__metadata__", None)
+            tensors = {name: _stored(path, name, entry, 8 + length) for name, entry in header.items()}
+        except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"its header is corrupt: {error!r}") from error
+    end = max((tensor.offset + tensor.stored_bytes for tensor in tensors.values()), default=8 + length)
+    if end != size:
+        raise ValueError(
+            f"{'truncated' if end > size else 'corrupt'}: {size} bytes, the header describes {end}"
+        )
+    return tensors
+
+
+def _stored(path: Path, name: str, entry: dict, data_start: int) -> StoredTensor:
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"tensor {name} has the type {entry['dtype']}, which is not supported")
+    dtype, shape = DTYPES[entry["dtype"]], tuple(int(dimension) for dimension in entry["shape"])
+    start, end = (int(offset) for offset in entry["data_offsets"])
+    if start < 0 or min(shape, default=0) < 0 or end - start != prod(shape) * dtype.itemsize:
+        raise ValueError(
+            f"its header is corrupt: tensor {name} of shape {shape} does not fill bytes {start} to {end}"
+        )
+    return StoredTensor(shape, dtype, name, path, data_start + start)

@@ -1,0 +1,93 @@
+"""Where the tensors of a model go: its parameters by rule, its buffers everywhere; and putting them there."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from tpuport import compat
+from tpuport.sharding import ShardingRules, audit
+
+_AXES = ("dp", "sp", "tp")
+
+
+def one_device_mesh() -> Mesh:
+    """A mesh of this process's first device, with the axes that every mesh here has."""
+    devices = np.array(jax.local_devices()[:1]).reshape(1, 1, 1)
+    return Mesh(devices, _AXES, axis_types=(AxisType.Auto,) * len(_AXES))
+
+
+def lay_out(
+    model: torch.nn.Module,
+    groups: Iterable[list[str]],
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    mesh: Mesh,
+    rules: ShardingRules | None,
+    allow: Iterable[str],
+) -> dict[str, NamedSharding]:
+    """The sharding of every parameter; the names of one group (tied weights) share that of the first.
+
+    Args:
+        groups: the names of each parameter, more than one where weights are tied.
+        shapes: shape and dtype of each parameter, by its name.
+        rules: None for the model's own plan where the mesh has several devices.
+        allow: names that the audit lets pass.
+
+    Raises:
+        PortError: the audit found rules that match nothing, axes that do not divide, or the like.
+    """
+    if rules is None:
+        rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
+    audit(rules, shapes, mesh, allow=tuple(allow)).raise_on_errors()
+    shardings = rules.shardings(shapes, mesh)
+    return {name: shardings[group[0]] for group in groups for name in group}
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of what every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def parameter_groups(model: torch.nn.Module) -> list[list[str]]:
+    """The names of each parameter of `model`, together where several names have one parameter."""
+    groups: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    return list(groups.values())
+
+
+def put_parameter(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -> None:
+    """Make `array` the parameter that the model has under each of `names`."""
+    parameter = torch.nn.Parameter(compat.wrap(array), requires_grad=False)
+    for name in names:
+        module, leaf = _owner(model, name)
+        module._parameters[leaf] = parameter
+
+
+def put_buffer(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -> None:
+    """Make `array` the buffer that the model has under each of `names`."""
+    buffer = compat.wrap(array)
+    for name in names:
+        module, leaf = _owner(model, name)
+        module._buffers[leaf] = buffer
+
+
+def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -> jax.Array:
+    """Copy a tensor, cast to `dtype`, to the devices of `sharding`: each takes only its own slice."""
+    if compat.is_ported(tensor):
+        array = compat.as_jax(tensor)
+        return jax.device_put(array.astype(compat.jax_dtype(dtype)), sharding)
+    shape = tuple(tensor.shape)
+    shards = []
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        with jax.default_device(device):
+            shards.append(compat.to_jax(tensor.detach()[index].to(dtype)))
+    return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+
+
+def _owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
+    path, _, leaf = name.rpartition(".")
+    return model.get_submodule(path), leaf

@@ -1,0 +1,125 @@
+"""Move a model that is already in memory to the devices of a mesh, in place."""
+
+import logging
+from typing import Any
+
+import jax
+import torch
+from jax.sharding import Mesh
+
+from tpuport import compat
+from tpuport.checkpoint.dtypes import as_torch_dtype, kept_dtype
+from tpuport.checkpoint.layout import (
+    lay_out,
+    one_device_mesh,
+    parameter_groups,
+    put_buffer,
+    put_parameter,
+    replicated,
+    scatter,
+)
+from tpuport.errors import PortError
+from tpuport.sharding import ShardingRules
+
+_logger = logging.getLogger("tpuport")
+
+
+def mesh_of(model: torch.nn.Module) -> Mesh | None:
+    """The mesh that a ported model is on; None for a model that was not ported."""
+    return getattr(model, "tpuport_mesh", None)
+
+
+def port(
+    model: Any,
+    *,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    dtype: torch.dtype | str | None = None,
+    allow: tuple[str, ...] | list[str] = (),
+) -> Any:
+    """Move `model` to `mesh`, in place: its parameters sharded, its buffers on every device, in evaluation mode.
+
+    Each parameter's host memory is given up once it is on the devices. A ported model may be ported again, to
+    another mesh or dtype.
+
+    Args:
+        model: a `torch.nn.Module` on the CPU (or one already ported).
+        mesh: None for one device (or, for a ported model, the mesh that it is on).
+        rules: None for the model's own tensor-parallel plan.
+        dtype: for floating-point parameters and saved buffers; None keeps theirs.
+        allow: names of rules and parameters that the sharding audit lets pass.
+
+    Returns:
+        The same module.
+
+    Raises:
+        PortError: a tensor that cannot be moved, or sharding rules that do not fit; nothing was moved then.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise PortError(f"cannot port a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
+    mesh = mesh or mesh_of(model) or one_device_mesh()
+    dtypes = _target_dtypes(model, as_torch_dtype(dtype))
+    _check_movable(model, dtypes)
+    groups = parameter_groups(model)
+    shapes: dict[str, jax.ShapeDtypeStruct] = {}
+    for names in groups:
+        shape = tuple(model.get_parameter(names[0]).shape)
+        # One object for all names of a group: that is how the audit knows tied weights.
+        shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(shape, compat.jax_dtype(dtypes[names[0]]))))
+    shardings = lay_out(model, groups, shapes, mesh, rules, allow)
+    model.eval().requires_grad_(False)
+    with compat.environment():
+        for names in groups:
+            array = scatter(model.get_parameter(names[0]), dtypes[names[0]], shardings[names[0]])
+            put_parameter(model, names, array)
+        move_buffers(model, mesh, dtypes)
+    model.tpuport_mesh = mesh
+    return model
+
+
+def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype] | None = None) -> None:
+    """Put every buffer of `model` that is still on the host, or on other devices, on all devices of `mesh`."""
+    groups: dict[int, list[str]] = {}
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        groups.setdefault(id(buffer), []).append(name)
+    for names in groups.values():
+        buffer = model.get_buffer(names[0])
+        target = (dtypes or {}).get(names[0], buffer.dtype)
+        put_buffer(model, names, scatter(buffer, target, replicated(mesh)))
+
+
+def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
+    """The dtype of every parameter and buffer once it is moved.
+
+    Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 whatever the model's dtype is.
+    """
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors.update(model.named_buffers(remove_duplicate=False))
+    if dtype is None:
+        return {name: tensor.dtype for name, tensor in tensors.items()}
+    saved, keep = model.state_dict().keys(), kept_dtype(model, dtype)
+    return {
+        name: (keep(name) or dtype) if tensor.is_floating_point() and name in saved else tensor.dtype
+        for name, tensor in tensors.items()
+    }
+
+
+def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> None:
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    empty = [name for name, tensor in tensors.items() if not compat.is_ported(tensor) and tensor.is_meta]
+    if empty:
+        raise PortError(
+            f"{len(empty)} tensors have no values: they are on the meta device",
+            where=", ".join(empty[:20]),
+            fix="load the checkpoint with tpuport.load, or with from_pretrained",
+        )
+    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "is_quantized", False) is True:
+        method = getattr(getattr(model.config, "quantization_config", None), "quant_method", "unknown method")
+        raise PortError(
+            f"the model is quantised ({method}), which is not supported", fix="load it unquantised"
+        )
+    for name, dtype in dtypes.items():
+        try:
+            compat.jax_dtype(dtype)
+        except PortError as error:
+            raise PortError(error.what, where=name, fix=error.fix) from None
