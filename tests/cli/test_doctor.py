@@ -1,0 +1,178 @@
+"""`tpuport doctor`, on the real installation and on broken ones."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tpuport.cli import app, diagnosis
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the installed command says here, in a process of its own as a user runs it."""
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "program").write_bytes(b"x" * 1000)
+    done = subprocess.run(
+        [sys.executable, "-c", "from tpuport.cli import main; main()", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_versions_are_those_of_the_metadata(report: dict[str, Any]) -> None:
+    assert report["works"] is True
+    assert report["problems"] == []
+    for name in ("torch", "torchax", "jax", "transformers"):
+        assert report["versions"][name] == metadata.version(name)
+
+
+def test_devices_are_those_that_jax_has(report: dict[str, Any]) -> None:
+    import jax
+
+    assert len(report["devices"]) == len(jax.devices())
+    assert {device["platform"] for device in report["devices"]} == {"cpu"}
+
+
+def test_replaced_operators_come_with_reasons(report: dict[str, Any]) -> None:
+    assert any("_grouped_mm" in entry["operator"] for entry in report["operators"])
+    assert all(entry["reason"] for entry in report["operators"])
+
+
+def test_shims_say_why(report: dict[str, Any]) -> None:
+    needed = metadata.version("torchax") == "0.0.13" and metadata.version("torch") >= "2.13"
+    assert bool(report["shims"]) == needed
+    assert all(report["shims"].values())
+
+
+def test_memory_and_cache(report: dict[str, Any]) -> None:
+    assert 0 < report["memory"]["available_bytes"] < report["memory"]["total_bytes"]
+    assert report["cache"]["files"] == 1
+    assert report["cache"]["bytes"] == 1000
+
+
+def test_the_report_has_the_documented_fields(report: dict[str, Any]) -> None:
+    fields = "works problems python versions shims operators devices libtpu memory cache schema"
+    assert list(report) == fields.split()
+    assert report["schema"] == 1
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", *arguments])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Answers instead of probes: `quick(compat={...}, devices={...})`."""
+
+    def use(**answers: dict[str, Any]) -> None:
+        good = {"compat": {"shims": {}, "operators": [], "cache_directory": None}, "devices": {"devices": []}}
+        monkeypatch.setattr(diagnosis.probes, "ask", lambda probe, _: dict((good | answers)[probe]))
+
+    return use
+
+
+def test_missing_packages_are_named_and_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "installed_version", lambda _: None)
+    monkeypatch.setattr(diagnosis.probes, "ask", lambda *_: pytest.fail("a probe ran without its packages"))
+    result = run()
+    assert result.exit_code == 1
+    for name in ("torch", "torchax", "jax"):
+        assert f"problem: {name} is not installed" in result.stdout
+    assert "This combination does not work." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("raise OSError('libsomething.so.7: cannot open shared object file')", "OSError: libsomething.so.7"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("import os; os.write(2, b'no licence'); os._exit(3)", "exit code 3"),
+        ("import time; time.sleep(60)", "did not answer within 2 seconds"),
+    ],
+)
+def test_a_broken_jax_is_a_problem_and_no_traceback(
+    source: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jax.py").write_text(source)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    result = run("--json", "--timeout", "2")
+    assert result.exit_code == 1
+    problems = json.loads(result.stdout)["problems"]
+    assert len(problems) == 2
+    assert any(expected in problem["what"] for problem in problems)
+    assert all(problem["fix"] for problem in problems)
+
+
+def test_noise_on_standard_output_does_not_spoil_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import os\nos.write(1, b'noise from C\\n')\nprint('noise')\ndef devices(): return []\n"
+    (tmp_path / "jax.py").write_text(source)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert diagnosis.probes.ask("devices", 20.0) == {"devices": []}
+
+
+def test_a_combination_known_not_to_work_is_said_with_its_fix(quick: Callable[..., None]) -> None:
+    quick(
+        compat={"problem": {"what": "torch 3 is too new", "where": "torch", "fix": "pip install 'torch<3'"}}
+    )
+    result = run()
+    assert result.exit_code == 1
+    assert "problem: torch 3 is too new\n  where: torch\n  fix: pip install 'torch<3'" in result.stdout
+    assert "unknown" in result.stdout
+
+
+def test_a_tpu_host(quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    chip = {"index": 0, "platform": "tpu", "kind": "TPU v5 lite", "process": 0, "memory_bytes": 16 * 2**30}
+    quick(devices={"devices": [chip, {**chip, "index": 1}]})
+    monkeypatch.setattr(diagnosis, "tpu_chips", lambda: ["/dev/accel0", "/dev/accel1"])
+    versions = {"libtpu": "0.0.42.1"}
+    monkeypatch.setattr(diagnosis, "installed_version", lambda name: versions.get(name, "1.0"))
+    result = run()
+    assert result.exit_code == 0
+    assert "2 x tpu TPU v5 lite, 16.0 GiB each" in result.stdout
+    assert "no TPU here" not in result.stdout
+    assert "These versions work together here." in result.stdout
+
+
+def test_chips_without_libtpu_are_a_problem(
+    quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick()
+    monkeypatch.setattr(diagnosis, "tpu_chips", lambda: ["/dev/accel0"])
+    monkeypatch.setattr(diagnosis, "installed_version", lambda name: None if name == "libtpu" else "1.0")
+    result = run()
+    assert result.exit_code == 1
+    assert "libtpu is not installed" in result.stdout
+
+
+def test_a_libtpu_of_another_jax_is_a_problem(
+    quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick()
+    monkeypatch.setattr(diagnosis, "installed_version", lambda name: "0.0.1" if name == "libtpu" else "1.0")
+    wanted = next(line for line in metadata.requires("jax") or [] if line.startswith("libtpu"))
+    result = run("--json")
+    problem = json.loads(result.stdout)["problems"][0]
+    assert "libtpu is 0.0.1" in problem["what"]
+    assert problem["fix"].removeprefix("pip install '").removesuffix("'") in wanted
+
+
+@pytest.mark.parametrize(
+    "arguments", [["doctor", "--nonsense"], ["nonsense"], ["doctor", "--timeout", "soon"]]
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output

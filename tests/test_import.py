@@ -1,0 +1,40 @@
+"""What `import tpuport` costs, and that every public name is there."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tpuport
+
+HEAVY = ("torch", "jax", "jaxlib", "torchax", "transformers", "numpy")
+
+
+def imported_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement", ["import tpuport", "import tpuport; dir(tpuport)", "import tpuport.cli"]
+)
+def test_importing_tpuport_imports_no_heavy_package(statement: str) -> None:
+    assert imported_by(statement).isdisjoint(HEAVY)
+
+
+def test_a_heavy_package_would_be_seen() -> None:
+    assert "numpy" in imported_by("import numpy")
+
+
+@pytest.mark.parametrize("name", tpuport.__all__)
+def test_public_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(tpuport, name)
+    assert getattr(tpuport, name) is value
+    assert name in dir(tpuport)
+    assert name == "__version__" or value.__doc__
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = tpuport.nonsense
