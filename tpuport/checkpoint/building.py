@@ -18,6 +18,17 @@ def is_diffusers(model_class: type) -> bool:
     return any(base.__module__.startswith("diffusers.") for base in model_class.__mro__)
 
 
+def check_class(model_class: Any) -> None:
+    """PortError unless `model_class` is a class that its library can build from a config."""
+    builders = ("_model_mapping", "_from_config", "from_config")
+    if not isinstance(model_class, type) or not any(hasattr(model_class, name) for name in builders):
+        raise PortError(
+            f"{model_class!r} is not a model class",
+            where="the first argument of load",
+            fix="give AutoModelForCausalLM, or another class of transformers or diffusers",
+        )
+
+
 def check_directory(directory: Path) -> None:
     """PortError unless `directory` is a directory with a config.json."""
     if not directory.exists():
@@ -53,7 +64,7 @@ def read_config(
         raise PortError(
             f"the checkpoint is quantised ({method}), which is not supported",
             where=f"{path}, quantization_config",
-            fix="load an unquantised checkpoint of the model, or dequantise it with transformers and save it again",
+            fix="load an unquantised checkpoint, or dequantise this one with transformers and save it again",
         )
     if is_diffusers(model_class):
         return {**raw, **options}
@@ -73,12 +84,21 @@ def _transformers_config(
             fix="put the code into the checkpoint's directory and name it without '--'",
         )
     config_class = getattr(model_class, "config_class", None)
-    with _own_code_refused(directory):
+    fixed = {"local_files_only": True, "return_unused_kwargs": True}
+    with _library_errors(directory):
         if config_class is not None:
-            return config_class.from_pretrained(directory, local_files_only=True, **options)
-        return AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=trust_remote_code, **options
+            config, unused = config_class.from_pretrained(directory, **fixed, **options)
+        else:
+            config, unused = AutoConfig.from_pretrained(
+                directory, trust_remote_code=trust_remote_code, **fixed, **options
+            )
+    if stray := sorted(options.keys() & unused.keys()):
+        raise PortError(
+            f"the config of this model has no such option: {', '.join(stray)}",
+            where=type(config).__name__,
+            fix="check the spelling; beside its own arguments, load takes fields of the config",
         )
+    return config
 
 
 def _code_references(raw: dict) -> list[str]:
@@ -87,7 +107,7 @@ def _code_references(raw: dict) -> list[str]:
 
 
 @contextlib.contextmanager
-def _own_code_refused(directory: Path) -> Iterator[None]:
+def _library_errors(directory: Path) -> Iterator[None]:
     """Turn transformers' complaint about untrusted code, or about an unknown model, into a PortError."""
     try:
         yield
@@ -108,8 +128,8 @@ def build_empty(
 ) -> torch.nn.Module:
     """The module in evaluation mode: parameters on the meta device, ties made, buffers real.
 
-    Buffers are computed as the constructor does it: those outside the checkpoint, such as rotary frequencies, are in
-    no file, so they must be real already.
+    Buffers are what the constructor computes: some, such as rotary frequencies, are in no file, so they must be
+    real already.
     """
     if not dtype.is_floating_point:
         raise PortError(
@@ -118,9 +138,9 @@ def build_empty(
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with init_empty_weights(include_buffers=False), _own_code_refused(directory):
+        with init_empty_weights(include_buffers=False), _library_errors(directory):
             if is_diffusers(model_class):
-                model = model_class.from_config(config)
+                model = _concrete_diffusers(model_class, config).from_config(config)
             elif hasattr(model_class, "_model_mapping"):
                 model = model_class.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
             else:
@@ -130,6 +150,18 @@ def build_empty(
     if hasattr(model, "tie_weights"):
         model.tie_weights()
     return model.eval().requires_grad_(False)
+
+
+def _concrete_diffusers(model_class: Any, config: Mapping[str, Any]) -> Any:
+    """The class that the config names, where the given one only stands for it."""
+    import diffusers
+
+    if model_class is not getattr(diffusers, "AutoModel", None):
+        return model_class
+    name = config.get("_class_name")
+    if not isinstance(name, str) or not hasattr(diffusers, name):
+        raise ValueError(f"the config names the class {name!r}, which diffusers does not have")
+    return getattr(diffusers, name)
 
 
 def add_generation_config(model: Any, directory: Path) -> None:

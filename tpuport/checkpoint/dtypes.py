@@ -22,7 +22,7 @@ def as_torch_dtype(dtype: Any) -> torch.dtype | None:
 
 
 def kept_dtype(model: Any, dtype: torch.dtype) -> Callable[[str], torch.dtype | None]:
-    """A function from a tensor's name to the dtype that the model insists on for it when loaded as `dtype`, or None.
+    """A function from a tensor's name to the dtype that the model insists on, or None for `dtype`.
 
     Models of both libraries list modules that lose too much in 16 bits.
     """

@@ -1,12 +1,11 @@
 """Find a checkpoint's safetensors files and check them by their headers, before a weight is read."""
 
 import json
-import os
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from tpuport.checkpoint.lazy import StoredTensor
@@ -23,11 +22,11 @@ DTYPES: dict[str, np.dtype] = {
     "U64": np.dtype(np.uint64),
     "I64": np.dtype(np.int64),
     "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BF16": jnp.dtype(jnp.bfloat16),
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E4M3": jnp.dtype(jnp.float8_e4m3fn),
+    "F8_E5M2": jnp.dtype(jnp.float8_e5m2),
 }
 
 # The names under which transformers and diffusers save weights.
@@ -41,12 +40,14 @@ class Inventory:
     """What a checkpoint's files hold.
 
     Args:
-        tensors: each tensor by its name in the files; None where an index promises it but its file cannot be read.
+        tensors: each by its name in the files; None where an index promises it and its file cannot be read.
         problems: one line for each thing wrong with the files.
+        is_complete: False where not even the names of all tensors are known.
     """
 
     tensors: dict[str, StoredTensor | None] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    is_complete: bool = True
 
 
 def take_inventory(directory: Path, stem: str) -> Inventory:
@@ -60,6 +61,7 @@ def take_inventory(directory: Path, stem: str) -> Inventory:
             _add_file(inventory, directory / name, promised)
     else:
         inventory.problems.append(_no_weights(directory, stem))
+        inventory.is_complete = False
     return inventory
 
 
@@ -69,8 +71,8 @@ def _no_weights(directory: Path, stem: str) -> str:
     )
     if pickled:
         return (
-            f"only pickled weights ({', '.join(pickled)}): unpickling runs whatever code the file holds, so it is "
-            "refused; on a machine that may run it, load the model with from_pretrained and call "
+            f"only pickled weights ({', '.join(pickled)}), refused because unpickling runs whatever code is "
+            "in the file; on a machine that may run it, load the model with from_pretrained and call "
             "save_pretrained(directory), which writes safetensors"
         )
     others = sorted(path.name for path in directory.glob("*.safetensors"))
@@ -85,6 +87,7 @@ def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
         pairs = [(str(name), str(file)) for name, file in weight_map.items()]
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         inventory.problems.append(f"{index.name} is not a weight index: {error!r}")
+        inventory.is_complete = False
         return {}
     files: dict[str, set[str]] = {}
     for name, file in pairs:
@@ -111,13 +114,14 @@ def _add_file(inventory: Inventory, path: Path, promised: set[str] | None) -> No
             )
             inventory.tensors.update(dict.fromkeys(absent))
         return
+    inventory.is_complete &= promised is not None
     inventory.tensors.update(dict.fromkeys(promised or ()))
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """The tensors that the safetensors file `path` describes; ValueError says what is wrong with the file."""
-    size = os.stat(path).st_size
-    with open(path, "rb") as file:
+    size = path.stat().st_size
+    with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):
             raise ValueError(

@@ -63,7 +63,7 @@ def put_parameter(model: torch.nn.Module, names: Iterable[str], array: jax.Array
     """Make `array` the parameter that the model has under each of `names`."""
     parameter = torch.nn.Parameter(compat.wrap(array), requires_grad=False)
     for name in names:
-        module, leaf = _owner(model, name)
+        module, leaf = owner(model, name)
         module._parameters[leaf] = parameter
 
 
@@ -71,7 +71,7 @@ def put_buffer(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -
     """Make `array` the buffer that the model has under each of `names`."""
     buffer = compat.wrap(array)
     for name in names:
-        module, leaf = _owner(model, name)
+        module, leaf = owner(model, name)
         module._buffers[leaf] = buffer
 
 
@@ -88,6 +88,7 @@ def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)
 
 
-def _owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
+def owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
+    """The submodule that has the tensor called `name`, and the tensor's name there."""
     path, _, leaf = name.rpartition(".")
     return model.get_submodule(path), leaf

@@ -1,8 +1,8 @@
 """Tensors that are still on disk: their shape is known, and any slice of them can be read.
 
-They answer the few torch functions of which checkpoint conversions are made (stack, cat, chunk, split, transpose), so
-that transformers' own conversion operations run on them unchanged and give the recipe of a parameter instead of its
-values. Any other function raises `NotSliceable`.
+They answer the few torch functions of which checkpoint conversions are made (stack, cat, chunk, split,
+transpose), so that transformers' own conversion operations run on them unchanged and give the recipe of a
+parameter instead of its values. Any other function raises `NotSliceable`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from tpuport.checkpoint.reading import Index, Reader, aligned_empty, assign, ful
 
 
 class NotSliceable(Exception):
-    """A conversion used an operation of which a slice of the result cannot be read from slices of its inputs."""
+    """An operation of which a slice of the result cannot be read from slices of the inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ class Squeezed(LazyTensor):
 
 @dataclass(frozen=True, eq=False)
 class Converted(LazyTensor):
-    """The result of an operation that is not sliceable: `compute` makes all of it on the host, at each read."""
+    """The result of an operation that is not sliceable: `compute` makes all of it on the host."""
 
     compute: Callable[[Reader], np.ndarray]
     inputs: tuple[LazyTensor, ...]

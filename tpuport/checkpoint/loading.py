@@ -1,10 +1,7 @@
 """Read a checkpoint from disk straight into sharded arrays."""
 
-import logging
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from tqdm import tqdm
 
 from tpuport import compat
 from tpuport.checkpoint import building, files
+from tpuport.checkpoint.checks import initialise_absent, misfits, raise_problems
 from tpuport.checkpoint.dtypes import as_torch_dtype, kept_dtype
 from tpuport.checkpoint.layout import (
     lay_out,
@@ -26,22 +24,17 @@ from tpuport.checkpoint.layout import (
     put_parameter,
     replicated,
 )
-from tpuport.checkpoint.lazy import LazyTensor
-from tpuport.checkpoint.matching import Match, match_tensors, same_contents
+from tpuport.checkpoint.lazy import Converted, LazyTensor
+from tpuport.checkpoint.matching import Match, match_tensors
 from tpuport.checkpoint.porting import move_buffers
 from tpuport.checkpoint.reading import Index, Reader, aligned_empty, bounded
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 
-_logger = logging.getLogger("tpuport")
-
-# Names listed in an error before the rest is only counted.
-_LISTED = 100
-
 
 @dataclass(frozen=True)
 class Placement:
-    """One array to be made: the names that it has in the model, what to read, the type and place that it gets."""
+    """One array to be made: its names in the model, what to read, the type and place that it gets."""
 
     names: tuple[str, ...]
     source: LazyTensor
@@ -63,41 +56,44 @@ def load(
 ) -> Any:
     """Load a checkpoint from a local directory onto the devices of `mesh`.
 
-    Every parameter is read by slices from safetensors straight to the devices that hold them, so that the host never
-    has more than about one parameter; a process reads only what its own devices hold.
+    Every parameter is read by slices from safetensors straight to the devices that hold it, so that the host
+    never has more than about one; a process reads only what its own devices hold.
 
     Args:
         model_class: a transformers `AutoModel...` or model class, or a diffusers model class.
-        directory: what `save_pretrained` wrote: config.json and safetensors, in one file or several with an index.
+        directory: as `save_pretrained` writes it: config.json and one safetensors file, or several and an index.
         mesh: None for one device.
         rules: None for the model's own tensor-parallel plan.
         dtype: for floating-point weights; None for the config's, or where it has none, the checkpoint's.
         trust_remote_code: whether Python code in the checkpoint may run.
-        allow: names that the sharding audit lets pass, and names (or patterns with `*`) of tensors in the checkpoint
-            that the model has no place for.
+        allow: names that the sharding audit lets pass, and names (or patterns with `*`) of tensors in the
+            checkpoint that the model has no place for.
         config_options: config fields to override, `attn_implementation` for example.
 
     Returns:
         The model, in evaluation mode; its parameters and buffers are torchax tensors.
 
     Raises:
-        PortError: the checkpoint, the model and the mesh do not fit; all that was found is listed, and nothing was
-            put on a device.
+        PortError: the checkpoint, the model and the mesh do not fit; all that was found is listed, and
+            nothing was put on a device.
     """
     directory = Path(directory)
+    building.check_class(model_class)
     building.check_directory(directory)
     stem = files.DIFFUSERS_STEM if building.is_diffusers(model_class) else files.TRANSFORMERS_STEM
     inventory = files.take_inventory(directory, stem)
     config = _read_config(model_class, directory, trust_remote_code, config_options, inventory.problems)
+    if not inventory.is_complete:
+        raise_problems(directory, inventory.problems)
     wanted = as_torch_dtype(dtype)
     model_dtype = wanted or _own_dtype(config, inventory)
     model = building.build_empty(model_class, config, model_dtype, trust_remote_code, directory)
     match = match_tensors(model, inventory.tensors)
-    _raise_problems(directory, inventory.problems + _misfits(model, match, allow))
+    raise_problems(directory, inventory.problems + misfits(model, match, allow))
+    initialise_absent(model, match)
     mesh = mesh or one_device_mesh()
     placements = _plan(model, match, _target_dtype(model, model_dtype, wanted), mesh, rules, allow)
     with compat.environment():
-        _initialise_absent(model, match)
         _read_all(model, placements)
         move_buffers(model, mesh)
     building.add_generation_config(model, directory)
@@ -113,7 +109,7 @@ def _read_config(
     except PortError as error:
         if not problems:
             raise
-        _raise_problems(directory, [*problems, str(error)])
+        raise_problems(directory, [*problems, str(error)])
 
 
 def _own_dtype(config: Any, inventory: files.Inventory) -> torch.dtype:
@@ -140,95 +136,6 @@ def _target_dtype(
         return compat.jax_dtype(dtype)
 
     return target
-
-
-def _misfits(model: Any, match: Match, allow: Iterable[str]) -> list[str]:
-    """One line for each kind of thing in which the checkpoint's tensors are not those of the model."""
-    expected = model.state_dict()
-    _untie(model, match)
-    missing = [name for name in _absent(model, match) if not _may_be_absent(model, name)]
-    unexpected = [
-        name for name in match.unexpected if not any(name == one or fnmatchcase(name, one) for one in allow)
-    ]
-    if allowed := sorted(set(match.unexpected) - set(unexpected)):
-        _logger.info("tensors that were allowed to go unused: %s", ", ".join(allowed))
-    misshapen = [
-        f"{name}: {list(source.shape)} in the checkpoint, {list(expected[name].shape)} in the model"
-        for name, source in match.sources.items()
-        if tuple(source.shape) != tuple(expected[name].shape)
-    ]
-    kinds = {
-        "missing tensors": missing,
-        "unexpected tensors": unexpected,
-        "wrongly shaped tensors": misshapen,
-    }
-    lines = [_listing(kind, names) for kind, names in kinds.items() if names]
-    return [*match.problems, *lines]
-
-
-def _listing(kind: str, names: list[str]) -> str:
-    more = f"\n    and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{len(names)} {kind}:" + "".join(f"\n    {name}" for name in names[:_LISTED]) + more
-
-
-def _raise_problems(directory: Path, problems: list[str]) -> None:
-    if problems:
-        what = f"the checkpoint cannot be loaded: {len(problems)} kinds of problem"
-        raise PortError(
-            "\n".join([what, *(f"  - {problem}" for problem in problems)]),
-            where=str(directory),
-            fix="check that the model class is the one that was saved, and that every file was copied whole",
-        )
-
-
-def _untie(model: Any, match: Match) -> None:
-    """Part weights that the model ties and the checkpoint holds twice, with different values, as transformers does."""
-    for names in parameter_groups(model):
-        present = [name for name in names if name in match.sources]
-        for name in present[1:]:
-            if same_contents(match.sources[present[0]], match.sources[name]):
-                del match.sources[name]
-                continue
-            _logger.warning(
-                "%s and %s are tied in the model and differ in the checkpoint: untied", present[0], name
-            )
-            module, leaf = model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-            module._parameters[leaf] = torch.nn.Parameter(
-                module._parameters[leaf].detach(), requires_grad=False
-            )
-            getattr(model, "all_tied_weights_keys", {}).pop(name, None)
-
-
-def _absent(model: Any, match: Match) -> list[str]:
-    """Names of parameters and saved buffers that the checkpoint gives no value, one name for tied weights."""
-    found, parameters = (
-        match.sources.keys() | match.unknown,
-        dict(model.named_parameters(remove_duplicate=False)),
-    )
-    absent = [names[0] for names in parameter_groups(model) if not found.intersection(names)]
-    return absent + [name for name in model.state_dict() if name not in parameters and name not in found]
-
-
-def _may_be_absent(model: Any, name: str) -> bool:
-    patterns = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
-    return any(re.search(pattern, name) for pattern in patterns)
-
-
-def _initialise_absent(model: Any, match: Match) -> None:
-    """Give parameters that the model's own list lets be absent the values that its constructor gives them."""
-    absent = [name for name in _absent(model, match) if model.state_dict()[name].is_meta]
-    if not absent:
-        return
-    _logger.info("not in the checkpoint, initialised as the model does: %s", ", ".join(absent))
-    for name, parameter in model.named_parameters():
-        module, leaf = model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-        if name in absent:
-            module._parameters[leaf] = torch.nn.Parameter(
-                torch.zeros_like(parameter, device="cpu"), requires_grad=False
-            )
-        else:
-            parameter._is_hf_initialized = True
-    model.initialize_weights()
 
 
 def _plan(
@@ -265,7 +172,7 @@ def _plan(
 
 
 def _read_all(model: Any, placements: list[Placement]) -> None:
-    """Read every placement and put it into the model, showing the bytes in a bar when it takes over a second."""
+    """Read every placement and put it into the model; past a second, a bar shows the bytes."""
     total = sum(_bytes_here(placement) for placement in placements)
     with (
         tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, delay=1.0) as bar,
@@ -277,12 +184,13 @@ def _read_all(model: Any, placements: list[Placement]) -> None:
             put = put_buffer if placement.is_buffer else put_parameter
             put(model, placement.names, array)
             if previous is not None:
-                previous.block_until_ready()  # else host copies of many parameters wait for the device at once
+                # Else host copies of many parameters wait for the device at once.
+                previous.block_until_ready()
             previous = array
 
 
 def place(reader: Reader, source: LazyTensor, dtype: np.dtype, sharding: NamedSharding) -> jax.Array:
-    """Make a sharded array of `source`, cast to `dtype`, reading only the slices of this process's devices."""
+    """Make a sharded array of `source`, cast to `dtype`, reading only the slices of local devices."""
     shape, made = source.shape, {}
 
     def read(index: Index) -> np.ndarray:
@@ -300,6 +208,8 @@ def place(reader: Reader, source: LazyTensor, dtype: np.dtype, sharding: NamedSh
 def _bytes_here(placement: Placement) -> int:
     """The stored bytes of the slices that this process reads for `placement`."""
     shape = placement.source.shape
+    if isinstance(placement.source, Converted):
+        return placement.source.stored_bytes
     indices = placement.sharding.addressable_devices_indices_map(shape).values()
     slices = {tuple((part.start, part.stop) for part in bounded(index, shape)) for index in indices}
     elements = sum(prod(stop - start for start, stop in one) for one in slices)

@@ -1,7 +1,7 @@
 """Find, for each parameter of a model, which tensors of a checkpoint make it.
 
-transformers renames and merges tensors when it loads (a Mixtral's experts are separate on disk and one tensor in
-memory). Its own rules are applied here, to tensors that are still on disk.
+transformers renames and merges tensors when it loads (a Mixtral's experts are separate on disk and one tensor
+in memory). Its own rules are applied here, to tensors that are still on disk.
 """
 
 import copy
@@ -14,11 +14,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from tpuport import compat
 from tpuport.checkpoint.building import is_diffusers
-from tpuport.checkpoint.lazy import Converted, LazyTensor, StoredTensor
+from tpuport.checkpoint.lazy import Converted, LazyTensor, NotSliceable, StoredTensor
 from tpuport.checkpoint.reading import Index, Reader, aligned_empty, full_index
 
 _logger = logging.getLogger("tpuport")
+
+# What an operation of the library raises when it meets a tensor that is still on disk, or that does not fit.
+_CONVERSION_ERRORS = (
+    NotSliceable,
+    AttributeError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 Tensors = Mapping[str, StoredTensor | None]
 
@@ -42,14 +55,14 @@ class Match:
 
 @dataclass
 class _Conversion:
-    """One of transformers' converters with the tensors that feed one use of it: (name, source pattern, tensor)."""
+    """One of transformers' converters, and what feeds one use of it: (name, source pattern, tensor)."""
 
     converter: Any
     inputs: list[tuple[str, str, StoredTensor | None]] = field(default_factory=list)
 
 
 def match_tensors(model: torch.nn.Module, tensors: Tensors) -> Match:
-    """Match a checkpoint's tensors with the names of `model.state_dict()`, by the rules of the model's library."""
+    """Match a checkpoint's tensors with the names of the model's state dict, by its library's rules."""
     if is_diffusers(type(model)):
         return _match_diffusers(model, tensors)
     return _match_transformers(model, tensors)
@@ -95,7 +108,7 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
 
 
 def _ignored_transformers(model: Any) -> list[str]:
-    """Patterns of tensors that old checkpoints hold and the model does without, as `from_pretrained` knows them."""
+    """Patterns of tensors in old checkpoints that the model does without, as for `from_pretrained`."""
     patterns = list(model._keys_to_ignore_on_load_unexpected or ())
     buffers = [name for name, _ in model.named_buffers()]
     if any(name.endswith("rotary_emb.inv_freq") for name in buffers):
@@ -137,10 +150,10 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
 
     try:
         made = run(list(tensors))
-    except Exception as unsliceable:  # whatever an operation of the library meets in a tensor that is not one
+    except _CONVERSION_ERRORS as unsliceable:
         try:
             made = _converted_on_host(run, tensors)
-        except Exception as error:
+        except _CONVERSION_ERRORS as error:
             names = ", ".join(name for name, _, _ in inputs)
             match.problems.append(f"{target} cannot be made from {names}: {error}")
             match.unknown.add(target)
@@ -153,9 +166,12 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
 def _converted_on_host(
     run: Callable[[list], dict[str, Any]], tensors: list[StoredTensor]
 ) -> dict[str, LazyTensor]:
-    """The same conversion on real tensors, delayed until one of its results is read; shapes come from a dry run."""
+    """The conversion on real tensors, delayed until a result is read; shapes come from a dry run."""
     shapes = run(
-        [torch.empty(tensor.shape, device="meta", dtype=_torch_dtype(tensor.dtype)) for tensor in tensors]
+        [
+            torch.empty(tensor.shape, device="meta", dtype=compat.torch_dtype(tensor.dtype))
+            for tensor in tensors
+        ]
     )
     key = object()
 
@@ -172,15 +188,17 @@ def _converted_on_host(
     }
 
 
-def _torch_dtype(dtype: np.dtype) -> torch.dtype:
-    return getattr(torch, dtype.name)
+def held(tensor: torch.Tensor) -> LazyTensor:
+    """A tensor that is in memory already, in the form that those on disk have."""
+    array = _as_numpy(tensor, compat.jax_dtype(tensor.dtype))
+    return Converted(array.shape, array.dtype, lambda reader: array, ())
 
 
 def _as_torch(array: np.ndarray) -> torch.Tensor:
     """A torch view of `array`; through bytes, because NumPy's bfloat16 is not torch's."""
     return (
         torch.from_numpy(array.reshape(-1).view(np.uint8))
-        .view(_torch_dtype(array.dtype))
+        .view(compat.torch_dtype(array.dtype))
         .reshape(array.shape)
     )
 

@@ -37,7 +37,7 @@ def port(
     dtype: torch.dtype | str | None = None,
     allow: tuple[str, ...] | list[str] = (),
 ) -> Any:
-    """Move `model` to `mesh`, in place: its parameters sharded, its buffers on every device, in evaluation mode.
+    """Move `model` to `mesh`, in place: parameters sharded, buffers on every device, in evaluation mode.
 
     Each parameter's host memory is given up once it is on the devices. A ported model may be ported again, to
     another mesh or dtype.
@@ -78,7 +78,7 @@ def port(
 
 
 def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype] | None = None) -> None:
-    """Put every buffer of `model` that is still on the host, or on other devices, on all devices of `mesh`."""
+    """Put every buffer of `model` on all devices of `mesh`, from the host or from other devices."""
     groups: dict[int, list[str]] = {}
     for name, buffer in model.named_buffers(remove_duplicate=False):
         groups.setdefault(id(buffer), []).append(name)
@@ -91,7 +91,7 @@ def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dty
 def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
     """The dtype of every parameter and buffer once it is moved.
 
-    Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 whatever the model's dtype is.
+    Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 in every model.
     """
     tensors = dict(model.named_parameters(remove_duplicate=False))
     tensors.update(model.named_buffers(remove_duplicate=False))

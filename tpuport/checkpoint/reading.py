@@ -1,7 +1,7 @@
 """Read slices of tensors out of files with `pread`, casting on the way.
 
-`pread` and not a memory map: mapped pages count as resident memory until the kernel drops them, and a file that
-shrinks under a map kills the process instead of raising.
+`pread` and not a memory map: mapped pages count as resident memory until the kernel drops them, and a file
+that shrinks under a map kills the process instead of raising.
 """
 
 import os
@@ -16,10 +16,12 @@ from tpuport.errors import PortError
 
 Index = tuple[slice, ...]
 
-# What is staged on the host at once when bytes cannot go straight to their place (a cast, a narrow column slice).
+# What is staged at once when bytes cannot go straight to their place (a cast, a narrow column slice).
 BLOCK_BYTES = 8 << 20
-# Below a page, reading only the wanted bytes of each row saves the disk nothing and costs a system call a row.
+# Below a page, reading only the wanted bytes of a row saves the disk nothing and costs a system call.
 PAGE_BYTES = 4096
+# One system call reads at most this, so that the progress of a large tensor is seen.
+_CALL_BYTES = 64 << 20
 # XLA's CPU client takes a host buffer without copying it when it is aligned to this.
 _ALIGNMENT = 64
 
@@ -52,10 +54,10 @@ def assign(out: np.ndarray, values: np.ndarray, name: str) -> None:
 
 
 class Reader:
-    """Open files by path, read byte ranges of them, and count the bytes.
+    """Open files by path and read slices of the tensors in them.
 
     Args:
-        progress: called with the number of bytes after each read.
+        progress: called after each read with the number of wanted bytes, as they are stored.
     """
 
     def __init__(self, progress: Callable[[int], object] = lambda count: None) -> None:
@@ -78,23 +80,23 @@ class Reader:
             os.close(descriptor)
         self._files.clear()
 
-    def read(self, path: Path, offset: int, out: np.ndarray) -> None:
+    def _fill(self, path: Path, offset: int, out: np.ndarray, progress: Callable[[int], object]) -> None:
         """Fill the contiguous array `out` from the bytes of `path` at `offset`."""
         if path not in self._files:
             self._files[path] = os.open(path, os.O_RDONLY)
         view = memoryview(out.reshape(-1).view(np.uint8))
         done = 0
         while done < len(view):
-            count = os.preadv(self._files[path], [view[done:]], offset + done)
+            count = os.preadv(self._files[path], [view[done : done + _CALL_BYTES]], offset + done)
             if count == 0:
                 raise PortError("the file ended while it was read", where=f"{path}, byte {offset + done}")
-            self.progress(count)
+            progress(count)
             done += count
 
     def read_slice(
         self, path: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype, index: Index, out: np.ndarray
     ) -> None:
-        """Read `array[index]` of the row-major array of `shape` stored at `offset` into `out`, cast to its dtype."""
+        """Read `array[index]` of the row-major array stored at `offset` into `out`, cast to its dtype."""
         if not shape:
             self._read_rows(path, offset, (1,), dtype, out.reshape(1))
             return
@@ -110,8 +112,10 @@ class Reader:
             step = max(1, BLOCK_BYTES // row_bytes)
             for row in range(0, rows, step):
                 block = np.empty((min(step, rows - row), *row_shape), dtype)
-                self.read(path, start + row * row_bytes, block)
-                assign(out[row : row + step], block[(slice(None), *rest)], str(path))
+                self._fill(path, start + row * row_bytes, block, lambda count: None)
+                wanted = block[(slice(None), *rest)]
+                assign(out[row : row + step], wanted, str(path))
+                self.progress(wanted.nbytes)
         else:
             for row in range(rows):
                 self.read_slice(path, start + row * row_bytes, row_shape, dtype, rest, out[row, ...])
@@ -121,13 +125,13 @@ class Reader:
     ) -> None:
         """Read contiguous rows: straight into `out` where it has the same bytes, else through a block."""
         if out.dtype == dtype and out.flags.c_contiguous:
-            self.read(path, offset, out)
+            self._fill(path, offset, out, self.progress)
             return
         row_bytes = prod(shape[1:]) * dtype.itemsize
         step = max(1, BLOCK_BYTES // row_bytes)
         for row in range(0, shape[0], step):
             block = np.empty((min(step, shape[0] - row), *shape[1:]), dtype)
-            self.read(path, offset + row * row_bytes, block)
+            self._fill(path, offset + row * row_bytes, block, self.progress)
             assign(out[row : row + step], block, str(path))
 
 
