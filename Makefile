@@ -50,7 +50,7 @@ bench: $(STAMP) ## the measurements that the documentation quotes
 	$(PY) benchmarks/load.py
 
 docs: $(STAMP) ## the documentation, into site/; a warning is an error
-	$(PY) -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 
 clean: ## remove the environments and everything built
 	rm -rf $(VENV) $(NIGHTLY) site dist .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -32,6 +32,7 @@ class Diagnosis:
 
     Attributes:
         works: whether there are no problems; the command's exit code is 0 exactly then.
+        problems: what cannot work, each with what, where and fix (where and fix may be None).
         python: version, executable and platform.
         versions: installed version by package name, None where it is not installed.
         shims: why, by the name of each shim that the installed versions needed.

@@ -1,0 +1,81 @@
+"""Fill `<!-- tpuport:NAME -->` in the pages with what the package itself says, so that they cannot drift."""
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+MARKER = re.compile(r"<!-- tpuport:([a-z]+) -->")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return MARKER.sub(lambda match: TABLES[match.group(1)](), markdown)
+
+
+def table(header: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def versions() -> str:
+    """What each dependency may be, and the version that the tests run with."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    nightly = dict(
+        re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints-nightly.txt").read_text(), re.MULTILINE)
+    )
+
+    def rows() -> Iterator[Sequence[str]]:
+        yield "Python", project["requires-python"], "3.11"
+        for requirement in project["dependencies"]:
+            name, allowed = re.fullmatch(r"([\w.-]+)(.*)", requirement).groups()
+            also = f", and {nightly[name]}" if name in nightly else ""
+            yield name, f"`{allowed}`", pins[name] + also
+
+    return table(("package", "allowed", "tested with"), rows())
+
+
+def operators() -> str:
+    from tpuport.compat import environment, operators
+
+    environment()
+
+    def rows() -> Iterator[Sequence[str]]:
+        for lowering in operators.lowerings():
+            yield f"`{lowering.target}`", lowering.reason
+        for method in operators.methods():
+            yield f"torchax `{method.owner}.{method.name}`", method.reason
+
+    return table(("replaced", "because, without it,"), rows())
+
+
+def doctor() -> str:
+    """The fields of `tpuport doctor --json`, from the docstring of what it prints."""
+    from tpuport.cli.diagnosis import Diagnosis
+
+    described = re.findall(r"^        (\w+): (.*(?:\n            .*)*)", Diagnosis.__doc__, re.MULTILINE)
+    assert [name for name, _ in described] == [field.name for field in dataclasses.fields(Diagnosis)]
+    return table(
+        ("field", "what it holds"), ((f"`{name}`", " ".join(text.split())) for name, text in described)
+    )
+
+
+def api() -> str:
+    """A heading and a mkdocstrings block for each public name."""
+    import tpuport
+
+    def block(name: str, module: str) -> str:
+        return f"::: {module}.{name}\n    options:\n      heading: tpuport.{name}\n"
+
+    return "\n".join(block(name, module) for name, module in tpuport._PUBLIC.items())
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "versions": versions,
+    "operators": operators,
+    "doctor": doctor,
+    "api": api,
+}
