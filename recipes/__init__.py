@@ -1,0 +1,1 @@
+"""Ports of whole models, each through the public API of tpuport alone."""

@@ -1,0 +1,146 @@
+"""Trains the tiny byte-level Llama of this recipe with plain torch on one CPU core, and saves a checkpoint.
+
+    python -m recipes.llama.train --steps 2600 --out recipes/llama/checkpoint
+
+Shapes: `B` windows in a step, `T` bytes in a window.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from recipes.llama.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCAB_SIZE, build_tokenizer
+
+CORPUS = Path(__file__).parent / "corpus"
+CONTEXT = 512
+PEAK_MUON, PEAK_ADAM, WARMUP = 4e-3, 4e-3, 20
+
+
+def model_config() -> LlamaConfig:
+    """Grouped-query Llama of 1.9 million weights; 4 key/value heads, so that up to 4 devices can share it."""
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=192,
+        intermediate_size=448,
+        num_hidden_layers=5,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+
+
+def stories() -> list[str]:
+    """Every paragraph of the corpus; each is a text of its own."""
+    files = sorted(CORPUS.glob("*.txt"))
+    return [story for file in files for story in file.read_text(encoding="utf-8").strip().split("\n\n")]
+
+
+def batches(generator: torch.Generator, batch: int, length: int) -> Callable[[], torch.Tensor]:
+    """A function that gives windows `[B, T]` of the stories in ever another order.
+
+    A window starts at any byte, so that a prompt needs no `<s>` before it.
+    """
+    texts = [torch.tensor([BOS_ID, *story.encode(), EOS_ID]) for story in stories()]
+    stream = torch.empty(0, dtype=torch.long)
+
+    def shuffled() -> torch.Tensor:
+        order = torch.randperm(len(texts), generator=generator).tolist()
+        return torch.cat([texts[index] for index in order])
+
+    def draw() -> torch.Tensor:
+        nonlocal stream
+        while len(stream) < batch * length:
+            stream = torch.cat([stream, shuffled()])
+        window, stream = stream[: batch * length], stream[batch * length :]
+        return window.view(batch, length)
+
+    return draw
+
+
+def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, Adam for the embedding and the norms."""
+    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "layers" in name]
+    inside = {id(weight) for weight in matrices}
+    others = [weight for weight in model.parameters() if id(weight) not in inside]
+    return [
+        torch.optim.Muon(matrices, lr=PEAK_MUON, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=PEAK_ADAM, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def rate(step: int, steps: int) -> float:
+    """Share of the peak learning rate: a short warm-up, then a straight line to zero."""
+    return min((step + 1) / WARMUP, 1.0) * (1 - step / steps)
+
+
+def train(steps: int, batch: int, length: int, seed: int) -> LlamaForCausalLM:
+    """A model trained for `steps` steps of `batch * length` bytes; the same seed gives the same model."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(model_config())
+    draw = batches(torch.Generator().manual_seed(seed), batch, length)
+    tools = optimizers(model)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(tool, lambda step: rate(step, steps)) for tool in tools]
+    started, recent = time.perf_counter(), 0.0
+    for step in range(steps):
+        window_BT = draw()
+        loss = model(input_ids=window_BT, labels=window_BT).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for tool, schedule in zip(tools, schedules, strict=True):
+            tool.step()
+            tool.zero_grad()
+            schedule.step()
+        recent = loss.item() if step == 0 else 0.95 * recent + 0.05 * loss.item()
+        if step % 25 == 24 or step == steps - 1:
+            seconds = time.perf_counter() - started
+            print(f"step {step + 1}/{steps}  loss {recent:.3f} nats a byte  {seconds:.0f} s", flush=True)
+    return model.eval()
+
+
+@torch.inference_mode()
+def corpus_loss(model: LlamaForCausalLM) -> float:
+    """Mean loss in nats a byte over every story of the corpus, each read alone from its first byte."""
+    total, count = 0.0, 0
+    for story in stories():
+        story_BT = torch.tensor([[*story.encode()[: CONTEXT - 1], EOS_ID]])
+        total += model(input_ids=story_BT, labels=story_BT).loss.item() * (story_BT.shape[1] - 1)
+        count += story_BT.shape[1] - 1
+    return total / count
+
+
+def save(model: LlamaForCausalLM, directory: Path) -> None:
+    """Write bfloat16 weights, configuration, tokenizer and generation options for `transformers` to load."""
+    model.to(torch.bfloat16).save_pretrained(directory)
+    build_tokenizer(CONTEXT).save_pretrained(directory)
+    options = GenerationConfig(
+        pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID, max_new_tokens=200
+    )
+    options.save_pretrained(directory)
+
+
+def main() -> None:
+    """Train and save, by the options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.llama.train", description=__doc__)
+    parser.add_argument("--steps", type=int, default=2600)
+    parser.add_argument("--batch", type=int, default=2, help="windows in a step")
+    parser.add_argument("--length", type=int, default=CONTEXT, help="bytes in a window")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "checkpoint")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    save(train(options.steps, options.batch, options.length, options.seed), options.out)
+    saved = LlamaForCausalLM.from_pretrained(options.out, dtype=torch.float32)
+    print(f"saved in {options.out}  loss over the whole corpus {corpus_loss(saved.eval()):.3f} nats a byte")
+
+
+if __name__ == "__main__":
+    main()

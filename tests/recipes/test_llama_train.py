@@ -1,0 +1,60 @@
+"""Training: every story is read, the loss falls, a seed fixes the model, and it is saved whole."""
+
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from recipes.llama import tokenizer, train
+
+TOLD = ["The boat goes out.", "The boat comes home.", "The lamp is lit."]
+
+
+@pytest.fixture
+def few_stories(monkeypatch):
+    """Three stories in place of the corpus."""
+    monkeypatch.setattr(train, "stories", lambda: TOLD)
+
+
+def test_one_epoch_reads_every_story_of_the_corpus_once():
+    stories = train.stories()
+    size = sum(len(story) + 2 for story in stories)
+    draw = train.batches(torch.Generator().manual_seed(0), 1, size)
+    read = bytes(min(token, 255) for token in draw()[0].tolist()).split(b"\xff")
+    assert sorted(part.decode() for part in read if part) == sorted(stories)
+
+
+def test_the_rate_rises_and_falls_to_zero():
+    rates = [train.rate(step, 100) for step in range(101)]
+    assert max(rates) == rates[train.WARMUP - 1]
+    assert rates[-1] == 0.0
+    assert all(
+        later < earlier
+        for earlier, later in zip(rates[train.WARMUP :], rates[train.WARMUP + 1 :], strict=False)
+    )
+
+
+@pytest.mark.usefixtures("few_stories")
+def test_the_loss_falls(capsys, monkeypatch):
+    monkeypatch.setattr(train, "WARMUP", 2)
+    model = train.train(steps=16, batch=1, length=64, seed=0)
+    assert train.corpus_loss(model) < 0.5 * math.log(256)
+    assert "step 16/16" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("few_stories")
+def test_the_same_seed_gives_the_same_model():
+    first, second, other = (train.train(2, 1, 32, seed).model.embed_tokens.weight for seed in (0, 0, 1))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.usefixtures("few_stories")
+def test_what_is_saved_is_loaded_by_transformers(tmp_path):
+    model = train.train(1, 1, 32, 0)
+    train.save(model, tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
+    assert AutoTokenizer.from_pretrained(tmp_path)("a")["input_ids"] == [97]
+    assert GenerationConfig.from_pretrained(tmp_path).eos_token_id == tokenizer.EOS_ID
