@@ -39,17 +39,10 @@ def versions() -> str:
 
 
 def operators() -> str:
-    from tpuport.compat import environment, operators
+    from tpuport.cli.probes import replaced_operators
 
-    environment()
-
-    def rows() -> Iterator[Sequence[str]]:
-        for lowering in operators.lowerings():
-            yield f"`{lowering.target}`", lowering.reason
-        for method in operators.methods():
-            yield f"torchax `{method.owner}.{method.name}`", method.reason
-
-    return table(("replaced", "because, without it,"), rows())
+    rows = ((f"`{entry['operator']}`", entry["reason"]) for entry in replaced_operators())
+    return table(("operator", "without it"), rows)
 
 
 def doctor() -> str:

@@ -57,14 +57,30 @@ def _compat() -> dict[str, Any]:
     import jax
 
     from tpuport import compat, compilation
-    from tpuport.compat import operators
 
     compat.environment()
     compilation.use_persistent_cache()
-    replaced = [{"operator": str(x.target), "reason": x.reason} for x in operators.lowerings()]
-    replaced += [{"operator": f"{x.owner}.{x.name}", "reason": x.reason} for x in operators.methods()]
     directory = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    return {"shims": compat.active_shims(), "operators": replaced, "cache_directory": directory or None}
+    return {
+        "shims": compat.active_shims(),
+        "operators": replaced_operators(),
+        "cache_directory": directory or None,
+    }
+
+
+def replaced_operators() -> list[dict[str, str]]:
+    """Each operator of torchax that tpuport replaces, and the reason. Imports torch, torchax and jax."""
+    from tpuport.compat import operators
+
+    targets = [(_operator_name(lowering.target), lowering.reason) for lowering in operators.lowerings()]
+    methods = [(f"torchax {method.owner}.{method.name}", method.reason) for method in operators.methods()]
+    return [{"operator": name, "reason": reason} for name, reason in (*targets, *methods)]
+
+
+def _operator_name(target: Any) -> str:
+    """aten.copy_.default for an overload, TensorBase.__getitem__ for a method, its own name for a function."""
+    name = str(target)
+    return name if name.startswith("aten.") else getattr(target, "__qualname__", name)
 
 
 def _devices() -> dict[str, Any]:
