@@ -78,7 +78,7 @@ def replaced_operators() -> list[dict[str, str]]:
 
 
 def _operator_name(target: Any) -> str:
-    """aten.copy_.default for an overload, TensorBase.__getitem__ for a method, its own name for a function."""
+    """aten.copy_.default for an overload, TensorBase.__getitem__ for a method, its name for a function."""
     name = str(target)
     return name if name.startswith("aten.") else getattr(target, "__qualname__", name)
 
