@@ -118,7 +118,7 @@ def corpus_loss(model: LlamaForCausalLM) -> float:
 
 def save(model: LlamaForCausalLM, directory: Path) -> None:
     """Write bfloat16 weights, configuration, tokenizer and generation options for `transformers` to load."""
-    model.to(torch.bfloat16).save_pretrained(directory)
+    model.bfloat16().save_pretrained(directory)
     build_tokenizer(CONTEXT).save_pretrained(directory)
     options = GenerationConfig(
         pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID, max_new_tokens=200
