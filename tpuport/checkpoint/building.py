@@ -128,8 +128,8 @@ def build_empty(
 ) -> torch.nn.Module:
     """The module in evaluation mode: parameters on the meta device, ties made, buffers real.
 
-    Buffers are what the constructor computes: some, such as rotary frequencies, are in no file, so they must be
-    real already.
+    Buffers are what the constructor computes: some, such as rotary frequencies, are in no file, so they must
+    be real already.
     """
     if not dtype.is_floating_point:
         raise PortError(

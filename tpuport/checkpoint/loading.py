@@ -61,7 +61,7 @@ def load(
 
     Args:
         model_class: a transformers `AutoModel...` or model class, or a diffusers model class.
-        directory: as `save_pretrained` writes it: config.json and one safetensors file, or several and an index.
+        directory: as `save_pretrained` writes it: config.json, one safetensors file or an index of several.
         mesh: None for one device.
         rules: None for the model's own tensor-parallel plan.
         dtype: for floating-point weights; None for the config's, or where it has none, the checkpoint's.

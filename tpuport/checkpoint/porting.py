@@ -1,6 +1,5 @@
 """Move a model that is already in memory to the devices of a mesh, in place."""
 
-import logging
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from tpuport.checkpoint.layout import (
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 
-_logger = logging.getLogger("tpuport")
+_WIDE_INTEGERS = (torch.int64, torch.uint64)
 
 
 def mesh_of(model: torch.nn.Module) -> Mesh | None:
@@ -105,7 +104,8 @@ def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[st
 
 
 def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> None:
-    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors.update(model.named_buffers(remove_duplicate=False))
     empty = [name for name, tensor in tensors.items() if not compat.is_ported(tensor) and tensor.is_meta]
     if empty:
         raise PortError(
@@ -121,5 +121,7 @@ def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> No
     for name, dtype in dtypes.items():
         try:
             compat.jax_dtype(dtype)
+            if tensors[name].dtype in _WIDE_INTEGERS:
+                compat.to_jax(tensors[name])  # these are small, and may hold what 32 bits do not
         except PortError as error:
             raise PortError(error.what, where=name, fix=error.fix) from None

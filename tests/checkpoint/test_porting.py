@@ -1,0 +1,116 @@
+"""Porting a model in memory: the same numbers, in place, all or nothing."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from jax.sharding import PartitionSpec
+
+from tpuport import PortError, compat
+from tpuport.checkpoint import load, mesh_of, port
+from tpuport.sharding import ShardingRules
+
+
+def test_port_equals_torch_and_load(family, saved, tiny_model, mesh_of_size, assert_same, logits):
+    original, directory = saved(family)
+    original.set_attn_implementation("eager")
+    expected, reference = logits(original), tiny_model(family)
+    mesh = mesh_of_size(tp=2)
+    ported = port(original, mesh=mesh)
+    assert ported is original
+    assert mesh_of(ported) is mesh
+    assert_same(ported, reference)
+    torch.testing.assert_close(logits(ported), expected, atol=1e-5, rtol=1e-5)
+    loaded = load(type(reference), directory, mesh=mesh)
+    for name, parameter in loaded.named_parameters():
+        assert compat.as_jax(parameter).sharding == compat.as_jax(ported.get_parameter(name)).sharding, name
+
+
+def test_the_module_stays_an_ordinary_one(tiny_model):
+    model = port(tiny_model("llama-tied").train())
+    assert isinstance(model.lm_head.weight, torch.nn.Parameter)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    model.tie_weights()
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    assert names == model.state_dict().keys()
+
+
+def test_porting_again_changes_nothing_and_can_move(tiny_model, mesh_of_size, assert_same):
+    reference, model = tiny_model(), tiny_model()
+    first, second = mesh_of_size(tp=2), mesh_of_size(tp=4)
+    port(model, mesh=first)
+    before = {name: compat.as_jax(weight).sharding for name, weight in model.named_parameters()}
+    port(model)
+    assert {name: compat.as_jax(weight).sharding for name, weight in model.named_parameters()} == before
+    assert_same(model, reference)
+    rules = ShardingRules({r"model\.layers.*proj\.weight": PartitionSpec("tp", None)})
+    port(model, mesh=second, rules=rules)
+    assert mesh_of(model) is second
+    weight = compat.as_jax(model.model.layers[0].mlp.down_proj.weight)
+    assert weight.sharding.shard_shape(weight.shape) == (8, 48)
+    assert compat.as_jax(model.model.rotary_emb.inv_freq).sharding.mesh == second
+    assert_same(model, reference)
+
+
+def test_dtype_casts_weights_and_not_rotary_frequencies(tiny_model, assert_same):
+    reference = tiny_model().to(torch.bfloat16)
+    reference.model.rotary_emb = tiny_model().model.rotary_emb
+    assert_same(port(tiny_model(), dtype="bfloat16"), reference)
+    assert_same(port(port(tiny_model()), dtype=torch.bfloat16), reference)
+
+
+def test_torch_memory_is_given_up(tiny_model):
+    model = tiny_model()
+    watched = [weakref.ref(parameter) for parameter in model.parameters()]
+    port(model)
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * len(watched)
+
+
+class WithBuffers(torch.nn.Module):
+    def __init__(self, largest=3):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("steps", torch.tensor([1, largest], dtype=torch.int64))
+        self.register_buffer("shared", torch.ones(2, dtype=torch.bool))
+        self.register_buffer("also_shared", self.shared)
+
+
+def test_buffers_are_everywhere_and_integers_narrow(mesh_of_size):
+    model = port(WithBuffers(), mesh=mesh_of_size(dp=2, tp=2), rules=ShardingRules({}))
+    for name, buffer in model.named_buffers():
+        array = compat.as_jax(buffer)
+        assert len(array.sharding.device_set) == 4, name
+        assert array.is_fully_replicated, name
+    assert compat.as_jax(model.steps).dtype == np.int32
+    np.testing.assert_array_equal(compat.as_jax(model.steps), [1, 3])
+    assert model.shared is model.also_shared
+
+
+@pytest.mark.parametrize("problem", ["meta", "rules", "integer", "complex64-ok"])
+def test_nothing_moves_when_something_cannot(problem, mesh_of_size):
+    model = WithBuffers(2**40 if problem == "integer" else 3)
+    rules = ShardingRules({r"nothing": PartitionSpec("tp")} if problem == "rules" else {})
+    if problem == "meta":
+        model.norm.weight = torch.nn.Parameter(torch.empty(3, device="meta"))
+    if problem == "complex64-ok":
+        model.register_buffer("table", torch.ones(2, dtype=torch.complex64))
+        assert compat.as_jax(port(model).table).dtype == np.complex64
+        return
+    named = {"meta": "norm.weight", "rules": "nothing", "integer": "steps"}[problem]
+    with pytest.raises(PortError, match=named):
+        port(model, mesh=mesh_of_size(tp=2), rules=rules)
+    assert not any(compat.is_ported(tensor) for tensor in model.state_dict().values())
+    assert mesh_of(model) is None
+
+
+def test_only_modules(mesh_of_size):
+    with pytest.raises(PortError, match="function"):
+        port(lambda x: x)
+    with pytest.raises(PortError, match="bfloat61"):
+        port(WithBuffers(), dtype="bfloat61")
