@@ -124,6 +124,13 @@ def _is_cache(value: Any) -> bool:
     return any(base.__name__ == "Cache" and base.__module__.startswith("transformers.") for base in type(value).__mro__)
 
 
+def _claim(cache: Any) -> None:
+    """A cache allocated on the host makes its positions there too; from now on its tensors are on the device."""
+    for layer in getattr(cache, "layers", ()):
+        if getattr(layer, "device", None) is not None:
+            layer.device = torch.device("jax")
+
+
 def _as_array(value: Any) -> jax.Array:
     if isinstance(value, torch.Tensor):
         return compat.as_jax(value) if compat.is_ported(value) else compat.to_jax(value)
@@ -162,12 +169,14 @@ class CompiledFunction:
 
     def _split(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """(weights of each module, tensors, donated tensors, static part)."""
+        pytrees.register_used(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=_is_cache)
         tensors: list[Any] = []
         donated: list[Any] = []
         static: list[Hashable] = []
         for leaf in leaves:
             if _is_cache(leaf):
+                _claim(leaf)
                 arrays, kind = jax.tree_util.tree_flatten(leaf)
                 donated.append([_as_array(x) for x in arrays])
                 static.append(("cache", kind))
@@ -190,7 +199,9 @@ class CompiledFunction:
         }
         args, kwargs = jax.tree_util.tree_unflatten(tree, [read[kind](*rest) for kind, *rest in kinds])
         with compat.environment(), _in_place(self._modules, weights):
-            return compat.as_jax(self._function(*args, **kwargs))
+            out = self._function(*args, **kwargs)
+            pytrees.register_used(out)
+            return compat.as_jax(out)
 
 
 def _hashable(value: Any) -> Hashable:

@@ -15,6 +15,7 @@ from tpuport import attention, compat, pytrees
 from tpuport.compilation import Program, arrays_of, call_with
 from tpuport.generation.cache import decoding_cache
 from tpuport.generation.sampling import Settings, choose, process_logits
+from tpuport.patches import transformers_experts
 
 
 class State(NamedTuple):
@@ -114,7 +115,7 @@ class Decoder:
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1
-        with attention.use(self.model):
+        with attention.use(self.model), transformers_experts.use(self.model, self.mesh):
             out = call_with(
                 self.model, arrays, **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
             )

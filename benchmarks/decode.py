@@ -1,0 +1,192 @@
+"""Decoding speed of `tpuport.generate` against its rivals, in one run, as ratios of medians.
+
+    python benchmarks/decode.py            the table (about five minutes on two cores)
+    python benchmarks/decode.py --quick    fewer rounds, and only what the main line needs
+
+Every rival decodes the same greedy tokens with the same weights, float32, batch 1; rounds are interleaved so that a
+noisy machine is noisy for all. Times are of whole calls, prompt included, compilation excluded.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+import tpuport
+from benchmarks import jax_llama
+from tpuport import compat
+
+CONFIG = LlamaConfig(
+    vocab_size=32_000, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8,
+    num_key_value_heads=4, head_dim=64, max_position_embeddings=2048, tie_word_embeddings=False,
+    pad_token_id=0, bos_token_id=1, eos_token_id=None,
+)  # fmt: skip
+PROMPT, NEW = 32, 96
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second that a large copy moves, read and written, all cores: the best of ten."""
+    source = torch.ones(128 * 1024**2)
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        target.copy_(source)
+        times.append(time.perf_counter() - start)
+    return 2 * source.numel() * source.element_size() / min(times)
+
+
+def weight_bytes(model: torch.nn.Module) -> int:
+    """Bytes of weights that one decoding step reads: all but the embedding table, of which it reads one row."""
+    table = model.get_input_embeddings().weight
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p is not table)
+
+
+def torch_dynamic(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+    """transformers' generate, dynamic cache."""
+    return lambda: model.generate(ids, max_new_tokens=NEW, do_sample=False).numpy()
+
+
+def torch_static(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+    """transformers' generate with a static cache and a torch.compiled forward."""
+    compiled = LlamaForCausalLM(CONFIG).eval()
+    compiled.load_state_dict(model.state_dict())
+    compiled.forward = torch.compile(compiled.forward, dynamic=False)
+    return lambda: compiled.generate(
+        ids, max_new_tokens=NEW, do_sample=False, cache_implementation="static", disable_compile=True
+    ).numpy()
+
+
+def step_by_step(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+    """One jitted step a token over transformers' static cache, the token read by the host each time."""
+
+    def forward(tokens: torch.Tensor, positions: torch.Tensor, cache: StaticCache) -> tuple[torch.Tensor, StaticCache]:
+        out = ported(input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True)
+        return out.logits[:, -1].argmax(-1), out.past_key_values
+
+    step = tpuport.compile(forward, name="step")
+
+    def run() -> np.ndarray:
+        cache = StaticCache(config=CONFIG, max_cache_len=PROMPT + NEW)
+        cache.early_initialization(1, CONFIG.num_key_value_heads, CONFIG.head_dim, torch.float32, torch.device("cpu"))
+        tokens, out = ids, ids.tolist()[0]
+        positions = torch.arange(PROMPT)[None]
+        for _ in range(NEW):
+            token, cache = step(tokens, positions, cache)
+            out.append(int(token.jax()[0]))
+            tokens, positions = torch.tensor([[out[-1]]]), torch.tensor([[len(out) - 1]])
+        return np.asarray([out])
+
+    return run
+
+
+def whole_loop(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+    """tpuport.generate."""
+    return lambda: tpuport.generate(ported, ids, max_new_tokens=NEW, do_sample=False).numpy()
+
+
+def hand_written(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+    """The Llama of jax_llama.py."""
+    weights = jax_llama.weights_of(model)
+    shape = jax_llama.shape_of(CONFIG, PROMPT + NEW)
+    prompt = jnp.asarray(ids.numpy(), jnp.int32)
+    return lambda: np.asarray(jax_llama.generate(weights, prompt, shape=shape, new_tokens=NEW))
+
+
+def measure(rivals: dict[str, Callable[[], np.ndarray]], rounds: int) -> dict[str, list[float]]:
+    """Seconds a call of each rival in interleaved rounds, after one call that compiles; all must give the same tokens."""
+    tokens = {name: call() for name, call in rivals.items()}
+    first = next(iter(tokens.values()))
+    for name, got in tokens.items():
+        if not np.array_equal(got, first):
+            raise SystemExit(f"{name} does not give the tokens that the others give")
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(rounds):
+        for name, call in rivals.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return times
+
+
+def build(quick: bool) -> tuple[dict[str, Callable[[], np.ndarray]], int, list[str]]:
+    """The rivals by name, the weight bytes a token reads, and remarks on rivals that could not run."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(CONFIG).eval()
+    ids = torch.randint(3, CONFIG.vocab_size, (1, PROMPT))
+    ported = LlamaForCausalLM(CONFIG).eval()
+    ported.load_state_dict(model.state_dict())
+    tpuport.port(ported)
+    rivals = {"torch generate, dynamic cache": torch_dynamic(model, ids)}
+    remarks = []
+    if not quick:
+        static = torch_static(model, ids)
+        try:
+            static()
+            rivals["torch generate, static cache, torch.compile"] = static
+        except Exception as error:  # no C++ compiler on this machine, say
+            remarks.append(f"torch.compile did not run: {type(error).__name__}: {str(error).splitlines()[0]}")
+    rivals["one jitted step a token, host read each"] = step_by_step(ported, ids)
+    rivals["tpuport.generate"] = whole_loop(ported, ids)
+    rivals["hand-written JAX"] = hand_written(model, ids)
+    return rivals, weight_bytes(model), remarks
+
+
+def report(times: dict[str, list[float]], read: int, bandwidth: float, remarks: list[str], console: Console) -> None:
+    """Print the table, the main line and the fraction of the bandwidth limit."""
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ours = medians["tpuport.generate"]
+    table = Table(title=f"Greedy decoding, {NEW} tokens after {PROMPT}, float32, {os.cpu_count()} cores")
+    for heading in ("", "tokens/s", "tpuport is faster by"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, value in medians.items():
+        table.add_row(name, f"{NEW / value:.1f}", f"{value / ours:.2f} x")
+    console.print(table)
+    for remark in remarks:
+        console.print(remark)
+    limit = bandwidth / read
+    console.print(
+        f"Weights read a token: {read / 1e6:.0f} MB; a copy moves {bandwidth / 1e9:.1f} GB/s here, so {limit:.0f} tokens/s "
+        f"is the memory's limit: tpuport reaches {NEW / ours / limit:.2f} of it, hand-written JAX "
+        f"{NEW / medians['hand-written JAX'] / limit:.2f}."
+    )
+    console.print(
+        f"Main line: tpuport.generate is {medians['torch generate, dynamic cache'] / ours:.2f} x torch generate, "
+        f"{medians['one jitted step a token, host read each'] / ours:.2f} x one jitted step a token, "
+        f"{medians['hand-written JAX'] / ours:.2f} x hand-written JAX."
+    )
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three rounds, without torch.compile")
+    parser.add_argument("--rounds", type=int, default=None, help="interleaved rounds (default 9, quick 3)")
+    args = parser.parse_args()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    with contextlib.ExitStack() as stack:
+        tpuport.enable()
+        stack.callback(tpuport.disable)
+        rivals, read, remarks = build(args.quick)
+        times = measure(rivals, args.rounds or (3 if args.quick else 9))
+    report(times, read, copy_bandwidth(), remarks, Console())
+
+
+if __name__ == "__main__":
+    main()

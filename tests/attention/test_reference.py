@@ -1,0 +1,95 @@
+"""The definition against torch's SDPA and against float64 formulas."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from tpuport.attention import attention
+
+
+def _inputs(seed: int, batch: int, heads: int, kv_heads: int, queries: int, keys: int, dim: int) -> tuple:
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    return draw(batch, heads, queries, dim), draw(batch, kv_heads, keys, dim), draw(batch, kv_heads, keys, dim)
+
+
+def _formula(q, k, v, mask, scale, softcap=None, sinks=None) -> np.ndarray:  # noqa: ANN001
+    """Float64, heads repeated, term by term."""
+    groups = q.shape[1] // k.shape[1]
+    q, k, v = q.astype(np.float64), *(np.repeat(x.astype(np.float64), groups, axis=1) for x in (k, v))
+    scores = scale * np.einsum("bhqd,bhtd->bhqt", q, k)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    weights = np.exp(scores - scores.max()) * (1.0 if mask is None else np.broadcast_to(mask, scores.shape))
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks.astype(np.float64)[None, :, None, None] - scores.max())
+    return np.einsum("bhqt,bhtd->bhqd", weights / np.where(total == 0, 1, total), v)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),
+    queries=st.sampled_from([1, 4]), keys=st.sampled_from([1, 7]), mask_shape=st.sampled_from(["none", "full", "keys", "heads"]),
+    softcap=st.sampled_from([None, 3.0]), with_sinks=st.booleans(),
+)  # fmt: skip
+def test_equals_the_formula(
+    seed: int, batch: int, kv_heads: int, groups: int, queries: int, keys: int, mask_shape: str,
+    softcap: float | None, with_sinks: bool,
+) -> None:  # fmt: skip
+    heads = kv_heads * groups
+    q, k, v = _inputs(seed, batch, heads, kv_heads, queries, keys, 8)
+    rng = np.random.default_rng(seed)
+    shape = {"full": (batch, 1, queries, keys), "keys": (batch, 1, 1, keys), "heads": (1, heads, queries, keys)}
+    mask = None if mask_shape == "none" else rng.random(shape[mask_shape]) < 0.6
+    sinks = rng.normal(size=heads).astype(np.float32) if with_sinks else None
+    got = attention(
+        jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), None if mask is None else jnp.asarray(mask),
+        scale=0.3, softcap=softcap, sinks_H=None if sinks is None else jnp.asarray(sinks),
+    )  # fmt: skip
+    np.testing.assert_allclose(got, _formula(q, k, v, mask, 0.3, softcap, sinks), atol=2e-5)
+
+
+@pytest.mark.parametrize("additive", [False, True])
+def test_equals_torch(additive: bool) -> None:
+    q, k, v = _inputs(0, 2, 4, 2, 5, 9, 16)
+    visible = np.random.default_rng(1).random((2, 1, 5, 9)) < 0.7
+    visible[..., 0] = True
+    mask = np.where(visible, np.random.default_rng(2).normal(size=visible.shape), -np.inf) if additive else visible
+    mask = mask.astype(np.float32) if additive else mask
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *map(torch.from_numpy, (q, k, v)), attn_mask=torch.from_numpy(mask), enable_gqa=True
+    )
+    got = attention(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), jnp.asarray(mask), scale=16**-0.5)
+    np.testing.assert_allclose(got, expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_a_query_that_sees_nothing_gets_zeros(with_sinks: bool) -> None:
+    q, k, v = map(jnp.asarray, _inputs(0, 1, 2, 1, 3, 4, 8))
+    mask = jnp.ones((1, 1, 3, 4), bool).at[0, 0, 1].set(False)
+    sinks = jnp.zeros(2) if with_sinks else None
+    out = np.asarray(attention(q, k, v, mask, scale=1.0, sinks_H=sinks))
+    assert (out[:, :, 1] == 0).all()
+    assert np.isfinite(out).all()
+    assert (out[:, :, 0] != 0).any()
+
+
+def test_scores_and_softmax_are_float32_for_bfloat16_inputs() -> None:
+    q, k, v = _inputs(3, 1, 2, 2, 4, 64, 32)
+    half = [jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)]
+    rounded = [np.asarray(x, np.float32) for x in half]
+    out = attention(*half, scale=32**-0.5)
+    assert out.dtype == jnp.bfloat16
+    # One rounding of the weights and one of the result, 2 ** -9 each.
+    np.testing.assert_allclose(np.asarray(out, np.float32), _formula(*rounded, None, 32**-0.5), atol=2**-7)
+
+
+def test_heads_are_not_repeated_in_memory() -> None:
+    q, k, v = (jnp.zeros(s, jnp.float32) for s in ((1, 8, 1, 16), (1, 2, 512, 16), (1, 2, 512, 16)))
+    text = jax.jit(lambda *a: attention(*a, scale=1.0)).lower(q, k, v).as_text()
+    assert "8x512x16" not in text.replace("tensor<1x", "")

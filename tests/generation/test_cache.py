@@ -1,0 +1,70 @@
+"""Cache sizes by formula and in fact; the ring."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig
+
+import tpuport
+from tpuport import compat
+from tpuport.generation import decoder_of, sampling
+from tpuport.generation.cache import RingLayer, decoding_cache
+from tpuport.generation.options import resolve
+from tpuport.generation.prompts import prepare
+
+
+def test_seven_billion_at_4096_is_the_known_two_gigabytes() -> None:
+    """Llama-2-7B, fp16, 4096 positions: 2 GiB; with 8 KV heads a quarter of it."""
+    config = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32)
+    assert tpuport.kv_cache_bytes(config, 1, 4096, torch.float16) == 2 * 1024**3
+    config = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
+    assert tpuport.kv_cache_bytes(config, 1, 4096, torch.float16) == 1024**3 // 2
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2"])
+def test_the_formula_is_what_is_allocated(family: str, make_pair, prompts: tuple) -> None:  # noqa: ANN001
+    model = make_pair(family)[1]
+    decoder = decoder_of(model)
+    ids, mask = prompts
+    options = resolve(model, None, {"max_new_tokens": 8}, 20)
+    ready = prepare(ids.numpy().astype(np.int32), mask.numpy().astype(bool), options, seed=0, multiple=1)
+    state = decoder.prefill(
+        decoder.arrays, ready.tokens, ready.mask, ready.keys, np.int32(32), np.int32(3), sampling.settings(options), slots=64
+    )
+    real = sum(layer.keys.nbytes + layer.values.nbytes for layer in state.cache.layers)
+    assert real == tpuport.kv_cache_bytes(model.config, 3, 64, torch.float32)
+
+
+def test_the_kinds_of_layers() -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    names = lambda config, length: [type(x).__name__ for x in decoding_cache(config, length).layers]  # noqa: E731
+    assert names(LlamaConfig(**sizes), 64) == ["FixedLayer"] * 2
+    assert names(MistralConfig(**sizes, sliding_window=16), 64) == ["RingLayer"] * 2
+    assert names(MistralConfig(**sizes, sliding_window=64), 64) == ["WindowLayer"] * 2
+    assert names(GPT2Config(n_layer=2), 64) == ["FixedLayer"] * 2
+    mixed = Gemma3TextConfig(**sizes, sliding_window=16, layer_types=["full_attention", "sliding_attention"])
+    assert names(mixed, 64) == ["FixedLayer", "RingLayer"]
+
+
+@pytest.mark.parametrize("prompt", [1, 3, 4, 5, 11])
+def test_the_ring_holds_the_last_positions(prompt: int) -> None:
+    layer = RingLayer(4)
+    states = lambda first, n: jnp.arange(first, first + n, dtype=jnp.float32).reshape(1, 1, n, 1)  # noqa: E731
+    with compat.environment():
+        layer.update(*(compat.wrap(states(0, prompt)) for _ in range(2)))
+        for position in range(prompt, prompt + 6):
+            _, offset = layer.get_mask_sizes(1)
+            layer.update(*(compat.wrap(states(position, 1)) for _ in range(2)))
+            held = np.asarray(compat.as_jax(layer.keys)).ravel()
+            claimed = np.asarray(compat.as_jax(offset)) + np.arange(4)
+            written = claimed >= 0
+            assert sorted(claimed[written]) == list(range(max(0, position - 3), position + 1))
+            np.testing.assert_array_equal(held[written], claimed[written])
+
+
+def test_two_caches_of_one_shape_are_one_program() -> None:
+    tpuport.enable()
+    first, second = (decoding_cache(LlamaConfig(num_hidden_layers=2), 64) for _ in range(2))
+    assert jax.tree_util.tree_structure(first) == jax.tree_util.tree_structure(second)

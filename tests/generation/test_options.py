@@ -1,0 +1,70 @@
+"""GenerationConfig in, checked options out."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+import tpuport
+from tpuport import PortError
+from tpuport.generation.options import resolve
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"num_beams": 4}, "num_beams=4"),
+        ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size=2"),
+        ({"bad_words_ids": [[3]]}, "bad_words_ids"),
+        ({"output_scores": True}, "output_scores"),
+        ({"return_dict_in_generate": True}, "return_dict_in_generate"),
+        ({"typical_p": 0.5}, "typical_p=0.5"),
+        ({"guidance_scale": 2.0}, "guidance_scale=2.0"),
+        ({"use_cache": False}, "use_cache=False"),
+        ({"cache_implementation": "quantized"}, "quantized"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
+        ({"max_new_tokns": 3}, "max_new_tokns"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty"),
+        ({"num_return_sequences": 2}, "num_return_sequences=2"),
+        ({"max_length": 5}, "max_length"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": 2, "min_new_tokens": 3}, "min_new_tokens"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(model: torch.nn.Module, options: dict[str, Any], name: str) -> None:
+    with pytest.raises(PortError, match=name):
+        resolve(model, None, options, prompt_length=5)
+
+
+def test_every_unsupported_option_is_named_at_once(model: torch.nn.Module) -> None:
+    with pytest.raises(PortError, match=r"num_beams=2.*output_logits=True|output_logits=True.*num_beams=2"):
+        resolve(model, None, {"num_beams": 2, "output_logits": True}, prompt_length=5)
+
+
+def test_options_win_over_the_config_and_that_over_the_models_own(model: torch.nn.Module) -> None:
+    model.generation_config = GenerationConfig(temperature=0.5, top_p=0.5, do_sample=True, eos_token_id=[3, 4])
+    given = GenerationConfig(top_p=0.7, max_length=12)
+    got = resolve(model, given, {"min_p": 0.1}, prompt_length=5)
+    assert (got.temperature, got.top_p, got.min_p, got.top_k) == (0.5, 0.7, 0.1, 50)
+    assert (got.max_new, got.eos, got.pad) == (7, (3, 4), 3)
+    assert resolve(model, given, {"max_new_tokens": 2, "min_length": 6}, prompt_length=5).min_new == 1
+
+
+def test_defaults_are_those_of_transformers(model: torch.nn.Module) -> None:
+    model.generation_config = GenerationConfig()
+    got = resolve(model, None, {}, prompt_length=5)
+    assert (got.max_new, got.do_sample, got.top_p, got.repetition_penalty, got.pad) == (20, False, 1.0, 1.0, None)
+
+
+def test_a_model_on_the_host_is_an_error_that_says_what_to_do(model: torch.nn.Module) -> None:
+    with pytest.raises(PortError, match=r"tpuport\.port"):
+        tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)

@@ -1,0 +1,44 @@
+"""Greedy decoding is token for token what transformers' generate gives on the CPU."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import tpuport
+
+FAMILIES = ["llama", "mistral", "qwen3", "gemma3", "phi3", "gpt2", "gpt_oss", "mixtral"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_equals_transformers(family: str, make_pair: Callable, prompts: tuple) -> None:
+    reference, ported = make_pair(family)
+    ids, mask = prompts
+    options = {"max_new_tokens": 24, "do_sample": False}
+    one = tpuport.generate(ported, ids[:1], **options)
+    assert torch.equal(one, reference.generate(ids[:1], **options))
+    three = tpuport.generate(ported, ids, mask, **options)
+    assert torch.equal(three, reference.generate(ids, attention_mask=mask, **options))
+    assert len(set(one[0, 20:].tolist())) > 3, "a constant output would prove little"
+
+
+def test_a_padded_row_gives_what_it_gives_alone(llama: tuple, prompts: tuple) -> None:
+    ids, mask = prompts
+    options = {"max_new_tokens": 16, "eos_token_id": []}
+    together = tpuport.generate(llama[1], ids, mask, **options)
+    for row, padding in enumerate((0, 7, 13)):
+        alone = tpuport.generate(llama[1], ids[row : row + 1, padding:], **options)
+        assert torch.equal(together[row, padding:], alone[0])
+
+
+def test_bfloat16_weights_agree_within_its_rounding(make_pair: Callable, prompts: tuple) -> None:
+    """bf16 keeps 8 bits: three layers of rounding stay under 2 ** -4 of the largest logit."""
+    reference, ported = make_pair("llama", dtype=torch.bfloat16)
+    ids = prompts[0][:1]
+    expected = reference(ids).logits.float()
+    from tpuport import compat
+
+    got = compat.to_torch(compat.as_jax(tpuport.compile(ported)(input_ids=ids, use_cache=False).logits)).float()
+    assert (got - expected).abs().max() <= 2**-4 * expected.abs().max()
+    tokens = tpuport.generate(ported, ids, max_new_tokens=4)
+    assert tokens.shape[0] == 1

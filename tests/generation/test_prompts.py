@@ -1,0 +1,54 @@
+"""Buckets, padding checks, row keys."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpuport import PortError
+from tpuport.generation.prompts import bucket, checked, row_keys
+
+
+@given(st.integers(1, 200_000))
+def test_buckets_fit_and_waste_little(length: int) -> None:
+    size = bucket(length)
+    assert size >= length
+    assert size - length < max(32, length / 4)
+    assert bucket(size) == size
+
+
+def test_buckets_are_few() -> None:
+    assert len({bucket(n) for n in range(1, 32_769)}) <= 45
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "message"),
+    [
+        (torch.zeros(4, dtype=torch.long), None, "must be integers"),
+        (torch.zeros(1, 0, dtype=torch.long), None, "must be integers"),
+        (torch.zeros(1, 4), None, "must be integers"),
+        (torch.tensor([[5, 200]]), None, "do not fit the vocabulary"),
+        (torch.tensor([[5, -1]]), None, "do not fit the vocabulary"),
+        (torch.tensor([[5, 6]]), torch.ones(1, 3), "attention_mask is"),
+        (torch.tensor([[5, 6], [7, 0]]), None, "ends in padding"),
+        (torch.tensor([[5, 6]]), torch.tensor([[1, 0]]), "ends in padding"),
+    ],
+)
+def test_bad_prompts_are_refused(ids: torch.Tensor, mask: torch.Tensor | None, message: str) -> None:
+    with pytest.raises(PortError, match=message):
+        checked(ids, mask, pad=0, eos=(2,), vocabulary=128)
+
+
+def test_the_mask_is_inferred_from_padding_unless_it_ends_sequences() -> None:
+    ids = torch.tensor([[0, 5], [6, 7]])
+    assert checked(ids, None, 0, (2,), 128)[1].tolist() == [[False, True], [True, True]]
+    assert checked(ids, None, 0, (0,), 128)[1].all()
+
+
+def test_row_keys_see_the_prompt_without_its_padding() -> None:
+    tokens = np.array([[0, 5, 6], [5, 6, 7], [0, 5, 6]], np.int32)
+    mask = tokens != 0
+    keys = row_keys(tokens, mask, seed=1)
+    assert (keys[0] == row_keys(np.array([[5, 6]], np.int32), np.ones((1, 2), bool), seed=1)[0]).all()
+    assert len({tuple(key) for key in keys}) == 3

@@ -1,0 +1,175 @@
+"""The host's side: stopping, streaming, compile counts, limits."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import StoppingCriteria
+from transformers.generation.streamers import BaseStreamer
+
+import tpuport
+from tpuport import PortError
+from tpuport.generation import decoder_of
+
+
+class Collector(BaseStreamer):
+    def __init__(self) -> None:
+        self.parts: list[torch.Tensor] = []
+        self.ended = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        self.parts.append(value)
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+class AtLength(StoppingCriteria):
+    """Row r ends at length 23 + 2 r."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return input_ids.shape[1] >= 23 + 2 * torch.arange(len(input_ids))
+
+
+class ByteTokenizer:
+    """As much of a tokenizer as StopStringCriteria asks for: token n is the character chr(n)."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(n): n for n in range(128)}
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        return "".join(tokens)
+
+
+def test_several_end_ids_and_padding_after_them(llama: tuple, prompts: tuple) -> None:
+    reference, ported = llama
+    ids, mask = prompts
+    free = reference.generate(ids, attention_mask=mask, max_new_tokens=24, eos_token_id=[127], pad_token_id=0)
+    ends = [int(free[0, 24]), int(free[1, 30])]
+    options = {"max_new_tokens": 24, "eos_token_id": ends, "pad_token_id": 0}
+    expected = reference.generate(ids, attention_mask=mask, **options)
+    assert (expected == 0).sum() > (free == 0).sum(), "no row ended early: the test shows nothing"
+    assert torch.equal(tpuport.generate(ported, ids, mask, **options), expected)
+
+
+def test_the_loop_stops_when_every_row_has_ended(llama: tuple, prompts: tuple) -> None:
+    reference, ported = llama
+    first = int(reference.generate(prompts[0][:1], max_new_tokens=3)[0, 22])
+    options = {"max_new_tokens": 40, "eos_token_id": first}
+    expected = reference.generate(prompts[0][:1], **options)
+    assert expected.shape[1] <= 23
+    assert torch.equal(tpuport.generate(ported, prompts[0][:1], **options), expected)
+
+
+def test_min_new_tokens_and_penalty(llama: tuple, prompts: tuple) -> None:
+    reference, ported = llama
+    ids, mask = prompts
+    end = int(reference.generate(ids[:1], max_new_tokens=3)[0, 22])
+    options = {"max_new_tokens": 20, "min_new_tokens": 9, "eos_token_id": end, "pad_token_id": 0, "repetition_penalty": 1.4}
+    expected = reference.generate(ids, attention_mask=mask, **options)
+    assert torch.equal(tpuport.generate(ported, ids, mask, **options), expected)
+
+
+@pytest.mark.parametrize("ends", [[], [2]])
+def test_stopping_criteria_count_from_the_token_they_ask_for(llama: tuple, prompts: tuple, ends: list[int]) -> None:
+    reference, ported = llama
+    ids, mask = prompts
+    options = {"max_new_tokens": 30, "pad_token_id": 0}
+    expected = reference.generate(
+        ids, attention_mask=mask, stopping_criteria=[AtLength()], eos_token_id=ends or None, **options
+    )
+    got = tpuport.generate(ported, ids, mask, stopping_criteria=[AtLength()], eos_token_id=ends, **options)
+    assert expected.shape[1] == 27
+    assert torch.equal(got, expected)
+
+
+def test_stop_strings(llama: tuple, prompts: tuple) -> None:
+    reference, ported = llama
+    ids = prompts[0][:1]
+    free = reference.generate(ids, max_new_tokens=40, eos_token_id=None)
+    stop = "".join(chr(n) for n in free[0, 38:40])
+    got = tpuport.generate(ported, ids, max_new_tokens=40, stop_strings=stop, tokenizer=ByteTokenizer(), eos_token_id=[])
+    text = "".join(chr(n) for n in got[0, 20:])
+    assert stop in text
+    assert stop not in text[:-1]
+    assert torch.equal(got[0], free[0, : got.shape[1]])
+
+
+def test_streaming_gives_every_token_once(llama: tuple, prompts: tuple) -> None:
+    ids, mask = prompts
+    streamer = Collector()
+    options = {"max_new_tokens": 40, "do_sample": True, "seed": 2}
+    out = tpuport.generate(llama[1], ids, mask, streamer=streamer, **options)
+    assert torch.equal(streamer.parts[0], ids)
+    assert torch.equal(torch.stack(streamer.parts[1:], dim=1), out[:, 20:])
+    assert streamer.ended == 1
+    assert torch.equal(out, tpuport.generate(llama[1], ids, mask, **options))
+
+
+def test_an_interrupted_stream_leaves_everything_usable(llama: tuple, prompts: tuple) -> None:
+    class Interrupted(Collector):
+        def put(self, value: torch.Tensor) -> None:
+            super().put(value)
+            if len(self.parts) == 5:
+                raise KeyboardInterrupt
+
+    streamer = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        tpuport.generate(llama[1], prompts[0], max_new_tokens=40, streamer=streamer)
+    assert streamer.ended == 1
+    out = tpuport.generate(llama[1], prompts[0][:1], max_new_tokens=8)
+    assert torch.equal(out, llama[0].generate(prompts[0][:1], max_new_tokens=8))
+
+
+def test_other_settings_and_prompts_of_the_bucket_compile_nothing(llama: tuple, prompts: tuple) -> None:
+    ported, ids = llama[1], prompts[0][:1]
+    tpuport.generate(ported, ids, max_new_tokens=20)
+    decoder = decoder_of(ported)
+    before = decoder.prefill.compilations, decoder.advance.compilations
+    for options in (
+        {"do_sample": True, "temperature": 0.7, "top_k": 5},
+        {"do_sample": True, "top_p": 0.9, "min_p": 0.02, "seed": 9},
+        {"repetition_penalty": 1.2, "min_new_tokens": 4, "eos_token_id": [5, 6, 7]},
+        {"streamer": Collector()},
+        {"stopping_criteria": [AtLength()]},
+    ):
+        tpuport.generate(ported, ids[:, 3:], **({"max_new_tokens": 17} | options))
+    assert (decoder.prefill.compilations, decoder.advance.compilations) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"max_new_tokens": 300}, "max_position_embeddings"), ({"max_cache_len": 24}, "max_cache_len")]
+)
+def test_what_does_not_fit_is_refused_before_compiling(llama: tuple, prompts: tuple, options: dict, name: str) -> None:
+    decoder = decoder_of(llama[1])
+    before = decoder.prefill.compilations
+    with pytest.raises(PortError, match=name):
+        tpuport.generate(llama[1], prompts[0], **options)
+    assert decoder.prefill.compilations == before
+
+
+def test_the_process_exits_by_itself(tmp_path: Path) -> None:
+    script = tmp_path / "once.py"
+    script.write_text(
+        "import torch, tpuport\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1,\n"
+        "                     num_attention_heads=2, max_position_embeddings=64)\n"
+        "model = tpuport.port(LlamaForCausalLM(config))\n"
+        "print(tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=3, eos_token_id=[]).shape)\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=_environment(root)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([1, 5])" in done.stdout
+
+
+def _environment(root: Path) -> dict[str, str]:
+    import os
+
+    return os.environ | {"PYTHONPATH": str(root)}

@@ -1,0 +1,144 @@
+"""Weights as arguments, static flags, donated caches, counted compilations, programs kept on disk."""
+
+import functools
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+import tpuport
+from tpuport import PortError, compat
+
+CONFIG = LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+)
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[torch.nn.Module, torch.nn.Module]:
+    torch.manual_seed(0)
+    model, twin = (LlamaForCausalLM(CONFIG).eval() for _ in range(2))
+    twin.load_state_dict(model.state_dict())
+    return model, tpuport.port(twin)
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    return compat.to_torch(compat.as_jax(tensor))
+
+
+IDS = torch.arange(10).reshape(2, 5)
+
+
+def test_a_module_a_method_and_functions_that_use_it(pair: tuple) -> None:
+    model, ported = pair
+    expected = model(IDS).logits
+    by_closure = tpuport.compile(lambda ids: ported(ids).logits)
+    by_partial = tpuport.compile(functools.partial(_logits, ported))
+    for got in (tpuport.compile(ported)(IDS).logits, by_closure(IDS), by_partial(IDS)):
+        torch.testing.assert_close(_host(got), expected, atol=1e-5, rtol=1e-5)
+    embedded = tpuport.compile(ported.get_input_embeddings().forward)(IDS)
+    torch.testing.assert_close(_host(embedded), model.get_input_embeddings()(IDS))
+
+
+def _logits(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return model(ids).logits
+
+
+@pytest.mark.parametrize("kind", ["module", "closure", "partial", "method"])
+def test_no_weight_is_a_constant_of_the_program(pair: tuple, kind: str) -> None:
+    ported = pair[1]
+    target = {
+        "module": ported, "closure": lambda ids: ported(ids).logits, "partial": functools.partial(_logits, ported),
+        "method": ported.forward,
+    }[kind]  # fmt: skip
+    text = tpuport.compile(target).lower(IDS).as_text()
+    sizes = [np.prod([int(n) for n in re.findall(r"(\d+)x", m)]) for m in re.findall(r"stablehlo.constant dense<\"?.*?> : tensor<([^>]*)>", text)]
+    splats = [line for line in text.splitlines() if "stablehlo.constant" in line and 'dense<"' in line]
+    assert sizes, "no constant at all: the expression finds nothing"
+    assert not splats, "constants with contents of their own"
+
+
+def test_a_captured_array_would_be_found() -> None:
+    """The check above sees a weight that is captured after all."""
+    weight = jax.random.normal(jax.random.key(0), (32, 32))
+    text = jax.jit(lambda x: x @ weight).lower(weight).as_text()
+    assert 'dense<"' in text
+
+
+def test_flags_are_static_and_tensors_are_not(pair: tuple) -> None:
+    ported = pair[1]
+    compiled = tpuport.compile(ported)
+    compiled(IDS, use_cache=False)
+    compiled(IDS + 1, use_cache=False)
+    assert compiled.program.compilations == 1
+    out = compiled(IDS, use_cache=True)
+    assert compiled.program.compilations == 2
+    assert out.past_key_values is not None
+    assert compiled(IDS, use_cache=False).past_key_values is None
+
+
+def test_changed_weights_are_seen(pair: tuple) -> None:
+    model, ported = pair
+    compiled = tpuport.compile(ported)
+    compiled(IDS)
+    head = ported.lm_head.weight
+    old = head._elem
+    head._elem = old * 2
+    torch.testing.assert_close(_host(compiled(IDS).logits), 2 * model(IDS).logits, atol=1e-4, rtol=1e-4)
+    head._elem = old
+    assert compiled.program.compilations == 1
+
+
+def test_the_cache_is_donated_and_comes_back_written(pair: tuple) -> None:
+    model, ported = pair
+    cache = StaticCache(config=CONFIG, max_cache_len=16)
+    cache.early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
+    compiled = tpuport.compile(ported)
+    first = compiled(IDS, past_key_values=cache, use_cache=True)
+    keys = first.past_key_values.layers[0].keys
+    array = compat.as_jax(keys)
+    second = compiled(IDS[:, -1:] + 1, past_key_values=first.past_key_values, use_cache=True)
+    assert array.is_deleted()
+    expected = model(torch.cat([IDS, IDS[:, -1:] + 1], dim=1)).logits[:, -1]
+    torch.testing.assert_close(_host(second.logits)[:, -1], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_shape_that_keeps_changing_is_named(pair: tuple, caplog: pytest.LogCaptureFixture) -> None:
+    compiled = tpuport.compile(pair[1], name="the model")
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for length in range(2, 6):
+            compiled(IDS[:, :length])
+    assert compiled.program.compilations == 4
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert "the model has been compiled 4 times" in message
+    assert "(2, 5)" in message
+
+
+def test_weights_on_the_host_and_odd_arguments_are_errors(pair: tuple) -> None:
+    with pytest.raises(PortError, match=r"tpuport\.port"):
+        tpuport.compile(pair[0])(IDS)
+    with pytest.raises(PortError, match="neither a tensor nor hashable"):
+        tpuport.compile(pair[1])(IDS, labels={1, 2})
+
+
+def test_programs_are_kept_in_the_users_cache_directory(tmp_path: Path) -> None:
+    script = (
+        "import torch, tpuport, jax\n"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)\n"
+        "model = tpuport.port(torch.nn.Linear(8, 8))\n"
+        "tpuport.compile(model)(torch.ones(2, 8))\n"
+    )
+    root = Path(__file__).resolve().parents[1]
+    env = os.environ | {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(tmp_path), "TPUPORT_COMPILATION_CACHE": ""}
+    env.pop("JAX_COMPILATION_CACHE_DIR", None)
+    subprocess.run([sys.executable, "-c", script], check=True, env=env, timeout=120)
+    assert list((tmp_path / "tpuport" / "xla").iterdir())
