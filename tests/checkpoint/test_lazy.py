@@ -71,7 +71,12 @@ def test_every_way_of_reading_a_slice_gives_the_same(page, block, pairs, monkeyp
     monkeypatch.setattr(reading, "PAGE_BYTES", page)
     monkeypatch.setattr(reading, "BLOCK_BYTES", block)
     lazy, real = merged([lazy for lazy, _ in pairs]), merged([real for _, real in pairs])
-    for index in (np.s_[0:3, 0:10, 0:12], np.s_[1:2, 3:7, 2:11], np.s_[0:3, 4:5, 0:12], np.s_[2:3, 0:10, 5:6]):
+    for index in (
+        np.s_[0:3, 0:10, 0:12],
+        np.s_[1:2, 3:7, 2:11],
+        np.s_[0:3, 4:5, 0:12],
+        np.s_[2:3, 0:10, 5:6],
+    ):
         out = aligned_empty(tuple(part.stop - part.start for part in index), np.dtype(np.float32))
         with Reader() as reader:
             lazy.read_into(reader, index, out)

@@ -106,7 +106,9 @@ def test_each_weight_is_read_once_and_only_by_wanted_rows(saved, mesh_of_size, m
     embedding = r"model\.embed_tokens\.weight"
     rules = ShardingRules({embedding: PartitionSpec("tp", None)})
     load(AutoModelForCausalLM, directory, mesh=mesh_of_size(tp=8), rules=rules)
-    stored = sum(parameter.numel() * 4 for parameter in LlamaForCausalLM.from_pretrained(directory).parameters())
+    stored = sum(
+        parameter.numel() * 4 for parameter in LlamaForCausalLM.from_pretrained(directory).parameters()
+    )
     assert sum(read) == stored
 
 
@@ -158,7 +160,7 @@ def test_a_config_without_a_dtype_leaves_it_to_the_weights(saved):
 def test_old_buffers_in_a_checkpoint_are_ignored_as_the_model_says(saved, assert_same):
     from safetensors.torch import load_file, save_file
 
-    original, directory = saved("gpt2")
+    _, directory = saved("gpt2")
     weights = load_file(directory / "model.safetensors")
     weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 4, 4)
     save_file(weights, directory / "model.safetensors", {"format": "pt"})

@@ -72,18 +72,15 @@ def _untie(model: Any, match: Match) -> None:
                 "%s and %s are tied in the model and differ in the checkpoint: untied", present[0], name
             )
             module, leaf = owner(model, name)
-            module._parameters[leaf] = torch.nn.Parameter(
-                module._parameters[leaf].detach(), requires_grad=False
-            )
+            own = model.get_parameter(name).detach()
+            module._parameters[leaf] = torch.nn.Parameter(own, requires_grad=False)
             getattr(model, "all_tied_weights_keys", {}).pop(name, None)
 
 
 def _absent(model: Any, match: Match) -> list[str]:
     """Names of parameters and saved buffers that the checkpoint gives no value, one name for tied weights."""
-    found, parameters = (
-        match.sources.keys() | match.unknown,
-        dict(model.named_parameters(remove_duplicate=False)),
-    )
+    found = match.sources.keys() | match.unknown
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     absent = [names[0] for names in parameter_groups(model) if not found.intersection(names)]
     return absent + [name for name in model.state_dict() if name not in parameters and name not in found]
 
@@ -101,10 +98,14 @@ def initialise_absent(model: Any, match: Match) -> None:
     _logger.info("not in the checkpoint, initialised as the model does: %s", ", ".join(absent))
     for name, parameter in model.named_parameters():
         parameter._is_hf_initialized = name not in absent  # what initialize_weights goes by
-    for name in absent:
-        empty = torch.empty_like(model.get_parameter(name), device="cpu")
-        module, leaf = owner(model, name)
-        module._parameters[leaf] = torch.nn.Parameter(empty, requires_grad=False)
+    for names in parameter_groups(model):
+        if names[0] not in absent:
+            continue
+        empty = torch.empty_like(model.get_parameter(names[0]), device="cpu")
+        parameter = torch.nn.Parameter(empty, requires_grad=False)
+        for module, leaf in (owner(model, name) for name in names):
+            module._parameters[leaf] = parameter
+            module._is_hf_initialized = False
     model.initialize_weights()
     for name in absent:
         match.sources[name] = held(model.get_parameter(name))
