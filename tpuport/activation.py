@@ -1,9 +1,9 @@
-"""`tpuport.enable()` and `tpuport.disable()`: every change to the process, made and taken back in one place."""
+"""`tpuport.enable()` and `tpuport.disable()`: every change to the process, made and unmade in one place."""
 
 import logging
 import threading
 
-from tpuport.compat import runtime
+from tpuport.compat import versions, warnings
 
 logger = logging.getLogger("tpuport")
 
@@ -12,23 +12,51 @@ _enabled = False
 
 
 def enable() -> None:
-    """Make the installed torch, torchax and jax work together in this process; does nothing the second time."""
+    """Make the installed torch, torchax and jax work together in this process.
+
+    Checks the versions; imports torchax, through a shim where it needs one; installs the operators that torchax lacks
+    or gets wrong; filters the warnings that are known to be harmless; registers caches and outputs of transformers
+    and diffusers as pytrees. Each change is logged to the logger "tpuport". Tensors on the CPU behave as before:
+    torchax takes part only inside `with compat.environment()`.
+
+    Calls do not nest: a second one changes nothing, and one `disable` undoes any number of them.
+
+    Raises:
+        PortError: the installed versions cannot work together.
+    """
     global _enabled
     with _lock:
         if _enabled:
             return
+        versions.check()
+        from tpuport.compat import runtime
+
         runtime.environment()
+        warnings.install()
         from tpuport import pytrees
 
         pytrees.register()
         _enabled = True
+        logger.info("enabled")
 
 
 def disable() -> None:
-    """Take back what `enable` changed; does nothing when it is not enabled."""
+    """Take back what `enable` changed; does nothing when it is not enabled.
+
+    Two things stay, because jax and Python cannot unlearn them: imported modules, and registered pytrees.
+    """
     global _enabled
     with _lock:
         if not _enabled:
             return
+        from tpuport.compat import runtime
+
+        warnings.uninstall()
         runtime.retract()
         _enabled = False
+        logger.info("disabled")
+
+
+def enabled() -> bool:
+    """Whether `enable` is in force."""
+    return _enabled

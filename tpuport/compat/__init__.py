@@ -1,21 +1,40 @@
 """The installed torch, torchax and jax, made to agree: the one package that imports torchax.
 
 torch tensors stand on the user's side of a door and `jax.Array` on ours; the crossing is here and nowhere else.
+Names resolve on first use, so that versions can be checked before torch or jax is imported.
 """
 
-from tpuport.compat.convert import (
-    as_jax,
-    as_torch,
-    is_ported,
-    jax_dtype,
-    to_jax,
-    to_torch,
-    torch_dtype,
-    wrap,
-)
-from tpuport.compat.runtime import environment
-from tpuport.compat.shim import active_shims
-from tpuport.compat.versions import checked_versions
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpuport.compat.convert import (
+        as_jax,
+        as_torch,
+        is_ported,
+        jax_dtype,
+        to_jax,
+        to_torch,
+        torch_dtype,
+        wrap,
+    )
+    from tpuport.compat.runtime import environment
+    from tpuport.compat.shim import active_shims
+    from tpuport.compat.versions import checked_versions
+
+_PUBLIC = {
+    "active_shims": "shim",
+    "as_jax": "convert",
+    "as_torch": "convert",
+    "checked_versions": "versions",
+    "environment": "runtime",
+    "is_ported": "convert",
+    "jax_dtype": "convert",
+    "to_jax": "convert",
+    "to_torch": "convert",
+    "torch_dtype": "convert",
+    "wrap": "convert",
+}
 
 __all__ = [
     "active_shims",
@@ -30,3 +49,11 @@ __all__ = [
     "torch_dtype",
     "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value

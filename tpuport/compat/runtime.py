@@ -1,19 +1,25 @@
 """The torchax environment that everything here runs in: imported once, checked, completed."""
 
+import contextlib
 import logging
 import threading
 from typing import Any
 
-from tpuport.compat import operators, shim, versions
+import torch
+
+from tpuport.compat import operators, shim, versions, warnings
+from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
 
 _lock = threading.RLock()
 _environment: Any = None
+# Importing torchax switches this off for the whole process; None while it is as the user left it.
+_fastpath: bool | None = None
 
 
 def environment() -> Any:
-    """torchax's default environment, ready for use: `with compat.environment(): ...`.
+    """The default environment of torchax, ready for use: `with compat.environment(): ...`.
 
     The first call checks the installed versions, imports torchax and installs the operators it lacks; later calls
     return the same object, and put the operators back if `tpuport.disable()` had taken them out.
@@ -23,25 +29,47 @@ def environment() -> Any:
     """
     global _environment
     with _lock:
+        _switch_fastpath_off()
         if _environment is None:
             versions.check()
             _environment = _build()
         operators.install(_environment)
+        warnings.refresh()
         return _environment
-
-
-def _build() -> Any:
-    with shim.removed_overloads():
-        import torchax
-
-        built = torchax.default_env()
-    for name, reason in shim.active_shims().items():
-        logger.info("import shim %s: %s", name, reason)
-    return built
 
 
 def retract() -> None:
     """Take the operators out of the environment again; does nothing when torchax was never imported here."""
+    global _fastpath
     with _lock:
-        if _environment is not None:
-            operators.uninstall(_environment)
+        if _environment is None:
+            return
+        operators.uninstall(_environment)
+        if _fastpath is not None:
+            torch.backends.mha.set_fastpath_enabled(_fastpath)
+            _fastpath = None
+
+
+def _switch_fastpath_off() -> None:
+    """torch's fused encoder layers bypass the operators that torchax knows."""
+    global _fastpath
+    if _fastpath is None:
+        _fastpath = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+
+
+def _build() -> Any:
+    with shim.removed_overloads() if shim.needed() else contextlib.nullcontext():
+        try:
+            import torchax
+
+            built = torchax.default_env()
+        except (AttributeError, ImportError) as error:
+            raise PortError(
+                f"torchax cannot be imported: {error}",
+                where=", ".join(f"{name} {version}" for name, version in versions.checked_versions().items()),
+                fix=versions.pip_line(versions.RECOMMENDED),
+            ) from error
+    for name, reason in shim.active_shims().items():
+        logger.info("import shim %s: %s", name, reason)
+    return built

@@ -7,14 +7,15 @@ so an inert placeholder in those tables changes nothing else.
 
 import contextlib
 import dataclasses
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+from packaging.version import Version
 from torch._ops import OpOverloadPacket
 
-logger = logging.getLogger("tpuport")
+from tpuport.compat.versions import checked_versions
 
 _lock = threading.RLock()
 _answered: list[str] = []
@@ -31,6 +32,16 @@ def is_removed_name(key: str) -> bool:
     """Whether an overload's name marks it as one of the named-tensor overloads."""
     lowered = key.lower()
     return "dimname" in lowered or "names" in lowered
+
+
+def needed() -> bool:
+    """Whether the installed torchax names overloads that the installed torch lacks.
+
+    Later torchax asks torch what it has, and must not be told otherwise.
+    """
+    torchax = checked_versions()["torchax"]
+    old = torchax is not None and Version(torchax) < Version("0.0.14.dev0")
+    return old and not hasattr(torch.ops.aten.prod, "dim_Dimname")
 
 
 @contextlib.contextmanager
