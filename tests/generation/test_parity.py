@@ -19,7 +19,7 @@ def test_greedy_equals_transformers(family: str, make_pair: Callable, prompts: t
     assert torch.equal(one, reference.generate(ids[:1], **options))
     three = tpuport.generate(ported, ids, mask, **options)
     assert torch.equal(three, reference.generate(ids, attention_mask=mask, **options))
-    assert len(set(one[0, 20:].tolist())) > 3, "a constant output would prove little"
+    assert len(set(three[:, 20:].flatten().tolist())) > 5, "a constant output would prove little"
 
 
 def test_a_padded_row_gives_what_it_gives_alone(llama: tuple, prompts: tuple) -> None:

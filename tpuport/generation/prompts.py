@@ -27,7 +27,7 @@ class Prompts(NamedTuple):
 
 def bucket(length: int) -> int:
     """The fixed length that serves `length` tokens: multiples of 32, then of an eighth of the next power of two."""
-    step = max(32, 1 << max(length - 1, 1).bit_length() - 3)
+    step = max(32, 1 << max((length - 1).bit_length() - 3, 0))
     return -(-length // step) * step
 
 
