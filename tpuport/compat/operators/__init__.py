@@ -14,7 +14,7 @@ from tpuport.compat.operators.registry import Lowering, Method
 
 logger = logging.getLogger("tpuport")
 
-TOPICS = ("grouped_mm", "indexing")
+TOPICS = ("attention", "grouped_mm", "indexing")
 
 _MISSING = object()
 _saved_lowerings: dict[Any, Any] = {}

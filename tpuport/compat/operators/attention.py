@@ -1,0 +1,94 @@
+"""`F.scaled_dot_product_attention` with torch's meaning, for code that calls it directly.
+
+Shapes: H query heads, K key/value heads, G = H / K, L query length, S key length, D and C head dimensions; `...`
+stands for any leading dimensions, heads last among them.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from tpuport.compat.operators.registry import Lowering, on_arrays
+from tpuport.errors import PortError
+
+
+def scaled_dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attn_mask: jax.Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> jax.Array:
+    """Traced. Attention over [..., L, D], [..., S, D] and [..., S, C]; scores and softmax in float32 at least.
+
+    Args:
+        query: [..., H, L, D].
+        key: [..., K, S, D]; K is H, or 1, or with `enable_gqa` divides H.
+        value: [..., K, S, C].
+        attn_mask: broadcasts to [..., H, L, S]; True where a query sees a key, or a number added to the score.
+        dropout_p: share of the weights that is dropped.
+        is_causal: query i sees keys 0 to i; excludes a mask.
+        scale: factor on the dot products; D ** -0.5 when None.
+        enable_gqa: repeat each key/value head for the query heads of its group.
+
+    Returns:
+        [..., H, L, C] in the query's dtype. A query that sees no key gets zeros.
+
+    Raises:
+        PortError: both a mask and `is_causal`, or head counts that do not divide.
+    """
+    if attn_mask is not None and is_causal:
+        raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
+    if enable_gqa and query.ndim > 2:
+        key, value = (_repeated(heads, query.shape[-3]) for heads in (key, value))
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    scores = jnp.einsum("...ld,...sd->...ls", query, key, preferred_element_type=wide)
+    scores = scores * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+    if attn_mask is not None:
+        masked = attn_mask.dtype == jnp.bool_
+        scores = jnp.where(attn_mask, scores, -jnp.inf) if masked else scores + attn_mask.astype(wide)
+    weights = _dropped(_softmax(scores), dropout_p)
+    out = jnp.einsum("...ls,...sc->...lc", weights.astype(value.dtype), value, preferred_element_type=wide)
+    return out.astype(query.dtype)
+
+
+def _repeated(heads: jax.Array, count: int) -> jax.Array:
+    """[..., K, S, D] -> [..., count, S, D], each head G times in a row."""
+    if count % heads.shape[-3]:
+        raise PortError(
+            f"{count} query heads cannot share {heads.shape[-3]} key/value heads", where=f"attention over {heads.shape}"
+        )
+    return jnp.repeat(heads, count // heads.shape[-3], axis=-3)
+
+
+def _softmax(scores: jax.Array) -> jax.Array:
+    """Over the last axis; a row of -inf gives zeros instead of NaN."""
+    top = jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf)
+    weights = jnp.exp(scores - jnp.where(top == -jnp.inf, 0.0, top))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    return weights / jnp.where(total == 0.0, 1.0, total)
+
+
+def _dropped(weights: jax.Array, share: float) -> jax.Array:
+    if share == 0.0:
+        return weights
+    from tpuport.compat.runtime import environment
+
+    keep = jax.random.bernoulli(environment().get_and_rotate_prng_key(), 1.0 - share, weights.shape)
+    return jnp.where(keep, weights / (1.0 - share), 0.0)
+
+
+_REASON = "torchax adds the mask in place into a smaller tensor, which only its lenient copy_ forgives"
+
+LOWERINGS = (
+    Lowering(torch.nn.functional.scaled_dot_product_attention, on_arrays(scaled_dot_product_attention), _REASON),
+    Lowering(torch.ops.aten.scaled_dot_product_attention, on_arrays(scaled_dot_product_attention), _REASON),
+)
+METHODS = ()
