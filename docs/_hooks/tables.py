@@ -42,7 +42,16 @@ def operators() -> str:
     from tpuport.cli.probes import replaced_operators
 
     rows = ((f"`{entry['operator']}`", entry["reason"]) for entry in replaced_operators())
-    return table(("operator", "without it"), rows)
+    return table(("operator", "what torchax lacks or gets wrong"), rows)
+
+
+def warnings() -> str:
+    from tpuport.compat.warnings import HARMLESS
+
+    rows = (
+        (f"`{known.category.__name__}`: {known.text.replace('*', '…')}", known.reason) for known in HARMLESS
+    )
+    return table(("warning", "why it is harmless"), rows)
 
 
 def doctor() -> str:
@@ -69,6 +78,7 @@ def api() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "versions": versions,
     "operators": operators,
+    "warnings": warnings,
     "doctor": doctor,
     "api": api,
 }
