@@ -1,9 +1,9 @@
 """Peak resident memory of `tpuport.load`, against `from_pretrained` and a move, for a Llama made on the spot.
 
-    python benchmarks/load.py                  with 3 GB of weights, in a temporary directory
+    python benchmarks/load.py                  3 GB of weights, in a temporary directory
     python benchmarks/load.py --gigabytes 8
 
-Each way runs in a process of its own on one CPU device, whose memory is the host's, and its peak is the kernel's
+Each way runs in a process of its own on one CPU device, whose memory is the host's; its peak is the kernel's
 own high-water mark. What the imports take is shown apart and subtracted.
 """
 

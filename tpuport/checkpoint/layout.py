@@ -4,20 +4,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 import torch
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
+from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules, audit
-
-_AXES = ("dp", "sp", "tp")
 
 
 def one_device_mesh() -> Mesh:
     """A mesh of this process's first device, with the axes that every mesh here has."""
-    devices = np.array(jax.local_devices()[:1]).reshape(1, 1, 1)
-    return Mesh(devices, _AXES, axis_types=(AxisType.Auto,) * len(_AXES))
+    return create_mesh(devices=jax.local_devices()[:1])
 
 
 def lay_out(
