@@ -1,12 +1,13 @@
 """transformers' mixture-of-experts layers, computed where each device holds whole experts.
 
-Letters: N tokens, C experts a token chooses, X experts (here: those one device holds), E model width, F expert width,
-S = N * C token-expert pairs. Expert weights are `[X, out, in]`, or `[X, in, out]` where the module says transposed.
+Letters: N tokens, C experts a token chooses, X experts (here: those one device holds), E model width, F
+expert width, S = N * C token-expert pairs. Expert weights are `[X, out, in]`, or `[X, in, out]` where the
+module says that they are transposed.
 
-Experts are shared out whole over the axis `tp`: every device runs its own experts on all tokens and one all-reduce
-adds the results, which is all the communication of the layer. Cutting inside an expert would spread the work of a
-single token more evenly, but gate and up are stored as one matrix, `[gate; up]` or interleaved: no contiguous cut
-gives a device the rows of both that belong together, so activations would have to move before the product.
+Experts are shared out whole over the axis `tp`: every device runs its own experts on all tokens and one
+all-reduce adds the results, which is all the communication of the layer. Cutting inside an expert would
+spread the work of a single token more evenly, but gate and up are stored as one matrix, mostly `[gate; up]`:
+no contiguous cut gives a device the rows of both that belong together, so activations would have to move.
 """
 
 import contextlib
@@ -46,7 +47,9 @@ def dense_experts(
     activation: Activation,
     transposed: bool,
 ) -> Float[Array, "N E"]:
-    """Traced. Every expert on every token, then the weighted sum: the definition, and X / C times the work needed.
+    """Traced. Every expert on every token, then the weighted sum: the definition.
+
+    It takes X / C times the work that is needed, in plain products.
 
     Args:
         chosen_NC: expert numbers; one outside 0..X-1 contributes nothing.
@@ -71,7 +74,7 @@ def ragged_experts(
     activation: Activation,
     transposed: bool,
 ) -> Float[Array, "N E"]:
-    """Traced. As `dense_experts`, the pairs sorted by expert so that each expert meets only its own tokens."""
+    """Traced. As `dense_experts`, with pairs sorted by expert, so that each meets only its own tokens."""
     experts, choices = weights.first.shape[0], chosen_NC.shape[1]
     flat_S = chosen_NC.reshape(-1)
     expert_S = jnp.where((flat_S >= 0) & (flat_S < experts), flat_S, experts)
@@ -112,12 +115,12 @@ def experts_on_mesh(
     transposed: bool,
     mesh: Mesh | None,
 ) -> jax.Array:
-    """Traced. The layer with experts shared out over `tp` and tokens over `dp`, as far as those divide them."""
+    """Traced. The layer with experts shared out over `tp` and tokens over `dp`, where those divide them."""
     experts, tokens = weights.first.shape[0], hidden_NE.shape[0]
     parts = mesh.shape.get("tp", 1) if mesh is not None else 1
     if mesh is None or experts % parts:
-        # Without whole experts to a device the weights lie in some other way, which the compiler has to follow;
-        # the dense form is plain products, and so moves no weights.
+        # The weights then lie in some other way, which the compiler has to follow: the dense form is plain
+        # products, and so moves no weights.
         return dense_experts(hidden_NE, chosen_NC, weight_NC, weights, activation, transposed)
     dp = "dp" if mesh.shape.get("dp", 1) > 1 and tokens % mesh.shape["dp"] == 0 else None
     rows, whole = PartitionSpec(dp), PartitionSpec("tp" if parts > 1 else None)
@@ -129,24 +132,19 @@ def experts_on_mesh(
         )
         return jax.lax.psum(out, "tp") if parts > 1 else out
 
-    manual = {axis for axis in ("tp", dp) if axis in mesh.shape}
-    mapped = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(rows, rows, rows, whole),
-        out_specs=rows,
-        axis_names=manual,
-        check_vma=False,
-    )
+    # Every axis is manual: XLA's CPU compiler aborts on a bfloat16 all-reduce where only some of them are.
+    # (A sequence shared out over `sp` is gathered for it.)
+    specs = (rows, rows, rows, whole)
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)
     return mapped(hidden_NE, chosen_NC, weight_NC, weights)
 
 
 def transformers_experts(
     module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
-    """Traced. transformers' experts interface: hidden [N, E], chosen experts [N, C] and their weights -> [N, E].
+    """Traced. transformers' experts interface: hidden [N, E], chosen experts and weights [N, C] -> [N, E].
 
-    Outside a ported model, and for experts with a norm of their own after each, transformers' own form serves.
+    Outside a ported model, and for experts with a norm after each, transformers' own form serves.
     """
     if not compat.is_ported(hidden_states) or module.has_post_expert_norm:
         from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -167,7 +165,7 @@ def transformers_experts(
 
 
 def register() -> None:
-    """Make `experts_implementation="tpuport"` known to transformers. Idempotent; only models that choose it change."""
+    """Make `experts_implementation="tpuport"` known to transformers. Idempotent."""
     from transformers.integrations.moe import ExpertsInterface
 
     ExpertsInterface.register(NAME, transformers_experts)
@@ -175,7 +173,9 @@ def register() -> None:
 
 @contextlib.contextmanager
 def use(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
-    """Let a transformers model compute its experts through tpuport inside the block; other models are left alone.
+    """Let a transformers model compute its experts through tpuport inside the block.
+
+    A model without such experts is left alone.
 
     Args:
         mesh: the mesh that the model's weights live on; None computes without sharing anything out.

@@ -34,8 +34,9 @@ class Placement:
 class AuditReport:
     """The outcome of `audit`: `str()` is a table for people, `to_dict()` is for machines.
 
-    Every device of the mesh holds `bytes_per_device` (tied weights counted once). `errors` must be resolved or
-    allowed by name; `notes` are choices worth knowing; `large_unmatched` are replicated for want of a rule.
+    Every device of the mesh holds `bytes_per_device` (tied weights counted once). `errors` must be resolved
+    or allowed by name; `notes` are choices worth knowing; `large_unmatched` are replicated for want of a
+    rule.
     """
 
     mesh_shape: dict[str, int]
@@ -54,8 +55,8 @@ class AuditReport:
         lines = "\n".join(f"  - {error}" for error in self.errors)
         raise PortError(
             f"the sharding rules do not fit the model and the mesh ({_axes(self.mesh_shape)}):\n{lines}",
-            fix="correct the rules, change the mesh, or allow an error by passing its parameter's name or its "
-            "rule's pattern in allow=(...): what is allowed is replicated",
+            fix="correct the rules, change the mesh, or allow an error by passing its parameter's name or "
+            "its rule's pattern in allow=(...): what is allowed is replicated",
         )
 
     def to_dict(self) -> dict[str, Any]:

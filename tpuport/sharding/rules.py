@@ -92,7 +92,8 @@ def show(spec: PartitionSpec) -> str:
 def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, list[Misfit]]:
     """The rule's spec as `mesh` can hold a weight of `shape`, and what had to be given up for it.
 
-    The result has one entry a dimension. A dimension whose axes are missing, or do not divide it, is replicated.
+    The result has one entry a dimension. A dimension whose axes are missing, or do not divide it, is
+    replicated.
     """
     misfits = []
     if len(rule.spec) > len(shape):
@@ -128,9 +129,9 @@ def pad(spec: PartitionSpec, rank: int) -> PartitionSpec:
 
 
 class ShardingRules(Mapping[str, PartitionSpec]):
-    """An immutable, ordered map of regex to PartitionSpec; the first pattern that matches a whole name wins.
+    r"""An immutable, ordered map of regex to PartitionSpec; the first pattern that matches a whole name wins.
 
-    >>> rules = ShardingRules({r".*\\.q_proj\\.weight": PartitionSpec("tp", None)})
+    >>> rules = ShardingRules({r".*\.q_proj\.weight": PartitionSpec("tp", None)})
     >>> rules.spec("layers.0.q_proj.weight", (64, 64))
     PartitionSpec('tp', None)
 
@@ -140,12 +141,12 @@ class ShardingRules(Mapping[str, PartitionSpec]):
     __slots__ = ("_rules",)
     _rules: tuple[Rule, ...]
 
-    def __init__(self, mapping: Mapping[str, PartitionSpec] | Iterable[Rule]) -> None:
+    def __init__(self, mapping: Mapping[str, Any] | Iterable[Rule]) -> None:
         object.__setattr__(self, "_rules", tuple(_rules_of(mapping)))
 
     @classmethod
     def from_model(cls, model: Any) -> ShardingRules:
-        """Rules from the model's own tensor-parallel plan; see `tpuport.sharding.plans` for how styles map."""
+        """Rules from the model's own tensor-parallel plan, as `tpuport.sharding.plans` reads it."""
         from tpuport.sharding.plans import rules_from_model
 
         return cls(rules_from_model(model))
@@ -155,7 +156,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         """The rules in the order they are tried."""
         return self._rules
 
-    def override(self, rules: Mapping[str, PartitionSpec] | Iterable[Rule]) -> ShardingRules:
+    def override(self, rules: Mapping[str, Any] | Iterable[Rule]) -> ShardingRules:
         """New rules in which the given ones are tried first; an equal pattern is replaced."""
         first = tuple(_rules_of(rules))
         patterns = {rule.pattern for rule in first}
@@ -183,7 +184,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         return pad(rule.spec, len(shape))
 
     def shardings(self, parameters: Mapping[str, Any], mesh: Mesh) -> dict[str, NamedSharding]:
-        """A sharding for every parameter, in the order given, never failing: run `audit` first for the errors.
+        """A sharding for every parameter, in the order given, never failing: `audit` finds the errors.
 
         What the mesh cannot hold is replicated along that dimension, and logged with the reason.
         """
@@ -229,7 +230,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         return "\n".join(["ShardingRules({", *lines, "})"]) if lines else "ShardingRules({})"
 
 
-def _rules_of(given: Mapping[str, PartitionSpec] | Iterable[Rule]) -> Iterator[Rule]:
+def _rules_of(given: Mapping[str, Any] | Iterable[Rule]) -> Iterator[Rule]:
     if isinstance(given, ShardingRules):
         yield from given.rules
     elif isinstance(given, Mapping):

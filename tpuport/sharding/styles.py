@@ -1,11 +1,11 @@
 """How each tensor-parallel style of transformers and diffusers lays a weight out over the mesh.
 
-The libraries' styles say two things: which dimension of a weight is cut, and which collectives run around the
-module. Under GSPMD the compiler derives the collectives from the weights' layout, so only the first remains, and
-styles that differ only in their collectives (gathered outputs, replicated inputs) map alike.
+The libraries' styles say two things: which dimension of a weight is cut, and which collectives run around
+the module. Under GSPMD the compiler derives the collectives from the weights' layout, so only the first
+remains, and styles that differ only in their collectives (gathered outputs, replicated inputs) map alike.
 
-Linear weights are `[out, in]`, expert weights `[E, out, in]` or, transposed, `[E, in, out]`: both libraries count the
-cut dimension from the end, and so does this table.
+Linear weights are `[out, in]`, expert weights `[E, out, in]` or, transposed, `[E, in, out]`: both libraries
+count the cut dimension from the end, and so does this table.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ STYLES: dict[str, Cut] = {
     "packed_rowwise": Cut.ROWS,
     "local_rowwise": Cut.ROWS,
     "local_packed_rowwise": Cut.ROWS,
-    # An embedding is always cut over its rows: cutting its width would leave the residual stream cut, and every
-    # norm would then pay an all-reduce and an all-gather.
+    # An embedding is always cut over its rows: cutting its width would leave the residual stream cut, and
+    # every norm would then pay an all-reduce and an all-gather.
     "embedding_rowwise": Cut.FIRST,
     "embedding_colwise": Cut.FIRST,
     "grouped_gemm": Cut.FIRST,

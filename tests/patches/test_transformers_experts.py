@@ -1,0 +1,140 @@
+"""Experts on their devices against transformers' own loop over experts on the CPU."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
+
+from tpuport import compat
+from tpuport.patches import transformers_experts as patch
+from tpuport.patches.transformers_experts import Weights, dense_experts, experts_on_mesh, ragged_experts
+
+WIDTH, INNER, EXPERTS = 16, 24, 8
+
+
+def mesh_of(tp, dp=1):
+    return jax.make_mesh(
+        (dp, 1, tp), ("dp", "sp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[: tp * dp]
+    )
+
+
+def experts_of(kind, count=EXPERTS):
+    """A module of experts as transformers has it: gated, gated with biases and interleaved, not gated."""
+    sizes = {"hidden_size": WIDTH, "intermediate_size": INNER}
+    if kind == "mixtral":
+        module = MixtralExperts(transformers.MixtralConfig(**sizes, num_local_experts=count))
+    elif kind == "gpt_oss":
+        module = GptOssExperts(transformers.GptOssConfig(**sizes, num_local_experts=count))
+    else:
+        config = transformers.NemotronHConfig(
+            hidden_size=WIDTH, moe_intermediate_size=INNER, n_routed_experts=count, moe_latent_size=None
+        )
+        module = NemotronHExperts(config)
+    for index, parameter in enumerate(module.parameters()):
+        torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(index))
+    module.config._experts_implementation_internal = "eager"
+    return module.eval().requires_grad_(False)
+
+
+def routing(tokens, choices, count=EXPERTS, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(tokens, WIDTH, generator=generator)
+    scores = torch.rand(tokens, count, generator=generator)
+    weight, chosen = scores.topk(choices, dim=-1)
+    return hidden, chosen, weight
+
+
+def ported(module, arguments, mesh):
+    weights = {name: compat.to_jax(value) for name, value in module.named_parameters()}
+
+    def forward(weights, arguments):
+        with compat.environment(), torch.no_grad(), patch.use(module, mesh):
+            out = torch.func.functional_call(module, compat.as_torch(weights), compat.as_torch(arguments))
+        return compat.as_jax(out)
+
+    return np.asarray(jax.jit(forward)(weights, tuple(compat.to_jax(value) for value in arguments)))
+
+
+@pytest.mark.parametrize(("tp", "dp"), [(1, 1), (8, 1), (2, 4), (1, 2)])
+@pytest.mark.parametrize("kind", ["mixtral", "gpt_oss", "nemotron_h"])
+def test_it_computes_what_transformers_loop_computes(kind, tp, dp):
+    module, arguments = experts_of(kind), routing(tokens=12, choices=2)
+    np.testing.assert_allclose(
+        ported(module, arguments, mesh_of(tp, dp)), module(*arguments).numpy(), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("mesh", [None, (4, 1)], ids=["no mesh", "six experts on four devices"])
+def test_without_a_mesh_that_fits_nothing_is_shared_out(mesh):
+    module, arguments = experts_of("mixtral", count=6), routing(tokens=5, choices=2, count=6)
+    made = ported(module, arguments, mesh and mesh_of(*mesh))
+    np.testing.assert_allclose(made, module(*arguments).numpy(), atol=1e-5)
+
+
+# The shapes stay the same from example to example, so that each operation compiles once.
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 99), st.booleans())
+def test_sorted_by_expert_or_dense_is_the_same_with_foreign_experts_ignored(seed, transposed):
+    tokens, choices = 7, 3
+    keys = jax.random.split(jax.random.key(seed), 7)
+    shapes = (
+        [(4, 6, 10), (4, 10), (4, 5, 6), (4, 6)] if transposed else [(4, 10, 6), (4, 10), (4, 6, 5), (4, 6)]
+    )
+    weights = Weights(*(jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=False)))
+    hidden = jax.random.normal(keys[4], (tokens, 6))
+    chosen = jax.random.randint(keys[5], (tokens, choices), -4, 8)
+    weight = jax.random.uniform(keys[6], (tokens, choices))
+    operands = (hidden, chosen, weight, weights, lambda x: jnp.tanh(x[..., ::2]) * x[..., 1::2], transposed)
+    np.testing.assert_allclose(ragged_experts(*operands), dense_experts(*operands), atol=2e-5)
+
+
+def test_a_layer_is_one_all_reduce_of_its_output():
+    mesh, shapes = mesh_of(8), [(EXPERTS, 2 * INNER, WIDTH), (EXPERTS, WIDTH, INNER)]
+    sharding = jax.NamedSharding(mesh, jax.P("tp"))
+    first, second = (jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding) for shape in shapes)
+
+    def layer(hidden, chosen, weight, first, second):
+        weights = Weights(first, None, second, None)
+        return experts_on_mesh(hidden, chosen, weight, weights, lambda x: x[..., :INNER], False, mesh)
+
+    small = [
+        jax.ShapeDtypeStruct((4, *rest), dtype)
+        for rest, dtype in (((WIDTH,), "f4"), ((2,), "i4"), ((2,), "f4"))
+    ]
+    text = jax.jit(layer).lower(*small, first, second).compile().as_text()
+    assert text.count(" all-reduce(") == 1
+    assert not any(f" {kind}(" in text for kind in ("all-gather", "all-to-all", "collective-permute"))
+
+
+def test_bfloat16_stays_bfloat16():
+    module, arguments = experts_of("mixtral").bfloat16(), routing(tokens=4, choices=2)
+    arguments = (arguments[0].bfloat16(), arguments[1], arguments[2].bfloat16())
+    made = ported(module, arguments, mesh_of(8))
+    assert made.dtype == jnp.bfloat16
+    np.testing.assert_allclose(made.astype("f4"), module(*arguments).float().numpy(), atol=0.05, rtol=0.05)
+
+
+def test_the_configuration_is_put_back_and_torch_is_served_by_transformers():
+    module, arguments = experts_of("gpt_oss"), routing(tokens=4, choices=2)
+    expected = module(*arguments)
+    with patch.use(module, None):
+        assert module.config._experts_implementation == "tpuport"
+        torch.testing.assert_close(module(*arguments), expected, atol=1e-5, rtol=1e-5)
+    assert module.config._experts_implementation == "eager"
+    torch.testing.assert_close(copy.deepcopy(module)(*arguments), expected)
+
+
+def test_a_model_without_experts_is_left_alone():
+    model = torch.nn.Linear(2, 2)
+    with patch.use(model, None):
+        assert model(torch.ones(1, 2)).shape == (1, 2)
