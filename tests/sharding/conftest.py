@@ -43,6 +43,7 @@ def _config(name, options):
             "n_embd": 64,
             "n_layer": 2,
             "n_head": 8,
+            "n_positions": 64,
             "bos_token_id": 1,
             "eos_token_id": 2,
         }
