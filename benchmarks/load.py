@@ -98,7 +98,7 @@ def torch_then_move(directory: Path) -> Any:
 
     from tpuport import compat
 
-    model = AutoModelForCausalLM.from_pretrained(directory)
+    model: Any = AutoModelForCausalLM.from_pretrained(directory)
     with compat.environment():
         return model.to("jax")
 

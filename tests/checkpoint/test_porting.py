@@ -109,8 +109,15 @@ def test_nothing_moves_when_something_cannot(problem, mesh_of_size):
     assert mesh_of(model) is None
 
 
-def test_only_modules(mesh_of_size):
+def test_only_modules():
     with pytest.raises(PortError, match="function"):
         port(lambda x: x)
     with pytest.raises(PortError, match="bfloat61"):
         port(WithBuffers(), dtype="bfloat61")
+
+
+def test_a_quantised_model_is_refused(tiny_model):
+    model = tiny_model()
+    model.hf_quantizer = object()
+    with pytest.raises(PortError, match="quantised"):
+        port(model)

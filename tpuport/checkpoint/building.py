@@ -87,11 +87,12 @@ def _transformers_config(
     fixed = {"local_files_only": True, "return_unused_kwargs": True}
     with _library_errors(directory):
         if config_class is not None:
-            config, unused = config_class.from_pretrained(directory, **fixed, **options)
+            made: Any = config_class.from_pretrained(directory, **fixed, **options)
         else:
-            config, unused = AutoConfig.from_pretrained(
+            made = AutoConfig.from_pretrained(
                 directory, trust_remote_code=trust_remote_code, **fixed, **options
             )
+    config, unused = made
     if stray := sorted(options.keys() & unused.keys()):
         raise PortError(
             f"the config of this model has no such option: {', '.join(stray)}",

@@ -78,16 +78,10 @@ def load(
             nothing was put on a device.
     """
     directory = Path(directory)
-    building.check_class(model_class)
-    building.check_directory(directory)
-    stem = files.DIFFUSERS_STEM if building.is_diffusers(model_class) else files.TRANSFORMERS_STEM
-    inventory = files.take_inventory(directory, stem)
-    config = _read_config(model_class, directory, trust_remote_code, config_options, inventory.problems)
-    if not inventory.is_complete:
-        raise_problems(directory, inventory.problems)
     wanted = as_torch_dtype(dtype)
+    inventory, config = _survey(model_class, directory, trust_remote_code, config_options)
     model_dtype = wanted or _own_dtype(config, inventory)
-    model = building.build_empty(model_class, config, model_dtype, trust_remote_code, directory)
+    model: Any = building.build_empty(model_class, config, model_dtype, trust_remote_code, directory)
     match = match_tensors(model, inventory.tensors)
     raise_problems(directory, inventory.problems + misfits(model, match, allow))
     initialise_absent(model, match)
@@ -101,15 +95,23 @@ def load(
     return model.eval().requires_grad_(False)
 
 
-def _read_config(
-    model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any], problems: list[str]
-) -> Any:
+def _survey(
+    model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any]
+) -> tuple[files.Inventory, Any]:
+    """The tensors in the checkpoint's files, and its config; PortError where there is not even that."""
+    building.check_class(model_class)
+    building.check_directory(directory)
+    stem = files.DIFFUSERS_STEM if building.is_diffusers(model_class) else files.TRANSFORMERS_STEM
+    inventory = files.take_inventory(directory, stem)
     try:
-        return building.read_config(model_class, directory, trust_remote_code, options)
+        config = building.read_config(model_class, directory, trust_remote_code, options)
     except PortError as error:
-        if not problems:
-            raise
-        raise_problems(directory, [*problems, str(error)])
+        if inventory.problems:
+            raise_problems(directory, [*inventory.problems, str(error)])
+        raise
+    if not inventory.is_complete:
+        raise_problems(directory, inventory.problems)
+    return inventory, config
 
 
 def _own_dtype(config: Any, inventory: files.Inventory) -> torch.dtype:
@@ -193,8 +195,8 @@ def place(reader: Reader, source: LazyTensor, dtype: np.dtype, sharding: NamedSh
     """Make a sharded array of `source`, cast to `dtype`, reading only the slices of local devices."""
     shape, made = source.shape, {}
 
-    def read(index: Index) -> np.ndarray:
-        wanted = bounded(index, shape)
+    def read(index: Index | None) -> np.ndarray:
+        wanted = bounded(index or (), shape)
         key = tuple((part.start, part.stop) for part in wanted)
         if key not in made:
             out = aligned_empty(tuple(part.stop - part.start for part in wanted), dtype)
@@ -211,6 +213,6 @@ def _bytes_here(placement: Placement) -> int:
     if isinstance(placement.source, Converted):
         return placement.source.stored_bytes
     indices = placement.sharding.addressable_devices_indices_map(shape).values()
-    slices = {tuple((part.start, part.stop) for part in bounded(index, shape)) for index in indices}
+    slices = {tuple((part.start, part.stop) for part in bounded(index or (), shape)) for index in indices}
     elements = sum(prod(stop - start for start, stop in one) for one in slices)
     return elements * placement.source.dtype.itemsize

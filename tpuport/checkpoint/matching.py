@@ -85,7 +85,7 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
     match, expected = Match(), model.state_dict()
     rules = get_model_conversion_mapping(model)
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    renamings = [rule for rule in rules if not isinstance(rule, WeightConverter)]
+    renamings: Any = [rule for rule in rules if not isinstance(rule, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
     conversions: dict[str, _Conversion] = {}
     for name in sorted(tensors, key=dot_natural_key):
@@ -109,7 +109,7 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
 
 def _ignored_transformers(model: Any) -> list[str]:
     """Patterns of tensors in old checkpoints that the model does without, as for `from_pretrained`."""
-    patterns = list(model._keys_to_ignore_on_load_unexpected or ())
+    patterns: list[str] = list(model._keys_to_ignore_on_load_unexpected or ())
     buffers = [name for name, _ in model.named_buffers()]
     if any(name.endswith("rotary_emb.inv_freq") for name in buffers):
         patterns.append(r"rotary_emb\.inv_freq")
@@ -217,8 +217,7 @@ def same_contents(first: LazyTensor, second: LazyTensor, rows: int = 1024) -> bo
         for start in range(0, length, rows):
             part = slice(start, min(start + rows, length))
             index = (part, *full_index(first.shape[1:])) if first.shape else ()
-            blocks = [_block(tensor, reader, index) for tensor in (first, second)]
-            if not np.array_equal(*blocks):
+            if not np.array_equal(_block(first, reader, index), _block(second, reader, index)):
                 return False
     return True
 

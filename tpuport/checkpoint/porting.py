@@ -54,18 +54,12 @@ def port(
     Raises:
         PortError: a tensor that cannot be moved, or sharding rules that do not fit; nothing was moved then.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise PortError(f"cannot port a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
+    _check_module(model)
     mesh = mesh or mesh_of(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)
     groups = parameter_groups(model)
-    shapes: dict[str, jax.ShapeDtypeStruct] = {}
-    for names in groups:
-        shape = tuple(model.get_parameter(names[0]).shape)
-        # One object for all names of a group: that is how the audit knows tied weights.
-        shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(shape, compat.jax_dtype(dtypes[names[0]]))))
-    shardings = lay_out(model, groups, shapes, mesh, rules, allow)
+    shardings = lay_out(model, groups, _shapes(model, groups, dtypes), mesh, rules, allow)
     model.eval().requires_grad_(False)
     with compat.environment():
         for names in groups:
@@ -87,13 +81,39 @@ def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dty
         put_buffer(model, names, scatter(buffer, target, replicated(mesh)))
 
 
+def _check_module(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise PortError(f"cannot port a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
+    if getattr(model, "hf_quantizer", None) is not None:
+        method = getattr(getattr(model.config, "quantization_config", None), "quant_method", "unknown method")
+        fix = "load it unquantised"
+        raise PortError(f"the model is quantised ({method}), which is not supported", where="model", fix=fix)
+
+
+def _shapes(
+    model: torch.nn.Module, groups: list[list[str]], dtypes: dict[str, torch.dtype]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shape and dtype that each parameter will have; one object for all names of a group: tied weights."""
+    shapes: dict[str, jax.ShapeDtypeStruct] = {}
+    for names in groups:
+        shape, dtype = tuple(model.get_parameter(names[0]).shape), compat.jax_dtype(dtypes[names[0]])
+        shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(shape, dtype)))
+    return shapes
+
+
+def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer, tied ones under each of their names."""
+    tensors: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    tensors.update(model.named_buffers(remove_duplicate=False))
+    return tensors
+
+
 def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
     """The dtype of every parameter and buffer once it is moved.
 
     Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 in every model.
     """
-    tensors = dict(model.named_parameters(remove_duplicate=False))
-    tensors.update(model.named_buffers(remove_duplicate=False))
+    tensors = _tensors(model)
     if dtype is None:
         return {name: tensor.dtype for name, tensor in tensors.items()}
     saved, keep = model.state_dict().keys(), kept_dtype(model, dtype)
@@ -104,19 +124,13 @@ def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[st
 
 
 def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> None:
-    tensors = dict(model.named_parameters(remove_duplicate=False))
-    tensors.update(model.named_buffers(remove_duplicate=False))
+    tensors = _tensors(model)
     empty = [name for name, tensor in tensors.items() if not compat.is_ported(tensor) and tensor.is_meta]
     if empty:
         raise PortError(
             f"{len(empty)} tensors have no values: they are on the meta device",
             where=", ".join(empty[:20]),
             fix="load the checkpoint with tpuport.load, or with from_pretrained",
-        )
-    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "is_quantized", False) is True:
-        method = getattr(getattr(model.config, "quantization_config", None), "quant_method", "unknown method")
-        raise PortError(
-            f"the model is quantised ({method}), which is not supported", fix="load it unquantised"
         )
     for name, dtype in dtypes.items():
         try:

@@ -40,8 +40,9 @@ def full_index(shape: tuple[int, ...]) -> Index:
 
 
 def bounded(index: Index, shape: tuple[int, ...]) -> Index:
-    """`index` with its open ends filled in from `shape`."""
-    return tuple(slice(*part.indices(size)[:2]) for part, size in zip(index, shape, strict=True))
+    """`index` with its open ends filled in from `shape`; `()` is all of it."""
+    parts = index or full_index(shape)
+    return tuple(slice(*part.indices(size)[:2]) for part, size in zip(parts, shape, strict=True))
 
 
 def assign(out: np.ndarray, values: np.ndarray, name: str) -> None:
@@ -84,7 +85,7 @@ class Reader:
         """Fill the contiguous array `out` from the bytes of `path` at `offset`."""
         if path not in self._files:
             self._files[path] = os.open(path, os.O_RDONLY)
-        view = memoryview(out.reshape(-1).view(np.uint8))
+        view = memoryview(out.reshape(-1).view(np.uint8).data)
         done = 0
         while done < len(view):
             count = os.preadv(self._files[path], [view[done : done + _CALL_BYTES]], offset + done)
