@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from jax import tree_util
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
 Skeleton = tuple
 # (attributes, items): names with what they hold; items are what a mapping holds beside its attributes.
@@ -30,6 +30,9 @@ Structure = tuple[tuple[tuple[str, Skeleton], ...], tuple[tuple[Any, Skeleton], 
 _CHILD: Skeleton = ("child",)
 # The value of an item that is the attribute of the same name, as in a ModelOutput.
 _SAME: Skeleton = ("same",)
+# What an object remembers that was given plain values for its arrays, as jax does for in_axes or shardings: where
+# they stand. No other object has it.
+_MARK = "_tpuport_structure"
 
 _PLAIN = frozenset({
     bool, int, str, bytes, types.NoneType, types.EllipsisType, range, frozenset,
@@ -44,8 +47,8 @@ _CODES: dict[type, tuple[Callable, Callable]] = {
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict})
 # Compared by their own ==, which may be costly or leave them without a hash: see _Held.
 _HELD = (
-    bool, int, float, complex, str, bytes, enum.Enum, np.dtype, Mesh, AbstractMesh, frozenset, type,
-    types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
+    bool, int, float, complex, str, bytes, enum.Enum, np.dtype, Mesh, AbstractMesh, Sharding, PartitionSpec, frozenset,
+    type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
     torch.Stream, torch.Generator,
 )  # fmt: skip
 
@@ -85,10 +88,10 @@ def _kind(cls: type) -> str:
     return "held" if issubclass(cls, _HELD) or hasattr(cls, "to_dict") else "child"
 
 
-def _take(value: Any, children: list[Any]) -> Skeleton:
-    """The skeleton of a value; the arrays in it are appended to `children`."""
+def _take(value: Any, children: list[Any], guide: Skeleton | None = None) -> Skeleton:
+    """The skeleton of a value; the arrays in it, and what stands where the guide has one, go to `children`."""
     cls = type(value)
-    kind = _kind(cls)
+    kind = "child" if guide is _CHILD else _kind(cls)
     if kind == "plain":
         return (cls, value)
     if kind == "child":
@@ -98,8 +101,10 @@ def _take(value: Any, children: list[Any]) -> Skeleton:
         return (cls, _CODES[cls][0](value))
     if kind == "held":
         return (cls, _Held(value))
-    keys = tuple(value) if issubclass(cls, dict) else None
-    return (cls, keys, tuple([_take(x, children) for x in (value if keys is None else value.values())]))
+    keys, inner = (tuple(value), value.values()) if issubclass(cls, dict) else (None, value)
+    if guide is not None and guide[:2] == (cls, keys) and len(guide[2]) == len(value):
+        return (cls, keys, tuple([_take(x, children, g) for x, g in zip(inner, guide[2], strict=True)]))
+    return (cls, keys, tuple([_take(x, children) for x in inner]))
 
 
 def _give(skeleton: Skeleton, children: Iterator[Any]) -> Any:
@@ -139,7 +144,7 @@ def _slots(cls: type) -> frozenset[str]:
     return frozenset(names - {"__dict__", "__weakref__"})
 
 
-def _attributes(value: Any) -> list[tuple[str, Any]]:
+def _attributes(value: Any) -> dict[str, Any]:
     """Every attribute: a dataclass's fields in their order, then the others by name.
 
     By name because equals differ in the order of assignment: a layer allocated early and one allocated late.
@@ -148,22 +153,22 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     state |= {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
     first = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
     names = [n for n in first if n in state]
-    return [(n, state[n]) for n in names + sorted(state.keys() - set(names))]
+    return {n: state[n] for n in names + sorted(state.keys() - set(names))}
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:
     """Children and structure of an object: its __dict__, its slots, and its items if it is a dictionary."""
     children: list[Any] = []
-    attributes = _attributes(value)
-    structure = tuple([(name, _take(x, children)) for name, x in attributes])
+    state = _attributes(value)
+    guides: tuple[dict, dict] = state.pop(_MARK) if _MARK in state else ({}, {})
+    attributes = tuple([(name, _take(x, children, guides[0].get(name))) for name, x in state.items()])
     if not isinstance(value, dict):
-        return children, (structure, ())
-    state = dict(attributes)
+        return children, (attributes, ())
     items = []
     for key, x in OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value):
         same = key in state and state[key] is x
-        items.append((key, _SAME if same else _take(x, children)))
-    return children, (structure, tuple(items))
+        items.append((key, _SAME if same else _take(x, children, guides[1].get(key))))
+    return children, (attributes, tuple(items))
 
 
 def labels(structure: Structure) -> list[str]:
@@ -175,6 +180,7 @@ def labels(structure: Structure) -> list[str]:
 
 def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
     """An object of exactly this class with these fields. No __init__ runs."""
+    children = list(children)
     left = iter(children)
     attributes, items = structure
     base = next((b for b in (OrderedDict, dict) if issubclass(cls, b)), object)
@@ -188,4 +194,6 @@ def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
             made.__dict__[name] = value
     for key, skeleton in items:
         base.__setitem__(made, key, state[key] if skeleton is _SAME else _give(skeleton, left))
+    if any(_kind(type(child)) != "child" for child in children):
+        made.__dict__[_MARK] = (dict(attributes), dict(items))
     return made

@@ -160,11 +160,18 @@ def _register_class(cls: type) -> None:
         tree_util.register_pytree_with_keys(cls, _flatten_with_keys, unflatten, fields.flatten)
 
 
-def _flatten_with_keys(value: Any) -> tuple[list[tuple[tree_util.GetAttrKey, Any]], fields.Structure]:
+class _Field(tree_util.GetAttrKey):
+    """An attribute in a path; jax asks for `key` where it explains how two structures differ."""
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+def _flatten_with_keys(value: Any) -> tuple[list[tuple[_Field, Any]], fields.Structure]:
     """Children with the names that jax puts in its messages: .layers[0], then .keys."""
     children, structure = fields.flatten(value)
-    names = [tree_util.GetAttrKey(name) for name in fields.labels(structure)]
-    return list(zip(names, children, strict=True)), structure
+    return [(_Field(n), x) for n, x in zip(fields.labels(structure), children, strict=True)], structure
 
 
 def _watch(base: type) -> None:
