@@ -20,7 +20,6 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
 from benchmarks import jax_llama
-from tpuport import compat
 
 CONFIG = LlamaConfig(
     vocab_size=32_000, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8,
@@ -76,7 +74,9 @@ def torch_static(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.n
 def step_by_step(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     """One jitted step a token over transformers' static cache, the token read by the host each time."""
 
-    def forward(tokens: torch.Tensor, positions: torch.Tensor, cache: StaticCache) -> tuple[torch.Tensor, StaticCache]:
+    def forward(
+        tokens: torch.Tensor, positions: torch.Tensor, cache: StaticCache
+    ) -> tuple[torch.Tensor, StaticCache]:
         out = ported(input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True)
         return out.logits[:, -1].argmax(-1), out.past_key_values
 
@@ -84,7 +84,9 @@ def step_by_step(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.
 
     def run() -> np.ndarray:
         cache = StaticCache(config=CONFIG, max_cache_len=PROMPT + NEW)
-        cache.early_initialization(1, CONFIG.num_key_value_heads, CONFIG.head_dim, torch.float32, torch.device("cpu"))
+        cache.early_initialization(
+            1, CONFIG.num_key_value_heads, CONFIG.head_dim, torch.float32, torch.device("cpu")
+        )
         tokens, out = ids, ids.tolist()[0]
         positions = torch.arange(PROMPT)[None]
         for _ in range(NEW):
@@ -148,7 +150,9 @@ def build(quick: bool) -> tuple[dict[str, Callable[[], np.ndarray]], int, list[s
     return rivals, weight_bytes(model), remarks
 
 
-def report(times: dict[str, list[float]], read: int, bandwidth: float, remarks: list[str], console: Console) -> None:
+def report(
+    times: dict[str, list[float]], read: int, bandwidth: float, remarks: list[str], console: Console
+) -> None:
     """Print the table, the main line and the fraction of the bandwidth limit."""
     medians = {name: statistics.median(values) for name, values in times.items()}
     ours = medians["tpuport.generate"]

@@ -63,11 +63,14 @@ def _rotate(x_BHQD: jax.Array, positions_Q: jax.Array, theta: float) -> jax.Arra
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def _block(layer: dict, x_BQE: jax.Array, cache: tuple, start: jax.Array, shape: Shape) -> tuple[jax.Array, tuple]:
+def _block(
+    layer: dict, x_BQE: jax.Array, cache: tuple, start: jax.Array, shape: Shape
+) -> tuple[jax.Array, tuple]:
     batch, queries, _ = x_BQE.shape
     h = _norm(x_BQE, layer["in_norm"], shape.eps)
     q, k, v = (
-        (h @ layer[name].T).reshape(batch, queries, -1, shape.head_dim).swapaxes(1, 2) for name in ("q", "k", "v")
+        (h @ layer[name].T).reshape(batch, queries, -1, shape.head_dim).swapaxes(1, 2)
+        for name in ("q", "k", "v")
     )
     positions = start + jnp.arange(queries)
     q, k = _rotate(q, positions, shape.theta), _rotate(k, positions, shape.theta)
@@ -97,7 +100,9 @@ def generate(weights: dict, tokens_BP: jax.Array, *, shape: Shape, new_tokens: i
     """Greedy decoding: prompt [B, P] -> [B, P + new_tokens], prompt and loop in one program."""
     batch, prompt = tokens_BP.shape
     empty = jnp.zeros((batch, shape.kv_heads, shape.slots, shape.head_dim), weights["embed"].dtype)
-    logits, caches = _forward(weights, tokens_BP, [(empty, empty)] * len(weights["layers"]), jnp.int32(0), shape)
+    logits, caches = _forward(
+        weights, tokens_BP, [(empty, empty)] * len(weights["layers"]), jnp.int32(0), shape
+    )
     first = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     out = jnp.pad(tokens_BP, ((0, 0), (0, new_tokens))).at[:, prompt].set(first)
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import jax
 import torch
 from torch.nn.utils.stateless import _reparametrize_module
 
-from tpuport import compat, pytrees
+from tpuport import attention, compat, pytrees
+from tpuport.checkpoint import mesh_of
 from tpuport.errors import PortError
+from tpuport.patches import transformers_experts
 
 logger = logging.getLogger("tpuport")
 
@@ -47,17 +49,14 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
     return {name: compat.as_jax(tensor) for name, tensor in named.items()}
 
 
-def call_with(model: torch.nn.Module, arrays: dict[str, jax.Array], *args: Any, **kwargs: Any) -> Any:
-    """Traced. Call the model with these arrays in place of its own; torchax tensors in, torchax tensors out."""
-    with compat.environment():
-        return torch.func.functional_call(model, compat.as_torch(arrays), args, kwargs)
-
-
 @contextlib.contextmanager
-def _in_place(modules: list[torch.nn.Module], weights: list[dict[str, jax.Array]]) -> Iterator[None]:
-    """Traced. Let the modules hold these arrays instead of their own inside the block."""
+def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]) -> Iterator[None]:
+    """Traced. Let the modules hold these arrays instead of their own, and use tpuport's attention and experts."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(compat.environment())
         for module, arrays in zip(modules, weights, strict=True):
+            stack.enter_context(attention.use(module))
+            stack.enter_context(transformers_experts.use(module, mesh_of(module)))
             stack.enter_context(_reparametrize_module(module, compat.as_torch(arrays), tie_weights=True))
         yield
 
@@ -121,7 +120,10 @@ def _modules(function: Callable) -> list[torch.nn.Module]:
 
 
 def _is_cache(value: Any) -> bool:
-    return any(base.__name__ == "Cache" and base.__module__.startswith("transformers.") for base in type(value).__mro__)
+    return any(
+        base.__name__ == "Cache" and base.__module__.startswith("transformers.")
+        for base in type(value).__mro__
+    )
 
 
 def _claim(cache: Any) -> None:
@@ -198,7 +200,7 @@ class CompiledFunction:
             "static": lambda value: value,
         }
         args, kwargs = jax.tree_util.tree_unflatten(tree, [read[kind](*rest) for kind, *rest in kinds])
-        with compat.environment(), _in_place(self._modules, weights):
+        with in_place(self._modules, weights):
             out = self._function(*args, **kwargs)
             pytrees.register_used(out)
             return compat.as_jax(out)

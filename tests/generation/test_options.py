@@ -51,7 +51,9 @@ def test_every_unsupported_option_is_named_at_once(model: torch.nn.Module) -> No
 
 
 def test_options_win_over_the_config_and_that_over_the_models_own(model: torch.nn.Module) -> None:
-    model.generation_config = GenerationConfig(temperature=0.5, top_p=0.5, do_sample=True, eos_token_id=[3, 4])
+    model.generation_config = GenerationConfig(
+        temperature=0.5, top_p=0.5, do_sample=True, eos_token_id=[3, 4]
+    )
     given = GenerationConfig(top_p=0.7, max_length=12)
     got = resolve(model, given, {"min_p": 0.1}, prompt_length=5)
     assert (got.temperature, got.top_p, got.min_p, got.top_k) == (0.5, 0.7, 0.1, 50)
@@ -62,7 +64,13 @@ def test_options_win_over_the_config_and_that_over_the_models_own(model: torch.n
 def test_defaults_are_those_of_transformers(model: torch.nn.Module) -> None:
     model.generation_config = GenerationConfig()
     got = resolve(model, None, {}, prompt_length=5)
-    assert (got.max_new, got.do_sample, got.top_p, got.repetition_penalty, got.pad) == (20, False, 1.0, 1.0, None)
+    assert (got.max_new, got.do_sample, got.top_p, got.repetition_penalty, got.pad) == (
+        20,
+        False,
+        1.0,
+        1.0,
+        None,
+    )
 
 
 def test_a_model_on_the_host_is_an_error_that_says_what_to_do(model: torch.nn.Module) -> None:

@@ -38,7 +38,9 @@ def test_bfloat16_weights_agree_within_its_rounding(make_pair: Callable, prompts
     expected = reference(ids).logits.float()
     from tpuport import compat
 
-    got = compat.to_torch(compat.as_jax(tpuport.compile(ported)(input_ids=ids, use_cache=False).logits)).float()
+    got = compat.to_torch(
+        compat.as_jax(tpuport.compile(ported)(input_ids=ids, use_cache=False).logits)
+    ).float()
     assert (got - expected).abs().max() <= 2**-4 * expected.abs().max()
     tokens = tpuport.generate(ported, ids, max_new_tokens=4)
     assert tokens.shape[0] == 1

@@ -68,13 +68,21 @@ def test_min_new_tokens_and_penalty(llama: tuple, prompts: tuple) -> None:
     reference, ported = llama
     ids, mask = prompts
     end = int(reference.generate(ids[:1], max_new_tokens=3)[0, 22])
-    options = {"max_new_tokens": 20, "min_new_tokens": 9, "eos_token_id": end, "pad_token_id": 0, "repetition_penalty": 1.4}
+    options = {
+        "max_new_tokens": 20,
+        "min_new_tokens": 9,
+        "eos_token_id": end,
+        "pad_token_id": 0,
+        "repetition_penalty": 1.4,
+    }
     expected = reference.generate(ids, attention_mask=mask, **options)
     assert torch.equal(tpuport.generate(ported, ids, mask, **options), expected)
 
 
 @pytest.mark.parametrize("ends", [[], [2]])
-def test_stopping_criteria_count_from_the_token_they_ask_for(llama: tuple, prompts: tuple, ends: list[int]) -> None:
+def test_stopping_criteria_count_from_the_token_they_ask_for(
+    llama: tuple, prompts: tuple, ends: list[int]
+) -> None:
     reference, ported = llama
     ids, mask = prompts
     options = {"max_new_tokens": 30, "pad_token_id": 0}
@@ -140,9 +148,12 @@ def test_other_settings_and_prompts_of_the_bucket_compile_nothing(llama: tuple, 
 
 
 @pytest.mark.parametrize(
-    ("options", "name"), [({"max_new_tokens": 300}, "max_position_embeddings"), ({"max_cache_len": 24}, "max_cache_len")]
+    ("options", "name"),
+    [({"max_new_tokens": 300}, "max_position_embeddings"), ({"max_cache_len": 24}, "max_cache_len")],
 )
-def test_what_does_not_fit_is_refused_before_compiling(llama: tuple, prompts: tuple, options: dict, name: str) -> None:
+def test_what_does_not_fit_is_refused_before_compiling(
+    llama: tuple, prompts: tuple, options: dict, name: str
+) -> None:
     decoder = decoder_of(llama[1])
     before = decoder.prefill.compilations
     with pytest.raises(PortError, match=name):

@@ -34,10 +34,14 @@ def _options(**changes: object) -> Options:
     return Options(**(neutral | changes))
 
 
-def _expected(options: Options, ids: torch.Tensor, padding: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+def _expected(
+    options: Options, ids: torch.Tensor, padding: torch.Tensor, logits: torch.Tensor
+) -> torch.Tensor:
     chain = LogitsProcessorList()
     if options.repetition_penalty != 1.0:
-        chain.append(RepetitionPenaltyLogitsProcessor(options.repetition_penalty, prompt_ignore_length=padding))
+        chain.append(
+            RepetitionPenaltyLogitsProcessor(options.repetition_penalty, prompt_ignore_length=padding)
+        )
     if options.min_new:
         chain.append(MinNewTokensLengthLogitsProcessor(P, options.min_new, list(options.eos)))
     if options.do_sample:

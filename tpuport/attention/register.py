@@ -83,7 +83,13 @@ def transformers_mask(
             allow_is_causal_skip=False, use_vmap=True, device="jax",
         )  # fmt: skip
     no_window = local_size is None or kv_length < local_size
-    if allow_is_causal_skip and attention_mask is None and no_window and _is_zero(q_offset) and kv_length == q_length:
+    if (
+        allow_is_causal_skip
+        and attention_mask is None
+        and no_window
+        and _is_zero(q_offset)
+        and kv_length == q_length
+    ):
         return None
     q_start, kv_start, padding = compat.as_jax((q_offset, kv_offset, attention_mask))
     query_Q = jnp.arange(q_length) + q_start
@@ -123,7 +129,7 @@ def _configs(model: torch.nn.Module) -> list[Any]:
 
 
 def register_transformers() -> None:
-    """Make `attn_implementation="tpuport"` known to transformers. Idempotent; affects only models that choose the name."""
+    """Make `attn_implementation="tpuport"` known to transformers; only models that choose it change. Idempotent."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, transformers_attention)
@@ -132,7 +138,10 @@ def register_transformers() -> None:
 
 @contextlib.contextmanager
 def use(model: torch.nn.Module) -> Iterator[None]:
-    """Let a transformers model compute its attention through tpuport inside the block; a model that cannot keeps its own."""
+    """Let a transformers model compute its attention through tpuport inside the block.
+
+    A model that cannot be told so keeps its own.
+    """
     if not getattr(model, "_can_set_attn_implementation", lambda: False)():
         yield
         return

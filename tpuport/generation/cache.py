@@ -1,6 +1,6 @@
-"""The key/value cache of the decoding loop: fixed shapes, written in place, no Python state that changes from step to step.
+"""The key/value cache of the decoding loop: fixed shapes, written in place, no Python state that changes.
 
-transformers' own static sliding-window layer keeps its length as a Python integer, which cannot be a loop's carry.
+transformers' own static sliding-window layer keeps its length as a Python integer: no carry of a loop.
 Shapes: B batch, K key/value heads, T cache length, W sliding window, D head dimension.
 """
 
@@ -34,7 +34,9 @@ class FixedLayer(CacheLayerMixin):
         self.length: torch.Tensor | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        raise PortError("tpuport's cache layers are allocated by the prompt", fix="call update() with the prompt first")
+        raise PortError(
+            "tpuport's cache layers are allocated by the prompt", fix="call update() with the prompt first"
+        )
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -50,8 +52,12 @@ class FixedLayer(CacheLayerMixin):
         length = compat.as_jax(self.length)
         keys, values = compat.as_jax((self.keys, self.values))
         slot = self._slot(length, new)
-        self.keys = compat.wrap(jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), slot, axis=2))
-        self.values = compat.wrap(jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), slot, axis=2))
+        self.keys = compat.wrap(
+            jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), slot, axis=2)
+        )
+        self.values = compat.wrap(
+            jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), slot, axis=2)
+        )
         self.length = compat.wrap(length + new)
         return self.keys, self.values
 
@@ -87,7 +93,7 @@ class FixedLayer(CacheLayerMixin):
 
 
 class WindowLayer(FixedLayer):
-    """A sliding-window layer whose window is not shorter than the cache: every position has a slot, the mask does the rest."""
+    """A sliding-window layer whose window is not shorter than the cache: each position has a slot."""
 
     is_sliding = True
 
@@ -105,11 +111,16 @@ class RingLayer(FixedLayer):
 
     def _slot(self, length: jax.Array, new: int) -> jax.Array:
         if new != 1:
-            raise PortError("a sliding-window cache takes one token a step after the prompt", where=f"{new} tokens")
+            raise PortError(
+                "a sliding-window cache takes one token a step after the prompt", where=f"{new} tokens"
+            )
         return length % self.slots
 
     def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
-        """As FixedLayer; the first position is a vector [W], slot by slot, once the ring turns (see `transformers_mask`)."""
+        """As FixedLayer; once the ring turns, the first position is a vector [W], slot by slot.
+
+        `transformers_mask` takes it as such.
+        """
         if not self.is_initialized:
             return query_length, 0
         slots = jnp.arange(self.slots, dtype=jnp.int32)
@@ -127,7 +138,7 @@ def _decoding_layer(layer: Any, length: int, mesh: Mesh | None) -> Any:
 
 
 def decoding_cache(config: PretrainedConfig, length: int, mesh: Mesh | None = None) -> StaticCache:
-    """An empty cache for `length` positions, by the layer types of the model's config; arrays are made by the prompt."""
+    """An empty cache for `length` positions, by the layer types of the config; the prompt makes its arrays."""
     cache = StaticCache(config=config, max_cache_len=length)
     cache.layers = [_decoding_layer(layer, length, mesh) for layer in cache.layers]
     return cache
@@ -148,7 +159,9 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
     text = config.get_text_config(decoder=True)
     layers = decoding_cache(config, length).layers
     positions = sum(layer.slots for layer in layers if isinstance(layer, FixedLayer))
-    others = {type(x).__name__ for x in layers if not isinstance(x, FixedLayer) and getattr(x, "keys", 0) is None}
+    others = {
+        type(x).__name__ for x in layers if not isinstance(x, FixedLayer) and getattr(x, "keys", 0) is None
+    }
     if others:
         raise PortError(
             "no formula for the size of this cache", where=", ".join(sorted(others)), fix="measure the arrays"

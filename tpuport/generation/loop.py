@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import attention, compat, pytrees
-from tpuport.compilation import Program, arrays_of, call_with
+from tpuport import compat, pytrees
+from tpuport.compilation import Program, arrays_of, in_place
 from tpuport.generation.cache import decoding_cache
 from tpuport.generation.sampling import Settings, choose, process_logits
-from tpuport.patches import transformers_experts
 
 
 class State(NamedTuple):
@@ -115,9 +114,9 @@ class Decoder:
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1
-        with attention.use(self.model), transformers_experts.use(self.model, self.mesh):
-            out = call_with(
-                self.model, arrays, **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
+        with in_place([self.model], [arrays]):
+            out = self.model(
+                **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
             )
         return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), compat.as_jax(out.past_key_values)
 

@@ -45,7 +45,10 @@ class Options:
 
 
 def resolve(
-    model: torch.nn.Module, generation_config: GenerationConfig | None, options: dict[str, Any], prompt_length: int
+    model: torch.nn.Module,
+    generation_config: GenerationConfig | None,
+    options: dict[str, Any],
+    prompt_length: int,
 ) -> Options:
     """Merge options over the given config over the model's own over transformers' defaults, and check every field.
 
@@ -106,7 +109,11 @@ def _refuse_unsupported(config: GenerationConfig) -> None:
     for name, value in vars(config).items():
         if name.startswith("_") or name in _SUPPORTED:
             continue
-        neutral = value in _NEUTRAL or (name in _NEUTRAL_ONE and value == 1) if not isinstance(value, dict) else not value
+        neutral = (
+            value in _NEUTRAL or (name in _NEUTRAL_ONE and value == 1)
+            if not isinstance(value, dict)
+            else not value
+        )
         if not neutral:
             asked[name] = value
     if config.use_cache is False:
@@ -160,7 +167,7 @@ def _check_ranges(options: Options) -> None:
         raise PortError(
             "generation options out of range",
             where=", ".join(names),
-            fix="temperature and repetition_penalty > 0, top_k >= 0, top_p and min_p in [0, 1], min_new_tokens <= max_new_tokens",
+            fix="temperature, repetition_penalty > 0; top_k >= 0; top_p, min_p in [0, 1]; min_new_tokens <= max_new_tokens",
         )
     if options.num_return_sequences > 1 and not options.do_sample:
         raise PortError(

@@ -32,7 +32,11 @@ def bucket(length: int) -> int:
 
 
 def checked(
-    input_ids: torch.Tensor, attention_mask: torch.Tensor | None, pad: int | None, eos: tuple[int, ...], vocabulary: int
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    pad: int | None,
+    eos: tuple[int, ...],
+    vocabulary: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Prompt tokens and mask as NumPy [B, P], the mask inferred from the padding id as transformers does.
 
@@ -43,7 +47,8 @@ def checked(
     ids = torch.as_tensor(input_ids)
     if ids.ndim != 2 or ids.dtype.is_floating_point or ids.dtype == torch.bool or 0 in ids.shape:
         raise PortError(
-            "input_ids must be integers [batch, length], both at least 1", where=f"{ids.dtype} {tuple(ids.shape)}"
+            "input_ids must be integers [batch, length], both at least 1",
+            where=f"{ids.dtype} {tuple(ids.shape)}",
         )
     tokens = ids.cpu().numpy()
     if tokens.min() < 0 or tokens.max() >= vocabulary:
@@ -57,11 +62,15 @@ def checked(
     else:
         mask = torch.as_tensor(attention_mask).cpu().numpy().astype(bool)
     if mask.shape != tokens.shape:
-        raise PortError(f"attention_mask is {mask.shape}, input_ids are {tokens.shape}", where="attention_mask")
+        raise PortError(
+            f"attention_mask is {mask.shape}, input_ids are {tokens.shape}", where="attention_mask"
+        )
     if not mask[:, -1].all():
         rows = np.flatnonzero(~mask[:, -1]).tolist()
         raise PortError(
-            "a prompt ends in padding", where=f"rows {rows}", fix='pad on the left: tokenizer.padding_side = "left"'
+            "a prompt ends in padding",
+            where=f"rows {rows}",
+            fix='pad on the left: tokenizer.padding_side = "left"',
         )
     return tokens.astype(np.int32), mask
 
@@ -80,7 +89,7 @@ def prepare(tokens: np.ndarray, mask: np.ndarray, options: Options, seed: int, m
 
 
 def row_keys(tokens: np.ndarray, mask: np.ndarray, seed: int) -> np.ndarray:
-    """Key data [rows, 2] of a random key a row, from the seed, the row's own tokens, and how many equal rows stand above it.
+    """Key data [rows, 2], a row's from the seed, its own tokens, and how many equal rows stand above it.
 
     So a prompt draws the same tokens alone, in any batch, and at any place in it.
     """

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from transformers import GenerationConfig
@@ -78,7 +77,9 @@ def generate(
     decoder = decoder_of(model)
     prompts = prepare(tokens, mask, chosen, seed, decoder.mesh.shape.get("dp", 1) if decoder.mesh else 1)
     if streamer is not None and hasattr(streamer, "skip_prompt") and prompts.real > 1:
-        raise PortError("this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one")
+        raise PortError(
+            "this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one"
+        )
     run = _Run(decoder, prompts, chosen, _slots(model, prompts, chosen))
     if streamer is None and not stops:
         return run.to_the_end()
@@ -87,6 +88,8 @@ def generate(
 
 def _slots(model: torch.nn.Module, prompts: Prompts, chosen: Options) -> int:
     """Cache length in columns; the bucket's own padding takes columns as the prompt does.
+
+    max_cache_len fixes it, so that requests for fewer tokens run in the same program.
 
     Raises:
         PortError: the tokens asked for do not fit max_cache_len or the positions that the model knows.
@@ -103,7 +106,8 @@ def _slots(model: torch.nn.Module, prompts: Prompts, chosen: Options) -> int:
                 where=name,
                 fix="shorten the prompt, or ask for fewer new tokens",
             )
-    return bucket(prompts.tokens.shape[1] + chosen.max_new)
+    new = chosen.max_new if chosen.max_cache_len is None else chosen.max_cache_len - prompts.length
+    return bucket(prompts.tokens.shape[1] + new)
 
 
 class _Run:
@@ -141,7 +145,9 @@ class _Run:
             streamer.put(torch.from_numpy(self._tokens()[:, :done].astype(np.int64)))
         try:
             while True:
-                tokens, finished = stopping.apply(stops, self._tokens(), finished, done, chosen.pad, chosen.eos)
+                tokens, finished = stopping.apply(
+                    stops, self._tokens(), finished, done, chosen.pad, chosen.eos
+                )
                 for column in range(done, tokens.shape[1]) if streamer is not None else ():
                     streamer.put(torch.from_numpy(tokens[:, column].astype(np.int64)))
                 done = tokens.shape[1]

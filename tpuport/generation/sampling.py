@@ -34,7 +34,9 @@ class Settings(NamedTuple):
 def settings(options: Options) -> Settings:
     """The arrays for these options; a filter that is off gets the value that filters nothing."""
     if len(options.eos) > EOS_SLOTS:
-        raise PortError(f"{len(options.eos)} end-of-sequence ids, at most {EOS_SLOTS} are supported", where="eos_token_id")
+        raise PortError(
+            f"{len(options.eos)} end-of-sequence ids, at most {EOS_SLOTS} are supported", where="eos_token_id"
+        )
     eos = np.full(EOS_SLOTS, -1, np.int32)
     eos[: len(options.eos)] = options.eos
     return Settings(
@@ -77,7 +79,9 @@ def process_logits(
     return jax.lax.cond(chosen.do_sample, lambda s: _filter(s, chosen), lambda s: s, scores)
 
 
-def _penalise(scores: jax.Array, tokens_BT: jax.Array, present_BT: jax.Array, penalty: jax.Array) -> jax.Array:
+def _penalise(
+    scores: jax.Array, tokens_BT: jax.Array, present_BT: jax.Array, penalty: jax.Array
+) -> jax.Array:
     """Positive scores of tokens already there are divided, negative ones multiplied (Keskar et al. 2019, CTRL)."""
     rows = jnp.arange(scores.shape[0])[:, None]
     seen = jnp.zeros(scores.shape, jnp.bool_).at[rows, tokens_BT].max(present_BT, mode="drop")
@@ -113,7 +117,10 @@ def _top_k_top_p(scores: jax.Array, chosen: Settings) -> jax.Array:
 
 
 def choose(
-    scores_BV: Float[Array, "B V"], keys_B2: UInt32[Array, "B 2"], new_tokens: Int[Array, ""], chosen: Settings
+    scores_BV: Float[Array, "B V"],
+    keys_B2: UInt32[Array, "B 2"],
+    new_tokens: Int[Array, ""],
+    chosen: Settings,
 ) -> Int[Array, " B"]:
     """Traced. The next token of each row: argmax, or a draw with the row's own key, whatever the other rows are."""
     keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.wrap_key_data(key), new_tokens))(keys_B2)

@@ -25,7 +25,12 @@ def criteria(options: Options, given: Sequence[Any] | None, tokenizer: Any) -> S
 
 
 def apply(
-    stops: StoppingCriteriaList, tokens: np.ndarray, finished: np.ndarray, start: int, pad: int | None, eos: tuple[int, ...]
+    stops: StoppingCriteriaList,
+    tokens: np.ndarray,
+    finished: np.ndarray,
+    start: int,
+    pad: int | None,
+    eos: tuple[int, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ask the criteria at every column from `start` on, as if the chunk had been generated token by token.
 
