@@ -60,10 +60,11 @@ def test_axes_of_size_one_are_never_an_error(mesh_of):
 
 
 def test_cutting_through_a_head_is_a_note_and_the_weight_is_replicated(mesh_of):
-    report = audit(ShardingRules([Rule("k", P("tp"), heads=2)]), {"k": shaped(16)}, mesh_of(tp=4))
+    rules = ShardingRules([Rule("k", P("tp"), heads=2), Rule("sinks", P("tp"), heads=2)])
+    report = audit(rules, {"k": shaped(16), "sinks": shaped(2)}, mesh_of(tp=4))
     report.raise_on_errors()
-    assert "2 heads" in report.notes[0]
-    assert report.bytes_per_device == 64
+    assert all("2 heads" in note for note in report.notes)
+    assert report.bytes_per_device == 64 + 8
 
 
 def test_a_rule_that_others_hide_is_a_note(mesh_of):

@@ -115,10 +115,10 @@ def _misfit(rule: Rule, dim: int, size: int, axes: tuple[str, ...], mesh: Mesh) 
         return Misfit("axis", f"the mesh has no axis {', '.join(map(repr, missing))}; it has {have}")
     parts = prod(mesh.shape[axis] for axis in axes)
     label = "+".join(axes)
-    if size % parts:
-        return Misfit("divide", f"dimension {dim} is {size}, which {label}={parts} does not divide")
     if axes and rule.heads and rule.heads % parts:
         return Misfit("heads", f"{rule.heads} heads cannot be shared out whole over {label}={parts}")
+    if size % parts:
+        return Misfit("divide", f"dimension {dim} is {size}, which {label}={parts} does not divide")
     return None
 
 
