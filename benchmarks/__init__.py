@@ -1,0 +1,1 @@
+"""The measurements that the documentation quotes."""

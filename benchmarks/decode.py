@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,9 +31,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 import tpuport
 from benchmarks import jax_llama
 
+KV_HEADS, HEAD_DIM = 4, 64
 CONFIG = LlamaConfig(
     vocab_size=32_000, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8,
-    num_key_value_heads=4, head_dim=64, max_position_embeddings=2048, tie_word_embeddings=False,
+    num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, max_position_embeddings=2048, tie_word_embeddings=False,
     pad_token_id=0, bos_token_id=1, eos_token_id=None,
 )  # fmt: skip
 PROMPT, NEW = 32, 96
@@ -50,20 +52,20 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() * source.element_size() / min(times)
 
 
-def weight_bytes(model: torch.nn.Module) -> int:
+def weight_bytes(model: Any) -> int:
     """Bytes of weights that one decoding step reads: all but the embedding table, of which it reads one row."""
     table = model.get_input_embeddings().weight
     return sum(p.numel() * p.element_size() for p in model.parameters() if p is not table)
 
 
-def torch_dynamic(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+def torch_dynamic(model: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     """transformers' generate, dynamic cache."""
     return lambda: model.generate(ids, max_new_tokens=NEW, do_sample=False).numpy()
 
 
-def torch_static(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+def torch_static(model: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     """transformers' generate with a static cache and a torch.compiled forward."""
-    compiled = LlamaForCausalLM(CONFIG).eval()
+    compiled: Any = LlamaForCausalLM(CONFIG).eval()
     compiled.load_state_dict(model.state_dict())
     compiled.forward = torch.compile(compiled.forward, dynamic=False)
     return lambda: compiled.generate(
@@ -71,7 +73,7 @@ def torch_static(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.n
     ).numpy()
 
 
-def step_by_step(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+def step_by_step(ported: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     """One jitted step a token over transformers' static cache, the token read by the host each time."""
 
     def forward(
@@ -84,9 +86,7 @@ def step_by_step(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.
 
     def run() -> np.ndarray:
         cache = StaticCache(config=CONFIG, max_cache_len=PROMPT + NEW)
-        cache.early_initialization(
-            1, CONFIG.num_key_value_heads, CONFIG.head_dim, torch.float32, torch.device("cpu")
-        )
+        cache.early_initialization(1, KV_HEADS, HEAD_DIM, torch.float32, torch.device("cpu"))
         tokens, out = ids, ids.tolist()[0]
         positions = torch.arange(PROMPT)[None]
         for _ in range(NEW):
@@ -98,12 +98,12 @@ def step_by_step(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.
     return run
 
 
-def whole_loop(ported: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+def whole_loop(ported: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     """tpuport.generate."""
     return lambda: tpuport.generate(ported, ids, max_new_tokens=NEW, do_sample=False).numpy()
 
 
-def hand_written(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.ndarray]:
+def hand_written(model: Any, ids: torch.Tensor) -> Callable[[], np.ndarray]:
     """The Llama of jax_llama.py."""
     weights = jax_llama.weights_of(model)
     shape = jax_llama.shape_of(CONFIG, PROMPT + NEW)
@@ -112,7 +112,7 @@ def hand_written(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], np.n
 
 
 def measure(rivals: dict[str, Callable[[], np.ndarray]], rounds: int) -> dict[str, list[float]]:
-    """Seconds a call of each rival in interleaved rounds, after one call that compiles; all must give the same tokens."""
+    """Seconds a call in interleaved rounds, after one call that compiles; all must give the same tokens."""
     tokens = {name: call() for name, call in rivals.items()}
     first = next(iter(tokens.values()))
     for name, got in tokens.items():
@@ -142,7 +142,7 @@ def build(quick: bool) -> tuple[dict[str, Callable[[], np.ndarray]], int, list[s
         try:
             static()
             rivals["torch generate, static cache, torch.compile"] = static
-        except Exception as error:  # no C++ compiler on this machine, say
+        except RuntimeError as error:  # no C++ compiler on this machine, say
             remarks.append(f"torch.compile did not run: {type(error).__name__}: {str(error).splitlines()[0]}")
     rivals["one jitted step a token, host read each"] = step_by_step(ported, ids)
     rivals["tpuport.generate"] = whole_loop(ported, ids)
@@ -166,8 +166,8 @@ def report(
         console.print(remark)
     limit = bandwidth / read
     console.print(
-        f"Weights read a token: {read / 1e6:.0f} MB; a copy moves {bandwidth / 1e9:.1f} GB/s here, so {limit:.0f} tokens/s "
-        f"is the memory's limit: tpuport reaches {NEW / ours / limit:.2f} of it, hand-written JAX "
+        f"Weights read a token: {read / 1e6:.0f} MB; a copy moves {bandwidth / 1e9:.1f} GB/s: {limit:.0f} tokens/s "
+        f"is the limit: tpuport reaches {NEW / ours / limit:.2f} of it, hand-written JAX "
         f"{NEW / medians['hand-written JAX'] / limit:.2f}."
     )
     console.print(
@@ -179,7 +179,7 @@ def report(
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds, without torch.compile")
     parser.add_argument("--rounds", type=int, default=None, help="interleaved rounds (default 9, quick 3)")
     args = parser.parse_args()

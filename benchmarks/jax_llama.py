@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import torch
-from transformers import LlamaConfig
 
 
 class Shape(NamedTuple):
@@ -23,7 +21,7 @@ class Shape(NamedTuple):
     slots: int
 
 
-def shape_of(config: LlamaConfig, slots: int) -> Shape:
+def shape_of(config: Any, slots: int) -> Shape:
     """Static figures of a transformers config; `slots` is the cache length."""
     return Shape(
         config.num_attention_heads, config.num_key_value_heads, config.head_dim,
@@ -31,7 +29,7 @@ def shape_of(config: LlamaConfig, slots: int) -> Shape:
     )  # fmt: skip
 
 
-def weights_of(model: torch.nn.Module) -> dict[str, Any]:
+def weights_of(model: Any) -> dict[str, Any]:
     """The weights of a transformers LlamaForCausalLM as arrays, matrices kept [out, in] as torch stores them."""
     array = lambda tensor: jnp.array(tensor.detach().numpy(), copy=True)  # noqa: E731
     layers = [

@@ -18,7 +18,12 @@ import tpuport
 from tpuport import PortError, compat
 
 CONFIG = LlamaConfig(
-    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
 )
 
 
@@ -60,7 +65,10 @@ def test_no_weight_is_a_constant_of_the_program(pair: tuple, kind: str) -> None:
         "method": ported.forward,
     }[kind]  # fmt: skip
     text = tpuport.compile(target).lower(IDS).as_text()
-    sizes = [np.prod([int(n) for n in re.findall(r"(\d+)x", m)]) for m in re.findall(r"stablehlo.constant dense<\"?.*?> : tensor<([^>]*)>", text)]
+    sizes = [
+        np.prod([int(n) for n in re.findall(r"(\d+)x", m)])
+        for m in re.findall(r"stablehlo.constant dense<\"?.*?> : tensor<([^>]*)>", text)
+    ]
     splats = [line for line in text.splitlines() if "stablehlo.constant" in line and 'dense<"' in line]
     assert sizes, "no constant at all: the expression finds nothing"
     assert not splats, "constants with contents of their own"
@@ -138,7 +146,11 @@ def test_programs_are_kept_in_the_users_cache_directory(tmp_path: Path) -> None:
         "tpuport.compile(model)(torch.ones(2, 8))\n"
     )
     root = Path(__file__).resolve().parents[1]
-    env = os.environ | {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(tmp_path), "TPUPORT_COMPILATION_CACHE": ""}
+    env = os.environ | {
+        "PYTHONPATH": str(root),
+        "XDG_CACHE_HOME": str(tmp_path),
+        "TPUPORT_COMPILATION_CACHE": "",
+    }
     env.pop("JAX_COMPILATION_CACHE_DIR", None)
     subprocess.run([sys.executable, "-c", script], check=True, env=env, timeout=120)
     assert list((tmp_path / "tpuport" / "xla").iterdir())

@@ -30,7 +30,8 @@ def use_persistent_cache() -> None:
     TPUPORT_COMPILATION_CACHE names another one, or is "off".
     """
     wanted = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
-    if wanted == "off" or jax.config.jax_compilation_cache_dir:
+    settings: Any = jax.config
+    if wanted == "off" or settings.jax_compilation_cache_dir:
         return
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     jax.config.update("jax_compilation_cache_dir", wanted or str(home / "tpuport" / "xla"))
@@ -154,7 +155,7 @@ class CompiledFunction:
         pytrees.register()
         self._function = function
         self._modules = list(dict.fromkeys(_modules(function)))
-        name = name or getattr(function, "__qualname__", type(function).__name__)
+        name = name or str(getattr(function, "__qualname__", type(function).__name__))
         self.program = Program(self._traced, name, static_argnums=(3,), donate_argnums=(2,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -193,10 +194,10 @@ class CompiledFunction:
     def _traced(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
         """Traced. Put the arguments together again and call the function with the weights in place."""
         tree, kinds = static
-        tensors, donated = iter(compat.as_torch(tensors)), iter(compat.as_torch(donated))
+        plain, caches = iter(compat.as_torch(tensors)), iter(compat.as_torch(donated))
         read = {
-            "cache": lambda kind: jax.tree_util.tree_unflatten(kind, next(donated)),
-            "tensor": lambda: next(tensors),
+            "cache": lambda kind: jax.tree_util.tree_unflatten(kind, next(caches)),
+            "tensor": lambda: next(plain),
             "static": lambda value: value,
         }
         args, kwargs = jax.tree_util.tree_unflatten(tree, [read[kind](*rest) for kind, *rest in kinds])

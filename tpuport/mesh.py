@@ -1,7 +1,9 @@
-"""The device mesh and the start of several hosts."""
+"""The device mesh, and the start of several processes as one."""
 
+import collections
 import logging
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,41 +22,85 @@ AXES = ("dp", "sp", "tp")
 def create_mesh(dp: int = 1, sp: int = 1, tp: int = 1, *, devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh with axes dp (batch), sp (sequence) and tp (weights), tp on the devices that are nearest to each other.
 
+    Its axes are Auto: the compiler places what no rule names, as torchax models need it.
+
     Args:
-        dp, sp, tp: sizes; one of them may be -1 and takes the devices that the others leave.
-        devices: the devices to use, all of them by default.
+        dp: devices, or groups of them, that share out the batch; -1 takes what the other axes leave.
+        sp: devices that share out the sequence; may be the one -1.
+        tp: devices that share out every weight; may be the one -1.
+        devices: the devices to use, those of every process by default. All of them are used.
 
     Raises:
         PortError: a size below 1 other than one -1, or a product that is not the number of devices.
     """
     found = list(jax.devices() if devices is None else devices)
-    sizes = _filled({"dp": dp, "sp": sp, "tp": tp}, len(found))
-    return Mesh(_ordered(tuple(sizes.values()), found), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shape = _sizes({"dp": dp, "sp": sp, "tp": tp}, found)
+    return Mesh(_arrange(shape, found), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def _filled(sizes: dict[str, int], count: int) -> dict[str, int]:
-    asked = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-    open_axes = [axis for axis, size in sizes.items() if size == -1]
-    if any(size < 1 and size != -1 for size in sizes.values()) or len(open_axes) > 1:
-        raise PortError("a mesh axis is at least 1, and one of them may be -1", where=asked)
-    known = math.prod(size for size in sizes.values() if size != -1)
-    if open_axes and count % known == 0:
-        return sizes | {open_axes[0]: count // known}
-    if open_axes or known != count:
-        fix = f"choose sizes whose product is {count}, or leave one at -1"
-        if not open_axes and known < count:
-            fix += f", or pass devices=jax.devices()[:{known}]"
-        raise PortError(f"{asked} does not fit {count} device{'s' * (count != 1)}", where="create_mesh", fix=fix)
-    return sizes
+def _sizes(asked: dict[str, int], devices: list[Any]) -> tuple[int, ...]:
+    """The size of each axis, in order, the -1 filled in."""
+    text, count = ", ".join(f"{axis}={size}" for axis, size in asked.items()), len(devices)
+    rest = [axis for axis, size in asked.items() if size == -1]
+    if len(rest) > 1 or any(size < 1 and size != -1 for size in asked.values()):
+        raise PortError("a mesh axis has at least one device, and one axis may be -1", where=text)
+    if not devices:
+        raise PortError("a mesh needs devices, and the list is empty", where="devices")
+    known = math.prod(size for size in asked.values() if size != -1)
+    if rest and count % known == 0:
+        return tuple((asked | {rest[0]: count // known}).values())
+    if rest or known != count:
+        takes = f"a multiple of {known}" if rest else str(known)
+        kind = f"{count} {devices[0].platform} device{'s' * (count > 1)}"
+        raise PortError(
+            f"the mesh takes {takes}, and there are {kind}", where=text, fix=_suggestion(asked, count)
+        )
+    return tuple(asked.values())
 
 
-def _ordered(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
-    """Devices by topology; where slices are joined by a slower network, the batch axis crosses it."""
-    slices = {getattr(device, "slice_index", 0) for device in devices}
-    if len(slices) > 1 and shape[0] % len(slices) == 0:
-        inner = (shape[0] // len(slices), *shape[1:])
-        return mesh_utils.create_hybrid_device_mesh(inner, (len(slices), 1, 1), devices, allow_split_physical_axes=True)
-    return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+def _suggestion(asked: dict[str, int], count: int) -> str:
+    """What to write instead: one size changed, where that is enough, or fewer devices."""
+    options = []
+    for axis in reversed(AXES):
+        others = math.prod(size for other, size in asked.items() if other != axis and size != -1)
+        if -1 not in (asked | {axis: 1}).values() and count % others == 0:
+            options.append(f"{axis}={count // others}")
+    known = math.prod(abs(size) for size in asked.values())
+    if known < count:
+        options.append(f"devices=jax.devices()[:{known}]")
+    return " or ".join(options) or f"choose sizes whose product is {count}"
+
+
+def _arrange(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
+    """The devices [dp, sp, tp] by topology: the later the axis, the closer together."""
+    slices = collections.Counter(getattr(device, "slice_index", 0) for device in devices)
+    if len(slices) == 1:
+        return _arrange_slice(shape, devices)
+    if len(set(slices.values())) > 1:
+        each = ", ".join(f"{number} in slice {name}" for name, number in sorted(slices.items()))
+        raise PortError("slices with different numbers of devices make no mesh", where=each)
+    # Between slices is a slower network: dp, which talks least, crosses it first, and tp last.
+    left, outer = len(slices), []
+    for size in shape:
+        outer.append(math.gcd(size, left))
+        left //= outer[-1]
+    if outer[-1] > 1:
+        logger.warning("tp=%d reaches over %d slices: every layer waits for the network between them; dp=%d would not",
+                       shape[-1], outer[-1], len(slices))  # fmt: skip
+    inner = tuple(size // crossed for size, crossed in zip(shape, outer, strict=True))
+    blocks = np.empty(outer, dtype=object)
+    for index, name in zip(np.ndindex(*outer), sorted(slices), strict=True):
+        blocks[index] = _arrange_slice(inner, [d for d in devices if getattr(d, "slice_index", 0) == name])
+    return np.block(blocks.tolist())
+
+
+def _arrange_slice(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
+    try:
+        # A physical axis is split between two of ours only where the sizes leave no other way.
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except (AssertionError, NotImplementedError, ValueError) as error:
+        logger.warning("these devices form no box in the topology, so the mesh keeps their order: %s", error)
+        return np.array(devices, dtype=object).reshape(shape)
 
 
 def initialize_distributed(
@@ -63,40 +109,96 @@ def initialize_distributed(
     process_id: int | None = None,
     **options: Any,
 ) -> None:
-    """Join the processes of several hosts into one jax system; on TPU pods and SLURM every argument may be left out.
+    """Join this process to the others, on this host or on many, as one jax system: jax.devices() are then those of all.
 
-    Call it in each process before anything touches a device. Does nothing when the process has joined already.
+    To be called by every process, before anything touches a device. On TPU pods, SLURM and Open MPI jax finds out all
+    three arguments; elsewhere they are needed. Does nothing when the process has joined already.
 
     Args:
-        coordinator_address: "host:port" of process 0, reachable from all.
+        coordinator_address: "host:port" of process 0, reachable from all; JAX_COORDINATOR_ADDRESS by default.
         num_processes: how many processes there are.
         process_id: this one's number, from 0.
-        options: further arguments of jax.distributed.initialize.
+        options: further arguments of jax.distributed.initialize, such as initialization_timeout in seconds.
 
     Raises:
-        PortError: some of the three are given and others not, a number out of range, or devices are in use already.
+        PortError: the arguments contradict each other or an earlier call, devices are in use already, no cluster is
+            found, or the processes do not find each other.
     """
+    _check_arguments(coordinator_address, num_processes, process_id)
     if jax.distributed.is_initialized():
-        logger.info("this process is already number %d of %d", jax.process_index(), jax.process_count())
+        _check_earlier(num_processes, process_id)
         return
-    given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
-    missing = [name for name, value in given.items() if value is None]
-    if missing and len(missing) < len(given):
-        raise PortError("give all three of these, or none", where=", ".join(missing))
-    if num_processes is not None and process_id is not None and not 0 <= process_id < num_processes:
-        raise PortError(f"process_id {process_id} of {num_processes} processes", fix="number them from 0")
     if _backend_is_up():
         raise PortError(
-            "jax has started its devices already, alone",
+            "this process has started its devices already, without the others",
             where="initialize_distributed",
-            fix="call it first: before create_mesh, before any array is made",
+            fix="call it first: before create_mesh, jax.devices() and the first array",
         )
-    jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
-    logger.info("process %d of %d, %d of %d devices", jax.process_index(), jax.process_count(),
-                jax.local_device_count(), jax.device_count())  # fmt: skip
+    if jax.config.jax_cpu_collectives_implementation in (None, "none"):
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    _join(coordinator_address, num_processes, process_id, options)
+
+
+def _check_arguments(
+    coordinator_address: str | None, num_processes: int | None, process_id: int | None
+) -> None:
+    address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    if (num_processes is None) != (process_id is None) or (
+        num_processes is None and coordinator_address is not None
+    ):
+        raise PortError(
+            "processes are told where to meet, how many they are and which one each is, or nothing of it",
+            where=f"{coordinator_address=}, {num_processes=}, {process_id=}",
+            fix="give all three, or none on a TPU pod, SLURM or Open MPI",
+        )
+    if num_processes is None or process_id is None:
+        return
+    if num_processes < 1 or not 0 <= process_id < num_processes:
+        raise PortError(f"there is no process {process_id} of {num_processes}", fix="number them from 0")
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise PortError(
+            f"{address!r} is not host:port", where="coordinator_address", fix="such as 10.0.0.1:1234"
+        )
+
+
+def _check_earlier(num_processes: int | None, process_id: int | None) -> None:
+    from jax._src.distributed import global_state  # jax.process_index() would start the devices
+
+    joined = (global_state.process_id, global_state.num_processes)
+    if num_processes is not None and joined != (process_id, num_processes):
+        raise PortError(
+            f"this process has joined already, as number {joined[0]} of {joined[1]}",
+            where=f"{process_id=}, {num_processes=}",
+            fix="call initialize_distributed once, or each time with the same arguments",
+        )
+    logger.info("this process has joined already, as number %d of %d", *joined)
 
 
 def _backend_is_up() -> bool:
-    from jax._src import xla_bridge  # no public way to ask
+    from jax._src import xla_bridge  # there is no public way to ask
 
     return xla_bridge.backends_are_initialized()
+
+
+def _join(
+    address: str | None, num_processes: int | None, process_id: int | None, options: dict[str, Any]
+) -> None:
+    if num_processes is not None:
+        logger.info("process %s of %s: waiting for the others", process_id, num_processes)
+    try:
+        jax.distributed.initialize(address, num_processes, process_id, **options)
+    except ValueError as error:
+        raise PortError(
+            "no cluster is found to join",
+            where=str(error),
+            fix="give coordinator_address, num_processes and process_id",
+        ) from error
+    except RuntimeError as error:
+        jax.distributed.shutdown()
+        raise PortError(
+            f"process {process_id} of {num_processes} did not find the others",
+            where=f"coordinator_address={address!r}: {error}",
+            fix="start all of them, with one address that each can reach and whose port is free",
+        ) from error
+    logger.info("joined the other processes")

@@ -73,7 +73,7 @@ def compare(checkpoint: Path, inputs: Any, options: dict[str, Any], tokens: Any)
     import torch
     from transformers import AutoModelForCausalLM
 
-    reference = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    reference: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
     expected = reference.generate(**inputs, **options)
     if expected.shape == tokens.shape and bool((expected == tokens).all()):
         count = tokens[:, inputs["input_ids"].shape[1] :].numel()

@@ -1,16 +1,17 @@
 """Trains the tiny byte-level Llama of this recipe with plain torch on one CPU core, and saves a checkpoint.
 
-    python -m recipes.llama.train --steps 2600 --out recipes/llama/checkpoint
+    python -m recipes.llama.train --steps 2000 --out recipes/llama/checkpoint
 
-Shapes: `B` windows in a step, `T` bytes in a window.
+Shapes: `B` stories in a step, `T` bytes in the longest of them.
 """
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from recipes.llama.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCAB_SIZE, build_tokenizer
@@ -43,26 +44,30 @@ def stories() -> list[str]:
     return [story for file in files for story in file.read_text(encoding="utf-8").strip().split("\n\n")]
 
 
-def batches(generator: torch.Generator, batch: int, length: int) -> Callable[[], torch.Tensor]:
-    """A function that gives windows `[B, T]` of the stories in ever another order.
+def lesson(story: str, generator: torch.Generator) -> torch.Tensor:
+    """Tokens `[T]` of one story up to its `</s>`.
 
-    A window starts at any byte, so that a prompt needs no `<s>` before it.
+    Half of the stories begin as a prompt does, with their first byte; the others begin with `<s>`, or at a
+    random word, so that the model can take up a thread from anywhere.
     """
-    texts = [torch.tensor([BOS_ID, *story.encode(), EOS_ID]) for story in stories()]
-    stream = torch.empty(0, dtype=torch.long)
+    start, kind = 0, torch.rand((), generator=generator).item()
+    if kind < 0.25:
+        words = [index + 1 for index, letter in enumerate(story[: len(story) // 2]) if letter == " "]
+        start = words[int(torch.randint(len(words), (), generator=generator))] if words else 0
+    opening = [BOS_ID] if kind > 0.75 else []
+    return torch.tensor([*opening, *story[start:].encode(), EOS_ID])
 
-    def shuffled() -> torch.Tensor:
-        order = torch.randperm(len(texts), generator=generator).tolist()
-        return torch.cat([texts[index] for index in order])
 
-    def draw() -> torch.Tensor:
-        nonlocal stream
-        while len(stream) < batch * length:
-            stream = torch.cat([stream, shuffled()])
-        window, stream = stream[: batch * length], stream[batch * length :]
-        return window.view(batch, length)
-
-    return draw
+def batches(texts: list[str], batch: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
+    """Endless batches `[B, T]` of stories of like length, padded on the right; each epoch reads every story."""
+    while True:
+        lessons = [lesson(text, generator) for text in texts]
+        jitter = 1 + 0.2 * torch.rand(len(lessons), generator=generator)
+        lengths = torch.tensor([len(tokens) for tokens in lessons]) * jitter
+        groups = lengths.argsort().split(batch)
+        for group in torch.randperm(len(groups), generator=generator).tolist():
+            chosen = [lessons[index] for index in groups[group].tolist()]
+            yield pad_sequence(chosen, batch_first=True, padding_value=PAD_ID)
 
 
 def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
@@ -81,17 +86,17 @@ def rate(step: int, steps: int) -> float:
     return min((step + 1) / WARMUP, 1.0) * (1 - step / steps)
 
 
-def train(steps: int, batch: int, length: int, seed: int) -> LlamaForCausalLM:
-    """A model trained for `steps` steps of `batch * length` bytes; the same seed gives the same model."""
+def train(steps: int, batch: int, seed: int) -> LlamaForCausalLM:
+    """A model trained for `steps` steps of `batch` stories; the same seed gives the same model."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(model_config())
-    draw = batches(torch.Generator().manual_seed(seed), batch, length)
+    lessons = batches(stories(), batch, torch.Generator().manual_seed(seed))
     tools = optimizers(model)
     schedules = [torch.optim.lr_scheduler.LambdaLR(tool, lambda step: rate(step, steps)) for tool in tools]
     started, recent = time.perf_counter(), 0.0
     for step in range(steps):
-        window_BT = draw()
-        loss = model(input_ids=window_BT, labels=window_BT).loss
+        tokens_BT = next(lessons)
+        loss = model(input_ids=tokens_BT, labels=tokens_BT.masked_fill(tokens_BT == PAD_ID, -100)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for tool, schedule in zip(tools, schedules, strict=True):
@@ -129,15 +134,14 @@ def save(model: LlamaForCausalLM, directory: Path) -> None:
 def main() -> None:
     """Train and save, by the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m recipes.llama.train", description=__doc__)
-    parser.add_argument("--steps", type=int, default=2600)
-    parser.add_argument("--batch", type=int, default=2, help="windows in a step")
-    parser.add_argument("--length", type=int, default=CONTEXT, help="bytes in a window")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=4, help="stories in a step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "checkpoint")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    save(train(options.steps, options.batch, options.length, options.seed), options.out)
+    save(train(options.steps, options.batch, options.seed), options.out)
     saved = LlamaForCausalLM.from_pretrained(options.out, dtype=torch.float32)
     print(f"saved in {options.out}  loss over the whole corpus {corpus_loss(saved.eval()):.3f} nats a byte")
 

@@ -14,10 +14,14 @@ from tpuport.attention import attention
 def _inputs(seed: int, batch: int, heads: int, kv_heads: int, queries: int, keys: int, dim: int) -> tuple:
     rng = np.random.default_rng(seed)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    return draw(batch, heads, queries, dim), draw(batch, kv_heads, keys, dim), draw(batch, kv_heads, keys, dim)
+    return (
+        draw(batch, heads, queries, dim),
+        draw(batch, kv_heads, keys, dim),
+        draw(batch, kv_heads, keys, dim),
+    )
 
 
-def _formula(q, k, v, mask, scale, softcap=None, sinks=None) -> np.ndarray:  # noqa: ANN001
+def _formula(q, k, v, mask, scale, softcap=None, sinks=None) -> np.ndarray:
     """Float64, heads repeated, term by term."""
     groups = q.shape[1] // k.shape[1]
     q, k, v = q.astype(np.float64), *(np.repeat(x.astype(np.float64), groups, axis=1) for x in (k, v))
@@ -34,7 +38,8 @@ def _formula(q, k, v, mask, scale, softcap=None, sinks=None) -> np.ndarray:  # n
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),
-    queries=st.sampled_from([1, 4]), keys=st.sampled_from([1, 7]), mask_shape=st.sampled_from(["none", "full", "keys", "heads"]),
+    queries=st.sampled_from([1, 4]), keys=st.sampled_from([1, 7]),
+    mask_shape=st.sampled_from(["none", "full", "keys", "heads"]),
     softcap=st.sampled_from([None, 3.0]), with_sinks=st.booleans(),
 )  # fmt: skip
 def test_equals_the_formula(
@@ -44,7 +49,11 @@ def test_equals_the_formula(
     heads = kv_heads * groups
     q, k, v = _inputs(seed, batch, heads, kv_heads, queries, keys, 8)
     rng = np.random.default_rng(seed)
-    shape = {"full": (batch, 1, queries, keys), "keys": (batch, 1, 1, keys), "heads": (1, heads, queries, keys)}
+    shape = {
+        "full": (batch, 1, queries, keys),
+        "keys": (batch, 1, 1, keys),
+        "heads": (1, heads, queries, keys),
+    }
     mask = None if mask_shape == "none" else rng.random(shape[mask_shape]) < 0.6
     sinks = rng.normal(size=heads).astype(np.float32) if with_sinks else None
     got = attention(
@@ -59,7 +68,11 @@ def test_equals_torch(additive: bool) -> None:
     q, k, v = _inputs(0, 2, 4, 2, 5, 9, 16)
     visible = np.random.default_rng(1).random((2, 1, 5, 9)) < 0.7
     visible[..., 0] = True
-    mask = np.where(visible, np.random.default_rng(2).normal(size=visible.shape), -np.inf) if additive else visible
+    mask = (
+        np.where(visible, np.random.default_rng(2).normal(size=visible.shape), -np.inf)
+        if additive
+        else visible
+    )
     mask = mask.astype(np.float32) if additive else mask
     expected = torch.nn.functional.scaled_dot_product_attention(
         *map(torch.from_numpy, (q, k, v)), attn_mask=torch.from_numpy(mask), enable_gqa=True

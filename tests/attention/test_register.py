@@ -25,9 +25,23 @@ from tpuport.attention.register import NAME, transformers_mask
 def test_equals_transformers_mask(
     seed: int, queries: int, keys: int, offset: int, kv_offset: int, window: int | None, padded: bool
 ) -> None:
-    function = causal_mask_function if window is None else and_masks(sliding_window_overlay(window), causal_mask_function)
-    padding = torch.rand(2, keys + kv_offset, generator=torch.Generator().manual_seed(seed)) < 0.7 if padded else None
-    sizes = {"batch_size": 2, "q_length": queries, "kv_length": keys, "q_offset": offset, "kv_offset": kv_offset}
+    function = (
+        causal_mask_function
+        if window is None
+        else and_masks(sliding_window_overlay(window), causal_mask_function)
+    )
+    padding = (
+        torch.rand(2, keys + kv_offset, generator=torch.Generator().manual_seed(seed)) < 0.7
+        if padded
+        else None
+    )
+    sizes = {
+        "batch_size": 2,
+        "q_length": queries,
+        "kv_length": keys,
+        "q_offset": offset,
+        "kv_offset": kv_offset,
+    }
     expected = sdpa_mask(
         **sizes, mask_function=function, attention_mask=padding, local_size=window, allow_is_causal_skip=False
     )
@@ -48,7 +62,10 @@ def test_a_ring_of_slots_is_masked_by_the_positions_it_holds() -> None:
             2, 1, 4, compat.wrap(jnp.int32(9)), compat.wrap(jnp.asarray(held - np.arange(4))),
             and_masks(sliding_window_overlay(3), causal_mask_function), compat.wrap(compat.to_jax(padding)),
         )  # fmt: skip
-    assert np.asarray(compat.as_jax(got))[:, 0, 0].tolist() == [[True, True, False, True], [True, True, False, True]]
+    assert np.asarray(compat.as_jax(got))[:, 0, 0].tolist() == [
+        [True, True, False, True],
+        [True, True, False, True],
+    ]
 
 
 def test_slots_never_written_are_masked() -> None:

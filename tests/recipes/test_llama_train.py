@@ -17,12 +17,29 @@ def few_stories(monkeypatch):
     monkeypatch.setattr(train, "stories", lambda: TOLD)
 
 
+def test_a_story_begins_at_its_first_byte_with_its_mark_or_at_a_word():
+    generator, story = torch.Generator().manual_seed(0), TOLD[1]
+    read = [train.lesson(story, generator).tolist() for _ in range(60)]
+    assert all(tokens[-1] == tokenizer.EOS_ID for tokens in read)
+    marked = [tokens[1:] for tokens in read if tokens[0] == tokenizer.BOS_ID]
+    begun = {bytes(tokens[:-1]).decode() for tokens in marked}
+    assert begun == {story}
+    others = {bytes(tokens[:-1]).decode() for tokens in read if tokens[0] != tokenizer.BOS_ID}
+    assert others == {story, "boat comes home.", "comes home."}
+
+
 def test_one_epoch_reads_every_story_of_the_corpus_once():
-    stories = train.stories()
-    size = sum(len(story) + 2 for story in stories)
-    draw = train.batches(torch.Generator().manual_seed(0), 1, size)
-    read = bytes(min(token, 255) for token in draw()[0].tolist()).split(b"\xff")
-    assert sorted(part.decode() for part in read if part) == sorted(stories)
+    texts = train.stories()
+    drawn = train.batches(texts, 4, torch.Generator().manual_seed(0))
+    rows = [row for _ in range(math.ceil(len(texts) / 4)) for row in next(drawn).tolist()]
+    ends = [bytes(token for token in row if token < 256).decode()[-20:] for row in rows]
+    assert sorted(ends) == sorted(text[-20:] for text in texts)
+
+
+def test_stories_in_a_batch_are_of_like_length():
+    drawn = train.batches(train.stories(), 4, torch.Generator().manual_seed(0))
+    padding = torch.cat([(next(drawn) == tokenizer.PAD_ID).flatten() for _ in range(80)])
+    assert padding.float().mean() < 0.2
 
 
 def test_the_rate_rises_and_falls_to_zero():
@@ -38,21 +55,21 @@ def test_the_rate_rises_and_falls_to_zero():
 @pytest.mark.usefixtures("few_stories")
 def test_the_loss_falls(capsys, monkeypatch):
     monkeypatch.setattr(train, "WARMUP", 2)
-    model = train.train(steps=16, batch=1, length=64, seed=0)
+    model = train.train(steps=16, batch=3, seed=0)
     assert train.corpus_loss(model) < 0.5 * math.log(256)
     assert "step 16/16" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("few_stories")
 def test_the_same_seed_gives_the_same_model():
-    first, second, other = (train.train(2, 1, 32, seed).model.embed_tokens.weight for seed in (0, 0, 1))
+    first, second, other = (train.train(2, 1, seed).model.embed_tokens.weight for seed in (0, 0, 1))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
 
 
 @pytest.mark.usefixtures("few_stories")
 def test_what_is_saved_is_loaded_by_transformers(tmp_path):
-    model = train.train(1, 1, 32, 0)
+    model = train.train(1, 1, 0)
     train.save(model, tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())

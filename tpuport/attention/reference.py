@@ -1,6 +1,7 @@
-"""Scaled dot-product attention, written out in plain XLA: the definition that every faster form is tested against.
+"""Scaled dot-product attention in plain XLA: the definition that every faster form is tested against.
 
-Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T key/value length, D and C head dimensions.
+Shapes: B batch, H query heads, K key/value heads, G = H / K, Q query length, T key/value length,
+D head dimension of queries and keys, C of values.
 """
 
 import jax
@@ -29,7 +30,7 @@ def attention(
     A query that may see no key gets zeros, never NaN. Scores and softmax are float32 whatever the inputs are.
     """
     batch, heads, queries, _ = query_BHQD.shape
-    kv_heads, keys, width = value_BKTC.shape[1:]
+    kv_heads, _, width = value_BKTC.shape[1:]
     groups = heads // kv_heads
     query = query_BHQD.reshape(batch, kv_heads, groups, queries, -1)
     scores = jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=jnp.float32) * scale
@@ -58,12 +59,10 @@ def _softmax(scores: jax.Array, visible: jax.Array | None, sinks_KG: jax.Array |
     if visible is None and sinks_KG is None:
         return jax.nn.softmax(scores, axis=-1)
     top = jnp.max(scores, axis=-1, keepdims=True)
-    if sinks_KG is not None:
-        sinks = sinks_KG.astype(jnp.float32)[None, :, :, None, None]
-        top = jnp.maximum(top, sinks)
+    # A sink of -inf takes no share, so no sinks are sinks of -inf.
+    sinks = -jnp.inf if sinks_KG is None else sinks_KG.astype(jnp.float32)[None, :, :, None, None]
+    top = jnp.maximum(top, sinks)
     top = jnp.where(jnp.isfinite(top), top, 0.0)
     weights = jnp.exp(scores - top)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    if sinks_KG is not None:
-        total = total + jnp.exp(sinks - top)
+    total = jnp.sum(weights, axis=-1, keepdims=True) + jnp.exp(sinks - top)
     return weights / jnp.where(total == 0.0, 1.0, total)

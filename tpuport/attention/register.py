@@ -30,13 +30,17 @@ def transformers_attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Traced. transformers' attention interface: query [B, H, Q, D], key and value [B, K, T, D] -> ([B, Q, H, D], None).
+    """Traced. transformers' attention interface: query [B, H, Q, D], key, value [B, K, T, D] -> [B, Q, H, D].
 
     `attention_mask` is what `transformers_mask` made: boolean [B, 1, Q, T], or None for plain causal attention.
     Sliding windows are in the mask; the `sliding_window` keyword that some models pass besides is not needed.
     """
     if dropout:
         raise PortError("attention dropout is on", where=type(module).__name__, fix="call model.eval() first")
+    if kwargs.get("output_attentions"):
+        raise PortError(
+            "fused attention has no weights to give", where="output_attentions=True", fix="leave it out"
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     q, k, v, mask, sinks, bias = compat.as_jax((query, key, value, attention_mask, s_aux, position_bias))
@@ -67,7 +71,7 @@ def transformers_mask(
     local_size: int | None = None,
     **kwargs: Any,
 ) -> torch.Tensor | None:
-    """Traced. transformers' mask interface: a boolean mask [B, 1, Q, T], or None where plain causal attention says it all.
+    """Traced. transformers' mask interface: a boolean mask [B, 1, Q, T], or None for plain causal attention.
 
     `kv_offset` may be a vector [T]: a ring buffer's slots then hold key positions arange(T) + kv_offset,
     negative where nothing has been written. `attention_mask` is [B, S] over key positions, True where a token is.

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees
@@ -36,7 +35,7 @@ class Decoder:
         prefill, advance: `Program`s; their `compilations` count.
     """
 
-    def __init__(self, model: torch.nn.Module, mesh: Mesh | None) -> None:
+    def __init__(self, model: Any, mesh: Mesh | None) -> None:
         pytrees.register()
         self.model = model
         self.mesh = mesh

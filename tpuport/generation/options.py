@@ -97,7 +97,9 @@ def merge(
         )
     for name, value in options.items():
         setattr(config, name, value)
-    if "max_new_tokens" not in options and "max_length" in options:
+    asked = {**vars(generation_config), **options} if generation_config is not None else options
+    if asked.get("max_new_tokens") is None and asked.get("max_length") is not None:
+        # What the caller asks for wins over the max_new_tokens that came with the checkpoint.
         config.max_new_tokens = None
     if config.top_k is None and config.do_sample:
         config.top_k = 50  # transformers' own default
@@ -167,7 +169,7 @@ def _check_ranges(options: Options) -> None:
         raise PortError(
             "generation options out of range",
             where=", ".join(names),
-            fix="temperature, repetition_penalty > 0; top_k >= 0; top_p, min_p in [0, 1]; min_new_tokens <= max_new_tokens",
+            fix="temperature, repetition_penalty > 0; top_k >= 0; top_p, min_p in [0, 1]; min_new_tokens <= the new",
         )
     if options.num_return_sequences > 1 and not options.do_sample:
         raise PortError(

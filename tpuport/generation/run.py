@@ -32,7 +32,7 @@ def decoder_of(model: torch.nn.Module) -> Decoder:
 
 
 def generate(
-    model: torch.nn.Module,
+    model: Any,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     generation_config: GenerationConfig | None = None,
@@ -86,7 +86,7 @@ def generate(
     return run.in_chunks(stops, streamer)
 
 
-def _slots(model: torch.nn.Module, prompts: Prompts, chosen: Options) -> int:
+def _slots(model: Any, prompts: Prompts, chosen: Options) -> int:
     """Cache length in columns; the bucket's own padding takes columns as the prompt does.
 
     max_cache_len fixes it, so that requests for fewer tokens run in the same program.
@@ -141,15 +141,15 @@ class _Run:
     def in_chunks(self, stops: Any, streamer: Any) -> torch.Tensor:
         chosen, done = self._chosen, self._prompts.length
         finished = np.zeros(self._prompts.real, bool)
-        if streamer is not None:
-            streamer.put(torch.from_numpy(self._tokens()[:, :done].astype(np.int64)))
+        put = streamer.put if streamer is not None else lambda token: None
+        put(torch.from_numpy(self._tokens()[:, :done].astype(np.int64)))
         try:
             while True:
                 tokens, finished = stopping.apply(
                     stops, self._tokens(), finished, done, chosen.pad, chosen.eos
                 )
-                for column in range(done, tokens.shape[1]) if streamer is not None else ():
-                    streamer.put(torch.from_numpy(tokens[:, column].astype(np.int64)))
+                for column in range(done, tokens.shape[1]):
+                    put(torch.from_numpy(tokens[:, column].astype(np.int64)))
                 done = tokens.shape[1]
                 if finished.all() or done == self._prompts.length + chosen.max_new:
                     return torch.from_numpy(tokens.astype(np.int64))

@@ -3,7 +3,7 @@
 Shapes: B batch, V vocabulary, T token buffer, N slots for end-of-sequence ids.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,15 @@ EOS_SLOTS = 16
 class Settings(NamedTuple):
     """Scalars of one call, arrays so that changing them compiles nothing; `eos` [N] is filled up with -1."""
 
-    do_sample: jax.Array | np.ndarray
-    temperature: jax.Array | np.ndarray
-    top_k: jax.Array | np.ndarray
-    top_p: jax.Array | np.ndarray
-    min_p: jax.Array | np.ndarray
-    repetition_penalty: jax.Array | np.ndarray
-    min_new: jax.Array | np.ndarray
-    eos: jax.Array | np.ndarray
-    pad: jax.Array | np.ndarray
+    do_sample: Any
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+    repetition_penalty: Any
+    min_new: Any
+    eos: Any
+    pad: Any
 
 
 def settings(options: Options) -> Settings:

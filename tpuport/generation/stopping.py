@@ -46,7 +46,7 @@ def apply(
     for column in range(start, tokens.shape[1]):
         if eos and pad is not None:
             tokens[finished, column] = pad
-        so_far = torch.from_numpy(tokens[:, : column + 1].astype(np.int64))
+        so_far: Any = torch.from_numpy(tokens[:, : column + 1].astype(np.int64))
         stop = stops(so_far, None).cpu().numpy() if stops else np.zeros(len(tokens), bool)
         finished |= stop | np.isin(tokens[:, column], eos)
         if finished.all():
