@@ -38,6 +38,21 @@ def versions() -> str:
     return table(("package", "allowed", "tested with"), rows())
 
 
+def combinations() -> str:
+    """What is known about versions of torch, torchax and jax together."""
+    from tpuport.compat.versions import KNOWN
+
+    rows = (
+        (
+            ", ".join(f"{name} `{wanted}`" for name, wanted in known.packages.items()),
+            "works" if known.works else "does not work",
+            known.note,
+        )
+        for known in KNOWN
+    )
+    return table(("versions", "together", "why"), rows)
+
+
 def operators() -> str:
     from tpuport.cli.probes import replaced_operators
 
@@ -77,6 +92,7 @@ def api() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "versions": versions,
+    "combinations": combinations,
     "operators": operators,
     "warnings": warnings,
     "doctor": doctor,

@@ -32,6 +32,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_versions_are_those_of_the_metadata(report: dict[str, Any]) -> None:
     assert report["works"] is True
+    assert report["tested"] is True
     assert report["problems"] == []
     for name in ("torch", "torchax", "jax", "transformers"):
         assert report["versions"][name] == metadata.version(name)
@@ -62,7 +63,7 @@ def test_memory_and_cache(report: dict[str, Any]) -> None:
 
 
 def test_the_report_has_the_documented_fields(report: dict[str, Any]) -> None:
-    fields = "works problems python versions shims operators devices libtpu memory cache schema"
+    fields = "works tested note problems python versions shims operators devices libtpu memory cache schema"
     assert list(report) == fields.split()
     assert report["schema"] == 1
 
@@ -76,7 +77,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Answers instead of probes: `quick(compat={...}, devices={...})`."""
 
     def use(**answers: dict[str, Any]) -> None:
-        good = {"compat": {"shims": {}, "operators": [], "cache_directory": None}, "devices": {"devices": []}}
+        compat = {"tested": True, "note": "a note", "shims": {}, "operators": [], "cache_directory": None}
+        good = {"compat": compat, "devices": {"devices": []}}
         monkeypatch.setattr(diagnosis.probes, "ask", lambda probe, _: dict((good | answers)[probe]))
 
     return use
@@ -133,6 +135,13 @@ def test_a_combination_known_not_to_work_is_said_with_its_fix(quick: Callable[..
     assert "unknown" in result.stdout
 
 
+def test_untested_versions_are_said_to_be_untested(quick: Callable[..., None]) -> None:
+    quick(compat={"tested": False, "note": "tested is: pip install torch==1", "shims": {}, "operators": []})
+    result = run()
+    assert result.exit_code == 0
+    assert "these versions are untested; tested is: pip install torch==1" in result.stdout
+
+
 def test_a_tpu_host(quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     chip = {"index": 0, "platform": "tpu", "kind": "TPU v5 lite", "process": 0, "memory_bytes": 16 * 2**30}
     quick(devices={"devices": [chip, {**chip, "index": 1}]})
@@ -143,7 +152,7 @@ def test_a_tpu_host(quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch)
     assert result.exit_code == 0
     assert "2 x tpu TPU v5 lite, 16.0 GiB each" in result.stdout
     assert "no TPU here" not in result.stdout
-    assert "These versions work together here." in result.stdout
+    assert "These versions work together: a note." in result.stdout
 
 
 def test_chips_without_libtpu_are_a_problem(

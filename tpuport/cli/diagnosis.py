@@ -32,6 +32,8 @@ class Diagnosis:
 
     Attributes:
         works: whether there are no problems; the command's exit code is 0 exactly then.
+        tested: whether tpuport's tests run with these versions of torch, torchax and jax; None: unknown.
+        note: what is known about these versions, or which ones are tested.
         problems: what cannot work, each with what, where and fix (where and fix may be None).
         python: version, executable and platform.
         versions: installed version by package name, None where it is not installed.
@@ -45,6 +47,8 @@ class Diagnosis:
     """
 
     works: bool
+    tested: bool | None
+    note: str | None
     problems: list[Problem]
     python: dict[str, str]
     versions: dict[str, str | None]
@@ -73,6 +77,8 @@ def diagnose(timeout: float) -> Diagnosis:
     devices = _ask("devices", ("jax", "jaxlib"), versions, timeout, problems)
     return Diagnosis(
         works=not problems,
+        tested=compat.get("tested"),
+        note=compat.get("note"),
         problems=problems,
         python={
             "version": platform.python_version(),

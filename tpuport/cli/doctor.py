@@ -39,8 +39,14 @@ def _render(diagnosis: Diagnosis, console: Console) -> None:
     console.print()
     for problem in diagnosis.problems:
         console.print(_sentence(problem), soft_wrap=True)
-    if diagnosis.works:
-        console.print(Text("These versions work together here.", style="green"))
+    if diagnosis.works and diagnosis.tested:
+        console.print(Text(f"These versions work together: {diagnosis.note}.", style="green"), soft_wrap=True)
+    elif diagnosis.works:
+        console.print(
+            Text(
+                f"Nothing wrong was found, but these versions are untested; {diagnosis.note}", style="yellow"
+            )
+        )
     else:
         console.print(Text("This combination does not work.", style="bold red"))
 

@@ -57,11 +57,15 @@ def _compat() -> dict[str, Any]:
     import jax
 
     from tpuport import compat, compilation
+    from tpuport.compat import versions
 
     compat.environment()
+    known = versions.verdict(compat.checked_versions())
     compilation.use_persistent_cache()
     directory = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     return {
+        "tested": known is not None,
+        "note": known.note if known else f"tested is: {versions.pip_line(versions.RECOMMENDED)}",
         "shims": compat.active_shims(),
         "operators": replaced_operators(),
         "cache_directory": directory or None,
