@@ -39,16 +39,15 @@ def _render(diagnosis: Diagnosis, console: Console) -> None:
     console.print()
     for problem in diagnosis.problems:
         console.print(_sentence(problem), soft_wrap=True)
-    if diagnosis.works and diagnosis.tested:
-        console.print(Text(f"These versions work together: {diagnosis.note}.", style="green"), soft_wrap=True)
-    elif diagnosis.works:
-        console.print(
-            Text(
-                f"Nothing wrong was found, but these versions are untested; {diagnosis.note}", style="yellow"
-            )
-        )
-    else:
-        console.print(Text("This combination does not work.", style="bold red"))
+    console.print(_verdict(diagnosis), soft_wrap=True)
+
+
+def _verdict(diagnosis: Diagnosis) -> Text:
+    if not diagnosis.works:
+        return Text("This combination does not work.", style="bold red")
+    if diagnosis.tested:
+        return Text(f"These versions work together: {diagnosis.note}.", style="green")
+    return Text(f"Nothing wrong was found; these versions are untested, {diagnosis.note}", style="yellow")
 
 
 def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
@@ -101,7 +100,10 @@ def _cache(cache: dict[str, str | int | None] | None) -> str:
 
 
 def _size(size: str | int | None) -> str:
-    return "unknown" if size is None else f"{int(size) / 2**30:.1f} GiB"
+    if size is None:
+        return "unknown"
+    value = int(size)
+    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
 
 
 def _sentence(problem: Problem) -> Text:
