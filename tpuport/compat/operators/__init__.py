@@ -14,7 +14,16 @@ from tpuport.compat.operators.registry import Lowering, Method
 
 logger = logging.getLogger("tpuport")
 
-TOPICS = ("attention", "grouped_mm", "indexing")
+TOPICS = (
+    "attention",
+    "construction",
+    "grouped_mm",
+    "indexing",
+    "precision",
+    "promotion",
+    "reductions",
+    "reshaping",
+)
 
 _MISSING = object()
 _saved_lowerings: dict[Any, Any] = {}

@@ -1,0 +1,145 @@
+"""Arithmetic with torch's type promotion: a scalar, Python's or a tensor without dimensions, never widens a tensor.
+
+jax takes a tensor without dimensions for a full operand, so a float32 scale would turn bfloat16 activations, and
+everything after them, into float32. And torch applies a scalar to half-precision tensors in float32 (on a GPU always, on a CPU
+for most operators), where rounding the scalar first would shift every element the same way.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.operators.registry import Lowering, on_arrays
+
+Operand = jax.Array | np.ndarray | bool | int | float | complex
+
+_HALF = ("bfloat16", "float16")
+
+
+def result_dtype(*operands: Operand) -> np.dtype:
+    """The dtype that torch computes in: that of the operands with dimensions, unless another is of a higher kind."""
+    dimensioned, scalar, number = None, None, None
+    for operand in operands:
+        if not hasattr(operand, "dtype"):
+            number = _promoted(number, _number_dtype(operand))
+        elif operand.ndim:
+            dimensioned = _promoted(dimensioned, operand.dtype)
+        else:
+            scalar = _promoted(scalar, operand.dtype)
+    dtype = _combined(dimensioned, _combined(scalar, number))
+    return np.dtype(dtype if dtype is not None else np.float32)
+
+
+def _promoted(one: Any, other: Any) -> Any:
+    return other if one is None else jnp.promote_types(one, other)
+
+
+def _combined(higher: Any, lower: Any) -> Any:
+    """torch's rule between two classes of operands: the higher class decides, within a kind."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if _kind(lower) <= _kind(higher):
+        return higher
+    return jnp.promote_types(higher, lower) if _kind(lower) < 3 else np.dtype(np.complex64)
+
+
+def _kind(dtype: Any) -> int:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next(rank for rank, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
+
+
+def _number_dtype(number: Any) -> np.dtype:
+    if isinstance(number, bool):
+        return np.dtype(np.bool_)
+    if isinstance(number, int):
+        return jax.dtypes.canonicalize_dtype(np.int64)
+    if isinstance(number, float):
+        return jax.dtypes.canonicalize_dtype(jnp.dtype(str(torch.get_default_dtype()).removeprefix("torch.")))
+    return jax.dtypes.canonicalize_dtype(np.complex128)
+
+
+def computed(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand) -> jax.Array:
+    """Traced. A function of operands taken to one dtype; half precision with a scalar goes through float32."""
+    has_scalar = any(not hasattr(operand, "ndim") or operand.ndim == 0 for operand in operands)
+    working = np.dtype(np.float32) if has_scalar and dtype.name in _HALF else dtype
+    return function(*(jnp.asarray(operand, working) for operand in operands)).astype(dtype)
+
+
+def add(x: Operand, y: Operand, alpha: float = 1) -> jax.Array:
+    """Traced. `x + alpha * y`; on two bools the logical or."""
+    if alpha == 1:
+        return computed(jnp.add, result_dtype(x, y), x, y)
+    return computed(lambda a, b, c: a + b * c, result_dtype(x, y), x, y, alpha)
+
+
+def sub(x: Operand, y: Operand, alpha: float = 1) -> jax.Array:
+    """Traced. `x - alpha * y`."""
+    if alpha == 1:
+        return computed(jnp.subtract, result_dtype(x, y), x, y)
+    return computed(lambda a, b, c: a - b * c, result_dtype(x, y), x, y, alpha)
+
+
+def mul(x: Operand, y: Operand) -> jax.Array:
+    """Traced. `x * y`."""
+    return computed(jnp.multiply, result_dtype(x, y), x, y)
+
+
+def div(x: Operand, y: Operand) -> jax.Array:
+    """Traced. `x / y`; integers give the default floating type."""
+    dtype = result_dtype(x, y)
+    if _kind(dtype) < 2:
+        dtype = _number_dtype(1.0)
+    return computed(jnp.divide, dtype, x, y)
+
+
+def power(x: Operand, y: Operand) -> jax.Array:
+    """Traced. `x ** y`; a whole number for an exponent is multiplied out, and any other scalar is rounded first."""
+    dtype = result_dtype(x, y)
+    whole = isinstance(y, int) and not isinstance(y, bool)
+    return jnp.power(jnp.asarray(x, dtype), y if whole else jnp.asarray(y, dtype)).astype(dtype)
+
+
+def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Traced. The larger of two, elementwise."""
+    return computed(jnp.maximum, result_dtype(x, y), x, y)
+
+
+def minimum(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Traced. The smaller of two, elementwise."""
+    return computed(jnp.minimum, result_dtype(x, y), x, y)
+
+
+def where(condition: jax.Array, x: Operand, y: Operand) -> jax.Array:
+    """Traced. x where the condition holds, else y."""
+    dtype = result_dtype(x, y)
+    return jnp.where(condition, jnp.asarray(x, dtype), jnp.asarray(y, dtype))
+
+
+_REASON = "a tensor without dimensions, or a number, changes the dtype or is rounded before it is used"
+
+_aten = torch.ops.aten
+_TARGETS: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (_aten.add.Tensor, add),
+    (_aten.add.Scalar, add),
+    (_aten.sub.Tensor, sub),
+    (_aten.sub.Scalar, sub),
+    (_aten.mul.Tensor, mul),
+    (_aten.mul.Scalar, mul),
+    (_aten.div.Tensor, div),
+    (_aten.div.Scalar, div),
+    (_aten.pow.Tensor_Scalar, power),
+    (_aten.pow.Tensor_Tensor, power),
+    (_aten.pow.Scalar, power),
+    (_aten.maximum.default, maximum),
+    (_aten.minimum.default, minimum),
+    (_aten.where.self, where),
+    (_aten.where.ScalarSelf, where),
+    (_aten.where.ScalarOther, where),
+    (_aten.where.Scalar, where),
+)
+LOWERINGS = tuple(Lowering(target, on_arrays(function), _REASON) for target, function in _TARGETS)
+METHODS = ()

@@ -1,0 +1,90 @@
+"""Operators that change a tensor's shape, its dtype's meaning, or where its elements come from."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.operators.registry import Lowering, Method, on_arrays
+from tpuport.errors import PortError
+
+
+def view_dtype(x: jax.Array, dtype: torch.dtype) -> jax.Array:
+    """Traced. The same bits read as another dtype; the last dimension grows or shrinks with the width."""
+    from tpuport.compat.convert import jax_dtype
+
+    target = jax_dtype(dtype)
+    if dtype.itemsize != target.itemsize:
+        raise PortError(f"the bits of a tensor cannot be read as {dtype}", fix="run jax with jax_enable_x64")
+    if target.itemsize < x.dtype.itemsize:
+        split = jax.lax.bitcast_convert_type(x, target)
+        return split.reshape(*x.shape[:-1], x.shape[-1] * split.shape[-1])
+    if target.itemsize > x.dtype.itemsize:
+        ratio = target.itemsize // x.dtype.itemsize
+        x = x.reshape(*x.shape[:-1], x.shape[-1] // ratio, ratio)
+    return jax.lax.bitcast_convert_type(x, target)
+
+
+def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> jax.Array:
+    """Traced. Elements along a dimension, x and indices broadcast against each other in the others."""
+    if dim is None:
+        return jnp.take_along_axis(x.ravel(), indices.ravel(), axis=0)
+    axis = dim % x.ndim
+    others = np.broadcast_shapes(*(shape[:axis] + (1,) + shape[axis + 1 :] for shape in (x.shape, indices.shape)))
+    x, indices = (
+        jnp.broadcast_to(array, others[:axis] + (array.shape[axis],) + others[axis + 1 :]) for array in (x, indices)
+    )
+    return jnp.take_along_axis(x, indices, axis=axis)
+
+
+def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """`tensor.type_as(other)`: a new tensor of other's dtype, or this one if it has it."""
+    return tensor if tensor.dtype == other.dtype else tensor.to(other.dtype)
+
+
+def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Tensor:
+    """`tensor.flatten(start_dim, end_dim)`, both counted from either end."""
+    shape = tensor.shape
+    if not shape:
+        return tensor.reshape(1)
+    for dim in (start_dim, end_dim):
+        if not -len(shape) <= dim < len(shape):
+            raise IndexError(f"dimension {dim} is out of range for a tensor of {len(shape)} dimensions")
+    start, end = start_dim % len(shape), end_dim % len(shape)
+    if start > end:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    return tensor.reshape(*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
+
+
+def unsqueeze_(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """`tensor.unsqueeze_(dim)`."""
+    return _reshaped_in_place(tensor, lambda array: jnp.expand_dims(array, dim))
+
+
+def transpose_(tensor: torch.Tensor, dim0: int, dim1: int) -> torch.Tensor:
+    """`tensor.transpose_(dim0, dim1)`."""
+    return _reshaped_in_place(tensor, lambda array: jnp.swapaxes(array, dim0, dim1))
+
+
+def _reshaped_in_place(tensor: Any, function: Any) -> Any:
+    if not hasattr(tensor, "_elem"):
+        raise PortError("a view into another tensor cannot change its own shape in place", fix="clone it first")
+    tensor._elem = function(tensor._elem)
+    return tensor
+
+
+_aten = torch.ops.aten
+LOWERINGS = (
+    Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
+    Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
+    Lowering(torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
+    Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape", is_view_op=True),
+    Lowering(_aten.transpose_.default, transpose_, "copies into the old shape", is_view_op=True),
+)
+METHODS = (
+    Method("Tensor", "type_as", type_as, "changes the tensor itself"),
+    Method("Tensor", "flatten", flatten, "miscounts a last dimension given as a positive number, and 0 dimensions"),
+)
