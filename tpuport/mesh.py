@@ -4,6 +4,8 @@ import collections
 import logging
 import math
 import os
+import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +19,8 @@ from tpuport.errors import PortError
 logger = logging.getLogger("tpuport")
 
 AXES = ("dp", "sp", "tp")
+# Seconds that jax waits for other processes by default.
+_PATIENCE = 300
 
 
 def create_mesh(dp: int = 1, sp: int = 1, tp: int = 1, *, devices: Sequence[Any] | None = None) -> Mesh:
@@ -122,7 +126,8 @@ def initialize_distributed(
 
     Raises:
         PortError: the arguments contradict each other or an earlier call, devices are in use already, no cluster is
-            found, or the processes do not find each other.
+            found, process 0 does not answer, or cannot listen. When another process does not come, jax itself ends
+            this one after initialization_timeout seconds, 300 by default.
     """
     _check_arguments(coordinator_address, num_processes, process_id)
     if jax.distributed.is_initialized():
@@ -184,8 +189,15 @@ def _backend_is_up() -> bool:
 def _join(
     address: str | None, num_processes: int | None, process_id: int | None, options: dict[str, Any]
 ) -> None:
-    if num_processes is not None:
-        logger.info("process %s of %s: waiting for the others", process_id, num_processes)
+    seconds = options.get("initialization_timeout", _PATIENCE)
+    if num_processes is not None and process_id is not None:
+        address = address or os.environ["JAX_COORDINATOR_ADDRESS"]
+        logger.info("process %d of %d meets the others at %s; jax ends it if they do not come in %d seconds",
+                    process_id, num_processes, address, seconds)  # fmt: skip
+        if process_id > 0:
+            _wait_for(address, seconds)
+        elif "coordinator_bind_address" not in options:
+            _check_free(address)
     try:
         jax.distributed.initialize(address, num_processes, process_id, **options)
     except ValueError as error:
@@ -194,11 +206,38 @@ def _join(
             where=str(error),
             fix="give coordinator_address, num_processes and process_id",
         ) from error
-    except RuntimeError as error:
-        jax.distributed.shutdown()
+    logger.info("all processes have joined")
+
+
+def _check_free(address: str) -> None:
+    """Check that process 0 can listen: on a port in use jax would wait for ever."""
+    port = int(address.rpartition(":")[2])
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
+    except OSError as error:
         raise PortError(
-            f"process {process_id} of {num_processes} did not find the others",
+            "process 0 cannot listen for the others",
             where=f"coordinator_address={address!r}: {error}",
-            fix="start all of them, with one address that each can reach and whose port is free",
+            fix="name a free port of the host that process 0 runs on",
         ) from error
-    logger.info("joined the other processes")
+
+
+def _wait_for(address: str, seconds: float) -> None:
+    """Wait until process 0 listens: jax itself would end this process without an exception."""
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        except OSError as error:
+            if time.monotonic() > end:
+                raise PortError(
+                    f"process 0 did not answer in {seconds} seconds",
+                    where=f"coordinator_address={address!r}: {error}",
+                    fix="start process 0, with an address that this host reaches",
+                ) from error
+            time.sleep(0.2)
+        else:
+            return
