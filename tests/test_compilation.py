@@ -128,7 +128,23 @@ def test_a_shape_that_keeps_changing_is_named(pair: tuple, caplog: pytest.LogCap
     (record,) = caplog.records
     message = record.getMessage()
     assert "the model has been compiled 4 times" in message
-    assert "(2, 5)" in message
+    assert "input_ids keeps changing" in message
+    assert "int32(2, 5)" in message
+
+
+def test_a_flag_that_keeps_changing_is_named(pair: tuple, caplog: pytest.LogCaptureFixture) -> None:
+    compiled = tpuport.compile(lambda ids, scale: pair[1](ids).logits * scale, name="scaled")
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for scale in (1, 2, 3, 4):
+            compiled(IDS, scale=scale)
+    assert "scale keeps changing (1, 2, 3, 4)" in caplog.text
+
+
+def test_positional_arguments_keep_their_order() -> None:
+    compiled = tpuport.compile(lambda z, a, *more: z - a + 10 * more[0] + 100 * more[1])
+    numbers = [torch.tensor(float(n)) for n in (5, 3, 2, 1)]
+    assert _host(compiled(*numbers)).item() == 122.0
+    assert _host(compiled(*numbers[:2], 2, 1)).item() == 122.0
 
 
 def test_weights_on_the_host_and_odd_arguments_are_errors(pair: tuple) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import logging
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -21,6 +22,7 @@ logger = logging.getLogger("tpuport")
 
 # Fewer compilations than this are the normal life of a program: a prompt, a step, a second length.
 _MANY = 4
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def use_persistent_cache() -> None:
@@ -63,16 +65,27 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
 
 
 class Program:
-    """A jitted function that counts its compilations and warns when one argument's shape keeps changing.
+    """A jitted function that counts its compilations and warns when one argument keeps changing.
+
+    Args:
+        describe: from the function's arguments to what decides on a recompilation, by name; None leaves the
+            counting to the caller and warns of nothing.
 
     Attributes:
         compilations: how often the function has been traced and compiled.
     """
 
-    def __init__(self, function: Callable, name: str, **jit_options: Any) -> None:
+    def __init__(
+        self,
+        function: Callable,
+        name: str,
+        describe: Callable[..., dict[str, str]] | None = None,
+        **jit_options: Any,
+    ) -> None:
         self.name = name
         self.compilations = 0
-        self._seen: list[dict[str, Any]] = []
+        self._describe = describe
+        self._seen: list[dict[str, str]] = []
 
         @functools.wraps(function)
         def traced(*args: Any, **kwargs: Any) -> Any:
@@ -91,17 +104,18 @@ class Program:
 
     def _count(self, args: tuple, kwargs: dict) -> None:
         self.compilations += 1
-        leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
-        self._seen.append({jax.tree_util.keystr(p): getattr(x, "shape", x) for p, x in leaves})
         logger.debug("compiling %s, time %d", self.name, self.compilations)
+        if self._describe is None:
+            return
+        self._seen.append(self._describe(*args, **kwargs))
         if self.compilations < _MANY:
             return
-        values = {path: {str(seen.get(path)) for seen in self._seen} for path in self._seen[-1]}
-        changing = {p: v for p, v in values.items() if len(v) > 1}
-        path, shapes = max(changing.items(), key=lambda item: len(item[1]), default=("its structure", set()))
+        values = {name: {seen.get(name, "absent") for seen in self._seen} for name in self._seen[-1]}
+        name, found = max(values.items(), key=lambda item: len(item[1]))
         logger.warning(
-            "%s has been compiled %d times: %s keeps changing (%s). Pad it to a few fixed lengths.",
-            self.name, self.compilations, path, ", ".join(sorted(shapes)[:_MANY]),
+            "%s has been compiled %d times: %s keeps changing (%s). Pad it to a few fixed lengths, "
+            "or pass it as a tensor.",
+            self.name, self.compilations, name, ", ".join(sorted(found)[:_MANY]),
         )  # fmt: skip
 
 
@@ -156,7 +170,9 @@ class CompiledFunction:
         self._function = function
         self._modules = list(dict.fromkeys(_modules(function)))
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
-        self.program = Program(self._traced, name, static_argnums=(3,), donate_argnums=(2,))
+        called = function.forward if isinstance(function, torch.nn.Module) else function
+        self._parameters = inspect.signature(called).parameters
+        self.program = Program(self._traced, name, self._described, static_argnums=(3,), donate_argnums=(2,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled program. Tensors are arguments, caches are donated, anything else is static.
@@ -173,47 +189,72 @@ class CompiledFunction:
     def _split(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """(weights of each module, tensors, donated tensors, static part)."""
         pytrees.register_used(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=_is_cache)
+        leaves, tree = jax.tree_util.tree_flatten_with_path(self._named(args, kwargs), is_leaf=_is_cache)
         tensors: list[Any] = []
         donated: list[Any] = []
-        static: list[Hashable] = []
-        for leaf in leaves:
+        static: list[tuple[str, str, Hashable]] = []
+        for path, leaf in leaves:
+            name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
             if _is_cache(leaf):
                 _claim(leaf)
-                arrays, kind = jax.tree_util.tree_flatten(leaf)
+                arrays, structure = jax.tree_util.tree_flatten(leaf)
                 donated.append([_as_array(x) for x in arrays])
-                static.append(("cache", kind))
+                static.append((name, "cache", structure))
             elif _is_dynamic(leaf):
                 tensors.append(_as_array(leaf))
-                static.append(("tensor",))
+                static.append((name, "tensor", None))
             else:
-                static.append(("static", _hashable(leaf)))
+                static.append((name, "static", _hashable(leaf, name)))
         weights = [arrays_of(module) for module in self._modules]
         return weights, tensors, donated, (tree, tuple(static))
+
+    def _named(self, args: tuple, kwargs: dict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Positional arguments by the name that the function gives them, in order, then those by name."""
+        names = [name for name, kind in self._parameters.items() if kind.kind in _POSITIONAL]
+        names += [f"argument {n}" for n in range(len(names), len(args))]
+        return dict(zip(names, args, strict=False)), kwargs
 
     def _traced(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
         """Traced. Put the arguments together again and call the function with the weights in place."""
         tree, kinds = static
         plain, caches = iter(compat.as_torch(tensors)), iter(compat.as_torch(donated))
         read = {
-            "cache": lambda kind: jax.tree_util.tree_unflatten(kind, next(caches)),
-            "tensor": lambda: next(plain),
+            "cache": lambda structure: jax.tree_util.tree_unflatten(structure, next(caches)),
+            "tensor": lambda _: next(plain),
             "static": lambda value: value,
         }
-        args, kwargs = jax.tree_util.tree_unflatten(tree, [read[kind](*rest) for kind, *rest in kinds])
+        values = [read[kind](content) for _, kind, content in kinds]
+        positional, named = jax.tree_util.tree_unflatten(tree, values)
+        # jax sorts the keys of a dict; the signature has their order.
+        order = {name: place for place, name in enumerate(self._parameters)}
+        args = [
+            positional[name]
+            for name in sorted(positional, key=lambda n: (order.get(n, len(order)), len(n), n))
+        ]
         with in_place(self._modules, weights):
-            out = self._function(*args, **kwargs)
+            out = self._function(*args, **named)
             pytrees.register_used(out)
             return compat.as_jax(out)
 
+    @staticmethod
+    def _described(weights: list, tensors: list, donated: list, static: tuple) -> dict[str, str]:
+        """What a program is compiled for: shapes of tensors, values of the rest, by argument."""
+        shapes, caches = iter(tensors), iter(donated)
+        told = {
+            "cache": lambda _: str([tuple(x.shape) for x in next(caches)]),
+            "tensor": lambda _: str((x := next(shapes)).dtype) + str(tuple(x.shape)),
+            "static": repr,
+        }
+        return {name: told[kind](content) for name, kind, content in static[1]}
 
-def _hashable(value: Any) -> Hashable:
+
+def _hashable(value: Any, name: str) -> Hashable:
     try:
         hash(value)
     except TypeError as error:
         raise PortError(
             "an argument of a compiled function is neither a tensor nor hashable",
-            where=f"{type(value).__name__}: {value!r:.60}",
+            where=f"{name}: {type(value).__name__} {value!r:.60}",
             fix="pass tensors, or Python values that can be dictionary keys",
         ) from error
     return value

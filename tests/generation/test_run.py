@@ -1,7 +1,10 @@
 """The host's side: stopping, streaming, compile counts, limits."""
 
+import gc
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +186,12 @@ def _environment(root: Path) -> dict[str, str]:
     import os
 
     return os.environ | {"PYTHONPATH": str(root)}
+
+
+def test_a_model_is_freed_with_its_programs(make_pair: Callable, prompts: tuple) -> None:
+    model = make_pair("llama")[1]
+    tpuport.generate(model, prompts[0][:1], max_new_tokens=2)
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None

@@ -4,6 +4,7 @@ Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 """
 
 import inspect
+import weakref
 from typing import Any, NamedTuple
 
 import jax
@@ -37,12 +38,18 @@ class Decoder:
 
     def __init__(self, model: Any, mesh: Mesh | None) -> None:
         pytrees.register()
-        self.model = model
+        # Weakly, because the model is what keeps its decoder alive.
+        self._model = weakref.ref(model)
         self.mesh = mesh
         self._parameters = inspect.signature(model.forward).parameters
         name = type(model).__name__
         self.prefill = Program(self._prefill, f"{name} prefill", static_argnames=("slots",))
         self.advance = Program(self._advance, f"{name} decode", donate_argnames=("state",))
+
+    @property
+    def model(self) -> Any:
+        """The ported model."""
+        return self._model()
 
     @property
     def arrays(self) -> dict[str, jax.Array]:
@@ -79,7 +86,7 @@ class Decoder:
             finished=jnp.arange(batch) >= real,
             cache=cache,
         )
-        return self._append(state, logits, keys, prompt_columns, chosen)
+        return self._readable(self._append(state, logits, keys, prompt_columns, chosen))
 
     def _advance(
         self,
@@ -103,7 +110,20 @@ class Decoder:
             logits, cache = self._forward(arrays, token, state.present, position, state.cache)
             return self._append(state._replace(cache=cache), logits, keys, prompt_columns, chosen)
 
-        return jax.lax.while_loop(unfinished, step, state)
+        split = state._replace(tokens=self._rows(state.tokens), finished=self._rows(state.finished))
+        return self._readable(jax.lax.while_loop(unfinished, step, split))
+
+    def _readable(self, state: State) -> State:
+        """Traced. What the host reads, whole on every device: a process sees only what its own devices hold."""
+        if self.mesh is None or self.mesh.size == 1:
+            return state
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        read = jax.lax.with_sharding_constraint((state.tokens, state.length, state.finished), everywhere)
+        tokens, length, finished = read
+        # The rest as `advance` takes it and gives it back, so that one compilation serves every chunk.
+        return state._replace(
+            tokens=tokens, length=length, finished=finished, present=self._rows(state.present)
+        )
 
     def _forward(
         self, arrays: dict, tokens: jax.Array, mask: jax.Array, positions: jax.Array, cache: Any

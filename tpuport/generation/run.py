@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from jax.experimental import multihost_utils
 from transformers import GenerationConfig
 
 from tpuport import checkpoint
@@ -47,7 +48,8 @@ def generate(
 
     The prompt runs in one compiled program, all tokens after it in another that stops when every row has ended. With
     a streamer, stop strings or stopping criteria the second runs in chunks, and what the host decides in between
-    counts from the very token it would have stopped at.
+    counts from the very token it would have stopped at. On a mesh over several processes each of them calls this with
+    the same arguments and gets the same tokens; criteria count as the first process finds them.
 
     Args:
         model: a ported transformers causal language model (`tpuport.load` or `tpuport.port`).
@@ -145,8 +147,8 @@ class _Run:
         put(torch.from_numpy(self._tokens()[:, :done].astype(np.int64)))
         try:
             while True:
-                tokens, finished = stopping.apply(
-                    stops, self._tokens(), finished, done, chosen.pad, chosen.eos
+                tokens, finished = self._agreed(
+                    *stopping.apply(stops, self._tokens(), finished, done, chosen.pad, chosen.eos)
                 )
                 for column in range(done, tokens.shape[1]):
                     put(torch.from_numpy(tokens[:, column].astype(np.int64)))
@@ -159,6 +161,18 @@ class _Run:
             # A consumer in another thread waits for this, also when the stream was interrupted.
             if streamer is not None:
                 streamer.end()
+
+    def _agreed(self, tokens: np.ndarray, finished: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the first of several processes found: clocks differ, and one that goes on alone would wait for ever."""
+        mesh = self._decoder.mesh
+        owners = {device.process_index for device in mesh.devices.flat} if mesh else {0}
+        if len(owners) == 1:
+            return tokens, finished
+        whole = np.zeros((len(tokens), self._prompts.length + self._chosen.max_new), tokens.dtype)
+        whole[:, : tokens.shape[1]] = tokens
+        columns = np.int32(tokens.shape[1])
+        whole, finished, columns = multihost_utils.broadcast_one_to_all((whole, finished, columns))
+        return whole[:, : int(columns)], finished
 
     def _write_back(self, tokens: np.ndarray, finished: np.ndarray) -> None:
         """Tell the device which rows the criteria ended; without EOS ids such a row goes on, as in transformers."""
