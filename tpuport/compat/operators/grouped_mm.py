@@ -34,15 +34,52 @@ def grouped_mm(
     _check(left, right, offs, bias, out_dtype)
     if offs is None:
         return jnp.matmul(left, right)
-    sizes = jnp.diff(offs.astype(jnp.int32), prepend=jnp.zeros(1, jnp.int32))
+    offs = offs.astype(jnp.int32)
     if right.ndim == 3:
-        return jax.lax.ragged_dot(left, right, sizes)
+        return _by_rows(left, right, offs)
     if left.ndim == 3:
-        return jax.lax.ragged_dot(right.T, jnp.swapaxes(left, 1, 2), sizes).T
+        return _by_rows(right.T, jnp.swapaxes(left, 1, 2), offs).T
     contraction = jax.lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((1,), (0,)), ((), ())), lhs_ragged_dimensions=[1], rhs_group_dimensions=[]
     )
-    return jax.lax.ragged_dot_general(left, right, sizes, contraction)
+    return jax.lax.ragged_dot_general(left, right, _sizes(offs), contraction)
+
+
+def _by_rows(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
+    """Traced. [M, K] x [G, K, N] -> [M, N], the rows cut into groups."""
+    if left.shape[0] <= right.shape[0]:
+        return _gathered(left, right, offs)
+    return jax.lax.platform_dependent(left, right, offs, cpu=_scanned, default=_ragged)
+
+
+def _gathered(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
+    """For no more rows than groups, as in decoding: reads the matrices that rows chose and no others."""
+    group = jnp.searchsorted(offs, jnp.arange(left.shape[0], dtype=offs.dtype), side="right", method="compare_all")
+    return jnp.einsum("mk,mkn->mn", left, right[jnp.minimum(group, right.shape[0] - 1)])
+
+
+def _ragged(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
+    return jax.lax.ragged_dot(left, right, _sizes(offs))
+
+
+def _scanned(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
+    """One product of all rows a group; XLA for the CPU turns a ragged product into more work than this."""
+    row = jnp.arange(left.shape[0], dtype=offs.dtype)[:, None]
+
+    def add_group(out: jax.Array, group: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        matrix, start, end = group
+        return jnp.where((start <= row) & (row < end), left @ matrix, out), None
+
+    out = jnp.zeros((left.shape[0], right.shape[2]), left.dtype)
+    return jax.lax.scan(add_group, out, (right, _starts(offs), offs))[0]
+
+
+def _starts(offs: jax.Array) -> jax.Array:
+    return jnp.concatenate([jnp.zeros(1, offs.dtype), offs[:-1]])
+
+
+def _sizes(offs: jax.Array) -> jax.Array:
+    return offs - _starts(offs)
 
 
 def _check(left: jax.Array, right: jax.Array, offs: Any, bias: Any, out_dtype: torch.dtype | None) -> None:

@@ -1,0 +1,53 @@
+"""The oracle: torch on the CPU computes it, torchax computes it eagerly and under jit, and they agree."""
+
+import jax
+import pytest
+import torch
+
+import tpuport
+from tpuport import compat
+
+_NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32, torch.uint64: torch.uint32}
+
+
+@pytest.fixture(autouse=True)
+def enabled():
+    tpuport.enable()
+    yield
+    tpuport.disable()
+
+
+def _outputs(result):
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def _ported(function, jit):
+    """The function over arrays, torchax inside."""
+
+    def call(*arrays):
+        with compat.environment():
+            return [compat.as_jax(out) for out in _outputs(function(*compat.as_torch(arrays)))]
+
+    return jax.jit(call) if jit else call
+
+
+def _compare(mine, reference, tolerance):
+    assert mine.dtype == _NARROWED.get(reference.dtype, reference.dtype)
+    assert mine.shape == reference.shape
+    torch.testing.assert_close(mine, reference.to(mine.dtype), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.fixture
+def agree():
+    """Run `function` on host tensors in torch, and on their copies through torchax; compare every output."""
+
+    def check(function, *tensors, tolerance=1e-5, eager=True, jit=True):
+        reference = _outputs(function(*(tensor.clone() for tensor in tensors)))
+        arrays = [compat.to_jax(tensor) for tensor in tensors]
+        for traced in [False] * eager + [True] * jit:
+            mine = _ported(function, traced)(*arrays)
+            assert len(mine) == len(reference)
+            for one, other in zip(mine, reference, strict=True):
+                _compare(compat.to_torch(one), other, tolerance)
+
+    return check

@@ -1,0 +1,246 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpuport import compat
+
+# torch itself warns about a list of lists; it still takes it for a tuple.
+pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing")
+
+X = torch.arange(120.0).reshape(2, 3, 4, 5)
+MASK = X > 30
+EVERY = slice(None)
+
+
+def t(*values):
+    return torch.tensor(values)
+
+
+KEYS = {
+    "integer": 0,
+    "negative": -1,
+    "slice": slice(0, 1),
+    "integer and slice": (0, slice(1, 3)),
+    "ellipsis": (..., 0),
+    "None": (None, 0, None),
+    "step": (EVERY, slice(None, None, 2)),
+    "list": [0, 1],
+    "lists": ([0, 1], [1, 2]),
+    "nested list": [[0, 1], [1, 2]],
+    "empty list": [],
+    "list of bools": [True, False],
+    "range": range(2),
+    "numpy": np.array([0, 1]),
+    "True": True,
+    "False": False,
+    "tensor": t(1, 0),
+    "two tensors": (t(0, 1), t(1, 2)),
+    "integer apart from tensor": (0, EVERY, t(1, 2)),
+    "tensors apart": (t(0, 1), EVERY, t(1, 2)),
+    "tensor apart from integer": (t(0, 1), EVERY, 0),
+    "tensor of two dimensions": (EVERY, torch.tensor([[0, 1], [2, 0]])),
+    "negative tensor": (EVERY, t(-1, -2)),
+    "ellipsis and tensor": (..., t(0, 1)),
+    "None and tensor": (None, t(0, 1)),
+    "tensors around None": (t(0, 1), None, t(0, 1)),
+    "slice and tensors": (slice(1), t(0, 1), t(0, 1)),
+    "scalar tensor": torch.tensor(1),
+    "scalar tensor and slice": (EVERY, torch.tensor(1), slice(1, 3)),
+    "scalar tensor apart from tensor": (torch.tensor(0), EVERY, t(1, 2)),
+}
+MASKS = {
+    "whole mask": MASK,
+    "leading mask": MASK[:, :, 0, 0],
+    "mask after slice": (EVERY, MASK[0, :, 0, 0] | True),
+    "mask after integer": (0, EVERY, MASK[1, 0, :, 0]),
+    "mask before integer": (MASK[:, :, 0, 0], 0),
+    "mask before slice": (MASK[:, :, 0, 0], slice(1, 2)),
+    "mask after ellipsis": (..., MASK[0, 0, 0] | True),
+    "mask after None": (None, MASK),
+    "scalar mask": torch.tensor(True),
+    "scalar mask, false": torch.tensor(False),
+}
+
+
+def mapped(key, function):
+    """The key with a function applied to its tensors."""
+    if isinstance(key, torch.Tensor):
+        return function(key)
+    return tuple(mapped(item, function) for item in key) if isinstance(key, tuple) else key
+
+
+def indexed(array, key, view):
+    """The tensor, or a view of a longer one that shows the same."""
+    tensor = compat.wrap(jnp.concatenate([array, array]))[len(array) :] if view else compat.wrap(array)
+    return tensor[key]
+
+
+@pytest.mark.parametrize("view", [False, True], ids=["tensor", "view"])
+@pytest.mark.parametrize("where", ["host", "ported"])
+@pytest.mark.parametrize("name", [*KEYS, *MASKS])
+def test_reading(name, where, view):
+    key = {**KEYS, **MASKS}[name]
+    reference = X[key]
+    if where == "ported":
+        key = mapped(key, lambda tensor: compat.wrap(compat.to_jax(tensor)))
+    with compat.environment():
+        mine = indexed(compat.to_jax(X), key, view)
+    torch.testing.assert_close(compat.to_torch(compat.as_jax(mine)), reference, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_reading_under_jit(name):
+    key = KEYS[name]
+    leaves = []
+    mapped(key, lambda tensor: leaves.append(compat.to_jax(tensor)))
+
+    @jax.jit
+    def read(array, leaves):
+        rest = iter(leaves)
+        with compat.environment():
+            return compat.as_jax(indexed(array, mapped(key, lambda _: compat.wrap(next(rest))), view=True))
+
+    torch.testing.assert_close(compat.to_torch(read(compat.to_jax(X), leaves)), X[key], rtol=0, atol=0)
+
+
+def values(shape):
+    """Whatever torch lets one write into this shape."""
+    yield 7.5
+    yield torch.randn(shape)
+    yield torch.randn(1)
+    yield torch.randn(shape[-1:])
+    yield torch.randn((1, *shape))
+    yield torch.tensor(3)
+
+
+@pytest.mark.parametrize("view", [False, True], ids=["tensor", "view"])
+@pytest.mark.parametrize("name", [*KEYS, *MASKS])
+def test_writing_under_jit(name, view):
+    key = {**KEYS, **MASKS}[name]
+    leaves = []
+    mapped(key, lambda tensor: leaves.append(compat.to_jax(tensor)))
+
+    @jax.jit
+    def write(array, value, leaves):
+        rest = iter(leaves)
+        with compat.environment():
+            tensor = compat.wrap(array)
+            target = tensor[len(X) :] if view else tensor
+            target[mapped(key, lambda _: compat.wrap(next(rest)))] = compat.as_torch(value)
+        return compat.as_jax(tensor)
+
+    written = 0
+    for value in values(X[key].shape):
+        reference = torch.cat([X, X]) if view else X.clone()
+        array = compat.to_jax(reference)
+        target = reference[len(X) :] if view else reference
+        try:
+            target[key] = value
+        except (RuntimeError, IndexError):
+            continue  # torch refuses this value for this key
+        mine = write(array, compat.to_jax(value) if isinstance(value, torch.Tensor) else value, leaves)
+        torch.testing.assert_close(compat.to_torch(mine), reference, rtol=0, atol=0)
+        written += 1
+    assert written >= 2
+
+
+def test_value_is_cast_to_the_tensor(agree):
+    def write(x, value):
+        x[0] = value
+        x[:, 1] = 1.7
+        x[x > 3] = value[0]
+        return x
+
+    agree(write, torch.arange(12, dtype=torch.int32).reshape(3, 4), torch.randn(4) * 5)
+    agree(write, torch.randn(3, 4).bfloat16(), torch.randn(4))
+
+
+def test_views_of_views_write_through(agree):
+    def write(x, index):
+        inner = x[1:][:, 2:]
+        inner[0] += 5
+        inner[:, index] = -1
+        inner[inner > 60] = 0
+        inner[0, 1].copy_(x[0, 0])
+        return x, inner
+
+    agree(write, X[0].clone(), t(1, 0))
+
+
+def test_copy_casts_and_broadcasts(agree):
+    def copy(x, y):
+        x[1:3].copy_(y)
+        x[:, 0].copy_(y[0])
+        whole = torch.zeros_like(x, dtype=torch.int32)
+        whole.copy_(y)
+        return x, whole
+
+    agree(copy, torch.zeros(4, 3).bfloat16(), torch.randn(3) * 9)
+
+
+def test_copy_crosses_between_host_and_device():
+    host = torch.zeros(2, 3)
+    with compat.environment():
+        ported = compat.wrap(jnp.ones((2, 3)))
+        assert host.copy_(ported) is host
+        ported.copy_(torch.full((3,), 4.0))
+    assert host.tolist() == [[1.0] * 3] * 2
+    assert compat.as_jax(ported).tolist() == [[4.0] * 3] * 2
+
+
+def test_state_of_a_recurrent_layer_is_updated_in_place(agree):
+    def update(states, new):
+        states[1].copy_(new)
+        rolled = states[0].roll(-1, -1)
+        rolled[:, -1] = new[:, 0]
+        states[0] = rolled
+        return states
+
+    agree(update, torch.randn(2, 3, 4), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("key", [5, -3, (0, 3), (0, 0, 0, 0, 0)])
+def test_out_of_range_is_an_error_as_in_torch(key):
+    with pytest.raises(IndexError):
+        X[key]
+    with compat.environment():
+        ported = compat.wrap(compat.to_jax(X))
+        with pytest.raises(IndexError):
+            ported[key]
+        with pytest.raises(IndexError):
+            ported[key] = 0
+
+
+def test_backward_slice_is_an_error_as_in_torch():
+    with compat.environment(), pytest.raises(ValueError, match="step"):
+        compat.wrap(compat.to_jax(X))[::-1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_mixture_reads_and_writes_like_torch(data):
+    entry = st.one_of(
+        st.integers(-2, 1),
+        st.builds(slice, st.integers(-3, 3) | st.none(), st.integers(-3, 3) | st.none(), st.sampled_from([None, 1, 2])),
+        st.none(),
+        st.lists(st.integers(-2, 1), min_size=2, max_size=2).map(torch.tensor),
+        st.integers(0, 1).map(torch.tensor),
+    )
+    key = tuple(data.draw(st.lists(entry, max_size=5)))
+    x = torch.arange(36.0).reshape(2, 3, 2, 3)
+    if sum(item is not None for item in key) > x.ndim:
+        return
+    reference = x[key]
+    with compat.environment():
+        ported = compat.wrap(compat.to_jax(x))
+        read = compat.to_torch(compat.as_jax(ported[key]))
+        ported[key] = compat.wrap(compat.to_jax(-reference - 1))
+    torch.testing.assert_close(read, reference, rtol=0, atol=0)
+    x[key] = -reference - 1
+    # Where one element is written twice, which write wins is not defined.
+    if len(reference.unique()) == reference.numel():
+        torch.testing.assert_close(compat.to_torch(compat.as_jax(ported)), x, rtol=0, atol=0)
