@@ -183,7 +183,7 @@ def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
     children = list(children)
     left = iter(children)
     attributes, items = structure
-    base = next((b for b in (OrderedDict, dict) if issubclass(cls, b)), object)
+    base: Any = next((b for b in (OrderedDict, dict) if issubclass(cls, b)), object)
     made = base.__new__(cls)
     state = {name: _give(skeleton, left) for name, skeleton in attributes}
     for name, value in state.items():

@@ -65,13 +65,14 @@ def _sizes(asked: dict[str, int], devices: list[Any]) -> tuple[int, ...]:
 def _suggestion(asked: dict[str, int], count: int) -> str:
     """What to write instead: one size changed, where that is enough, or fewer devices."""
     options = []
-    for axis in reversed(AXES):
-        others = math.prod(size for other, size in asked.items() if other != axis and size != -1)
-        if -1 not in (asked | {axis: 1}).values() and count % others == 0:
-            options.append(f"{axis}={count // others}")
-    known = math.prod(abs(size) for size in asked.values())
-    if known < count:
-        options.append(f"devices=jax.devices()[:{known}]")
+    if -1 not in asked.values():
+        for axis in reversed(AXES):
+            others = math.prod(size for other, size in asked.items() if other != axis)
+            if count % others == 0:
+                options.append(f"{axis}={count // others}")
+        known = math.prod(asked.values())
+        if known < count:
+            options.append(f"devices=jax.devices()[:{known}]")
     return " or ".join(options) or f"choose sizes whose product is {count}"
 
 
@@ -139,7 +140,7 @@ def initialize_distributed(
             where="initialize_distributed",
             fix="call it first: before create_mesh, jax.devices() and the first array",
         )
-    if jax.config.jax_cpu_collectives_implementation in (None, "none"):
+    if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     _join(coordinator_address, num_processes, process_id, options)
 

@@ -188,5 +188,5 @@ def _watch(base: type) -> None:
         if _of_library(cls):
             _register_class(cls)
 
-    base.__init_subclass__ = classmethod(__init_subclass__)
+    base.__init_subclass__ = classmethod(__init_subclass__)  # pyright: ignore[reportAttributeAccessIssue]
     _watched[base] = original
