@@ -144,16 +144,23 @@ def _slots(cls: type) -> frozenset[str]:
     return frozenset(names - {"__dict__", "__weakref__"})
 
 
+@functools.cache
+def _fields(cls: type) -> tuple[str, ...]:
+    """The fields of a dataclass in their order."""
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
+
+
 def _attributes(value: Any) -> dict[str, Any]:
     """Every attribute: a dataclass's fields in their order, then the others by name.
 
     By name because equals differ in the order of assignment: a layer allocated early and one allocated late.
     """
-    state = dict(getattr(value, "__dict__", {}))
-    state |= {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
-    first = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
-    names = [n for n in first if n in state]
-    return {n: state[n] for n in names + sorted(state.keys() - set(names))}
+    cls = type(value)
+    state = getattr(value, "__dict__", {})
+    if slots := _slots(cls):
+        state = state | {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    first = [name for name in _fields(cls) if name in state]
+    return {name: state[name] for name in first + sorted(state.keys() - first)}
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:

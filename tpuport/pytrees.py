@@ -101,9 +101,14 @@ def retract() -> None:
 
 def register_used(*values: Any) -> None:
     """Register the classes of these values and of what they hold, the user's own subclasses among them."""
-    bases = tuple(_bases())
-    for value in _parts(values, bases):
+    for value in _parts(values):
         _register_class(type(value))
+
+
+@functools.cache
+def _derived(cls: type) -> bool:
+    """Whether a class is one of the bases or derived from one; once it exists, so do its bases."""
+    return issubclass(cls, tuple(_bases()))
 
 
 def _bases() -> Iterator[type]:
@@ -113,16 +118,16 @@ def _bases() -> Iterator[type]:
         yield from (held[name] for name in names if name in held)
 
 
-def _parts(values: Iterable[Any], bases: tuple[type, ...]) -> Iterator[Any]:
-    """Every instance of the bases among the values, in their containers and in each other's fields."""
+def _parts(values: Iterable[Any]) -> Iterator[Any]:
+    """Every cache, layer and output among the values, in their containers and in each other's fields."""
     for value in values:
-        if isinstance(value, bases):
+        if _derived(type(value)):
             yield value
-            yield from _parts(vars(value).values(), bases)
+            yield from _parts(vars(value).values())
         if isinstance(value, dict):
-            yield from _parts(dict.values(value), bases)
+            yield from _parts(dict.values(value))
         elif isinstance(value, list | tuple):
-            yield from _parts(value, bases)
+            yield from _parts(value)
 
 
 def _imported(module: ModuleType) -> None:
