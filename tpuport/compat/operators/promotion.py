@@ -69,14 +69,14 @@ def computed(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Ope
     return function(*(jnp.asarray(operand, working) for operand in operands)).astype(dtype)
 
 
-def add(x: Operand, y: Operand, alpha: float = 1) -> jax.Array:
+def add(x: Operand, y: Operand, alpha: int | float = 1) -> jax.Array:
     """Traced. `x + alpha * y`; on two bools the logical or."""
     if alpha == 1:
         return computed(jnp.add, result_dtype(x, y), x, y)
     return computed(lambda a, b, c: a + b * c, result_dtype(x, y), x, y, alpha)
 
 
-def sub(x: Operand, y: Operand, alpha: float = 1) -> jax.Array:
+def sub(x: Operand, y: Operand, alpha: int | float = 1) -> jax.Array:
     """Traced. `x - alpha * y`."""
     if alpha == 1:
         return computed(jnp.subtract, result_dtype(x, y), x, y)

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+import torch
+
+import tpuport
+from tpuport import compat
+
+DATA = {
+    "float after integer": [1, 2.5],
+    "integer after float": [1.5, 2],
+    "integers": [1, 2, 3],
+    "bools": [True, False],
+    "bool then integer": [True, 2],
+    "nested": [[1, 2], [3, 4.5]],
+    "number": 3,
+    "empty": [],
+    "numpy": np.arange(3, dtype=np.int16),
+    "numpy scalars": [np.int64(1), np.int64(2)],
+}
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.int32])
+@pytest.mark.parametrize("name", DATA)
+def test_dtype_is_that_of_all_the_values(agree, name, dtype):
+    data = DATA[name]
+    agree(lambda x: torch.tensor(data, dtype=dtype, device=x.device), torch.zeros(1))
+    agree(lambda x: x.new_tensor(data, dtype=dtype), torch.zeros(1))
+    agree(lambda x: torch.as_tensor(data, dtype=dtype, device=x.device), torch.zeros(1))
+
+
+def test_complex_numbers(agree):
+    agree(lambda x: torch.tensor([1, 2j], device=x.device), torch.zeros(1))
+
+
+def test_scalar_tensors_stand_for_numbers(agree):
+    agree(lambda x: torch.tensor([[x[0], 2.5], [x[1], 3]], device=x.device), torch.tensor([1.5, 2.0]))
+
+
+def test_new_tensor_takes_the_dtype_of_its_model(agree):
+    agree(lambda x: x.new_tensor([1, 2]), torch.zeros(1).bfloat16())
+
+
+def test_as_tensor_returns_what_already_is_one():
+    with compat.environment():
+        ported = torch.ones(3, device="jax")
+        assert torch.as_tensor(ported) is ported
+        assert torch.as_tensor(ported, dtype=torch.int32).dtype == torch.int32
+
+
+def test_numbers_beyond_32_bits_are_refused():
+    with compat.environment(), pytest.raises(tpuport.PortError, match="do not fit into int32"):
+        torch.tensor([2**40], device="jax")
+
+
+def test_tensors_of_the_host_stay_on_the_host():
+    with compat.environment():
+        assert not compat.is_ported(torch.tensor([1, 2.5]))
+        assert not compat.is_ported(torch.zeros(2).new_tensor([1.0]))

@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+A, B = torch.randn(4, 6), torch.randn(6)
+INTEGERS = torch.arange(24).reshape(4, 6) - 5
+MASK = A > 0
+SCALAR = torch.tensor(2.5)
+
+SAME_DTYPE = {
+    "bfloat16 by a float32 scalar tensor": lambda a, b, i, m, s: a.bfloat16() * s,
+    "bfloat16 by a tensor": lambda a, b, i, m, s: a.bfloat16() * b,
+    "half with bfloat16": lambda a, b, i, m, s: a.half() + b.bfloat16(),
+    "integers by a scalar tensor": lambda a, b, i, m, s: i * s,
+    "integers by an integer scalar tensor": lambda a, b, i, m, s: i.to(torch.int16) + i[0, 0],
+    "integers by a number": lambda a, b, i, m, s: i * 2.5,
+    "integers divided": lambda a, b, i, m, s: i / 2,
+    "integers plus an integer": lambda a, b, i, m, s: i.to(torch.int8) + 3,
+    "complex number": lambda a, b, i, m, s: a * 2j,
+    "bool plus bool": lambda a, b, i, m, s: m + m,
+    "bool times number": lambda a, b, i, m, s: m * 2,
+    "bool times float": lambda a, b, i, m, s: m * a,
+    "add with a factor": lambda a, b, i, m, s: torch.add(a, b, alpha=0.3),
+    "subtract with a factor": lambda a, b, i, m, s: torch.sub(i, i, alpha=2),
+    "number minus": lambda a, b, i, m, s: 1 - m.long(),
+    "integer power": lambda a, b, i, m, s: i**2,
+    "square": lambda a, b, i, m, s: a.bfloat16() ** 2,
+    "root of integers": lambda a, b, i, m, s: i.abs() ** 0.5,
+    "number to a power": lambda a, b, i, m, s: 2.0 ** i.clamp(max=5),
+    "power of tensors": lambda a, b, i, m, s: a.abs() ** b,
+    "maximum": lambda a, b, i, m, s: torch.maximum(a.bfloat16(), s),
+    "minimum": lambda a, b, i, m, s: torch.minimum(i, s.long()),
+    "where scalar tensor": lambda a, b, i, m, s: torch.where(m, a.bfloat16(), s),
+    "where number": lambda a, b, i, m, s: torch.where(m, a.bfloat16(), -1e9),
+    "where numbers": lambda a, b, i, m, s: torch.where(m, 1, 0),
+    "where tensors": lambda a, b, i, m, s: torch.where(m, i, b),
+    "in place": lambda a, b, i, m, s: a.bfloat16().add_(b),
+    "in place in a view": lambda a, b, i, m, s: (lambda x: (x[1:3].mul_(s), x))(a.bfloat16()),
+}
+
+
+@pytest.mark.parametrize("name", SAME_DTYPE)
+def test_dtype_and_values(agree, name):
+    agree(SAME_DTYPE[name], A, B, INTEGERS, MASK, SCALAR, tolerance=1e-5 if "float16" not in name else 1e-2)
+
+
+@pytest.mark.parametrize("number", [0.0883883, 3.1415926, 1e-3])
+def test_half_precision_is_scaled_before_it_is_rounded(agree, number):
+    exact = (A.bfloat16().float() * number).bfloat16()
+    assert torch.equal(exact, A.bfloat16() * number)
+    agree(lambda a: a * number, A.bfloat16(), tolerance=0)
+    agree(lambda a: a / number, A.bfloat16(), tolerance=0)
+    agree(lambda a, s: a * s, A.bfloat16(), torch.tensor(number), tolerance=0)

@@ -1,0 +1,37 @@
+import pytest
+import torch
+
+FLOATS = torch.randn(4, 6)
+INTEGERS = torch.arange(24).reshape(4, 6) - 5
+
+CASES = {
+    "sum": lambda x, i: x.sum(),
+    "sum of a dimension": lambda x, i: x.sum(-1, keepdim=True),
+    "sum of no dimensions": lambda x, i: x.sum(dim=()),
+    "sum of two dimensions": lambda x, i: x.sum((0, 1)),
+    "sum in another dtype": lambda x, i: x.bfloat16().sum(-1, dtype=torch.float32),
+    "sum of bools": lambda x, i: (x > 0).sum(-1),
+    "sum of small integers": lambda x, i: (i.to(torch.int8) * 20).sum(),
+    "sum of a scalar": lambda x, i: x[0, 0].sum(0),
+    "mean": lambda x, i: x.mean(),
+    "mean of a dimension": lambda x, i: x.mean(0, keepdim=True),
+    "mean in another dtype": lambda x, i: x.bfloat16().mean(-1, dtype=torch.float32),
+    "mean of integers": lambda x, i: i.mean(-1, dtype=torch.float32),
+    "running sum": lambda x, i: x.cumsum(-1),
+    "running sum of bools": lambda x, i: (x > 0).cumsum(0),
+    "running sum of small integers": lambda x, i: (i.to(torch.int8) * 20).cumsum(0),
+    "running sum in another dtype": lambda x, i: (x > 0).cumsum(-1, dtype=torch.int32),
+    "running maximum": lambda x, i: x.cummax(-1),
+    "running maximum with ties": lambda x, i: (i % 3).cummax(1),
+    "running minimum": lambda x, i: x.cummin(0),
+    "running minimum of a scalar": lambda x, i: x[0, 0].cummin(0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees(agree, name):
+    agree(CASES[name], FLOATS, INTEGERS)
+
+
+def test_running_maximum_keeps_nan(agree):
+    agree(lambda x: x.cummax(0), torch.tensor([1.0, torch.nan, 3.0, torch.nan]))

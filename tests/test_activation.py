@@ -1,0 +1,104 @@
+import logging
+import subprocess
+import sys
+import warnings
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+import tpuport
+from tpuport import activation, compat
+
+
+@pytest.fixture(autouse=True)
+def apart():
+    tpuport.disable()
+    yield
+    tpuport.disable()
+
+
+def state():
+    """Everything of the process that enabling touches."""
+    env = compat.environment()
+    compat.runtime.retract()
+    from torchax import tensor
+
+    return (
+        dict(env._ops), dict(tensor.Tensor.__dict__), dict(tensor.View.__dict__), list(warnings.filters),
+        torch.backends.mha.get_fastpath_enabled(), torch._ops.OpOverloadPacket.__getattr__,
+        torch.utils._python_dispatch._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(),
+    )  # fmt: skip
+
+
+def test_disable_restores_what_enable_changed():
+    before = state()
+    tpuport.enable()
+    env = compat.environment()
+    assert dict(env._ops) != before[0]
+    tpuport.disable()
+    assert state() == before
+
+
+def test_both_are_idempotent():
+    before = state()
+    tpuport.enable()
+    during = dict(compat.environment()._ops)
+    tpuport.enable()
+    assert dict(compat.environment()._ops) == during
+    tpuport.disable()
+    assert not activation.enabled()
+    tpuport.disable()
+    assert state() == before
+
+
+def test_enabled_again_after_disabled():
+    for _ in range(2):
+        tpuport.enable()
+        with compat.environment():
+            assert torch.tensor([1, 2.5], device="jax").dtype == torch.float32
+        tpuport.disable()
+
+
+def test_changes_are_logged(caplog):
+    with caplog.at_level(logging.DEBUG, logger="tpuport"):
+        tpuport.enable()
+        tpuport.disable()
+    assert {record.name for record in caplog.records} == {"tpuport"}
+    for text in ("_grouped_mm", "Tensor.__setitem__", "Explicitly requested dtype int64", "enabled", "disabled"):
+        assert text in caplog.text
+
+
+def test_tensors_on_the_cpu_behave_as_before():
+    tpuport.enable()
+    tensor = torch.tensor([1, 2**40])
+    assert type(tensor) is torch.Tensor
+    assert tensor.dtype == torch.int64
+    assert type(tensor * 2) is torch.Tensor
+    assert not tensor.requires_grad
+    weight = torch.ones(3, requires_grad=True)
+    (weight * 2).sum().backward()
+    assert weight.grad is not None
+    assert type(torch.ones(2)[torch.tensor([0])]) is torch.Tensor
+
+
+def test_the_environment_is_one_and_completes_itself():
+    env = compat.environment()
+    assert compat.environment() is env
+    with env:
+        assert torch.tensor([1, 2.5], device="jax").dtype == torch.float32
+        product = torch._grouped_mm(torch.ones(2, 2, 2, device="jax"), torch.ones(2, 2, 2, device="jax"))
+    assert jnp.all(compat.as_jax(product) == 2)
+
+
+def test_importing_auto_enables():
+    code = (
+        "import tpuport.auto, torch\n"
+        "from tpuport import activation, compat\n"
+        "assert activation.enabled() and tpuport.PortError\n"
+        "print(type(torch.ones(2)).__name__)\n"
+        "tpuport.disable()\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "Tensor"
+    assert done.stderr == ""
