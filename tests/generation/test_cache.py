@@ -1,5 +1,7 @@
 """Cache sizes by formula and in fact; the ring."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,3 +79,23 @@ def test_two_caches_of_one_shape_are_one_program() -> None:
     tpuport.enable()
     first, second = (decoding_cache(LlamaConfig(num_hidden_layers=2), 64) for _ in range(2))
     assert jax.tree_util.tree_structure(first) == jax.tree_util.tree_structure(second)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_loop_copies_no_cache(llama: tuple, prompts: tuple, rows: int) -> None:
+    """The cache is written in place and read where it is; a copy would cost its size in every step."""
+    model = llama[1]
+    decoder = decoder_of(model)
+    options = resolve(model, None, {"max_new_tokens": 8}, 20)
+    ids, mask = (x.numpy()[:rows] for x in prompts)
+    ready = prepare(ids.astype(np.int32), mask.astype(bool), options, seed=0, multiple=1)
+    chosen, columns = sampling.settings(options), np.int32(32)
+    state = decoder.prefill(
+        decoder.arrays, ready.tokens, ready.mask, ready.keys, columns, np.int32(rows), chosen, slots=64
+    )
+    program = decoder.advance.lower(
+        decoder.arrays, state, ready.keys, columns, np.int32(40), chosen
+    ).compile()
+    text = program.as_text()
+    assert ("f32[2,64,8]" if rows == 1 else "f32[3,2,64,8]") in text, "the cache has another form here"
+    assert not re.findall(r"= f32\[(?:6|2|1,2|3,2),64,8\]\S* copy\(", text)

@@ -18,7 +18,7 @@ from tpuport.errors import PortError
 
 
 class FixedLayer(CacheLayerMixin):
-    """Keys and values [B, K, T, D] of one layer; position p is in slot p.
+    """Keys and values of one layer, [B, K, T, D], or [K, T, D] for a batch of one; position p is in slot p.
 
     The first update (the prompt) must fill an empty cache and attends to the prompt alone, not to the empty slots;
     later updates write at `length` and attend to every slot, the mask hiding those not yet written.
@@ -42,24 +42,39 @@ class FixedLayer(CacheLayerMixin):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Traced. Write [B, K, Q, D] and return what to attend to."""
-        key, value = compat.as_jax((key_states, value_states))
-        new = key.shape[2]
+        new = key_states.shape[2]
         if not self.is_initialized:
-            self.keys, self.values = (compat.wrap(self._place(self._first(x))) for x in (key, value))
+            self.keys, self.values = self._allocated(key_states), self._allocated(value_states)
             self.length = compat.wrap(jnp.asarray(new, jnp.int32))
             self.is_initialized = True
             return key_states, value_states
         length = compat.as_jax(self.length)
-        keys, values = compat.as_jax((self.keys, self.values))
         slot = self._slot(length, new)
-        self.keys = compat.wrap(
-            jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), slot, axis=2)
-        )
-        self.values = compat.wrap(
-            jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), slot, axis=2)
-        )
+        self.keys, keys = self._written(self.keys, key_states, slot)
+        self.values, values = self._written(self.values, value_states, slot)
         self.length = compat.wrap(length + new)
-        return self.keys, self.values
+        return keys, values
+
+    def _allocated(self, states: torch.Tensor) -> torch.Tensor:
+        """Traced. The array that the layer keeps, with the prompt's states in it."""
+        return compat.wrap(self._packed(self._place(self._first(compat.as_jax(states)))))
+
+    def _written(
+        self, kept: torch.Tensor | None, states: torch.Tensor, slot: jax.Array
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Traced. The kept array with [B, K, Q, D] written at `slot`, and all of it as [B, K, T, D]."""
+        old, new = compat.as_jax((kept, states))
+        packed = self._packed(new).astype(old.dtype)
+        result = jax.lax.dynamic_update_slice_in_dim(old, packed, slot, axis=old.ndim - 2)
+        return compat.wrap(result), compat.wrap(result.reshape(*new.shape[:2], self.slots, -1))
+
+    def _packed(self, states: jax.Array) -> jax.Array:
+        """Traced. [B, K, Q, D] as the layer keeps it: without the batch dimension where that is 1.
+
+        XLA drops such a dimension from the product. Were it there, XLA would not read the array that it has just
+        written in place, but a second one of the product's shape: a copy of the whole cache in every step.
+        """
+        return states[0] if states.shape[0] == 1 else states
 
     def _first(self, states: jax.Array) -> jax.Array:
         """The prompt's states [B, K, Q, D] in their slots [B, K, T, D]."""
