@@ -4,7 +4,20 @@ Public names resolve on first use, so that importing tpuport imports neither tor
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
+    from tpuport.activation import disable as disable
+    from tpuport.activation import enable as enable
+    from tpuport.checkpoint import load as load
+    from tpuport.checkpoint import port as port
+    from tpuport.compilation import compile as compile
+    from tpuport.errors import PortError as PortError
+    from tpuport.generation import generate as generate
+    from tpuport.generation import kv_cache_bytes as kv_cache_bytes
+    from tpuport.mesh import create_mesh as create_mesh
+    from tpuport.mesh import initialize_distributed as initialize_distributed
+    from tpuport.sharding import ShardingRules as ShardingRules
 
 __version__ = "0.1.0"
 

@@ -18,7 +18,7 @@ from rich.markup import escape
 import tpuport
 
 DEFAULT_CHECKPOINT = Path(__file__).parent / "checkpoint"
-DEFAULT_PROMPTS = ["On Wednesday the Blue Heron", '"What is a batch?" asked', "Tom counted the lamps."]
+DEFAULT_PROMPTS = ["To port a model", "The harbour", "On Wednesday the Blue Heron"]
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -63,8 +63,10 @@ def speak(model: Any, inputs: Any, options: dict[str, Any]) -> Any:
         f"prefill: {int(inputs['attention_mask'].sum()) / prompt:.0f} tokens/s ({prompt * 1000:.0f} ms)"
     )
     if made > 1 and whole > prompt:
-        rate = rows * (made - 1) / (whole - prompt)
-        console.print(f"decode: {rate:.0f} tokens/s ({rows} x {made} tokens, the whole loop on the device)")
+        # Rows that have ended are filled up with padding, which is nothing said.
+        said = int((tokens[:, length + 1 :] != options["pad_token_id"]).sum())
+        rate = said / (whole - prompt)
+        console.print(f"decode: {rate:.0f} tokens/s ({said} in {rows} rows, the whole loop on the device)")
     return tokens
 
 
@@ -108,7 +110,7 @@ def run(
     checkpoint: Annotated[Path, typer.Option(help="A local Hugging Face causal LM.")] = DEFAULT_CHECKPOINT,
     tp: Annotated[int, typer.Option(help="Devices that share the weights; -1: all left.")] = 1,
     dp: Annotated[int, typer.Option(help="Devices that share the batch; -1: all left.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a row.")] = 120,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a row.")] = 280,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     do_sample: Annotated[bool, typer.Option("--do-sample", help="Draw instead of taking the best.")] = False,
     temperature: Annotated[float, typer.Option(help="With --do-sample.")] = 1.0,

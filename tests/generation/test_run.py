@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from transformers import PreTrainedTokenizerFast, StoppingCriteria
+from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 import tpuport
@@ -195,3 +195,10 @@ def test_a_model_is_freed_with_its_programs(make_pair: Callable, prompts: tuple)
     del model
     gc.collect()
     assert seen() is None
+
+
+def test_a_model_without_such_a_cache_is_named() -> None:
+    config = MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4)
+    model = tpuport.port(MambaForCausalLM(config))
+    with pytest.raises(PortError, match="MambaForCausalLM"):
+        tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)

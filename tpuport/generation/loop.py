@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees
 from tpuport.compilation import Program, arrays_of, in_place
+from tpuport.errors import PortError
 from tpuport.generation.cache import decoding_cache
 from tpuport.generation.sampling import Settings, choose, process_logits
 
@@ -42,6 +43,12 @@ class Decoder:
         self._model = weakref.ref(model)
         self.mesh = mesh
         self._parameters = inspect.signature(model.forward).parameters
+        if "past_key_values" not in self._parameters:
+            raise PortError(
+                "generate() needs a model that takes its cache as past_key_values",
+                where=type(model).__name__,
+                fix="decode with your own loop over tpuport.compile(model)",
+            )
         name = type(model).__name__
         self.prefill = Program(self._prefill, f"{name} prefill", static_argnames=("slots",))
         self.advance = Program(self._advance, f"{name} decode", donate_argnames=("state",))

@@ -156,9 +156,10 @@ def transformers_experts(
         return compat.as_jax(module._apply_gate(tensor) if module.has_gate else module.act_fn(tensor))
 
     first = "gate_up_proj" if module.has_gate else "up_proj"
-    names = (first, f"{first}_bias" if module.has_bias else None, "down_proj")
-    names = (*names, "down_proj_bias" if module.has_bias else None)
-    weights = Weights(*(compat.as_jax(getattr(module, name)) if name else None for name in names))
+    kernels = compat.as_jax((getattr(module, first), module.down_proj))
+    biases = (getattr(module, f"{first}_bias"), module.down_proj_bias) if module.has_bias else (None, None)
+    (up, down), (up_bias, down_bias) = kernels, compat.as_jax(biases)
+    weights = Weights(up, up_bias, down, down_bias)
     hidden, chosen, weight = compat.as_jax((hidden_states, top_k_index, top_k_weights))
     out = experts_on_mesh(hidden, chosen, weight, weights, activation, module.is_transposed, _mesh.get())
     return compat.wrap(out)

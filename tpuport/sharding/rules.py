@@ -241,6 +241,6 @@ def _rules_of(given: Mapping[str, Any] | Iterable[Rule]) -> Iterator[Rule]:
                     where=f"sharding rule {pattern!r}",
                     fix="write PartitionSpec('tp', None), or PartitionSpec() to replicate",
                 )
-            yield Rule(pattern, spec)
+            yield Rule(str(pattern), spec)
     else:
         yield from given
