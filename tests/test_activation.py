@@ -65,7 +65,13 @@ def test_changes_are_logged(caplog):
         tpuport.enable()
         tpuport.disable()
     assert {record.name for record in caplog.records} == {"tpuport"}
-    for text in ("_grouped_mm", "Tensor.__setitem__", "Explicitly requested dtype int64", "enabled", "disabled"):
+    for text in (
+        "_grouped_mm",
+        "Tensor.__setitem__",
+        "Explicitly requested dtype int64",
+        "enabled",
+        "disabled",
+    ):
         assert text in caplog.text
 
 
@@ -99,6 +105,8 @@ def test_importing_auto_enables():
         "print(type(torch.ones(2)).__name__)\n"
         "tpuport.disable()\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "Tensor"
     assert done.stderr == ""

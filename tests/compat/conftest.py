@@ -10,8 +10,13 @@ from tpuport import compat
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32, torch.uint64: torch.uint32}
 
 
+# For the tensors that test modules make when they are imported.
+torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def enabled():
+    torch.manual_seed(0)
     tpuport.enable()
     yield
     tpuport.disable()

@@ -40,7 +40,9 @@ def test_round_trip(dtype, shape):
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(width=32), max_size=8), st.sampled_from([torch.bfloat16, torch.float16, torch.float32]))
+@given(
+    st.lists(st.floats(width=32), max_size=8), st.sampled_from([torch.bfloat16, torch.float16, torch.float32])
+)
 def test_every_float_keeps_its_bits(values, dtype):
     tensor = torch.tensor(values, dtype=torch.float32).to(dtype)
     torch.testing.assert_close(compat.to_torch(compat.to_jax(tensor)), tensor, rtol=0, atol=0, equal_nan=True)
@@ -58,7 +60,12 @@ def test_copies_share_no_memory():
 
 def test_any_layout():
     tensor = torch.arange(24).reshape(2, 3, 4).float()
-    for laid_out in (tensor.transpose(0, 2), tensor[:, ::2], tensor.expand(5, 2, 3, 4), tensor.requires_grad_()):
+    for laid_out in (
+        tensor.transpose(0, 2),
+        tensor[:, ::2],
+        tensor.expand(5, 2, 3, 4),
+        tensor.requires_grad_(),
+    ):
         assert np.array_equal(compat.to_jax(laid_out), laid_out.detach().numpy())
 
 

@@ -41,7 +41,7 @@ SLOW = {
         "moe_intermediate_size": 24, "n_shared_experts": 1, "num_key_value_heads": 4,
     },
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24},
-    "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 32},
+    "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 64},
     "gemma2": {"sliding_window": 4},
     "glm4_moe": {
         "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1,
@@ -88,20 +88,22 @@ def ported_logits(model, inputs):
     arrays = {
         name: compat.to_jax(tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    tensors = {name: compat.to_jax(value) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    tensors = {
+        name: compat.to_jax(value) for name, value in inputs.items() if isinstance(value, torch.Tensor)
+    }
 
     @jax.jit
     def forward(arrays, tensors):
         with compat.environment(), torch.no_grad():
             keywords = {**inputs, **compat.as_torch(tensors)}
-            return compat.as_jax(torch.func.functional_call(model, compat.as_torch(arrays), (), keywords).logits)
+            return compat.as_jax(
+                torch.func.functional_call(model, compat.as_torch(arrays), (), keywords).logits
+            )
 
     return compat.to_torch(forward(arrays, tensors))
 
 
-@pytest.mark.parametrize(
-    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-)
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_logits_are_those_of_torch(name):
     model, inputs = build(name, {**FAST, **SLOW}[name])
     with torch.no_grad():

@@ -36,7 +36,9 @@ def test_applied_exactly_where_it_is_needed():
 
 
 def test_torchax_cannot_be_imported_without_it_where_it_is_needed():
-    done = subprocess.run([sys.executable, "-c", "import torchax"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "import torchax"], capture_output=True, text=True, check=False
+    )
     assert ("has no overload name" in done.stderr) is (REMOVED and OLD)
 
 

@@ -45,7 +45,9 @@ def test_what_cannot_work_names_the_versions_to_install(monkeypatch, changes, in
     assert install in (raised.value.fix or "")
 
 
-@pytest.mark.parametrize("changes", [{"torchax": "0.0.14.dev20261101"}, {"jax": "0.11.0", "jaxlib": "0.11.0"}])
+@pytest.mark.parametrize(
+    "changes", [{"torchax": "0.0.14.dev20261101"}, {"jax": "0.11.0", "jaxlib": "0.11.0"}]
+)
 def test_untested_versions_are_logged_and_given_their_chance(monkeypatch, caplog, changes):
     installed(monkeypatch, **changes)
     versions.check()

@@ -32,7 +32,9 @@ def truncate_floats():
 
 def read_only():
     # torch says it once in a process; the text is what it says.
-    warnings.warn(filters.HARMLESS[1].text.replace("*", "/torch/csrc/utils/tensor_numpy.cpp:213"), stacklevel=1)
+    warnings.warn(
+        filters.HARMLESS[1].text.replace("*", "/torch/csrc/utils/tensor_numpy.cpp:213"), stacklevel=1
+    )
 
 
 @pytest.fixture(autouse=True)

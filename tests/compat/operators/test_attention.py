@@ -1,6 +1,6 @@
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 import tpuport
 from tpuport import compat
@@ -16,39 +16,54 @@ SEEN = torch.randint(0, 2, (2, 1, 5, 7)).bool() | (torch.arange(7) == 2)
 def test_without_a_mask(agree, options, dtype):
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     tensors = (tensor.to(dtype) for tensor in (QUERY, KEY, VALUE))
-    agree(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), *tensors, tolerance=tolerance)
+    agree(
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, **options),
+        *tensors,
+        tolerance=tolerance,
+    )
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (1, 7), (2, 1, 5, 7), (1, 4, 5, 7), (2, 4, 5, 7)])
 def test_with_a_mask(agree, shape):
     seen = SEEN.expand(2, 4, 5, 7)[tuple(slice(n) for n in (1,) * (4 - len(shape)) + shape)].reshape(shape)
-    agree(F.scaled_dot_product_attention, QUERY, KEY, VALUE, seen)
-    agree(F.scaled_dot_product_attention, QUERY, KEY, VALUE, torch.randn(shape))
-    agree(F.scaled_dot_product_attention, QUERY, KEY, VALUE, torch.zeros(shape).masked_fill(~seen, -torch.inf))
+    agree(functional.scaled_dot_product_attention, QUERY, KEY, VALUE, seen)
+    agree(functional.scaled_dot_product_attention, QUERY, KEY, VALUE, torch.randn(shape))
+    agree(
+        functional.scaled_dot_product_attention,
+        QUERY,
+        KEY,
+        VALUE,
+        torch.zeros(shape).masked_fill(~seen, -torch.inf),
+    )
 
 
 def test_a_query_that_sees_nothing_gets_zeros(agree):
     seen = SEEN.clone()
     seen[1, :, 3] = False
-    agree(F.scaled_dot_product_attention, QUERY, KEY, VALUE, seen)
+    agree(functional.scaled_dot_product_attention, QUERY, KEY, VALUE, seen)
 
 
 def test_grouped_heads(agree):
     agree(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), QUERY, KEY[:, :2], VALUE[:, :2]
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        QUERY,
+        KEY[:, :2],
+        VALUE[:, :2],
     )
 
 
 def test_fewer_dimensions(agree):
-    agree(F.scaled_dot_product_attention, QUERY[0, 0], KEY[0, 0], VALUE[0, 0])
-    agree(F.scaled_dot_product_attention, QUERY[0], KEY[0], VALUE[0], SEEN[0])
+    agree(functional.scaled_dot_product_attention, QUERY[0, 0], KEY[0, 0], VALUE[0, 0])
+    agree(functional.scaled_dot_product_attention, QUERY[0], KEY[0], VALUE[0], SEEN[0])
 
 
 def test_dropout_keeps_the_mean():
     ones = torch.ones(1, 1, 64, 64)
     with compat.environment():
         ported = compat.wrap(compat.to_jax(ones))
-        dropped = compat.to_torch(compat.as_jax(F.scaled_dot_product_attention(ported, ported, ported, dropout_p=0.5)))
+        dropped = compat.to_torch(
+            compat.as_jax(functional.scaled_dot_product_attention(ported, ported, ported, dropout_p=0.5))
+        )
     assert 0.9 < dropped.mean() < 1.1
     assert dropped.std() > 0.01
 
@@ -57,6 +72,6 @@ def test_mask_and_causal_is_refused():
     with compat.environment():
         q, k, v, seen = (compat.wrap(compat.to_jax(tensor)) for tensor in (QUERY, KEY, VALUE, SEEN))
         with pytest.raises(tpuport.PortError, match="not both"):
-            F.scaled_dot_product_attention(q, k, v, seen, is_causal=True)
+            functional.scaled_dot_product_attention(q, k, v, seen, is_causal=True)
         with pytest.raises(tpuport.PortError, match="cannot share"):
-            F.scaled_dot_product_attention(q, k[:, :3], v[:, :3], enable_gqa=True)
+            functional.scaled_dot_product_attention(q, k[:, :3], v[:, :3], enable_gqa=True)

@@ -35,7 +35,12 @@ def test_few_rows_read_only_the_matrices_they_use(agree):
 
 def test_transposed_weights(agree):
     left, right = torch.randn(10, 16), torch.randn(3, 24, 16)
-    agree(lambda a, b, offs: torch._grouped_mm(a, b.transpose(-2, -1), offs=offs), left, right, offsets(2, 7, 10))
+    agree(
+        lambda a, b, offs: torch._grouped_mm(a, b.transpose(-2, -1), offs=offs),
+        left,
+        right,
+        offsets(2, 7, 10),
+    )
 
 
 def test_columns_in_groups(agree):

@@ -225,7 +225,12 @@ def test_backward_slice_is_an_error_as_in_torch():
 def test_any_mixture_reads_and_writes_like_torch(data):
     entry = st.one_of(
         st.integers(-2, 1),
-        st.builds(slice, st.integers(-3, 3) | st.none(), st.integers(-3, 3) | st.none(), st.sampled_from([None, 1, 2])),
+        st.builds(
+            slice,
+            st.integers(-3, 3) | st.none(),
+            st.integers(-3, 3) | st.none(),
+            st.sampled_from([None, 1, 2]),
+        ),
         st.none(),
         st.lists(st.integers(-2, 1), min_size=2, max_size=2).map(torch.tensor),
         st.integers(0, 1).map(torch.tensor),

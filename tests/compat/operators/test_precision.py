@@ -1,20 +1,20 @@
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 FUNCTIONS = {
     "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "softmax": lambda x: F.softmax(x, dim=-1),
-    "softmax of another dimension": lambda x: F.softmax(x, dim=0),
-    "softmax in float32": lambda x: F.softmax(x, dim=-1, dtype=torch.float32),
-    "log softmax": lambda x: F.log_softmax(x, dim=-1),
-    "log softmax in float32": lambda x: F.log_softmax(x, dim=-1, dtype=torch.float32),
-    "layer norm": lambda x: F.layer_norm(x, (64,)),
-    "layer norm with weights": lambda x: F.layer_norm(x, (64,), x[0], x[1], 1e-3),
-    "layer norm of two dimensions": lambda x: F.layer_norm(x.reshape(4, 8, 16), (8, 16)),
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu by tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "softmax": lambda x: functional.softmax(x, dim=-1),
+    "softmax of another dimension": lambda x: functional.softmax(x, dim=0),
+    "softmax in float32": lambda x: functional.softmax(x, dim=-1, dtype=torch.float32),
+    "log softmax": lambda x: functional.log_softmax(x, dim=-1),
+    "log softmax in float32": lambda x: functional.log_softmax(x, dim=-1, dtype=torch.float32),
+    "layer norm": lambda x: functional.layer_norm(x, (64,)),
+    "layer norm with weights": lambda x: functional.layer_norm(x, (64,), x[0], x[1], 1e-3),
+    "layer norm of two dimensions": lambda x: functional.layer_norm(x.reshape(4, 8, 16), (8, 16)),
 }
 
 

@@ -63,7 +63,8 @@ def _repeated(heads: jax.Array, count: int) -> jax.Array:
     """[..., K, S, D] -> [..., count, S, D], each head G times in a row."""
     if count % heads.shape[-3]:
         raise PortError(
-            f"{count} query heads cannot share {heads.shape[-3]} key/value heads", where=f"attention over {heads.shape}"
+            f"{count} query heads cannot share {heads.shape[-3]} key/value heads",
+            where=f"attention over {heads.shape}",
         )
     return jnp.repeat(heads, count // heads.shape[-3], axis=-3)
 
@@ -88,7 +89,9 @@ def _dropped(weights: jax.Array, share: float) -> jax.Array:
 _REASON = "torchax adds the mask in place into a smaller tensor, which only its lenient copy_ forgives"
 
 LOWERINGS = (
-    Lowering(torch.nn.functional.scaled_dot_product_attention, on_arrays(scaled_dot_product_attention), _REASON),
+    Lowering(
+        torch.nn.functional.scaled_dot_product_attention, on_arrays(scaled_dot_product_attention), _REASON
+    ),
     Lowering(torch.ops.aten.scaled_dot_product_attention, on_arrays(scaled_dot_product_attention), _REASON),
 )
 METHODS = ()

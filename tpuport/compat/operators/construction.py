@@ -38,7 +38,9 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -
     return tensor(data, dtype=dtype, device=device)
 
 
-def new_tensor(like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> torch.Tensor:
+def new_tensor(
+    like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **placement: Any
+) -> torch.Tensor:
     """`like.new_tensor(data)`: of `like`'s dtype unless another is given."""
     return tensor(data, dtype=like.dtype if dtype is None else dtype, **placement)
 

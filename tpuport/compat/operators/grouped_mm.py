@@ -54,7 +54,9 @@ def _by_rows(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
 
 def _gathered(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
     """For no more rows than groups, as in decoding: reads the matrices that rows chose and no others."""
-    group = jnp.searchsorted(offs, jnp.arange(left.shape[0], dtype=offs.dtype), side="right", method="compare_all")
+    group = jnp.searchsorted(
+        offs, jnp.arange(left.shape[0], dtype=offs.dtype), side="right", method="compare_all"
+    )
     return jnp.einsum("mk,mkn->mn", left, right[jnp.minimum(group, right.shape[0] - 1)])
 
 

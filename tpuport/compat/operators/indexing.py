@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat.convert import is_ported, to_jax, to_torch
 from tpuport.compat.operators.registry import Lowering, Method
 
 _FULL = slice(None)
@@ -21,6 +22,8 @@ _FULL = slice(None)
 _UNPACKED_BELOW = 32
 
 Key = tuple[Any, ...]
+# torchax's Tensor or View: importing them here would import torchax before its versions are checked.
+Ported = Any
 
 
 def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
@@ -147,7 +150,7 @@ def _as_item(item: Any) -> Any:
     if isinstance(item, (list, tuple, range)):
         item = np.asarray(item, dtype=None if len(item) else np.int32)
     elif isinstance(item, torch.Tensor):
-        item = item.jax() if hasattr(item, "jax") else item.numpy()
+        item = _value(item) if is_ported(item) else item.numpy()
     if not isinstance(item, (np.ndarray, jax.Array)):
         return operator.index(item)
     if item.dtype == np.uint8:
@@ -188,7 +191,7 @@ def _static_slice(item: slice) -> slice:
     return slice(start, stop, step)
 
 
-def getitem(tensor: torch.Tensor, key: Any) -> torch.Tensor:
+def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     """`tensor[key]` for a torchax tensor or view: a view where torch gives one, else a new tensor."""
     from torchax.tensor import Tensor
     from torchax.view import NarrowInfo, View
@@ -200,20 +203,18 @@ def getitem(tensor: torch.Tensor, key: Any) -> torch.Tensor:
     return View(tensor, NarrowInfo(basic), tensor._env)
 
 
-def set_tensor_item(tensor: torch.Tensor, key: Any, value: Any) -> None:
+def set_tensor_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
     tensor._elem = written(tensor._elem, key, _value(value))
 
 
-def set_view_item(view: torch.Tensor, key: Any, value: Any) -> None:
+def set_view_item(view: Ported, key: Any, value: Any) -> None:
     """`view[key] = value` for a torchax view: written through to the tensor that it shows."""
     view.update(written(view.jax(), key, _value(value)))
 
 
-def copy_(destination: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def copy_(destination: Ported, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`destination.copy_(source)`: cast and broadcast, written through where the destination is a view."""
-    from tpuport.compat.convert import is_ported, to_torch
-
     array = jnp.broadcast_to(_value(source), destination.shape)
     if not is_ported(destination):
         return destination.copy_(to_torch(array))
@@ -226,8 +227,6 @@ def copy_(destination: torch.Tensor, source: torch.Tensor, non_blocking: bool = 
 
 
 def _value(value: Any) -> Any:
-    from tpuport.compat.convert import to_jax
-
     return to_jax(value) if isinstance(value, torch.Tensor) else value
 
 

@@ -1,8 +1,9 @@
 """Arithmetic with torch's type promotion: a scalar, Python's or a tensor without dimensions, never widens a tensor.
 
 jax takes a tensor without dimensions for a full operand, so a float32 scale would turn bfloat16 activations, and
-everything after them, into float32. And torch applies a scalar to half-precision tensors in float32 (on a GPU always, on a CPU
-for most operators), where rounding the scalar first would shift every element the same way.
+everything after them, into float32. And torch applies a scalar to half-precision tensors in float32 (on a GPU
+always, on a CPU for most operators), where rounding the scalar first would shift every element the
+same way.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,8 @@ import torch
 
 from tpuport.compat.operators.registry import Lowering, on_arrays
 
-Operand = jax.Array | np.ndarray | bool | int | float | complex
+Sized = jax.Array | np.ndarray | np.number | np.bool_
+Operand = Sized | bool | int | float | complex
 
 _HALF = ("bfloat16", "float16")
 
@@ -24,7 +26,7 @@ def result_dtype(*operands: Operand) -> np.dtype:
     """The dtype that torch computes in: that of the operands with dimensions, unless another is of a higher kind."""
     dimensioned, scalar, number = None, None, None
     for operand in operands:
-        if not hasattr(operand, "dtype"):
+        if not isinstance(operand, Sized):
             number = _promoted(number, _number_dtype(operand))
         elif operand.ndim:
             dimensioned = _promoted(dimensioned, operand.dtype)
@@ -64,7 +66,7 @@ def _number_dtype(number: Any) -> np.dtype:
 
 def computed(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand) -> jax.Array:
     """Traced. A function of operands taken to one dtype; half precision with a scalar goes through float32."""
-    has_scalar = any(not hasattr(operand, "ndim") or operand.ndim == 0 for operand in operands)
+    has_scalar = any(not isinstance(operand, Sized) or operand.ndim == 0 for operand in operands)
     working = np.dtype(np.float32) if has_scalar and dtype.name in _HALF else dtype
     return function(*(jnp.asarray(operand, working) for operand in operands)).astype(dtype)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.registry import Lowering, on_arrays
 
 Dims = int | Sequence[int] | None
@@ -22,8 +23,6 @@ def _axes(dim: Dims) -> tuple[int, ...] | None:
 
 def _accumulator(x: jax.Array, dtype: torch.dtype | None) -> np.dtype:
     """The dtype that torch adds up in: the one asked for, 64-bit integers for bools and integers, else x's own."""
-    from tpuport.compat.convert import jax_dtype
-
     if dtype is not None:
         return jax_dtype(dtype)
     if jnp.issubdtype(x.dtype, jnp.inexact):
@@ -31,13 +30,17 @@ def _accumulator(x: jax.Array, dtype: torch.dtype | None) -> np.dtype:
     return jax_dtype(torch.int64)
 
 
-def sum_(x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> jax.Array:
+def sum_(
+    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> jax.Array:
     """Traced. Sum over dimensions, cast before it adds."""
     axes = _axes(dim) if x.ndim else None
     return jnp.sum(x.astype(_accumulator(x, dtype)), axis=axes, keepdims=keepdim)
 
 
-def mean(x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> jax.Array:
+def mean(
+    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> jax.Array:
     """Traced. Mean over dimensions, cast before it adds."""
     axes = _axes(dim) if x.ndim else None
     return jnp.mean(x.astype(_accumulator(x, dtype)), axis=axes, keepdims=keepdim)

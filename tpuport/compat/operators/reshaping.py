@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.registry import Lowering, Method, on_arrays
 from tpuport.errors import PortError
 
 
 def view_dtype(x: jax.Array, dtype: torch.dtype) -> jax.Array:
     """Traced. The same bits read as another dtype; the last dimension grows or shrinks with the width."""
-    from tpuport.compat.convert import jax_dtype
-
     target = jax_dtype(dtype)
     if dtype.itemsize != target.itemsize:
         raise PortError(f"the bits of a tensor cannot be read as {dtype}", fix="run jax with jax_enable_x64")
@@ -33,10 +32,9 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
     if dim is None:
         return jnp.take_along_axis(x.ravel(), indices.ravel(), axis=0)
     axis = dim % x.ndim
-    others = np.broadcast_shapes(*(shape[:axis] + (1,) + shape[axis + 1 :] for shape in (x.shape, indices.shape)))
-    x, indices = (
-        jnp.broadcast_to(array, others[:axis] + (array.shape[axis],) + others[axis + 1 :]) for array in (x, indices)
-    )
+    before = np.broadcast_shapes(x.shape[:axis], indices.shape[:axis])
+    after = np.broadcast_shapes(x.shape[axis + 1 :], indices.shape[axis + 1 :])
+    x, indices = (jnp.broadcast_to(array, (*before, array.shape[axis], *after)) for array in (x, indices))
     return jnp.take_along_axis(x, indices, axis=axis)
 
 
@@ -71,7 +69,9 @@ def transpose_(tensor: torch.Tensor, dim0: int, dim1: int) -> torch.Tensor:
 
 def _reshaped_in_place(tensor: Any, function: Any) -> Any:
     if not hasattr(tensor, "_elem"):
-        raise PortError("a view into another tensor cannot change its own shape in place", fix="clone it first")
+        raise PortError(
+            "a view into another tensor cannot change its own shape in place", fix="clone it first"
+        )
     tensor._elem = function(tensor._elem)
     return tensor
 
@@ -80,11 +80,18 @@ _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
     Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
-    Lowering(torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
+    Lowering(
+        torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"
+    ),
     Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape", is_view_op=True),
     Lowering(_aten.transpose_.default, transpose_, "copies into the old shape", is_view_op=True),
 )
 METHODS = (
     Method("Tensor", "type_as", type_as, "changes the tensor itself"),
-    Method("Tensor", "flatten", flatten, "miscounts a last dimension given as a positive number, and 0 dimensions"),
+    Method(
+        "Tensor",
+        "flatten",
+        flatten,
+        "miscounts a last dimension given as a positive number, and 0 dimensions",
+    ),
 )
