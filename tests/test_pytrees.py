@@ -110,9 +110,14 @@ def on_device(tree):
     return jax.tree.map(lambda x: compat.to_jax(x) if isinstance(x, torch.Tensor) else x, tree)
 
 
+ARRAYS = torch.Tensor | jax.Array | np.ndarray
+
+
 def assert_same(a, b, path=""):
     """Same classes, attributes, items and their order, all the way down; arrays by value."""
-    if isinstance(a, torch.Tensor | jax.Array | np.ndarray):
+    if isinstance(a, ARRAYS) or isinstance(b, ARRAYS):
+        assert isinstance(a, ARRAYS), path
+        assert isinstance(b, ARRAYS), path
         a, b = (compat.to_torch(x) if isinstance(x, jax.Array) else torch.as_tensor(x) for x in (a, b))
         assert a.shape == b.shape, path
         assert torch.equal(a.double(), b.double()), path
@@ -182,6 +187,11 @@ def test_the_order_of_allocation_makes_no_difference():
     for layer in late.layers:
         layer.lazy_initialization(torch.zeros(1, 2, 1, 8), torch.zeros(1, 2, 1, 8))
     assert jax.tree.structure(early) == jax.tree.structure(late)
+    for layer in late.layers:
+        layer.__dict__ = dict(reversed(vars(layer).items()))
+    assert jax.tree.structure(early) == jax.tree.structure(late)
+    shapes = jax.tree.map(lambda a, b: a.shape == b.shape, early, late)
+    assert all(jax.tree.leaves(shapes))
 
 
 def test_another_length_is_another_structure():
@@ -192,6 +202,11 @@ def test_another_length_is_another_structure():
     before = jax.tree.structure(layer)
     layer.cumulative_length_int += 1
     assert jax.tree.structure(layer) != before
+    ones = [transformers.DynamicCache() for _ in range(3)]
+    for cache, one in zip(ones, (1, True, 1.0), strict=True):
+        cache.note = [one]
+    assert len({jax.tree.structure(cache) for cache in ones}) == 3
+    assert [type(round_trip(cache).note[0]) for cache in ones] == [int, bool, float]
 
 
 def test_a_cache_changes_inside_a_program():

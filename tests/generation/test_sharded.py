@@ -86,14 +86,14 @@ def test_the_tokens_of_one_device(
     _, ported = make_pair(family, mesh=mesh_of(sizes))
     tokens = tpuport.generate(ported, *prompts, max_new_tokens=NEW)
     assert torch.equal(tokens, wanted)
-    state = states[-1]
-    for layer in state.cache.layers:
-        for array in (layer.keys, layer.values):
-            assert local(array)[:2] == held
-            assert local(array)[2:] == array.shape[2:]
-    # What several processes read must be whole on every device.
-    assert state.tokens.is_fully_replicated
-    assert state.finished.is_fully_replicated
+    assert len(states) == 2, "the prompt and the rest"
+    for state in states:
+        for layer in state.cache.layers:
+            for array in (layer.keys, layer.values):
+                assert local(array) == (*held, *array.shape[2:])
+        # What several processes read must be whole on every device.
+        assert state.tokens.is_fully_replicated
+        assert state.finished.is_fully_replicated
 
 
 class Never(StoppingCriteria):
