@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,14 @@ def test_checked_before_anything_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("pip install torch==2.13.0 torchax==0.0.13")
+
+
+def test_the_pins_are_the_versions_that_are_recommended():
+    root = Path(__file__).parents[2]
+
+    def pinned(name):
+        lines = (root / name).read_text().splitlines()
+        return dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+
+    assert {name: pinned("constraints.txt")[name] for name in versions.RECOMMENDED} == versions.RECOMMENDED
+    assert pinned("constraints-nightly.txt")["torchax"] == versions.NIGHTLY
