@@ -49,8 +49,10 @@ def disable() -> None:
     with _lock:
         if not _enabled:
             return
+        from tpuport import pytrees
         from tpuport.compat import runtime
 
+        pytrees.retract()
         warnings.uninstall()
         runtime.retract()
         _enabled = False

@@ -47,8 +47,9 @@ def _weights(model: torch.nn.Module) -> None:
     """Weights large enough that greedy decoding has clear winners, and every parameter (sinks, biases) takes part."""
     generator = torch.Generator().manual_seed(7)
     for name, parameter in model.named_parameters():
-        scale = 0.2 if parameter.ndim > 1 else 0.1
-        offset = 1.0 if "norm" in name and parameter.ndim == 1 and "bias" not in name else 0.0
+        # GPT-2's table is its head too: were it as large as the layers, each token would call for itself.
+        scale = 0.02 if "wte" in name else 0.2 if parameter.ndim > 1 else 0.1
+        offset = 1.0 if parameter.ndim == 1 and name.endswith("weight") else 0.0  # norms
         parameter.data = offset + scale * torch.randn(parameter.shape, generator=generator)
 
 

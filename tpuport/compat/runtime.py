@@ -5,6 +5,7 @@ import logging
 import threading
 from typing import Any
 
+import jax
 import torch
 
 from tpuport.compat import operators, shim, versions, warnings
@@ -63,7 +64,9 @@ def _build() -> Any:
         try:
             import torchax
 
-            built = torchax.default_env()
+            # The first use may be inside a trace; the environment's random key must not be of that trace.
+            with jax.ensure_compile_time_eval():
+                built = torchax.default_env()
         except (AttributeError, ImportError) as error:
             raise PortError(
                 f"torchax cannot be imported: {error}",

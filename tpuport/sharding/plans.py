@@ -199,7 +199,8 @@ class _Derivation:
         attention = self._attention_above(path)
         if attention is None:
             return None
-        width = shape[-2] if entry.cut is Cut.COLUMNS and len(shape) > 1 else shape[-1]
+        sizes = list(shape)
+        width = sizes[-1] if entry.cut is Cut.ROWS else sizes[-2:][0]
         total = _number(attention, "num_heads", "num_attention_heads") or _number(
             getattr(attention, "config", self.config), "num_attention_heads"
         )
