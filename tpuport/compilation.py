@@ -16,7 +16,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from tpuport import attention, compat, pytrees
 from tpuport.checkpoint import mesh_of
 from tpuport.errors import PortError
-from tpuport.patches import transformers_experts
+from tpuport.patches import transformers_experts, transformers_rotary
 
 logger = logging.getLogger("tpuport")
 
@@ -49,6 +49,7 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
             where=", ".join(strangers[:5]),
             fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
         )
+    transformers_rotary.prepare(model)
     return {name: compat.as_jax(tensor) for name, tensor in named.items()}
 
 

@@ -17,6 +17,7 @@ from tpuport.generation.loop import Decoder, State
 from tpuport.generation.options import Options, resolve
 from tpuport.generation.prompts import Prompts, bucket, checked, prepare
 from tpuport.generation.sampling import Settings, settings
+from tpuport.patches import transformers_rotary
 
 # Tokens in a compiled chunk when the host has to look in between.
 CHUNK = 16
@@ -108,6 +109,14 @@ def _slots(model: Any, prompts: Prompts, chosen: Options) -> int:
                 where=name,
                 fix="shorten the prompt, or ask for fewer new tokens",
             )
+    switch = transformers_rotary.switch_length(model)
+    if switch is not None and prompts.length <= switch < total - 1:
+        raise PortError(
+            f"this model has one rotary table up to {switch} positions and another one beyond, and a prompt of "
+            f"{prompts.length} tokens and {chosen.max_new} new ones cross from one to the other",
+            where="original_max_position_embeddings",
+            fix=f"ask for at most {switch + 1 - prompts.length} new tokens, then go on from what you have",
+        )
     new = chosen.max_new if chosen.max_cache_len is None else chosen.max_cache_len - prompts.length
     return bucket(prompts.tokens.shape[1] + new)
 
