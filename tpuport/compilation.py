@@ -5,6 +5,7 @@ import functools
 import inspect
 import logging
 import os
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ logger = logging.getLogger("tpuport")
 
 # Fewer compilations than this are the normal life of a program: a prompt, a step, a second length.
 _MANY = 4
+_tracing = threading.RLock()
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -41,7 +43,8 @@ def use_persistent_cache() -> None:
 
 def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
     """Every parameter and buffer of a ported model by name, an array that several names share under the first only."""
-    named = dict(model.named_parameters()) | dict(model.named_buffers())
+    with _tracing:  # while another thread traces the model, it holds traced values
+        named = dict(model.named_parameters()) | dict(model.named_buffers())
     strangers = [name for name, tensor in named.items() if not compat.is_ported(tensor)]
     if strangers:
         raise PortError(
@@ -55,8 +58,11 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
 
 @contextlib.contextmanager
 def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]) -> Iterator[None]:
-    """Traced. Let the modules hold these arrays instead of their own, and use tpuport's attention and experts."""
-    with contextlib.ExitStack() as stack:
+    """Traced. Let the modules hold these arrays instead of their own, and use tpuport's attention and experts.
+
+    One thread at a time, because the modules are changed while they are traced; compiled programs run side by side.
+    """
+    with _tracing, contextlib.ExitStack() as stack:
         stack.enter_context(compat.environment())
         for module, arrays in zip(modules, weights, strict=True):
             stack.enter_context(attention.use(module))

@@ -1,5 +1,6 @@
 """The host's side: stopping, streaming, compile counts, limits."""
 
+import concurrent.futures
 import gc
 import subprocess
 import sys
@@ -202,3 +203,14 @@ def test_a_model_without_such_a_cache_is_named() -> None:
     model = tpuport.port(MambaForCausalLM(config))
     with pytest.raises(PortError, match="MambaForCausalLM"):
         tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)
+
+
+def test_two_threads_at_once(make_pair: Callable, prompts: tuple) -> None:
+    """Neither sees the other's traced weights, though both trace the one module at the same time."""
+    reference, ported = make_pair("llama")
+    lengths = [5, 45]
+    with concurrent.futures.ThreadPoolExecutor(len(lengths)) as pool:
+        calls = [pool.submit(tpuport.generate, ported, prompts[0][:1], max_new_tokens=n) for n in lengths]
+        results = [call.result(timeout=120) for call in calls]
+    for new, result in zip(lengths, results, strict=True):
+        assert torch.equal(result, reference.generate(prompts[0][:1], max_new_tokens=new))
