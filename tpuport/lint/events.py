@@ -1,0 +1,286 @@
+"""What the interpreter sees in code that is traced, and what the scanner sees in all code: the rules' input.
+
+An event carries the syntax node and the abstract values of its parts. Rules never walk trees themselves.
+"""
+
+import ast
+import dataclasses
+from typing import Any
+
+from tpuport.lint.values import Value
+
+
+@dataclasses.dataclass(slots=True)
+class Event:
+    """Base: `node` is where a finding would be."""
+
+    node: ast.AST
+
+
+@dataclasses.dataclass(slots=True)
+class Call(Event):
+    """A call in traced code.
+
+    Attributes:
+        name: dotted name of a library function ("torch.nonzero", "torch.nn.functional.one_hot", "numpy.array",
+            "builtins.int", "math.sqrt", "einops.rearrange"), or the bare method name for a method of a tensor or
+            other value ("item"). Of `F.relu(x)` and `x.relu()` the first has the dotted name. "" if it is a
+            function or method of the linted code, or not known.
+        receiver: what the method belongs to, else None.
+        args, keywords: values of the arguments; `*args` are spread where known, `**kwargs` are dropped.
+        result: what the call gives.
+    """
+
+    name: str
+    receiver: Value | None
+    args: list[Value]
+    keywords: dict[str, Value]
+    result: Value
+
+    @property
+    def call(self) -> ast.Call:
+        """The syntax node, typed."""
+        assert isinstance(self.node, ast.Call)
+        return self.node
+
+
+@dataclasses.dataclass(slots=True)
+class Truth(Event):
+    """A value whose truth decides what Python does next.
+
+    Attributes:
+        value: what is asked for its truth.
+        where: "if", "while", "assert", "and", "or", "not", "conditional expression", "comprehension".
+    """
+
+    value: Value
+    where: str
+
+
+@dataclasses.dataclass(slots=True)
+class Iterate(Event):
+    """`for x in value`, unpacking, `list(value)`, `*value`, a comprehension's source.
+
+    Attributes:
+        value: what is iterated.
+        where: "for", "comprehension", "unpacking", "star".
+    """
+
+    value: Value
+    where: str
+
+
+@dataclasses.dataclass(slots=True)
+class Subscript(Event):
+    """`base[index]`.
+
+    Attributes:
+        base: what is indexed.
+        indices: the index, or the elements of the index tuple; a slice is an `ast.Slice`, seen by `SliceBound` too.
+        nodes: the index's syntax, one for each of `indices`.
+        store: it is assigned to, or deleted.
+        operator: the operator of `base[index] += value`, else None.
+        assigned: what is assigned, where `store`.
+    """
+
+    base: Value
+    indices: list[Value]
+    nodes: list[ast.expr]
+    store: bool = False
+    operator: ast.operator | None = None
+    assigned: Value | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class SliceBound(Event):
+    """The lower, upper or step of a slice of `base`; `node` is the bound."""
+
+    base: Value
+    value: Value
+
+
+@dataclasses.dataclass(slots=True)
+class Membership(Event):
+    """`item in container`; `not in` too."""
+
+    item: Value
+    container: Value
+
+
+@dataclasses.dataclass(slots=True)
+class Formatted(Event):
+    """A value made into text: an f-string's part, `%`, an argument of `print`; not inside `raise`."""
+
+    value: Value
+
+
+@dataclasses.dataclass(slots=True)
+class Reference(Event):
+    """A library name is used as a value: `torch.float64`, `torch.inf`, `torch.cuda`; the longest dotted form."""
+
+    name: str
+
+
+@dataclasses.dataclass(slots=True)
+class Compare(Event):
+    """A comparison (after its parts): `left op right` with one operator."""
+
+    left: Value
+    operator: ast.cmpop
+    right: Value
+
+
+@dataclasses.dataclass(slots=True)
+class Arithmetic(Event):
+    """A binary or unary operation (`right` None), or an augmented assignment (`inplace`)."""
+
+    left: Value
+    operator: ast.operator | ast.unaryop
+    right: Value | None
+    result: Value
+    inplace: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class AttributeStore(Event):
+    """`base.name = value` (or `+=`, or `del`).
+
+    Attributes:
+        base: what gets the attribute.
+        on_self: it is the `self` of the method.
+        name: the attribute.
+        value: what is stored.
+        in_container: `self.name[key] = value` or `self.name.append(value)` rather than the attribute itself.
+    """
+
+    base: Value
+    on_self: bool
+    name: str
+    value: Value
+    in_container: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class AttributeLoad(Event):
+    """`base.name` is read; `value` is what it is."""
+
+    base: Value
+    on_self: bool
+    name: str
+    value: Value
+
+
+@dataclasses.dataclass(slots=True)
+class FunctionEntry(Event):
+    """A function of the linted code is traced (once for each function and root).
+
+    Attributes:
+        info: `modules.FunctionInfo` (`node`, `qualname`, `decorators`: dotted names).
+        entry: it is an entry point (`forward` of a module, or explicitly compiled).
+        parameters: value by parameter name.
+    """
+
+    info: Any
+    entry: bool
+    parameters: dict[str, Value]
+
+
+@dataclasses.dataclass(slots=True)
+class Returned(Event):
+    """`return value` of a traced function; `entry` as in `FunctionEntry`."""
+
+    value: Value
+    entry: bool
+
+
+# --- events of the scanner, which sees every line of a file, traced or not, and knows no values ---
+
+
+@dataclasses.dataclass(slots=True)
+class Import(Event):
+    """`import name` or `from module import name` anywhere in a file; `name` is the full dotted name.
+
+    Attributes:
+        guarded: inside `try` with an except that catches ImportError, or under an `if` (availability checks,
+            `TYPE_CHECKING`): the program can do without it.
+        at_import: it runs when the file is imported (not inside a function).
+    """
+
+    name: str
+    guarded: bool
+    at_import: bool
+
+
+@dataclasses.dataclass(slots=True)
+class Use(Event):
+    """A dotted library name, used or called, anywhere in a file, resolved through the file's imports.
+
+    Attributes:
+        name: "torch.cuda.synchronize", "torch.compile", "torch.distributed.init_process_group"; for a method of
+            something not known ".cuda", ".pin_memory" (with the leading dot).
+        call: the call node if it is called, else None.
+        at_import: it runs when the file is imported (module and class bodies, decorators, default values).
+        in_init: it stands in the `__init__` of an `nn.Module` subclass, or what that calls in the same class.
+        traced: it stands in a function that is traced.
+        guarded: under an `if` or a `try`.
+        decorator: it is (the function of) a decorator.
+    """
+
+    name: str
+    call: ast.Call | None
+    at_import: bool
+    in_init: bool
+    traced: bool
+    guarded: bool
+    decorator: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Text(Event):
+    """A string constant that is an argument or a compared or assigned value: "cuda", "cuda:0".
+
+    Attributes: as in `Use`; `role` is "argument", "keyword NAME", "default", "compare", "assign" or "other";
+        `callee` is the dotted name of the call it is an argument of (`.to` for a method), else "".
+    """
+
+    text: str
+    role: str
+    callee: str
+    at_import: bool
+    in_init: bool
+    traced: bool
+    guarded: bool
+
+
+@dataclasses.dataclass(slots=True)
+class Definition(Event):
+    """A function of a file, traced or not: for what the definition itself says (defaults, decorators).
+
+    Attributes:
+        info: `modules.FunctionInfo`.
+        traced: it is traced.
+        module_class: it is a method of an `nn.Module` subclass.
+    """
+
+    info: Any
+    traced: bool
+    module_class: bool
+
+
+@dataclasses.dataclass(slots=True)
+class ModuleClass(Event):
+    """An `nn.Module` subclass of a file.
+
+    Attributes:
+        info: `modules.ClassInfo`.
+        attributes: value by name of what `__init__` sets (`self.x = ...`), with the node of each in `where`.
+        where: the assignment of each attribute.
+        registered: names of parameters, buffers and submodules.
+        assigned_outside_init: attribute name -> nodes of stores in other methods.
+    """
+
+    info: Any
+    attributes: dict[str, Value]
+    where: dict[str, ast.AST]
+    registered: set[str]
+    assigned_outside_init: dict[str, list[ast.AST]]

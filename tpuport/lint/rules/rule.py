@@ -1,0 +1,103 @@
+"""What a rule is."""
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tpuport.lint.events import Event
+from tpuport.lint.findings import Applicability, Severity
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """Code that shows a rule, run by the tests under torchax and `jax.jit`.
+
+    Attributes:
+        code: a module's text after `import math, torch; from torch import nn; import torch.nn.functional as F`. It
+            defines `class Model(nn.Module)`.
+        inputs: an expression: the tuple of arguments of the model's forward.
+    """
+
+    code: str
+    inputs: str = "(torch.randn(2, 4),)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hit:
+    """A rule's yes to an event.
+
+    Attributes:
+        reason, remedy: for this place, where the rule's own sentences can be made more exact; "" for these.
+        node: the place, where it is not the event's node.
+        severity: where it is not the rule's.
+        fix: where it is not the rule's (`Applicability.NONE`: this place has no mechanical rewrite).
+    """
+
+    reason: str = ""
+    remedy: str = ""
+    node: ast.AST | None = None
+    severity: Severity | None = None
+    fix: Applicability | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Context:
+    """What a rule may know beside the event.
+
+    Attributes:
+        function: qualified name of the enclosing function, "" at module level.
+        class_info: `modules.ClassInfo` of the enclosing class, or None.
+        torchax: the torchax version that the code is to run with, as a tuple: `(0, 0, 13)`.
+        source: the file's lines.
+        path: the file.
+        training: gradients are wanted too (`training = true` in the settings).
+    """
+
+    function: str
+    class_info: Any
+    torchax: tuple[int, ...]
+    source: tuple[str, ...]
+    path: str
+    training: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: what the reports, the pages and the tests are made from.
+
+    Attributes:
+        id: `TPU101`; never given to another rule, even when this one goes.
+        name: kebab-case, said beside the id.
+        severity: default severity.
+        summary: what it finds, as a phrase without a full stop.
+        why: one or two paragraphs: what happens under `jax.jit` through torchax.
+        reason: one sentence for a finding, on why this stops (or harms) the port.
+        remedy: one sentence for a finding, on what to write instead.
+        bad: code that has it; the tests run it and see it fail, or see the harm.
+        good: what to write instead; traces, and equals eager torch.
+        quiet: code that looks alike and is no finding, each tested to be quiet.
+        harm: how the tests see that `bad` is bad: "error" (it does not trace) or, for a rule about numerics or
+            state, the name of a check in the tests: "recompiles", "leaks", "nan", "precision", "memory",
+            "constant", "cuda" (it cannot run without a GPU), "import", "differs" (differs from torch), "slow".
+        events: the event classes it wants.
+        check: gives a `Hit` or several for an event, or None.
+        fix: whether there is a mechanical rewrite, and how safe.
+        until: torchax version (as text) from which the code traces, so that the rule is off; "" for never.
+    """
+
+    id: str
+    name: str
+    severity: Severity
+    summary: str
+    why: str
+    reason: str
+    remedy: str
+    bad: Example
+    good: Example
+    events: tuple[type[Event], ...]
+    check: Callable[[Any, Context], Hit | Iterable[Hit] | None]
+    quiet: tuple[Example, ...] = ()
+    harm: str = "error"
+    fix: Applicability = Applicability.NONE
+    until: str = ""
