@@ -1,0 +1,207 @@
+"""How far `tpuport lint` agrees with what models ask for when they run.
+
+    python -m benchmarks.agreement                             diffusers and transformers
+    python -m benchmarks.agreement --library diffusers --limit 10 --observe-only --output seen.json
+    python -m benchmarks.agreement --observed seen.json        lint again, from a stored observation
+
+Tiny models with random weights run eagerly on the CPU under `benchmarks.watch`, in processes of their own; the lines
+that read a number out of a tensor or make a shape of one are the truth that TPU1xx and TPU2xx errors are held
+against. A library may also be the path of a Python file that defines `tiny()`, which returns a callable and a list of
+dictionaries of its keyword arguments; the files of its directory are then watched.
+
+Recall is the share of watched statements that carry an error, precision the share of errors on statements that ran
+which are watched. A finding spans `line` to `end_line` and a watched line is one; they match if the innermost simple
+statement, or the header of the innermost compound statement, that holds the finding's first line is the one that
+holds the watched line. Guards such as `if not is_tracing(x)` answer as they do under jax.jit unless --eager is given.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compile run as they are written
+
+LIMIT_SECONDS = 60  # for one model
+BATCH = 40  # models to a process: what one leaves behind is then soon given back
+LIBRARIES = ("diffusers", "transformers")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def record(name: str, *, traced: bool) -> dict[str, Any]:
+    """Build and run the model `name`; its status and, if it ran, its watched and run lines by file."""
+    from benchmarks import tiny_models
+    from benchmarks.watch import watch
+
+    entry: dict[str, Any] = {"name": name}
+    try:
+        tiny = tiny_models.build(name)
+    except Exception as error:  # noqa: BLE001 - whatever a constructor raises is the reason to report
+        return {**entry, "status": "not built", "reason": reason(error)}
+    errors, ran = [], 0
+    files: dict[str, Any] = {}
+    for inputs in tiny.inputs:
+        try:
+            with tiny_models.as_traced(traced), watch(tiny.roots) as seen:
+                tiny.call(**inputs)
+        except Exception as error:  # noqa: BLE001
+            errors.append(reason(error))
+            continue
+        ran += 1
+        merge(files, {path: {"ran": list(lines), "notes": {}} for path, lines in seen.ran.items()})
+        merge(files, {path: {"ran": [], "notes": notes} for path, notes in seen.notes.items()})
+    status = "ran" if ran else "not run"
+    return {**entry, "status": status, "reason": "; ".join(errors), "files": files if ran else {}}
+
+
+def reason(error: Exception) -> str:
+    """One line that says what went wrong, and where."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]} ({place})"
+
+
+def merge(files: dict[str, Any], more: dict[str, Any], by: str | None = None) -> None:
+    """Add the lines of `more` to `files`, in place; `by` names the model that they come from."""
+    for path, seen in more.items():
+        mine = files.setdefault(path, {"ran": [], "notes": {}})
+        mine["ran"] = sorted({*mine["ran"], *seen["ran"]})
+        for line, kinds in seen["notes"].items():
+            note = mine["notes"].setdefault(str(line), {"kinds": [], "by": []})
+            kinds = kinds["kinds"] if isinstance(kinds, dict) else kinds
+            note["kinds"] = sorted({*note["kinds"], *kinds})
+            if by and len(note["by"]) < 5:
+                note["by"].append(by)
+
+
+def work(names: list[str], target: Path, *, traced: bool) -> None:
+    """The worker's part: run the models in turn, and append what came of each to `target` as a line of JSON."""
+    import torch
+
+    torch.set_num_threads(1)
+    with target.open("a", encoding="utf-8") as file, torch.no_grad():
+        for name in names:
+            print(json.dumps(record(name, traced=traced)), file=file, flush=True)
+
+
+def run_batch(names: list[str], *, traced: bool) -> Iterator[dict[str, Any]]:
+    """Run the models in worker processes; a crash or an overrun costs the one model that was running.
+
+    Yields:
+        A record for each name, in order.
+    """
+    pending = list(names)
+    while pending:
+        with tempfile.TemporaryDirectory() as directory:
+            target = Path(directory) / "records.jsonl"
+            target.touch()
+            options = ["--worker", str(target)] + ([] if traced else ["--eager"])
+            command = [sys.executable, "-m", "benchmarks.agreement", *options, *pending]
+            with subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as worker:
+                verdict = follow(worker, target, len(pending))
+            records = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+        yield from records
+        pending = pending[len(records) :]
+        if pending:
+            yield {"name": pending.pop(0), "status": "not run", "reason": verdict}
+
+
+def follow(worker: "subprocess.Popen[bytes]", target: Path, expected: int) -> str:
+    """Wait for a worker while it makes progress, and end it when it does not; why it ended early, if it did."""
+    done, since = 0, time.monotonic()
+    while done < expected and worker.poll() is None:
+        time.sleep(0.2)
+        now = target.read_bytes().count(b"\n")
+        if now > done:
+            done, since = now, time.monotonic()
+        elif time.monotonic() - since > LIMIT_SECONDS + (
+            30 if not done else 0
+        ):  # the first one waits for imports
+            worker.kill()
+            return f"took longer than {LIMIT_SECONDS} s"
+    worker.kill()
+    return f"the process ended with code {worker.wait()}"
+
+
+def observe(libraries: list[str], limit: int | None, output: Path | None, *, traced: bool) -> dict[str, Any]:
+    """Run every model of `libraries` (at most `limit` of each); kept in `output` too."""
+    from benchmarks import tiny_models
+
+    seen: dict[str, Any] = {"traced": traced, "models": {}, "files": {}}
+    for library in libraries:
+        names = tiny_models.names(library)[:limit]
+        for start in range(0, len(names), BATCH):
+            for entry in run_batch(names[start : start + BATCH], traced=traced):
+                merge(seen["files"], entry.pop("files", {}), entry["name"])
+                seen["models"][entry.pop("name")] = entry
+            if output is not None:
+                output.write_text(json.dumps(seen), encoding="utf-8")
+    return seen
+
+
+def summarise(seen: dict[str, Any], console: Console) -> None:
+    """Print what ran, what did not and why, and how much was watched."""
+    models = seen["models"]
+    for library in sorted({name.split(":")[0] for name in models}):
+        mine = {name: entry for name, entry in models.items() if name.split(":")[0] == library}
+        ran = [name for name, entry in mine.items() if entry["status"] == "ran"]
+        console.print(f"{library}: {len(ran)} of {len(mine)} models ran", highlight=False)
+    for name, entry in models.items():
+        if entry["status"] != "ran":
+            console.print(f"  {name}: {entry['status']}: {entry['reason']}", highlight=False, markup=False)
+    lines = sum(len(counted(file)) for file in seen["files"].values())
+    console.print(f"{len(seen['files'])} files, {lines} watched lines", highlight=False)
+
+
+def counted(file: dict[str, Any]) -> list[int]:
+    """The lines of an observed file that no traced program can run."""
+    from benchmarks.watch import COUNTED
+
+    return sorted(
+        int(line)
+        for line, note in file["notes"].items()
+        if any(kind.split(":")[0] in COUNTED for kind in note["kinds"])
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--library", action="append", help="diffusers, transformers or a Python file; may be repeated"
+    )
+    parser.add_argument("--limit", type=int, help="at most this many models of each library")
+    parser.add_argument("--output", type=Path, help="where the observation is written, as JSON")
+    parser.add_argument("--observed", type=Path, help="an observation to use instead of running models")
+    parser.add_argument("--observe-only", action="store_true", help="do not lint")
+    parser.add_argument(
+        "--eager", action="store_true", help="let is_tracing() guards answer as in eager torch"
+    )
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker is not None:
+        work(options.names, options.worker, traced=not options.eager)
+        return
+    console = Console(width=200)
+    if options.observed is not None:
+        seen = json.loads(options.observed.read_text(encoding="utf-8"))
+    else:
+        libraries = options.library or list(LIBRARIES)
+        seen = observe(libraries, options.limit, options.output, traced=not options.eager)
+    summarise(seen, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What the names of arguments do not tell about diffusers' classes: small configurations and inputs by hand."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Small:
+    """How a class is made small.
+
+    Attributes:
+        config: Constructor arguments, over those cut down by name; "only" takes these alone.
+        inputs: Arguments of `forward`, over those made by name; a function is given the model's configuration.
+        layout: How the sample is laid out: image, video, tokens or sound; by default whichever the model takes.
+        more: Further calls: what they change in the first.
+    """
+
+    config: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)
+    layout: str = ""
+    more: tuple[dict[str, Any], ...] = ()
+
+
+def padded(length: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
+    """A mask of two rows, the second of which is padded."""
+    mask = torch.ones(2, length, dtype=dtype)
+    mask[1, -3:] = 0
+    return mask
+
+
+UNET_2D = {
+    "only": True, "block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 8, "sample_size": 16,
+}  # fmt: skip
+UNET_CONDITION = {
+    **UNET_2D, "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "cross_attention_dim": 32,
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"), "attention_head_dim": 8,
+}  # fmt: skip
+TWO_IN_TWO_OUT = {
+    "only": True, "block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1,
+    "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2,
+}  # fmt: skip
+
+TABLE: dict[str, Small] = {
+    "FluxTransformer2DModel": Small(layout="tokens", config={"guidance_embeds": True}),
+    "SD3Transformer2DModel": Small(
+        {"caption_projection_dim": 32, "num_attention_heads": 2, "attention_head_dim": 16, "qk_norm": "rms_norm"},
+        {"encoder_hidden_states": torch.randn(2, 8, 32)},
+    ),
+    "HiDreamImageTransformer2DModel": Small(
+        {"patch_size": 2, "caption_channels": [32, 32], "llama_layers": [0, 1], "force_inference_output": True},
+        {"encoder_hidden_states_t5": torch.randn(2, 8, 32), "encoder_hidden_states_llama3": torch.randn(2, 2, 8, 32),
+         "pooled_embeds": torch.randn(2, 32), "img_ids": None},
+        "image",
+    ),
+    "Lumina2Transformer2DModel": Small({"hidden_size": 32, "num_kv_heads": 1}, layout="image"),
+    "HunyuanVideoTransformer3DModel": Small(layout="video"),
+    "HunyuanVideo15Transformer3DModel": Small(
+        {}, {"encoder_hidden_states_2": torch.randn(2, 8, 32), "encoder_attention_mask_2": padded(8),
+             "encoder_attention_mask": padded(8), "image_embeds": torch.randn(2, 4, 32)}, "video",
+        more=({"image_embeds": torch.zeros(2, 4, 32)},),
+    ),
+    "WanTransformer3DModel": Small({"rope_max_seq_len": 32}, layout="video"),
+    "LTXVideoTransformer3DModel": Small({"cross_attention_dim": 32}, layout="tokens"),
+    "CogVideoXTransformer3DModel": Small(
+        {"sample_frames": 5, "max_text_seq_length": 8, "sample_width": 16, "sample_height": 16},
+        {"hidden_states": lambda config: torch.randn(2, 2, config.in_channels, 16, 16)},
+    ),
+    "MochiTransformer3DModel": Small(layout="video", config={"time_embed_dim": 32}),
+    "AllegroTransformer3DModel": Small(
+        {"cross_attention_dim": 32},
+        {"attention_mask": torch.ones(2, 5, 16, 16), "image_rotary_emb": lambda config: allegro_rotary()}, "video",
+    ),
+    "PixArtTransformer2DModel": Small({"cross_attention_dim": 32, "num_attention_heads": 2}, layout="image"),
+    "SanaTransformer2DModel": Small(
+        {"num_cross_attention_heads": 2, "cross_attention_head_dim": 16, "cross_attention_dim": 32}, layout="image"
+    ),
+    "QwenImageTransformer2DModel": Small(layout="tokens"),
+    "AuraFlowTransformer2DModel": Small({"caption_projection_dim": 32}, layout="image"),
+    "ChromaTransformer2DModel": Small({"approximator_num_channels": 64}, layout="tokens"),
+    "UNet2DModel": Small(
+        {**UNET_2D, "down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "attention_head_dim": 8,
+         "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}, layout="image",
+    ),
+    "UNet2DConditionModel": Small(UNET_CONDITION, layout="image"),
+    "UNet3DConditionModel": Small(
+        {"only": True, "block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 8,
+         "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"), "cross_attention_dim": 32,
+         "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"), "attention_head_dim": 8}, layout="video",
+    ),
+    "AutoencoderKL": Small(TWO_IN_TWO_OUT, layout="image"),
+    "AutoencoderKLWan": Small({"base_dim": 8, "dim_mult": [1, 2, 2, 2], "num_res_blocks": 1}, layout="video"),
+    "AutoencoderKLQwenImage": Small({"base_dim": 8, "num_res_blocks": 1}, {"sample": torch.randn(1, 3, 1, 32, 32)}),
+    "AutoencoderKLHunyuanVideo": Small(layout="video"),
+    "AutoencoderKLCogVideoX": Small(layout="video"),
+    "AutoencoderKLMochi": Small(layout="video"),
+    "AutoencoderKLLTXVideo": Small(
+        {"latent_channels": 8}, {"sample": torch.randn(1, 3, 9, 64, 64)}
+    ),
+    "AutoencoderDC": Small(
+        {"attention_head_dim": 8, "encoder_block_out_channels": (8, 16), "decoder_block_out_channels": (8, 16),
+         "encoder_layers_per_block": (1, 1), "decoder_layers_per_block": (1, 1), "latent_channels": 4,
+         "encoder_block_types": ("ResBlock", "EfficientViTBlock"), "encoder_qkv_multiscales": ((), (5,)),
+         "decoder_block_types": ("ResBlock", "EfficientViTBlock"), "decoder_qkv_multiscales": ((), (5,))},
+        layout="image",
+    ),
+    "ControlNetModel": Small(
+        {**{k: v for k, v in UNET_CONDITION.items() if k not in ("up_block_types", "sample_size")},
+         "conditioning_embedding_out_channels": (8, 16)},
+        {"controlnet_cond": torch.randn(2, 3, 32, 32)}, "image",
+    ),
+    "FluxControlNetModel": Small({}, {"controlnet_cond": torch.randn(2, 16, 16)}, "tokens"),
+    "SD3ControlNetModel": Small(
+        {"caption_projection_dim": 32},
+        {"controlnet_cond": lambda config: torch.randn(2, config.in_channels, 16, 16),
+         "encoder_hidden_states": torch.randn(2, 8, 32)}, "image",
+    ),
+    "DiTTransformer2DModel": Small({}, {"class_labels": torch.tensor([1, 2])}, "image"),
+    "VQModel": Small({**TWO_IN_TWO_OUT, "num_vq_embeddings": 32}, layout="image"),
+}  # fmt: skip
+
+
+def allegro_rotary() -> tuple[Any, Any]:
+    """Rotary tables and the grid for five frames of eight by eight patches."""
+    from diffusers.models.embeddings import get_3d_rotary_pos_embed_allegro
+
+    frequencies_t, frequencies_h, frequencies_w, grid_t, grid_h, grid_w = get_3d_rotary_pos_embed_allegro(
+        embed_dim=18, crops_coords=((0, 0), (8, 8)), grid_size=(8, 8), temporal_size=5
+    )
+    return (frequencies_t, frequencies_h, frequencies_w), (grid_t, grid_h, grid_w)

@@ -1,0 +1,58 @@
+"""Tiny models with random weights, and inputs for them: what `benchmarks.agreement` runs.
+
+A name is "library:class". Nothing is downloaded; sizes are a few units, so that a model builds and runs in a second.
+"""
+
+import contextlib
+import importlib
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Tiny(NamedTuple):
+    """A model that can be called: each of `inputs` is one call's keyword arguments; `roots` hold its code."""
+
+    call: Callable[..., Any]
+    inputs: list[dict[str, Any]]
+    roots: list[Path]
+
+
+def names(library: str) -> list[str]:
+    """The names of the models of `library`: "diffusers", "transformers" or the path of a file that defines tiny()."""
+    if library.endswith(".py"):
+        return [f"file:{Path(library).resolve()}"]
+    return [f"{library}:{name}" for name in importlib.import_module(f"benchmarks.tiny_{library}").names()]
+
+
+def build(name: str) -> Tiny:
+    """Build a model, in evaluation mode, with its inputs.
+
+    Raises:
+        Exception: Whatever the library raises when the sizes do not suit the class.
+    """
+    library, _, which = name.partition(":")
+    torch.manual_seed(0)
+    if library == "file":
+        call, inputs = runpy.run_path(which)["tiny"]()
+        return Tiny(call, inputs, [Path(which).parent])
+    package = Path(str(importlib.import_module(library).__file__)).parent
+    model, inputs = importlib.import_module(f"benchmarks.tiny_{library}").build(which)
+    return Tiny(model.eval(), inputs, [package])
+
+
+@contextlib.contextmanager
+def as_traced(on: bool) -> Iterator[None]:
+    """Let transformers' guards (`is_tracing(tensor)`) answer in the block as they do under jax.jit."""
+    from transformers.utils import import_utils
+
+    before = import_utils.is_jax_jitting
+    if on:
+        import_utils.is_jax_jitting = lambda x: isinstance(x, torch.Tensor)
+    try:
+        yield
+    finally:
+        import_utils.is_jax_jitting = before

@@ -1,0 +1,284 @@
+"""Tiny transformers models: every class of the automatic mappings, as far as small defaults suit it."""
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto import modeling_auto
+
+from benchmarks import tiny_configs
+
+BATCH, LENGTH = 2, 16
+MAPPINGS = (
+    "CAUSAL_LM IMAGE_TEXT_TO_TEXT SEQ_TO_SEQ_CAUSAL_LM MASKED_LM OBJECT_DETECTION ZERO_SHOT_OBJECT_DETECTION "
+    "UNIVERSAL_SEGMENTATION INSTANCE_SEGMENTATION SEMANTIC_SEGMENTATION DEPTH_ESTIMATION SPEECH_SEQ_2_SEQ CTC "
+    "MASK_GENERATION TABLE_QUESTION_ANSWERING ZERO_SHOT_IMAGE_CLASSIFICATION VIDEO_CLASSIFICATION "
+    "TEXT_TO_WAVEFORM TEXT_TO_SPECTROGRAM KEYPOINT_DETECTION KEYPOINT_MATCHING TIME_SERIES_PREDICTION "
+    "MULTIMODAL_LM IMAGE_CLASSIFICATION AUDIO_CLASSIFICATION BASE PRETRAINING SEQUENCE_CLASSIFICATION RNNT TDT "
+    "AUDIO_XVECTOR IMAGE_TO_IMAGE DECISION IMAGE_MATTING POSE_ESTIMATION"
+).split()
+
+
+def mapping(name: str) -> dict[str, Any]:
+    """From model type to class name or names, by the mapping's short name."""
+    full = "MODEL_MAPPING_NAMES" if name == "BASE" else f"MODEL_FOR_{name}_MAPPING_NAMES"
+    return dict(getattr(modeling_auto, full, {}))
+
+
+def by_type() -> dict[str, list[str]]:
+    """From model type to its classes, the most telling first."""
+    classes: dict[str, list[str]] = {}
+    for name in MAPPINGS:
+        for model_type, found in mapping(name).items():
+            listed = found if isinstance(found, tuple | list) else (found,)
+            classes.setdefault(model_type, []).extend(listed)
+    return {model_type: list(dict.fromkeys(found)) for model_type, found in sorted(classes.items())}
+
+
+def unlisted(name: str) -> bool:
+    """Whether a class is a wrapper of another library's models."""
+    return name.startswith("Timm")
+
+
+def names() -> list[str]:
+    """Class names: first one of every model type, then another of every type, and so on."""
+    columns = itertools.zip_longest(*by_type().values())
+    return list(dict.fromkeys(name for column in columns for name in column if name and not unlisted(name)))
+
+
+def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
+    """The model and the calls that it was tried with.
+
+    Raises:
+        RuntimeError: If no combination of small sizes and inputs that is known here runs.
+    """
+    reasons: list[str] = []
+    for widths in (True, False):
+        try:
+            model = construct(name, widths=widths)
+        except Exception as error:  # noqa: BLE001 - whatever a constructor raises is the reason to report
+            reasons.append(brief(error))
+            continue
+        calls = [call for variant in VARIANTS if (call := attempt(model, variant, reasons)) is not None]
+        if calls:
+            return model, list({str(shapes(call)): call for call in calls}.values())
+    raise RuntimeError(" | ".join(dict.fromkeys(reasons)))
+
+
+def brief(error: Exception) -> str:
+    """An error in a few words."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[-150:]}"
+
+
+def construct(name: str, *, widths: bool) -> torch.nn.Module:
+    """The class with a small configuration and random weights, in evaluation mode.
+
+    Raises:
+        Exception: Whatever the class raises.
+    """
+    model_class = getattr(transformers, name)
+    config = tiny_configs.small(model_class.config_class, widths=widths)
+    parameters = estimate(config)
+    if parameters > 3e8:
+        raise ValueError(
+            f"too large with the widths of its defaults: about {parameters / 1e6:.0f}M parameters"
+        )
+    return model_class(config).eval()
+
+
+def estimate(config: Any) -> float:
+    """Roughly how many parameters a model of this configuration has."""
+    parts = [config, *(getattr(config, part, None) for part in getattr(config, "sub_configs", {}))]
+    total = 0.0
+    for part in parts:
+        width = getattr(part, "hidden_size", None) or getattr(part, "d_model", None) or 0
+        total += 30 * float(width) ** 2 if isinstance(width, int) else 0
+    return total
+
+
+def find(config: Any, *wanted: str, default: Any = None) -> Any:
+    """The first of the fields that the configuration or one of its parts has."""
+    parts = [config]
+    for part in parts:
+        parts += [
+            sub for name in getattr(part, "sub_configs", {}) if (sub := getattr(part, name, None)) is not None
+        ]
+    for name in wanted:
+        for part in parts:
+            value = getattr(part, name, None)
+            if value is not None:
+                return value
+    return default
+
+
+def first(value: Any) -> int:
+    """The number, or the first of several."""
+    return int(value[0] if isinstance(value, list | tuple) else value)
+
+
+class Inputs:
+    """The arguments of a call, by the names in the signature of the model's `forward`."""
+
+    def __init__(self, model: torch.nn.Module, *, frames: int, images: int, image_tokens: int) -> None:
+        self.config = model.config
+        self.parameters = inspect.signature(model.forward).parameters
+        self.main = getattr(model, "main_input_name", "input_ids")
+        self.frames, self.images, self.image_tokens = frames, images, image_tokens
+
+    def make(self) -> dict[str, Any]:
+        """The keyword arguments, for the parameters that are known here."""
+        made: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            maker: Callable[[], Any] | None = getattr(self, name, None)
+            required = parameter.default is inspect.Parameter.empty
+            if maker is not None and (required or name in ALWAYS or name == self.main):
+                value = maker()
+                if value is not None:
+                    made[name] = value
+        if "mm_token_type_ids" in self.parameters and "input_ids" in made and self.image_tokens:
+            made["mm_token_type_ids"] = (made["input_ids"] == find(self.config, *IMAGE_TOKENS)).long()
+        return made
+
+    def input_ids(self) -> Any:
+        if self.main not in ("input_ids", "pixel_values", "input_features", "input_values") and (
+            self.parameters["input_ids"].default is not inspect.Parameter.empty
+        ):
+            return None
+        ids = torch.randint(tiny_configs.TEXT_TOKENS.start, tiny_configs.TEXT_TOKENS.stop, (BATCH, LENGTH))
+        token = find(self.config, *IMAGE_TOKENS)
+        if token is not None and self.image_tokens:
+            picture = torch.full((BATCH, self.image_tokens), token)
+            ids = torch.cat([ids[:, :1], picture, ids[:, 1:]], dim=1)
+        if (end := find(self.config, "eos_token_id")) is not None and "Clip" in type(self.config).__name__:
+            ids[:, -1] = first(end)
+        return ids
+
+    def decoder_input_ids(self) -> Any:
+        return torch.randint(5, 200, (BATCH, 6))
+
+    def attention_mask(self) -> Any:
+        if "input_ids" in self.parameters:
+            length = LENGTH + self.image_tokens
+        elif self.main == "input_features":
+            length = self.input_features().shape[-1 if self.features_last() else 1]
+        elif self.main == "input_values":
+            length = self.input_values().shape[-1]
+        else:
+            return None
+        mask = torch.ones(BATCH, length, dtype=torch.long)
+        mask[1, -3:] = 0  # a padded row: a mask of ones lets models skip what they do for one
+        return mask
+
+    def bbox(self) -> Any:
+        return torch.tensor([1, 2, 50, 60]).repeat(BATCH, LENGTH, 1)
+
+    def token_type_ids(self) -> Any:
+        if "Tapas" in type(self.config).__name__:
+            return torch.zeros(BATCH, LENGTH, 7, dtype=torch.long)
+        return None
+
+    def side(self) -> int:
+        """Height and width of an image."""
+        size = find(self.config, "image_size", default=224)
+        return min(first(size), 256)
+
+    def pixel_values(self) -> Any:
+        config = self.config
+        channels = find(config, "num_channels", "in_channels", "in_chans", default=3)
+        channels = channels if isinstance(channels, int) and channels < 16 else 3
+        if "image_grid_thw" in self.parameters:
+            patch = first(find(config, "patch_size", default=14))
+            depth = find(config, "temporal_patch_size", default=1)
+            return torch.randn(BATCH * 16, channels * depth * patch * patch)
+        side = self.side()
+        shape = [BATCH, channels, side, side]
+        if self.frames:
+            shape.insert(1, find(config, "num_frames", default=self.frames))
+        if self.images:
+            shape.insert(1, self.images)
+        return torch.randn(shape)
+
+    def image_grid_thw(self) -> Any:
+        return torch.tensor([[1, 4, 4]] * BATCH)
+
+    def image_sizes(self) -> Any:
+        if not re.search("Next|Onevision|Pixtral|Mistral3|Aria", type(self.config).__name__):
+            return None
+        return torch.tensor([[self.side(), self.side()]] * BATCH)
+
+    def pixel_attention_mask(self) -> Any:
+        shape = (BATCH, self.side(), self.side())
+        return torch.ones((BATCH, self.images, *shape[1:]) if self.images else shape, dtype=torch.bool)
+
+    def pixel_mask(self) -> Any:
+        mask = torch.ones(BATCH, self.side(), self.side(), dtype=torch.long)
+        mask[1, :, -16:] = 0
+        return mask
+
+    def spatial_shapes(self) -> Any:
+        return torch.tensor([[4, 4]] * BATCH)
+
+    def features_last(self) -> bool:
+        """Whether time is the last axis of the audio features (Whisper's order)."""
+        return find(self.config, "max_source_positions") is not None and self.main == "input_features"
+
+    def input_features(self) -> Any:
+        width = find(
+            self.config, "num_mel_bins", "input_feat_per_channel", "feature_size", "num_mels", default=80
+        )
+        if self.features_last():
+            return torch.randn(BATCH, width, 2 * find(self.config, "max_source_positions"))
+        return torch.randn(BATCH, 100, width)
+
+    def input_values(self) -> Any:
+        bins = find(self.config, "num_mel_bins")
+        if "ASTConfig" in type(self.config).__name__:
+            return torch.randn(BATCH, find(self.config, "max_length"), bins)
+        wide = re.search("Encodec|Dac|Mimi|Xcodec|XCodec", type(self.config).__name__)
+        return torch.randn(BATCH, 1, 4000) if wide else torch.randn(BATCH, 4000)
+
+
+IMAGE_TOKENS = ("image_token_id", "image_token_index")
+ALWAYS = frozenset(
+    "input_ids attention_mask pixel_values decoder_input_ids input_features bbox token_type_ids image_grid_thw "
+    "image_sizes pixel_mask spatial_shapes".split()
+)
+VARIANTS: tuple[dict[str, int], ...] = (
+    {"frames": 0, "images": 0, "image_tokens": 0},
+    {"frames": 2, "images": 0, "image_tokens": 0},
+    {"frames": 0, "images": 1, "image_tokens": 0},
+)
+FEATURES = re.compile(
+    r"tokens: (\d+).*?features:? \(?(\d+)|(\d+) image tokens.*?(\d+) image features", re.DOTALL
+)
+
+
+def shapes(call: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a call's arguments."""
+    return {name: tuple(getattr(value, "shape", ())) for name, value in call.items()}
+
+
+def attempt(model: torch.nn.Module, variant: dict[str, int], reasons: list[str]) -> dict[str, Any] | None:
+    """A call of this variant that the model takes; or none, and the reason is added to `reasons`."""
+    tokens = 0
+    for _ in range(3):
+        torch.manual_seed(0)
+        inputs: dict[str, Any] = {}
+        try:
+            inputs = Inputs(model, **{**variant, "image_tokens": tokens}).make()
+            with torch.no_grad():
+                model(**inputs)
+        except Exception as error:  # noqa: BLE001
+            told = FEATURES.search(str(error))
+            wanted = int(told.group(2) or told.group(4)) // BATCH if told else 0
+            if not wanted or wanted == tokens:
+                reasons.append(f"{brief(error)} {shapes(inputs)}")
+                return None
+            tokens = wanted
+        else:
+            return inputs
+    return None

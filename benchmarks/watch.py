@@ -1,0 +1,250 @@
+"""What a model's lines ask of its tensors: an eager run on the CPU, watched.
+
+    with watch([Path(diffusers.__file__).parent]) as seen:
+        model(**inputs)
+    seen.notes[path][line]  # {"value:__bool__"}
+
+A line is noted when one of its operations could not be traced: it reads a number out of a tensor (`value:...`) or the
+shape of its result hangs on the numbers (`shape:...`). Two more kinds are noted and never counted: `write:...` writes
+through a boolean mask (the shape is known), and `select:...` indexes by a tensor of no dimensions, which eager torch
+reads as a number and torchax does not.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+COUNTED = ("value", "shape")  # the families that no traced program can run
+NEVER = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).resolve()),
+)  # a conversion inside torch is its caller's
+
+VALUE_FUNCTIONS = frozenset(
+    "__bool__ __int__ __float__ __complex__ __index__ __contains__ __repr__ __format__ __array__ __dlpack__ item "
+    "tolist numpy equal allclose is_nonzero".split()
+)
+TENSOR_FACTORIES = frozenset("tensor as_tensor asarray new_tensor".split())
+SPLITS = frozenset("split split_with_sizes tensor_split hsplit vsplit dsplit".split())
+VALUE_OPERATORS = frozenset("_local_scalar_dense equal is_nonzero allclose".split())
+SHAPE_OPERATORS = frozenset(
+    "nonzero nonzero_numpy argwhere masked_select _unique _unique2 unique_dim unique_consecutive "
+    "unique_dim_consecutive bincount _nested_tensor_from_tensor_list _nested_tensor_from_mask "
+    "_nested_view_from_jagged _pack_padded_sequence _pad_packed_sequence".split()
+)
+INDEX_WRITES = frozenset("index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
+MASKS = (torch.bool, torch.uint8)
+
+
+class Verdict(NamedTuple):
+    """What a function call asks for, and whether that is the whole of it (its operators are then not looked at)."""
+
+    kinds: tuple[str, ...] = ()
+    final: bool = False
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in `value` and in the lists, tuples and slices that it holds."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, slice):
+        yield from tensors_in((value.start, value.stop, value.step))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def of_index(index: Any, *, write: bool) -> Verdict:
+    """What `x[index]` asks for: masks shape a read, slice bounds are numbers, a 0-dimensional index is a choice."""
+    items = index if isinstance(index, tuple) else (index,)
+    kinds = set()
+    for item in items:
+        if isinstance(item, slice):
+            kinds.update("value:slice" for _ in tensors_in(item))
+        elif isinstance(item, torch.Tensor) and item.dtype in MASKS:
+            kinds.add("write:mask" if write else "shape:mask")
+        elif isinstance(item, torch.Tensor) and item.dim() == 0:
+            kinds.add("select:index")
+        elif isinstance(item, list) and any(tensors_in(item)):
+            kinds.add("value:index")
+    return Verdict(tuple(kinds), final=True)
+
+
+def of_function(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Verdict:
+    """What a call of the torch function or method `name` asks for, as far as its arguments tell."""
+    if name in ("__getitem__", "__setitem__"):
+        return of_index(args[1], write=name == "__setitem__")
+    if name in VALUE_FUNCTIONS:
+        return Verdict((f"value:{name}",))
+    if name == "one_hot":  # on the CPU it checks the range of its argument, which torchax leaves out
+        classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+        return Verdict(("shape:one_hot",) if classes == -1 else (), final=True)
+    if name in TENSOR_FACTORIES:
+        data = args[int(name == "new_tensor") :] or (kwargs.get("data"),)
+        listed = isinstance(data[0], list | tuple) and next(tensors_in(data[0]), None) is not None
+        return Verdict((f"value:{name}",) if listed else ())
+    if name in SPLITS and any(True for _ in tensors_in((*args[1:], *kwargs.values()))):
+        return Verdict((f"shape:{name}",))
+    if name == "pad_sequence":
+        return Verdict(("shape:pad_sequence",))
+    return Verdict()
+
+
+def of_operator(name: str, overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """What the ATen operator `name.overload` asks for."""
+    if name in VALUE_OPERATORS:
+        return (f"value:{name}",)
+    if name in SHAPE_OPERATORS:
+        return (f"shape:{name}",)
+    if name == "repeat_interleave" and overload == "Tensor" and kwargs.get("output_size") is None:
+        return ("shape:repeat_interleave",)
+    if name in ("index", "_unsafe_index") and masked(args[1]):
+        return ("shape:mask",)
+    if name in INDEX_WRITES and masked(args[1]):
+        return ("write:mask",)
+    return ()
+
+
+def masked(indices: Any) -> bool:
+    """Whether one of the operator's index tensors is a mask."""
+    return any(tensor.dtype in MASKS for tensor in tensors_in(list(indices)))
+
+
+class Watched:
+    """The record of a watch.
+
+    Attributes:
+        notes: By path and line, the kinds of what the line asked for.
+        ran: By path, the lines that ran.
+    """
+
+    def __init__(self, roots: Iterable[str | Path]) -> None:
+        """Note only code under `roots`: directories or files."""
+        self.roots = tuple(str(Path(root).resolve()) for root in roots)
+        self.notes: dict[str, dict[int, set[str]]] = {}
+        self.ran: dict[str, set[int]] = {}
+        self._inside: dict[str, bool] = {}
+        self._unseen: dict[CodeType, set[int]] = {}
+
+    def inside(self, path: str) -> bool:
+        """Whether the code at `path` is the model's: under a root, and neither torch's nor the watch's own."""
+        known = self._inside.get(path)
+        if known is None:
+            known = under(path, self.roots) and not under(path, NEVER)
+            self._inside[path] = known
+        return known
+
+    def note(self, kinds: Iterable[str]) -> None:
+        """Put `kinds` down to the innermost frame of model code that is running."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self.inside(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None:
+            lines = self.notes.setdefault(frame.f_code.co_filename, {})
+            lines.setdefault(frame.f_lineno, set()).update(kinds)
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        """Follow a call for `sys.settrace`: only model code, and only until each of its lines has run once."""
+        code = frame.f_code
+        if event != "call" or not self.inside(code.co_filename):
+            return None
+        unseen = self._unseen.get(code)
+        if unseen is None:
+            unseen = {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
+            self._unseen[code] = unseen
+        if not unseen:
+            return None
+        ran = self.ran.setdefault(code.co_filename, set())
+
+        def local(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+            if event == "line":
+                ran.add(frame.f_lineno)
+                unseen.discard(frame.f_lineno)
+            return local
+
+        return local
+
+
+def under(path: str, roots: Iterable[str]) -> bool:
+    """Whether `path` is one of `roots` or lies in one."""
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sees the calls of torch's functions and methods, and silences the operators of those it can judge itself."""
+
+    def __init__(self, seen: Watched) -> None:
+        """Note into `seen`."""
+        super().__init__()
+        self.seen = seen
+        self.quiet = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        verdict = of_function(getattr(func, "__name__", ""), args, kwargs)
+        if verdict.kinds:
+            self.seen.note(verdict.kinds)
+        self.quiet += verdict.final
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.quiet -= verdict.final
+
+
+class DispatchMode(TorchDispatchMode):
+    """Sees the operators, those that torch's own code calls among them."""
+
+    def __init__(self, seen: Watched, functions: FunctionMode) -> None:
+        """Note into `seen` while `functions` lets it."""
+        super().__init__()
+        self.seen = seen
+        self.functions = functions
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.functions.quiet:
+            name = func.overloadpacket.__name__
+            kinds = of_operator(name, func._overloadname, args, kwargs)
+            if kinds:
+                self.seen.note(kinds)
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def watch(roots: Iterable[str | Path]) -> Iterator[Watched]:
+    """Watch the torch code that runs in the block, as far as it comes from files under `roots`.
+
+    Build the model before: its initialisation reads numbers too, and never runs on a device.
+
+    Args:
+        roots: Directories (or files) of model code; torch's own code is never noted.
+
+    Yields:
+        The record, which fills while the block runs.
+
+    Raises:
+        ValueError: If another tracer (a debugger, a coverage tool) is set: it would be lost.
+    """
+    if sys.gettrace() is not None:
+        raise ValueError(
+            "watch() needs sys.settrace for itself; run it without a debugger or a coverage tool"
+        )
+    seen = Watched(roots)
+    functions = FunctionMode(seen)
+    sys.settrace(seen.trace)
+    try:
+        with functions, DispatchMode(seen, functions):
+            yield seen
+    finally:
+        sys.settrace(None)

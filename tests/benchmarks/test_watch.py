@@ -1,0 +1,208 @@
+"""The watcher notes the lines that need numbers or make shapes of them, and no others."""
+
+import math
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.watch import COUNTED, watch
+
+X = torch.arange(6.0).reshape(2, 3)
+COUNT = torch.tensor(2)
+MASK = X > 2
+INTS = torch.tensor([1, 2])
+
+VALUES = [
+    "COUNT.item()",
+    "INTS.tolist()",
+    "X.numpy()",
+    "np.asarray(X)",
+    "bool(COUNT)",
+    "int(COUNT)",
+    "float(COUNT)",
+    "range(COUNT)",
+    "math.sqrt(COUNT)",
+    "1 if X.any() else 2",
+    "X.sum() > 3 and COUNT",
+    "not COUNT",
+    "max(0, COUNT)",
+    "1 in INTS",
+    "X[:COUNT]",
+    "X.new_zeros(COUNT, 2)",
+    "X.expand(COUNT, 3)",
+    "torch.arange(COUNT)",
+    "torch.full((2,), COUNT)",
+    "F.pad(X, (0, COUNT))",
+    "torch.equal(X, X)",
+    "torch.allclose(X, X)",
+    "torch.is_nonzero(COUNT)",
+    "torch.tensor([COUNT, COUNT])",
+    "torch.as_tensor(data=[COUNT, 1])",
+    "X.new_tensor([COUNT])",
+    "repr(X)",
+    "f'{COUNT}'",
+    "torch.ops.aten._local_scalar_dense(COUNT)",
+]
+SHAPES = [
+    "X.nonzero()",
+    "X.nonzero(as_tuple=True)",
+    "torch.argwhere(X)",
+    "torch.where(MASK)",
+    "X[MASK]",
+    "X[:, MASK[0]]",
+    "torch.ops.aten.index(X, [MASK])",
+    "torch.masked_select(X, MASK)",
+    "torch.unique(INTS)",
+    "INTS.unique(return_counts=True)",
+    "torch.unique_consecutive(INTS)",
+    "X.repeat_interleave(INTS, dim=0)",
+    "torch.repeat_interleave(INTS)",
+    "torch.bincount(INTS)",
+    "F.one_hot(INTS)",
+    "torch.tensor_split(X, INTS, dim=1)",
+    "torch.split(X, list(INTS), dim=1)",
+    "torch.nn.utils.rnn.pad_sequence([X, X])",
+    "torch.nn.utils.rnn.pack_padded_sequence(X[None], [2], batch_first=True)",
+]
+CLEAN = [
+    "X * 2 + 1",
+    "X ** COUNT",
+    "X.clamp(min=COUNT)",
+    "X.masked_fill(MASK, COUNT)",
+    "X.masked_fill(MASK, 0.0)",
+    "torch.where(MASK, X, 0.0)",
+    "X[0], X[:, 1:], X[..., None], X[INTS - 1]",
+    "X[[True, False]]",
+    "X.repeat_interleave(2, dim=0)",
+    "X.repeat_interleave(INTS, dim=0, output_size=3)",
+    "F.one_hot(INTS, 4)",
+    "F.one_hot(INTS, num_classes=4)",
+    "torch.tensor([1.0, 2.0])",
+    "torch.tensor(3)",
+    "torch.as_tensor(INTS)",
+    "torch.zeros(X.shape[0], int(X.size(1)))",
+    "1 if X.shape[0] > 1 and X.is_floating_point() else 2",
+    "[row.sum() for row in X]",
+    "X.split(1), X.chunk(2), X.unbind()",
+    "F.scaled_dot_product_attention(X[None], X[None], X[None])",
+    "torch.topk(X, 2), X.sort(), X.argmax()",
+    "torch.nonzero_static(X, size=3)",
+    "LINEAR(X), F.dropout(X, 0.5)",
+]
+
+
+def run(directory: Path, *lines: str):
+    """Run `lines` as a file's function, which starts at its second line; what was seen of the file."""
+    path = directory / "code.py"
+    path.write_text("def run():\n" + textwrap.indent("\n".join(lines), "    ") + "\n", encoding="utf-8")
+    names = {
+        "torch": torch, "F": torch.nn.functional, "math": math, "np": pytest.importorskip("numpy"),
+        "X": X.clone(), "COUNT": COUNT, "MASK": MASK, "INTS": INTS, "LINEAR": torch.nn.Linear(3, 2),
+    }  # fmt: skip
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+    with watch([directory]) as seen:
+        names["run"]()
+    return seen.notes.get(str(path), {}), seen.ran.get(str(path), set())
+
+
+def families(kinds: set[str]) -> set[str]:
+    return {kind.split(":")[0] for kind in kinds}
+
+
+@pytest.mark.parametrize("expression", VALUES)
+def test_a_line_that_reads_a_number_is_noted(tmp_path, expression):
+    notes, _ = run(tmp_path, "pass", expression, "pass")
+    assert list(notes) == [3]
+    assert families(notes[3]) == {"value"}
+
+
+@pytest.mark.parametrize("expression", SHAPES)
+def test_a_line_that_makes_a_shape_of_numbers_is_noted(tmp_path, expression):
+    notes, _ = run(tmp_path, "pass", expression, "pass")
+    assert list(notes) == [3]
+    assert "shape" in families(notes[3])
+    assert families(notes[3]) <= set(COUNTED)
+
+
+@pytest.mark.parametrize("expression", CLEAN)
+def test_a_line_that_can_be_traced_is_not_noted(tmp_path, expression):
+    notes, ran = run(tmp_path, "pass", expression, "pass")
+    assert notes == {}
+    assert ran == {2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    "statement", ["X[MASK] = 0", "X[MASK] = X.sum()", "X.index_put_((MASK,), COUNT * 1.0)"]
+)
+def test_a_write_through_a_mask_is_a_kind_of_its_own(tmp_path, statement):
+    notes, _ = run(tmp_path, statement)
+    assert {line: families(kinds) for line, kinds in notes.items()} == {2: {"write"}}
+
+
+@pytest.mark.parametrize("statement", ["X[COUNT - 1]", "X[COUNT - 1] = 0"])
+def test_an_index_of_no_dimensions_is_a_kind_of_its_own(tmp_path, statement):
+    notes, _ = run(tmp_path, statement)
+    assert {line: families(kinds) for line, kinds in notes.items()} == {2: {"select"}}
+
+
+def test_conditions_loops_and_assertions_are_noted_where_they_stand(tmp_path):
+    notes, ran = run(
+        tmp_path,
+        "if X.shape[0] > 5:",
+        "    X.item()",
+        "if COUNT > 1:",
+        "    y = X + 1",
+        "while COUNT < 1:",
+        "    pass",
+        "assert (X >= 0).all()",
+        "y = X + 1",
+    )
+    assert sorted(notes) == [4, 6, 8]
+    assert ran == {2, 4, 5, 6, 8, 9}
+
+
+def test_several_lines_of_one_statement_are_noted_by_line(tmp_path):
+    notes, _ = run(tmp_path, "y = (", "    X.sum(),", "    COUNT.item(),", ")")
+    assert list(notes) == [4]
+
+
+def test_what_torch_reads_for_a_line_is_that_lines(tmp_path):
+    notes, _ = run(tmp_path, "X.sum()", "torch.testing.assert_close(X, X)")
+    assert list(notes) == [3]
+
+
+def test_the_innermost_model_line_is_the_one_noted(tmp_path):
+    notes, _ = run(
+        tmp_path, "def inner():", "    return COUNT.item()", "return sorted([0], key=lambda _: inner())"
+    )
+    assert list(notes) == [3]
+
+
+def test_code_outside_the_roots_is_neither_noted_nor_listed(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    with watch([inside]) as seen:
+        COUNT.item()
+    assert seen.notes == {}
+    assert seen.ran == {}
+
+
+def test_nothing_is_watched_after_the_block(tmp_path):
+    run(tmp_path, "COUNT.item()")
+    assert sys.gettrace() is None
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_a_set_tracer_is_refused_not_lost(tmp_path):
+    def tracer(*_):
+        return None
+
+    sys.settrace(tracer)
+    try:
+        with pytest.raises(ValueError, match="settrace"), watch([tmp_path]):
+            pass
+    finally:
+        sys.settrace(None)
