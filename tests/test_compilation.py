@@ -119,6 +119,30 @@ def test_the_cache_is_donated_and_comes_back_written(pair: tuple) -> None:
     torch.testing.assert_close(_host(second.logits)[:, -1], expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_a_cache_that_was_donated_is_refused_before_it_is_used(devices: int) -> None:
+    """jax itself ends the process here on several devices, so the error has to come first."""
+    ported = tpuport.port(
+        LlamaForCausalLM(CONFIG).eval(), mesh=tpuport.create_mesh(dp=devices, devices=jax.devices()[:devices])
+    )
+
+    @tpuport.compile
+    def step(tokens: torch.Tensor, cache: StaticCache) -> tuple:
+        out = ported(input_ids=tokens, past_key_values=cache)
+        return out.logits[:, -1:].argmax(-1), out.past_key_values
+
+    token, used = step(IDS, StaticCache(config=CONFIG, max_cache_len=16))
+    token, cache = step(token, used)
+    with pytest.raises(
+        PortError, match=r"donated to an earlier call(.|\n)*where: cache(.|\n)*that call's output"
+    ):
+        step(token, used)
+    assert step(token, cache)[0].shape == (2, 1)
+    keys = used.layers[0].keys
+    with pytest.raises(PortError, match="donated"):
+        tpuport.compile(lambda x: x + 1)(keys)
+
+
 def test_a_shape_that_keeps_changing_is_named(pair: tuple, caplog: pytest.LogCaptureFixture) -> None:
     compiled = tpuport.compile(pair[1], name="the model")
     with caplog.at_level(logging.WARNING, "tpuport"):

@@ -161,6 +161,19 @@ def _as_array(value: Any) -> jax.Array:
     return value
 
 
+def _living(arrays: list[Any], name: str) -> list[Any]:
+    """The arrays as they are; PortError where one has been donated, which kills the process on several devices."""
+    if any(
+        isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted() for x in arrays
+    ):
+        raise PortError(
+            "this cache, or a tensor of it, was donated to an earlier call, whose output has its memory now",
+            where=name,
+            fix="go on with the cache in that call's output, `token, cache = step(token, cache)`",
+        )
+    return arrays
+
+
 def _is_dynamic(value: Any) -> bool:
     return isinstance(value, torch.Tensor | jax.Array) or hasattr(value, "__array__")
 
@@ -205,10 +218,10 @@ class CompiledFunction:
             if _is_cache(leaf):
                 _claim(leaf)
                 arrays, structure = jax.tree_util.tree_flatten(leaf)
-                donated.append([_as_array(x) for x in arrays])
+                donated.append(_living([_as_array(x) for x in arrays], name))
                 static.append((name, "cache", structure))
             elif _is_dynamic(leaf):
-                tensors.append(_as_array(leaf))
+                tensors += _living([_as_array(leaf)], name)
                 static.append((name, "tensor", None))
             else:
                 static.append((name, "static", _hashable(leaf, name)))
