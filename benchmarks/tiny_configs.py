@@ -4,24 +4,30 @@ import itertools
 import re
 from typing import Any
 
+from transformers import CONFIG_MAPPING
+
 VOCABULARY = 300
 TOKENS = range(VOCABULARY - 60, VOCABULARY)  # the ids that special tokens move to; inputs keep clear of them
 TEXT_TOKENS = range(5, VOCABULARY - 60)
 TOKEN_FIELD = re.compile(r"token_(id|index)$|_token$|^(bos|eos|pad|sep|cls|mask|unk)_|_token_ids?$|_id$")
 LATER = re.compile(r"label|dtype|version|architectures|initializer|dropout|rate$|eps$|problem|task")
 
+KEY_HEADS = re.compile(r"(key_value|kv)_heads?$|n_head_kv|num_kv")
+DEPTHS = re.compile(r"layers?$|n_layer|depth$|num_blocks|n_blocks|num_hidden_groups|^layers|num_stages_")
+
 # (what a field's name contains, the largest value it keeps), the first match decides
 SIZES = [
     (re.compile(r"vocab"), VOCABULARY),
     (re.compile(r"kv_lora_rank|q_lora_rank|lora_rank"), 32),
-    (re.compile(r"qk_rope_head_dim|qk_nope_head_dim|rotary_dim"), 8),
+    (re.compile(r"rotary_dim"), 8),
+    (re.compile(r"feat_extract|num_adapter_layers|conv"), 1_000_000),
     (re.compile(r"num_experts_per_tok|top_k$|moe_topk|moe_k$|num_selected"), 2),
     (re.compile(r"n_group|topk_group|n_shared|num_shared"), 1),
     (re.compile(r"num_experts|n_routed_experts|num_local_experts|moe_num_experts"), 4),
-    (re.compile(r"(key_value|kv).*heads?$|n_head_kv|num_kv"), 2),
+    (KEY_HEADS, 2),
     (re.compile(r"heads?$|attention_heads|n_heads?|num_heads|nhead"), 4),
     (re.compile(r"head_dim|head_size|d_kv$|attention_dim_head|dim_head|key_length"), 16),
-    (re.compile(r"layers?$|n_layer|depth$|num_blocks|n_blocks|num_hidden_groups|^layers|num_stages_"), 2),
+    (DEPTHS, 2),
     (re.compile(r"intermediate|ffn|d_ff|feedforward|n_inner|mlp_dim|mlp_hidden|d_inner|fc_dim"), 128),
     (re.compile(r"hidden|d_model|n_embd|embed|^dim$|width|projection|_dim$|emb_dim|model_dim|d_embed"), 64),
     (re.compile(r"num_queries|num_object_queries|num_query|num_latents"), 16),
@@ -38,27 +44,36 @@ class Shrinker:
     """Makes a configuration small.
 
     Args:
-        widths: Whether to cut widths too, or only depths, vocabularies, experts and token ids.
+        mode: "narrow" cuts all; "equal" keeps as many key heads as query heads; "wide" cuts depths, vocabularies,
+            experts and token ids only; "shallow" cuts depths alone.
     """
 
-    def __init__(self, *, widths: bool) -> None:
-        self.widths = widths
+    def __init__(self, mode: str) -> None:
+        self.widths = mode in ("narrow", "equal")
+        self.equal, self.shallow = mode == "equal", mode == "shallow"
         self.ids: dict[int, int] = {}
         self.free = iter(TOKENS)
 
     def fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         """What to pass to the constructor instead of these defaults: the fields that change, and no others."""
-        small = {}
+        small: dict[str, Any] = {}
         for name, value in fields.items():
             if LATER.search(name):
                 continue
             new = self.value(name, value, fields)
             if new != value:
                 small[name] = new
-        if fields.get("layer_types"):
-            kinds = list(dict.fromkeys(fields["layer_types"]))
-            small["layer_types"] = list(itertools.islice(itertools.cycle(kinds), max(2, len(kinds))))
-            small["num_hidden_layers"] = len(small["layer_types"])
+        if kinds := list(dict.fromkeys(fields.get("layer_types") or ())):
+            small["num_hidden_layers"] = max(2, len(kinds))
+            small["layer_types"] = list(itertools.islice(itertools.cycle(kinds), small["num_hidden_layers"]))
+        if depth := fields.get("num_hidden_layers"):
+            kept = small.get("num_hidden_layers", depth)
+            per_layer = (
+                key for key, value in fields.items() if isinstance(value, list) and len(value) == depth
+            )
+            small |= {key: fields[key][:kept] for key in per_layer if key != "layer_types" and depth > 4}
+        if fields.get("per_layer_config"):
+            small["per_layer_config"] = None
         if "pad_token_id" in fields and not fields["pad_token_id"]:
             small["pad_token_id"] = 0
         return small
@@ -67,7 +82,9 @@ class Shrinker:
         """The small value of one field."""
         if isinstance(value, dict):
             if name in ("rope_parameters", "rope_scaling"):
-                return rope(value)
+                return rope(value, axes=has_axes(fields)) if self.widths else value
+            if str(value.get("model_type", "")).startswith("timm"):
+                return backbone(value)
             new = self.fields(value)
             return (
                 {**value, **new} if "model_type" not in value else {"model_type": value["model_type"], **new}
@@ -91,9 +108,13 @@ class Shrinker:
             return 224
         if KEEP.search(name):
             return min(value, 4096)
+        if self.shallow and not re.search("layer|depth|block", name):
+            return value
+        if self.equal and KEY_HEADS.search(name):
+            return min(value, 4)
         for pattern, most in SIZES:
             if pattern.search(name):
-                narrow = most > 4 and most != VOCABULARY and pattern is not SIZES[9][0]
+                narrow = most > 4 and most != VOCABULARY and pattern is not DEPTHS
                 return value if narrow and not self.widths else min(value, most)
         return value
 
@@ -112,25 +133,38 @@ class Shrinker:
         return values
 
 
-def rope(parameters: dict[str, Any]) -> dict[str, Any]:
+def has_axes(fields: dict[str, Any]) -> bool:
+    """Whether the model of these fields rotates by positions on several axes."""
+    model_type = fields.get("model_type")
+    if model_type not in CONFIG_MAPPING:
+        return False
+    return "mrope_section" in getattr(CONFIG_MAPPING[model_type], "ignore_keys_at_rope_validation", ())
+
+
+def rope(parameters: dict[str, Any], *, axes: bool) -> dict[str, Any]:
     """Rotary parameters for a head of 16: the sections of a multi-axis embedding have to sum to its half."""
-    if "mrope_section" in parameters:
-        return {**parameters, "mrope_section": [2, 3, 3]}
-    return {name: rope(value) if isinstance(value, dict) else value for name, value in parameters.items()}
+    made = {
+        name: rope(value, axes=axes) if isinstance(value, dict) else value
+        for name, value in parameters.items()
+    }
+    if "rope_theta" in made and made["rope_theta"] is None:
+        made["rope_theta"] = 10_000.0
+    if axes or "mrope_section" in made:
+        made["mrope_section"] = [2, 3, 3] if made.get("partial_rotary_factor", 1.0) > 0.5 else [1, 1, 2]
+    return made
 
 
-def small(config_class: type[Any], *, widths: bool = True) -> Any:
-    """A small configuration of the class.
+def backbone(fields: dict[str, Any]) -> dict[str, Any]:
+    """A backbone of transformers' own in place of one of timm's, which is another library."""
+    outputs = {"out_indices": list(fields.get("out_indices") or [4])}
+    stages = {"depths": [1, 1, 1, 1], "embedding_size": 16, "hidden_sizes": [16, 32, 64, 128]}
+    return {"model_type": "resnet", **stages, **outputs}
+
+
+def small(config_class: type[Any], mode: str, given: dict[str, Any]) -> Any:
+    """A small configuration of the class, with the fields that are given.
 
     Raises:
         Exception: Whatever the class raises: that it has no defaults, or that the sizes do not suit it.
     """
-    defaults = config_class().to_dict()
-    fields = Shrinker(widths=widths).fields(defaults)
-    if defaults.get(
-        "use_timm_backbone"
-    ):  # timm is another library: the same models take transformers' own backbone
-        stages = {"depths": [1, 1, 1, 1], "embedding_size": 16, "hidden_sizes": [16, 32, 64, 128]}
-        backbone = {"model_type": "resnet", **stages, "out_features": ["stage4"]}
-        fields |= {"use_timm_backbone": False, "backbone": None, "backbone_config": backbone}
-    return config_class(**fields)
+    return config_class(**{**Shrinker(mode).fields(config_class().to_dict()), **given})

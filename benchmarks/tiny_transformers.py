@@ -11,6 +11,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from benchmarks import tiny_configs
+from benchmarks import tiny_transformers_table as table
 
 BATCH, LENGTH = 2, 16
 MAPPINGS = (
@@ -57,16 +58,27 @@ def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
         RuntimeError: If no combination of small sizes and inputs that is known here runs.
     """
     reasons: list[str] = []
-    for widths in (True, False):
+    for mode in ("narrow", "equal", "wide", "shallow"):
         try:
-            model = construct(name, widths=widths)
+            model = construct(name, mode)
         except Exception as error:  # noqa: BLE001 - whatever a constructor raises is the reason to report
             reasons.append(brief(error))
             continue
         calls = [call for variant in VARIANTS if (call := attempt(model, variant, reasons)) is not None]
         if calls:
-            return model, list({str(shapes(call)): call for call in calls}.values())
+            return model, several(name, list({str(shapes(call)): call for call in calls}.values()))
     raise RuntimeError(" | ".join(dict.fromkeys(reasons)))
+
+
+def several(name: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls, and the first again: with a mask of ones, with none, and with labels where they are token ids."""
+    first_call, more = calls[0], []
+    if (mask := first_call.get("attention_mask")) is not None:
+        more.append({**first_call, "attention_mask": torch.ones_like(mask)})
+        more.append({key: value for key, value in first_call.items() if key != "attention_mask"})
+    if name.endswith(("ForCausalLM", "LMHeadModel")) and "input_ids" in first_call:
+        more.append({**first_call, "labels": first_call["input_ids"]})
+    return [*calls, *more]
 
 
 def brief(error: Exception) -> str:
@@ -74,14 +86,14 @@ def brief(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[-150:]}"
 
 
-def construct(name: str, *, widths: bool) -> torch.nn.Module:
+def construct(name: str, mode: str) -> torch.nn.Module:
     """The class with a small configuration and random weights, in evaluation mode.
 
     Raises:
         Exception: Whatever the class raises.
     """
     model_class = getattr(transformers, name)
-    config = tiny_configs.small(model_class.config_class, widths=widths)
+    config = tiny_configs.small(model_class.config_class, mode, table.lookup(table.CONFIGS, name) or {})
     parameters = estimate(config)
     if parameters > 3e8:
         raise ValueError(
@@ -123,7 +135,18 @@ def first(value: Any) -> int:
 class Inputs:
     """The arguments of a call, by the names in the signature of the model's `forward`."""
 
-    def __init__(self, model: torch.nn.Module, *, frames: int, images: int, image_tokens: int) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        frames: int = 0,
+        images: int = 0,
+        image_tokens: int = 0,
+        last: int = -1,
+        masks: int = 0,
+    ) -> None:
+        self.last, self.masks = last, masks
+        self.name = type(model).__name__
         self.config = model.config
         self.parameters = inspect.signature(model.forward).parameters
         self.main = getattr(model, "main_input_name", "input_ids")
@@ -135,13 +158,17 @@ class Inputs:
         for name, parameter in self.parameters.items():
             maker: Callable[[], Any] | None = getattr(self, name, None)
             required = parameter.default is inspect.Parameter.empty
-            if maker is not None and (required or name in ALWAYS or name == self.main):
+            if maker is not None and (
+                required or name in ALWAYS or name == self.main or (self.masks and name in MASKS)
+            ):
                 value = maker()
                 if value is not None:
                     made[name] = value
         if "mm_token_type_ids" in self.parameters and "input_ids" in made and self.image_tokens:
             made["mm_token_type_ids"] = (made["input_ids"] == find(self.config, *IMAGE_TOKENS)).long()
-        return made
+        given = table.lookup(table.INPUTS, self.name)
+        extra = {key: value for key, value in (given() if given else {}).items() if key in self.parameters}
+        return {**made, **extra}
 
     def input_ids(self) -> Any:
         if self.main not in ("input_ids", "pixel_values", "input_features", "input_values") and (
@@ -190,10 +217,10 @@ class Inputs:
         config = self.config
         channels = find(config, "num_channels", "in_channels", "in_chans", default=3)
         channels = channels if isinstance(channels, int) and channels < 16 else 3
-        if "image_grid_thw" in self.parameters:
-            patch = first(find(config, "patch_size", default=14))
-            depth = find(config, "temporal_patch_size", default=1)
-            return torch.randn(BATCH * 16, channels * depth * patch * patch)
+        if "image_grid_thw" in self.parameters or "grid_thw" in self.parameters:
+            return self.patches()
+        if "spatial_shapes" in self.parameters:
+            return torch.randn(BATCH, 16, 3 * first(find(config, "patch_size", default=16)) ** 2)
         side = self.side()
         shape = [BATCH, channels, side, side]
         if self.frames:
@@ -211,6 +238,8 @@ class Inputs:
         return torch.tensor([[self.side(), self.side()]] * BATCH)
 
     def pixel_attention_mask(self) -> Any:
+        if "spatial_shapes" in self.parameters:
+            return table.padded(BATCH, 16)
         shape = (BATCH, self.side(), self.side())
         return torch.ones((BATCH, self.images, *shape[1:]) if self.images else shape, dtype=torch.bool)
 
@@ -224,6 +253,8 @@ class Inputs:
 
     def features_last(self) -> bool:
         """Whether time is the last axis of the audio features (Whisper's order)."""
+        if self.last >= 0:
+            return bool(self.last)
         return find(self.config, "max_source_positions") is not None and self.main == "input_features"
 
     def input_features(self) -> Any:
@@ -231,8 +262,38 @@ class Inputs:
             self.config, "num_mel_bins", "input_feat_per_channel", "feature_size", "num_mels", default=80
         )
         if self.features_last():
-            return torch.randn(BATCH, width, 2 * find(self.config, "max_source_positions"))
-        return torch.randn(BATCH, 100, width)
+            return torch.randn(
+                BATCH, width, 2 * min(find(self.config, "max_source_positions", default=1500), 1500)
+            )
+        return torch.randn(BATCH, 96, width)
+
+    def input_features_mask(self) -> Any:
+        return table.padded(BATCH, self.input_features().shape[-1 if self.features_last() else 1])
+
+    feature_attention_mask = input_features_mask
+
+    def grid_thw(self) -> Any:
+        return self.image_grid_thw()
+
+    def hidden_states(self) -> Any:
+        return self.patches() if "grid_thw" in self.parameters else None
+
+    def patches(self) -> Any:
+        """The images' patches in one list, for models that take the grids beside it."""
+        patch = first(find(self.config, "patch_size", default=14))
+        depth = find(self.config, "temporal_patch_size", default=1)
+        if "patchify" in self.name or self.frames:  # some take the patches as small images
+            return torch.randn(BATCH * 16, 3, patch, patch)
+        return torch.randn(BATCH * 16, 3 * depth * patch * patch)
+
+    def pixel_values_videos(self) -> Any:
+        if self.frames or self.main == "pixel_values_videos":
+            frames = find(self.config, "num_frames", "frames_per_clip", default=4)
+            return torch.randn(BATCH, frames, 3, self.side(), self.side())
+        return None
+
+    def bool_masked_pos(self) -> Any:
+        return None
 
     def input_values(self) -> Any:
         bins = find(self.config, "num_mel_bins")
@@ -243,15 +304,15 @@ class Inputs:
 
 
 IMAGE_TOKENS = ("image_token_id", "image_token_index")
+MASKS = frozenset("input_features_mask feature_attention_mask pixel_attention_mask".split())
 ALWAYS = frozenset(
     "input_ids attention_mask pixel_values decoder_input_ids input_features bbox token_type_ids image_grid_thw "
     "image_sizes pixel_mask spatial_shapes".split()
 )
 VARIANTS: tuple[dict[str, int], ...] = (
-    {"frames": 0, "images": 0, "image_tokens": 0},
-    {"frames": 2, "images": 0, "image_tokens": 0},
-    {"frames": 0, "images": 1, "image_tokens": 0},
-)
+    {}, {"frames": 2}, {"images": 1}, {"images": 5}, {"images": 7}, {"last": 1}, {"last": 0},
+    {"masks": 1}, {"masks": 1, "last": 1}, {"masks": 1, "images": 1},
+)  # fmt: skip
 FEATURES = re.compile(
     r"tokens: (\d+).*?features:? \(?(\d+)|(\d+) image tokens.*?(\d+) image features", re.DOTALL
 )
@@ -263,22 +324,27 @@ def shapes(call: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def attempt(model: torch.nn.Module, variant: dict[str, int], reasons: list[str]) -> dict[str, Any] | None:
-    """A call of this variant that the model takes; or none, and the reason is added to `reasons`."""
-    tokens = 0
-    for _ in range(3):
+    """A call of this variant that the model takes; or none, and the reason is added to `reasons`.
+
+    A model that counts its image tokens says how many it wants when it refuses; they are then given.
+    """
+    pending = [0]
+    while pending:
+        tokens = pending.pop(0)
         torch.manual_seed(0)
         inputs: dict[str, Any] = {}
         try:
-            inputs = Inputs(model, **{**variant, "image_tokens": tokens}).make()
+            inputs = Inputs(model, **variant, image_tokens=tokens).make()
             with torch.no_grad():
                 model(**inputs)
         except Exception as error:  # noqa: BLE001
-            told = FEATURES.search(str(error))
-            wanted = int(told.group(2) or told.group(4)) // BATCH if told else 0
-            if not wanted or wanted == tokens:
-                reasons.append(f"{brief(error)} {shapes(inputs)}")
-                return None
-            tokens = wanted
+            reasons.append(f"{brief(error)} {shapes(inputs)}")
+            if told := FEATURES.search(str(error)):
+                told_count = int(told.group(2) or told.group(4)) // BATCH
+                width = find(getattr(model.config, "text_config", model.config), "hidden_size", default=1)
+                pending += [count for count in (told_count, told_count // width) if 0 < count < 3000] * (
+                    not tokens
+                )
         else:
             return inputs
     return None

@@ -1,0 +1,122 @@
+"""What the names of fields do not tell about transformers' classes: configuration fields and inputs by hand.
+
+Keys are the beginnings of class names; the fields go over those that are cut down by name.
+"""
+
+from typing import Any
+
+import torch
+
+BATCH, LENGTH, PAST = 2, 16, 16
+
+SERIES: dict[str, Any] = {
+    "prediction_length": 4,
+    "context_length": 8,
+    "num_time_features": 1,
+    "lags_sequence": [1, 2],
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "Autoformer": {**SERIES, "label_length": 2, "moving_average": 3},
+    "Bamba": {"mamba_d_head": 32, "mamba_n_heads": 4},
+    "Beit": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+    "Bark": {},
+    "Data2VecVision": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "hidden_size": 64},
+    "Clvp": {},
+    "FalconH1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
+    "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    "GraniteMoeHybrid": {"mamba_d_head": 32, "mamba_n_heads": 4},
+    "Informer": SERIES,
+    "Jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "Mamba2": {"hidden_size": 64, "num_heads": 8, "head_dim": 16, "n_groups": 1},
+    "Nemotron": {"num_key_value_heads": 2},
+    "PatchTS": {"context_length": PAST, "patch_length": 4, "patch_stride": 4, "prediction_length": 4},
+    "PatchTSMixer": {"context_length": PAST, "patch_length": 4, "patch_stride": 4, "prediction_length": 4},
+    "RecurrentGemma": {"num_hidden_layers": 3},
+    "Reformer": {
+        "is_decoder": True, "axial_pos_shape": [4, 8], "axial_pos_embds_dim": [16, 48], "max_position_embeddings": 32,
+        "attn_layers": ["local", "lsh"], "num_hidden_layers": 2, "local_attn_chunk_length": 4, "num_buckets": 2,
+        "lsh_attn_chunk_length": 4, "pad_token_id": 0, "hidden_size": 64,
+    },
+    "TimeSeriesTransformer": SERIES,
+    "Tvp": {"max_img_size": 224},
+    "BigBirdFor": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
+    "BigBirdPegasus": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
+    "DPT": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "is_hybrid": False},
+}  # fmt: skip
+
+
+def padded(*shape: int) -> torch.Tensor:
+    """A mask of ones, the end of whose second row is padded."""
+    mask = torch.ones(*shape, dtype=torch.long)
+    mask[1, -2:] = 0
+    return mask
+
+
+def series() -> dict[str, Any]:
+    """The past, the future and the time features of two series."""
+    return {
+        "past_values": torch.rand(BATCH, 10), "past_time_features": torch.rand(BATCH, 10, 1),
+        "past_observed_mask": torch.ones(BATCH, 10), "future_values": torch.rand(BATCH, 4),
+        "future_time_features": torch.rand(BATCH, 4, 1),
+    }  # fmt: skip
+
+
+def ids(*shape: int) -> torch.Tensor:
+    """Token ids."""
+    return torch.randint(5, 200, shape)
+
+
+INPUTS: dict[str, Any] = {
+    "Autoformer": series,
+    "Informer": series,
+    "TimeSeriesTransformer": series,
+    "PatchTS": lambda: {"past_values": torch.rand(BATCH, PAST, 1)},
+    "PatchTSMixer": lambda: {"past_values": torch.rand(BATCH, PAST, 1)},
+    "TimesFm": lambda: {"past_values": [torch.rand(40), torch.rand(64)], "freq": [0, 1]},
+    "Perceiver": lambda: {"inputs": ids(BATCH, LENGTH)},
+    "OneFormer": lambda: {"task_inputs": ids(BATCH, 77)},
+    "InstructBlip": lambda: {"qformer_input_ids": ids(BATCH, 6), "qformer_attention_mask": padded(BATCH, 6)},
+    "Lxmert": lambda: {"visual_feats": torch.randn(BATCH, 4, 64), "visual_pos": torch.rand(BATCH, 4, 4)},
+    "VisualBert": lambda: {"visual_embeds": torch.randn(BATCH, 4, 64)},
+    "Pix2Struct": lambda: {"flattened_patches": torch.rand(BATCH, LENGTH, 770), "attention_mask": padded(BATCH, 16)},
+    "SegGpt": lambda: {
+        "pixel_values": torch.rand(1, 3, 448, 448), "prompt_pixel_values": torch.rand(1, 3, 448, 448),
+        "prompt_masks": torch.rand(1, 3, 448, 448),
+    },
+    "DecisionTransformer": lambda: {
+        "states": torch.rand(BATCH, 4, 17), "actions": torch.rand(BATCH, 4, 4), "rewards": torch.rand(BATCH, 4, 1),
+        "returns_to_go": torch.rand(BATCH, 4, 1), "timesteps": torch.arange(4).repeat(BATCH, 1),
+        "attention_mask": padded(BATCH, 4),
+    },
+    "Vits": lambda: {"input_ids": torch.randint(0, 38, (BATCH, LENGTH)), "attention_mask": padded(BATCH, LENGTH)},
+    "FastSpeech2": lambda: {
+        "input_ids": torch.randint(0, 78, (BATCH, LENGTH)), "attention_mask": padded(BATCH, LENGTH),
+    },
+    "Dia": lambda: {"decoder_input_ids": ids(BATCH, 6, 9)},
+    "Mllama": lambda: {
+        "pixel_values": torch.rand(BATCH, 1, 4, 3, 224, 224), "aspect_ratio_ids": torch.tensor([[1], [2]]),
+        "aspect_ratio_mask": torch.ones(BATCH, 1, 4, dtype=torch.long),
+        "cross_attention_mask": torch.ones(BATCH, LENGTH, 1, 4, dtype=torch.long),
+    },
+    "Idefics": lambda: {
+        "pixel_values": torch.rand(BATCH, 1, 3, 224, 224),
+        "image_attention_mask": torch.ones(BATCH, LENGTH, 1, dtype=torch.long),
+    },
+    "Kosmos2For": lambda: {
+        "image_embeds_position_mask": torch.tensor([[0] + [1] * 2 + [0] * 13] * BATCH).bool(),
+    },
+    "Sam": lambda: {"input_points": torch.rand(BATCH, 1, 2, 2) * 100, "input_labels": torch.ones(BATCH, 1, 2).int()},
+    "JevFor": lambda: {
+        "marks": ids(BATCH, LENGTH) % 4, "num_options": torch.tensor([2, 3]), "question_type_ids": torch.tensor([0, 1]),
+    },
+    "MgpstrFor": lambda: {"pixel_values": torch.rand(BATCH, 3, 32, 128)},
+    "VitPoseFor": lambda: {"pixel_values": torch.rand(BATCH, 3, 256, 192)},
+    "Clvp": lambda: {"input_features": torch.rand(BATCH, 80, 40)},
+    "DeepseekVLHybrid": lambda: {"high_res_pixel_values": torch.rand(BATCH, 3, 1024, 1024)},
+}  # fmt: skip
+
+
+def lookup(table: dict[str, Any], name: str) -> Any:
+    """The entry whose key is the longest beginning of `name`; none if there is no such key."""
+    keys = [key for key in table if name.startswith(key)]
+    return table[max(keys, key=len)] if keys else None
