@@ -146,11 +146,14 @@ def test_a_cache_that_was_donated_is_refused_before_it_is_used(devices: int) -> 
 def test_a_shape_that_keeps_changing_is_named(pair: tuple, caplog: pytest.LogCaptureFixture) -> None:
     compiled = tpuport.compile(pair[1], name="the model")
     with caplog.at_level(logging.WARNING, "tpuport"):
-        for length in range(2, 6):
-            compiled(IDS[:, :length])
-    assert compiled.program.compilations == 4
-    (record,) = caplog.records
-    message = record.getMessage()
+        for columns in range(2, 11):
+            compiled(torch.ones(2, columns, dtype=torch.int32))
+    assert compiled.program.compilations == 9
+    fourth, eighth = caplog.records
+    assert "has been compiled 8 times" in eighth.getMessage()
+    message = fourth.getMessage()
+    assert "Pad it" in message
+    assert "tensor" not in message
     assert "the model has been compiled 4 times" in message
     assert "input_ids keeps changing" in message
     assert "int32(2, 5)" in message
@@ -161,7 +164,7 @@ def test_a_flag_that_keeps_changing_is_named(pair: tuple, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING, "tpuport"):
         for scale in (1, 2, 3, 4):
             compiled(IDS, scale=scale)
-    assert "scale keeps changing (1, 2, 3, 4)" in caplog.text
+    assert "scale keeps changing (1, 2, 3, 4). Pass it as a tensor." in caplog.text
 
 
 def test_positional_arguments_keep_their_order() -> None:
@@ -176,6 +179,8 @@ def test_weights_on_the_host_and_odd_arguments_are_errors(pair: tuple) -> None:
         tpuport.compile(pair[0])(IDS)
     with pytest.raises(PortError, match="neither a tensor nor hashable"):
         tpuport.compile(pair[1])(IDS, labels={1, 2})
+    with pytest.raises(PortError, match="CompiledFunction, which cannot be compiled"):
+        tpuport.compile(tpuport.compile(pair[1]))
 
 
 def test_programs_are_kept_in_the_users_cache_directory(tmp_path: Path) -> None:

@@ -71,8 +71,14 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
         yield
 
 
+class _Shape(str):
+    """The description of a tensor, where a description of anything else is a plain string."""
+
+    __slots__ = ()
+
+
 class Program:
-    """A jitted function that counts its compilations and warns when one argument keeps changing.
+    """A jitted function that counts its compilations and warns, ever more rarely, when one argument keeps changing.
 
     Args:
         describe: from the function's arguments to what decides on a recompilation, by name; None leaves the
@@ -115,14 +121,18 @@ class Program:
         if self._describe is None:
             return
         self._seen.append(self._describe(*args, **kwargs))
-        if self.compilations < _MANY:
-            return
+        if self.compilations < _MANY or self.compilations & (self.compilations - 1):
+            return  # said at 4, 8, 16, ...: whoever knows it and goes on is not told each time
         values = {name: {seen.get(name, "absent") for seen in self._seen} for name in self._seen[-1]}
         name, found = max(values.items(), key=lambda item: len(item[1]))
+        advice = (
+            "Pad it to a few fixed lengths"
+            if any(isinstance(x, _Shape) for x in found)
+            else "Pass it as a tensor"
+        )
         logger.warning(
-            "%s has been compiled %d times: %s keeps changing (%s). Pad it to a few fixed lengths, "
-            "or pass it as a tensor.",
-            self.name, self.compilations, name, ", ".join(sorted(found)[:_MANY]),
+            "%s has been compiled %d times: %s keeps changing (%s). %s.",
+            self.name, self.compilations, name, ", ".join(sorted(found)[:_MANY]), advice,
         )  # fmt: skip
 
 
@@ -186,6 +196,12 @@ class CompiledFunction:
     """
 
     def __init__(self, function: Callable, name: str | None = None) -> None:
+        if isinstance(function, CompiledFunction) or not callable(function):
+            raise PortError(
+                f"this is a {type(function).__name__}, which cannot be compiled",
+                where="the first argument of compile",
+                fix="give a ported model, a method of it, or a function that calls it",
+            )
         pytrees.register()
         self._function = function
         self._modules = list(dict.fromkeys(_modules(function)))
@@ -261,8 +277,8 @@ class CompiledFunction:
         """What a program is compiled for: shapes of tensors, values of the rest, by argument."""
         shapes, caches = iter(tensors), iter(donated)
         told = {
-            "cache": lambda _: str([tuple(x.shape) for x in next(caches)]),
-            "tensor": lambda _: str((x := next(shapes)).dtype) + str(tuple(x.shape)),
+            "cache": lambda _: _Shape([tuple(x.shape) for x in next(caches)]),
+            "tensor": lambda _: _Shape(f"{(x := next(shapes)).dtype}{tuple(x.shape)}"),
             "static": repr,
         }
         return {name: told[kind](content) for name, kind, content in static[1]}
