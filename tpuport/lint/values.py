@@ -262,6 +262,21 @@ class Instance(_ByContent):
         return f"Instance({self.info.qualname})"
 
 
+class Partial(_ByContent):
+    """`functools.partial(target, *args, **keywords)`."""
+
+    __slots__ = ("args", "keywords", "target")
+
+    def __init__(
+        self, target: Value, args: tuple[Value, ...], keywords: tuple[tuple[str, Value], ...]
+    ) -> None:
+        self.target, self.args, self.keywords = target, args, keywords
+        self._keep(target, args, keywords)
+
+    def __repr__(self) -> str:
+        return f"Partial({self.target!r})"
+
+
 class Module(_ByContent):
     """A module of the linted code: `info` is a `modules.ModuleInfo`."""
 

@@ -1,0 +1,52 @@
+"""What several rules ask of an event."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.values import Sequence, Static, Tensor, Unknown, Value
+
+
+def is_call_of(event: Call, *names: str) -> bool:
+    """Whether it is `torch.name(...)`, `torch.nn.functional.name(...)` or `tensor.name(...)`.
+
+    A method counts on a tensor and on a thing that is not known: only tensors have the names that rules ask for.
+    """
+    if event.receiver is not None:
+        return event.name in names and isinstance(event.receiver, Tensor | Unknown)
+    head, _, last = event.name.rpartition(".")
+    return last in names and head in {"torch", "torch.nn.functional", "torch.Tensor"}
+
+
+def operands(event: Call) -> list[Value]:
+    """The tensor the function works on and its further arguments, for both ways of writing it."""
+    return event.args if event.receiver is None else [event.receiver, *event.args]
+
+
+def argument(event: Call, position: int, *names: str) -> Value | None:
+    """An argument by position (the tensor itself is 0) or by one of its keywords; None if it is not given."""
+    for name in names:
+        if name in event.keywords:
+            return event.keywords[name]
+    given = operands(event)
+    return given[position] if len(given) > position else None
+
+
+def holds_tensor(value: Value | None) -> bool:
+    """Whether it surely is a tensor, or a list or tuple with a tensor in it."""
+    if isinstance(value, Tensor):
+        return True
+    if isinstance(value, Sequence):
+        if value.items is not None:
+            return any(isinstance(item, Tensor) for item in value.items)
+        return isinstance(value.element, Tensor)
+    return False
+
+
+def is_mask(value: Value) -> bool:
+    """Whether it is a tensor of booleans: by dtype, or by being called a mask where no dtype is known."""
+    return isinstance(value, Tensor) and (
+        value.dtype == "bool" or (value.dtype == "" and value.origin == "mask")
+    )
+
+
+def is_none(value: Value | None) -> bool:
+    """Whether it is not given, or surely None."""
+    return value is None or (isinstance(value, Static) and value.kind == "none")

@@ -1,0 +1,69 @@
+"""TPU101: `x[mask]` read with a mask of booleans."""
+
+from tpuport.lint.events import Subscript
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.matching import is_mask
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Sequence, Tensor, Unknown
+
+
+def check(event: Subscript, context: Context) -> Hit | None:
+    """A read whose index holds a boolean tensor."""
+    if event.store or not isinstance(event.base, Tensor | Unknown):
+        return None
+    for value in event.indices:
+        inside = value.items or () if isinstance(value, Sequence) else (value,)
+        if any(is_mask(part) for part in inside):
+            return Hit()
+    return None
+
+
+RULE = Rule(
+    id="TPU101",
+    name="boolean-mask-read",
+    severity=Severity.ERROR,
+    summary="an array read with a boolean mask: `x[mask]`, `x[~mask]`, `x[a > b]`",
+    why="How many elements a boolean mask picks depends on the mask's values, which do not exist while the "
+    "program is "
+    "traced. XLA programs have fixed shapes, so tracing ends with `NonConcreteBooleanIndexError`.",
+    reason="the result's length is the number of true elements, which is not known while tracing",
+    remedy="keep the full length: `torch.where(mask, x, 0)` before a sum, or a stable argsort of the mask and "
+    "a gather",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, mask):
+        return x[mask > 0].sum()
+""",
+        "(torch.randn(2, 4), torch.tensor([[1, 1, 0, 0], [1, 0, 0, 1]]))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, mask):
+        return torch.where(mask > 0, x, 0.0).sum()
+""",
+        "(torch.randn(2, 4), torch.tensor([[1, 1, 0, 0], [1, 0, 0, 1]]))",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x, index):
+        return x[:, index.long()]
+""",
+            "(torch.randn(2, 4), torch.tensor([3, 0, 1]))",
+        ),
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x, mask):
+        return x * mask[:, None]
+""",
+            "(torch.randn(2, 4), torch.tensor([1.0, 0.0]))",
+        ),
+    ),
+    events=(Subscript,),
+    check=check,
+    fix=Applicability.UNSAFE,
+)

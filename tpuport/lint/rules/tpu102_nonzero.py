@@ -1,0 +1,71 @@
+"""TPU102: `nonzero`, `argwhere` and `where` of one argument."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.matching import is_call_of, operands
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """Functions that give the places of the true elements."""
+    if is_call_of(event, "nonzero", "argwhere"):
+        return Hit()
+    if (
+        is_call_of(event, "where")
+        and len(operands(event)) + len(event.keywords) == 1
+        and event.receiver is None
+    ):
+        return Hit()
+    return None
+
+
+RULE = Rule(
+    id="TPU102",
+    name="nonzero",
+    severity=Severity.ERROR,
+    summary="the places of true elements: `nonzero`, `argwhere`, `torch.where(condition)`",
+    why="The number of nonzero elements is the length of the result, and it depends on values that do not "
+    "exist while "
+    "the program is traced: tracing ends with `ConcretizationTypeError`. As an index the places are "
+    "seldom needed: "
+    "`torch.where` with three arguments, or arithmetic with the mask itself, gives the same.",
+    reason="the number of nonzero elements is not known while tracing",
+    remedy="use the mask itself: `torch.where(mask, a, b)`, or `argmax`/`argsort` of the mask for places",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        places = torch.nonzero(x > 0)
+        return places.float().mean()
+"""
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        mask = x > 0
+        rows = torch.arange(x.shape[0])[:, None]
+        columns = torch.arange(x.shape[1])[None, :]
+        return (torch.where(mask, rows + columns, 0).sum() / (2 * mask.sum())).float()
+"""
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, 0.0)
+"""
+        ),
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.count_nonzero(x > 0)
+"""
+        ),
+    ),
+    events=(Call,),
+    check=check,
+    fix=Applicability.SAFE,
+)

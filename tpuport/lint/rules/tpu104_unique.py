@@ -1,0 +1,46 @@
+"""TPU104: `unique` and `unique_consecutive`."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.matching import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """The different elements of a tensor."""
+    return Hit() if is_call_of(event, "unique", "unique_consecutive") else None
+
+
+RULE = Rule(
+    id="TPU104",
+    name="unique",
+    severity=Severity.ERROR,
+    summary="`unique` and `unique_consecutive`, whose length is the number of different elements",
+    why="How many different elements a tensor has depends on its values, which do not exist while the "
+    "program is "
+    "traced. Where the elements are of a known range, a table of that size serves; where only their "
+    "number is wanted, "
+    "sort and count the changes.",
+    reason="the number of different elements is not known while tracing",
+    remedy="sort and compare neighbours, or scatter into a table of the range's size; or compute it before the "
+    "call",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, ids):
+        return torch.unique(ids).numel() * torch.ones(2)
+""",
+        "(torch.tensor([3, 1, 3, 2]),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, ids):
+        ordered = ids.sort().values
+        return (1 + (ordered[1:] != ordered[:-1]).sum()) * torch.ones(2)
+""",
+        "(torch.tensor([3, 1, 3, 2]),)",
+    ),
+    events=(Call,),
+    check=check,
+)

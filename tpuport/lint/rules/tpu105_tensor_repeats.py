@@ -1,0 +1,62 @@
+"""TPU105: `repeat_interleave` with repeats that are a tensor."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.matching import argument, is_call_of, is_none
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """Repeats given as a tensor, and no `output_size`."""
+    if not is_call_of(event, "repeat_interleave"):
+        return None
+    repeats = argument(event, 1, "repeats")
+    alone = repeats is None and isinstance(argument(event, 0, "input"), Tensor)
+    if (alone or isinstance(repeats, Tensor)) and is_none(event.keywords.get("output_size")):
+        return Hit()
+    return None
+
+
+RULE = Rule(
+    id="TPU105",
+    name="tensor-repeats",
+    severity=Severity.ERROR,
+    summary="`repeat_interleave` with a tensor of repeats and no `output_size`",
+    why="The result is as long as the sum of the repeats, and that sum does not exist while the program is "
+    "traced.",
+    reason="the result is as long as the sum of the repeats, which is not known while tracing",
+    remedy="pass `output_size=` where the length is known, or find each element's source with `searchsorted` "
+    "over "
+    "`repeats.cumsum(0)`",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, repeats):
+        return torch.repeat_interleave(x, repeats, dim=0)
+""",
+        "(torch.randn(3, 2), torch.tensor([1, 2, 1]))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    total = 4
+
+    def forward(self, x, repeats):
+        source = torch.searchsorted(repeats.cumsum(0), torch.arange(self.total), right=True)
+        return x[source]
+""",
+        "(torch.randn(3, 2), torch.tensor([1, 2, 1]))",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        return x.repeat_interleave(2, dim=1)
+"""
+        ),
+    ),
+    events=(Call,),
+    check=check,
+)

@@ -1,0 +1,53 @@
+"""TPU108: a slice bound that is a tensor."""
+
+from tpuport.lint.events import SliceBound
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: SliceBound, context: Context) -> Hit | None:
+    """`x[: n]` with a tensor n, of whatever is sliced."""
+    return Hit() if isinstance(event.value, Tensor) else None
+
+
+RULE = Rule(
+    id="TPU108",
+    name="tensor-slice-bound",
+    severity=Severity.ERROR,
+    summary="a slice bound that is a tensor: `x[:, : lengths[0]]`",
+    why="A slice's length is part of the compiled program's shapes. A bound held in a tensor has no value "
+    "while the "
+    "program is traced.",
+    reason="a slice's bounds must be numbers while tracing, and this one is a tensor",
+    remedy="keep the full length and mask what lies behind the bound, or pass the bound as a Python int",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, lengths):
+        return x[:, : lengths[0]].sum()
+""",
+        "(torch.randn(2, 4), torch.tensor([3, 2]))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, lengths):
+        inside = torch.arange(x.shape[1]) < lengths[0]
+        return torch.where(inside, x, 0.0).sum()
+""",
+        "(torch.randn(2, 4), torch.tensor([3, 2]))",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        half = x.shape[-1] // 2
+        return torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+"""
+        ),
+    ),
+    events=(SliceBound,),
+    check=check,
+)

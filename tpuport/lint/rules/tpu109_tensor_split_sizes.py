@@ -1,0 +1,57 @@
+"""TPU109: `split` with sizes that are tensors."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.matching import argument, holds_tensor, is_call_of
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """Sizes or places of a split, in a tensor or a list of tensors."""
+    if not is_call_of(event, "split", "split_with_sizes", "tensor_split", "chunk", "unsafe_split"):
+        return None
+    sizes = argument(event, 1, "split_size_or_sections", "split_size", "indices_or_sections", "split_sizes")
+    return Hit() if holds_tensor(sizes) else None
+
+
+RULE = Rule(
+    id="TPU109",
+    name="tensor-split-sizes",
+    severity=Severity.ERROR,
+    summary="`split` or `tensor_split` with sizes that are tensors",
+    why="The parts' lengths are shapes of the compiled program. Held in a tensor they have no value while "
+    "the program is traced.",
+    reason="the lengths of the parts must be numbers while tracing, and these are tensors",
+    remedy="keep one padded array and a mask or segment ids that say which part an element belongs to; or pass "
+    "a list of ints",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, sizes):
+        return torch.tensor_split(x, sizes, dim=1)[0]
+""",
+        "(torch.randn(2, 4), torch.tensor([1, 3]))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    sizes = [1, 2, 1]
+
+    def forward(self, x, sizes):
+        return torch.split(x, self.sizes, dim=1)[0]
+""",
+        "(torch.randn(2, 4), torch.tensor([1, 3]))",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        first, second = x.split(x.shape[1] // 2, dim=1)
+        return first * second
+"""
+        ),
+    ),
+    events=(Call,),
+    check=check,
+)

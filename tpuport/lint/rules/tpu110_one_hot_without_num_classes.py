@@ -1,0 +1,48 @@
+"""TPU110: `one_hot` without the number of classes."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.matching import argument, is_call_of
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Static, Tensor
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """No `num_classes`, the -1 that means none, or a tensor."""
+    if not is_call_of(event, "one_hot"):
+        return None
+    classes = argument(event, 1, "num_classes")
+    if classes is None or isinstance(classes, Tensor):
+        return Hit()
+    return Hit() if isinstance(classes, Static) and classes.constant == -1 else None
+
+
+RULE = Rule(
+    id="TPU110",
+    name="one-hot-without-num-classes",
+    severity=Severity.ERROR,
+    summary="`F.one_hot` without `num_classes`",
+    why="Without `num_classes` the width of the result is the largest element plus one, a value that does "
+    "not exist while "
+    "the program is traced.",
+    reason="without num_classes the result is as wide as the largest element, which is not known while tracing",
+    remedy="say `num_classes=`",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, ids):
+        return F.one_hot(ids).float()
+""",
+        "(torch.tensor([3, 1, 3, 2]),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, ids):
+        return F.one_hot(ids, num_classes=4).float()
+""",
+        "(torch.tensor([3, 1, 3, 2]),)",
+    ),
+    events=(Call,),
+    check=check,
+)

@@ -1,0 +1,59 @@
+"""TPU111: `pad_sequence` and its relatives."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Sequence
+
+_PACKED = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpad_sequence"})
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """Of `torch.nn.utils.rnn`: packing reads lengths; padding belongs to sequences of different lengths."""
+    head, _, last = event.name.rpartition(".")
+    if head != "torch.nn.utils.rnn":
+        return None
+    if last in _PACKED:
+        return Hit()
+    sequences = event.args[0] if event.args else event.keywords.get("sequences")
+    # A display of tensors has shapes that are known; a list filled in a loop has lengths out of values.
+    return (
+        Hit()
+        if last == "pad_sequence" and isinstance(sequences, Sequence) and sequences.items is None
+        else None
+    )
+
+
+RULE = Rule(
+    id="TPU111",
+    name="pad-sequence",
+    severity=Severity.ERROR,
+    summary="`pad_sequence`, `pack_padded_sequence` and their relatives in traced code",
+    why="Sequences of different lengths come out of values: of lengths, of masks. Packing reads the lengths "
+    "on the host, "
+    "and a list of rows cut to their lengths cannot be built while the program is traced. A batch that "
+    "comes padded, "
+    "with a mask, needs neither.",
+    reason="the sequences' lengths come out of values that are not known while tracing",
+    remedy="pad before the call, and let the model take the padded batch with a mask",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return packed.data.sum()
+""",
+        "(torch.randn(2, 4, 3), torch.tensor([4, 2]))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, lengths):
+        inside = torch.arange(x.shape[1]) < lengths[:, None]
+        return torch.where(inside[..., None], x, 0.0).sum()
+""",
+        "(torch.randn(2, 4, 3), torch.tensor([4, 2]))",
+    ),
+    events=(Call,),
+    check=check,
+)

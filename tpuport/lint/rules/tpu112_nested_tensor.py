@@ -1,0 +1,46 @@
+"""TPU112: nested (jagged) tensors."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """Anything of `torch.nested`, and the methods of nested tensors."""
+    if event.name.startswith("torch.nested.") or event.name in {
+        "torch._nested_tensor_from_mask",
+        "to_padded_tensor",
+    }:
+        return Hit()
+    return None
+
+
+RULE = Rule(
+    id="TPU112",
+    name="nested-tensor",
+    severity=Severity.ERROR,
+    summary="nested (jagged) tensors: `torch.nested.*`",
+    why="A nested tensor has rows of different lengths. XLA knows arrays of one shape, and torchax has no "
+    "nested tensors.",
+    reason="rows of different lengths are no array that XLA could compile for",
+    remedy="pad to one length and carry a mask",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, y):
+        nested = torch.nested.nested_tensor([x, y])
+        return nested.to_padded_tensor(0.0)
+""",
+        "(torch.randn(2, 4), torch.randn(3, 4))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, y):
+        return torch.stack([F.pad(x, (0, 0, 0, 1)), y])
+""",
+        "(torch.randn(2, 4), torch.randn(3, 4))",
+    ),
+    events=(Call,),
+    check=check,
+)

@@ -1,0 +1,42 @@
+"""TPU202: `.tolist()`."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.matching import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """The method, of a tensor or of a thing not known."""
+    return Hit() if event.receiver is not None and is_call_of(event, "tolist") else None
+
+
+RULE = Rule(
+    id="TPU202",
+    name="tolist",
+    severity=Severity.ERROR,
+    summary="`.tolist()` in traced code",
+    why="`.tolist()` asks for a tensor's values as Python numbers. While the program is traced there are "
+    "none. What the list is for decides the remedy: sizes belong to the caller, sums and choices stay "
+    "in tensors.",
+    reason="`.tolist()` asks for values, and while tracing there are none",
+    remedy="pass the list from outside as Python ints, or stay with tensors",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, sizes):
+        return x[:, sum(sizes.tolist()) - 1]
+""",
+        "(torch.randn(2, 4), torch.tensor([1, 2]))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, sizes):
+        return x[:, sizes.sum() - 1]
+""",
+        "(torch.randn(2, 4), torch.tensor([1, 2]))",
+    ),
+    events=(Call,),
+    check=check,
+)

@@ -1,0 +1,58 @@
+"""TPU203: tensors handed to NumPy."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.matching import holds_tensor, is_call_of
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """`.numpy()`, and functions of NumPy that get a tensor."""
+    if event.receiver is not None:
+        return Hit() if is_call_of(event, "numpy", "__array__") else None
+    if event.name.startswith("numpy.") and any(holds_tensor(value) for value in event.args):
+        return Hit()
+    return None
+
+
+RULE = Rule(
+    id="TPU203",
+    name="numpy",
+    severity=Severity.ERROR,
+    summary="`.numpy()`, or a NumPy function of a tensor, in traced code",
+    why="NumPy works on values in the host's memory. While the program is traced there are none, and "
+    "`TracerArrayConversionError` is raised.",
+    reason="NumPy needs values, and while tracing there are none",
+    remedy="use the torch function of the same name, or compute it before the call",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.from_numpy(x.numpy().cumsum(-1))
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x.cumsum(-1)
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    quiet=(
+        Example(
+            """
+import numpy as np
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * float(np.sqrt(x.shape[-1]))
+""",
+            "(torch.randn(2, 4),)",
+        ),
+    ),
+    events=(Call,),
+    check=check,
+)

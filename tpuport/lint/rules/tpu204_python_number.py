@@ -1,0 +1,56 @@
+"""TPU204: Python numbers made of tensors."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+_CONVERSIONS = frozenset({"builtins.int", "builtins.float", "builtins.bool", "builtins.complex"})
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """`int(t)` and its like, and functions of `math` that get a tensor."""
+    if event.receiver is not None or not any(isinstance(value, Tensor) for value in event.args):
+        return None
+    return Hit() if event.name in _CONVERSIONS or event.name.startswith("math.") else None
+
+
+RULE = Rule(
+    id="TPU204",
+    name="python-number",
+    severity=Severity.ERROR,
+    summary="`int()`, `float()`, `bool()` or a function of `math` of a tensor",
+    why="A Python number needs the tensor's value. While the program is traced there is none, and "
+    "`ConcretizationTypeError` is raised. A number made of a shape or of the configuration is fine.",
+    reason="a Python number needs the tensor's value, and while tracing there is none",
+    remedy="stay with a 0-d tensor (`x.sqrt()` for `math.sqrt(x)`, `.to(torch.int32)` for `int()`), or pass "
+    "the number from outside",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x / math.sqrt(x.var())
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x / x.var().sqrt()
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        return x / math.sqrt(x.shape[-1]) + int(x.numel()) + float(x.size(0))
+""",
+            "(torch.randn(2, 4),)",
+        ),
+    ),
+    events=(Call,),
+    check=check,
+)

@@ -1,0 +1,69 @@
+"""TPU205: Python branches on tensors."""
+
+from tpuport.lint.events import Truth
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: Truth, context: Context) -> Hit | None:
+    """Every question for a tensor's truth but an assertion's, which is TPU206."""
+    if not isinstance(event.value, Tensor) or event.where == "assert":
+        return None
+    return Hit(reason=f"`{event.where}` asks for the value of a tensor, and while tracing there is none")
+
+
+RULE = Rule(
+    id="TPU205",
+    name="tensor-condition",
+    severity=Severity.ERROR,
+    summary="a tensor in `if`, `while`, `and`, `or`, `not`, a conditional expression or a comprehension's "
+    "condition",
+    why="Python must know which way to go, and the way depends on a value that does not exist while the "
+    "program is traced: `TracerBoolConversionError`. A condition on shapes, on the configuration or on "
+    "`is None` is decided while tracing and is fine.",
+    reason="the branch depends on a tensor's value, and while tracing there is none",
+    remedy="compute both and choose with `torch.where`, or decide outside and pass a Python bool",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x * 2
+        return x
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.where(x.sum() > 0, x * 2, x)
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x, mask=None):
+        if x.shape[0] > 1 and mask is None and not self.training:
+            return x * 2
+        return x
+""",
+            "(torch.randn(2, 4),)",
+        ),
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        if isinstance(x, torch.Tensor) and x.dtype == torch.float32 and x.dim() == 2:
+            return x * 2
+        return x
+""",
+            "(torch.randn(2, 4),)",
+        ),
+    ),
+    events=(Truth,),
+    check=check,
+)

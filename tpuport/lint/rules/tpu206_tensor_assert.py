@@ -1,0 +1,65 @@
+"""TPU206: assertions about values."""
+
+from tpuport.lint.events import Call, Truth
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: Call | Truth, context: Context) -> Hit | None:
+    """`assert` of a tensor, and torch's own checks of one."""
+    if isinstance(event, Truth):
+        return Hit() if event.where == "assert" and isinstance(event.value, Tensor) else None
+    checks = (
+        event.name in {"torch._assert", "torch._check"}
+        and bool(event.args)
+        and isinstance(event.args[0], Tensor)
+    )
+    return Hit(fix=Applicability.NONE) if checks else None
+
+
+RULE = Rule(
+    id="TPU206",
+    name="tensor-assert",
+    severity=Severity.ERROR,
+    summary="`assert` of a tensor's value",
+    why="An assertion needs the value, and while the program is traced there is none: "
+    "`TracerBoolConversionError`. Assertions about shapes are checked while tracing and are fine.",
+    reason="the assertion needs a tensor's value, and while tracing there is none",
+    remedy="check the input on the host before the call; assertions about shapes may stay",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        assert x.max() <= 100
+        return x * 2
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        assert x.shape[0] == 2
+        return x * 2
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        assert x.ndim == 2 and x.size(1) % 2 == 0, f'odd width {x.shape}'
+        return x * 2
+""",
+            "(torch.randn(2, 4),)",
+        ),
+    ),
+    events=(
+        Call,
+        Truth,
+    ),
+    check=check,
+    fix=Applicability.SAFE,
+)

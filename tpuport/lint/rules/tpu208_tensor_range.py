@@ -1,0 +1,58 @@
+"""TPU208: `range` of a tensor."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """`range(n)` with a tensor among its arguments."""
+    return (
+        Hit() if event.name == "builtins.range" and any(isinstance(v, Tensor) for v in event.args) else None
+    )
+
+
+RULE = Rule(
+    id="TPU208",
+    name="tensor-range",
+    severity=Severity.ERROR,
+    summary="`range` of a tensor",
+    why="How often a Python loop runs is decided while the program is traced, and a number held in a tensor "
+    "has no value then: `TracerIntegerConversionError`.",
+    reason="how often the loop runs is not known while tracing",
+    remedy="loop over a fixed number of steps and mask, use `torch.arange` arithmetic instead of a loop, or "
+    "pass the number as an int",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, steps):
+        for _ in range(steps):
+            x = x * 2
+        return x
+""",
+        "(torch.randn(2, 4), torch.tensor(3))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, steps):
+        return x * 2.0**steps
+""",
+        "(torch.randn(2, 4), torch.tensor(3))",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        for i in range(x.shape[1]):
+            x = x + i
+        return x
+""",
+            "(torch.randn(2, 4),)",
+        ),
+    ),
+    events=(Call,),
+    check=check,
+)

@@ -1,0 +1,44 @@
+"""TPU210: comparisons that give Python's booleans."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.matching import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """`equal`, `allclose`, `is_nonzero`."""
+    return Hit() if is_call_of(event, "equal", "allclose", "is_nonzero") else None
+
+
+RULE = Rule(
+    id="TPU210",
+    name="tensor-comparison",
+    severity=Severity.ERROR,
+    summary="`torch.equal`, `torch.allclose`, `torch.is_nonzero`",
+    why="These give a Python bool, for which the values are needed. While the program is traced there are "
+    "none.",
+    reason="the answer is a Python bool, which needs values that are not there while tracing",
+    remedy="compare with `(a == b).all()` or `torch.isclose(a, b).all()`, a tensor, and choose with "
+    "`torch.where`",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, y):
+        if torch.equal(x, y):
+            return x
+        return y
+""",
+        "(torch.randn(2, 4), torch.randn(2, 4))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x, y):
+        return torch.where((x == y).all(), x, y)
+""",
+        "(torch.randn(2, 4), torch.randn(2, 4))",
+    ),
+    events=(Call,),
+    check=check,
+)

@@ -1,0 +1,60 @@
+"""TPU211: tensors made into text."""
+
+from tpuport.lint.events import Call, Formatted
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+_TEXT = frozenset({"builtins.print", "builtins.str", "builtins.repr", "builtins.format"})
+
+
+def check(event: Call | Formatted, context: Context) -> Hit | None:
+    """Printed, formatted or logged tensors."""
+    if isinstance(event, Formatted):
+        return Hit()
+    return Hit() if event.name in _TEXT and any(isinstance(value, Tensor) for value in event.args) else None
+
+
+RULE = Rule(
+    id="TPU211",
+    name="tensor-format",
+    severity=Severity.WARNING,
+    summary="a tensor printed or formatted in traced code",
+    why="The text is made once, while the program is traced, when the tensor has no value yet: at best it "
+    "shows the tracer, and a format such as `{x:.2f}` raises. It never shows what later runs compute.",
+    reason="the text is made once while tracing, when there is no value to show",
+    remedy="print after the call, or use `jax.debug.print` where the value is wanted on the way",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x * len(f'{x.mean():.2f}')
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x * len(f'{x.shape}')
+""",
+        "(torch.randn(2, 4),)",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        if x.shape[0] > 9:
+            raise ValueError(f'too many rows: {x}')
+        return x * 1
+""",
+            "(torch.randn(2, 4),)",
+        ),
+    ),
+    events=(
+        Call,
+        Formatted,
+    ),
+    check=check,
+)
