@@ -9,10 +9,11 @@ that read a number out of a tensor or make a shape of one are the truth that TPU
 against. A library may also be the path of a Python file that defines `tiny()`, which returns a callable and a list of
 dictionaries of its keyword arguments; the files of its directory are then watched.
 
-Recall is the share of watched statements that carry an error, precision the share of errors on statements that ran
-which are watched. A finding spans `line` to `end_line` and a watched line is one; they match if the innermost simple
-statement, or the header of the innermost compound statement, that holds the finding's first line is the one that
-holds the watched line. Guards such as `if not is_tracing(x)` answer as they do under jax.jit unless --eager is given.
+Recall is the share of watched lines that carry an error, precision the share of errors on lines that ran which are
+watched. A finding matches a watched line if both lie in the same statement: the innermost simple statement, or header
+of a compound one, that holds the finding's first line is the one that holds the watched line. So a finding on a call
+matches a watched argument two lines below, and a finding in an if's body does not match its condition. Guards such as
+`if not is_tracing(x)` answer as they do under jax.jit unless --eager is given.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from benchmarks.matching import counted, score
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compile run as they are written
 
@@ -78,10 +81,10 @@ def merge(files: dict[str, Any], more: dict[str, Any], by: str | None = None) ->
         mine["ran"] = sorted({*mine["ran"], *seen["ran"]})
         for line, kinds in seen["notes"].items():
             note = mine["notes"].setdefault(str(line), {"kinds": [], "by": []})
-            kinds = kinds["kinds"] if isinstance(kinds, dict) else kinds
-            note["kinds"] = sorted({*note["kinds"], *kinds})
-            if by and len(note["by"]) < 5:
-                note["by"].append(by)
+            stored = isinstance(kinds, dict)
+            note["kinds"] = sorted({*note["kinds"], *(kinds["kinds"] if stored else kinds)})
+            names = kinds["by"] if stored else []
+            note["by"] = [*note["by"], *names, *([by] if by else [])][:5]
 
 
 def work(names: list[str], target: Path, *, traced: bool) -> None:
@@ -165,15 +168,41 @@ def summarise(seen: dict[str, Any], console: Console) -> None:
     console.print(f"{len(seen['files'])} files, {lines} watched lines", highlight=False)
 
 
-def counted(file: dict[str, Any]) -> list[int]:
-    """The lines of an observed file that no traced program can run."""
-    from benchmarks.watch import COUNTED
+def lint(files: dict[str, Any]) -> list[Any]:
+    """The linter's findings in these files.
 
-    return sorted(
-        int(line)
-        for line, note in file["notes"].items()
-        if any(kind.split(":")[0] in COUNTED for kind in note["kinds"])
-    )
+    Raises:
+        SystemExit: If this checkout has no linter.
+    """
+    try:
+        from tpuport.lint import lint_paths
+    except ImportError as error:
+        raise SystemExit(f"tpuport.lint cannot lint yet ({error}); use --observe-only") from error
+    return list(lint_paths([Path(path) for path in files]).findings)
+
+
+def report(seen: dict[str, Any], without: list[str], console: Console) -> None:
+    """Lint the observed files and print how far the errors agree with the observation."""
+    findings = lint(seen["files"])
+    tally = score(seen["files"], findings, without)
+    for name, places in (("missed", tally.misses), ("false alarm", tally.wrong)):
+        for place in places:
+            line = f"{name}: {place.path}:{place.line}: {place.what}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    watched, judged = len(tally.hits) + len(tally.misses), len(tally.right) + len(tally.wrong)
+    console.print(f"recall {tally.recall:.1%} of {watched} watched lines", highlight=False)
+    console.print(f"precision {tally.precision:.1%} of {judged} errors on lines that ran", highlight=False)
+    console.print(f"{tally.idle} more errors stand on lines that never ran", highlight=False)
+
+
+def load(paths: list[Path]) -> dict[str, Any]:
+    """Several stored observations as one."""
+    seen: dict[str, Any] = {"models": {}, "files": {}}
+    for path in paths:
+        more = json.loads(path.read_text(encoding="utf-8"))
+        seen["models"] |= more["models"]
+        merge(seen["files"], more["files"])
+    return seen
 
 
 def main() -> None:
@@ -184,7 +213,19 @@ def main() -> None:
     )
     parser.add_argument("--limit", type=int, help="at most this many models of each library")
     parser.add_argument("--output", type=Path, help="where the observation is written, as JSON")
-    parser.add_argument("--observed", type=Path, help="an observation to use instead of running models")
+    parser.add_argument(
+        "--observed",
+        type=Path,
+        action="append",
+        help="an observation to use instead of running models; may be repeated",
+    )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="a kind of note to leave out: value:__format__",
+    )
     parser.add_argument("--observe-only", action="store_true", help="do not lint")
     parser.add_argument(
         "--eager", action="store_true", help="let is_tracing() guards answer as in eager torch"
@@ -195,12 +236,16 @@ def main() -> None:
         work(options.names, options.worker, traced=not options.eager)
         return
     console = Console(width=200)
-    if options.observed is not None:
-        seen = json.loads(options.observed.read_text(encoding="utf-8"))
+    if options.observed:
+        seen = load(options.observed)
+        if options.output is not None:
+            options.output.write_text(json.dumps(seen), encoding="utf-8")
     else:
         libraries = options.library or list(LIBRARIES)
         seen = observe(libraries, options.limit, options.output, traced=not options.eager)
     summarise(seen, console)
+    if not options.observe_only:
+        report(seen, options.without, console)
 
 
 if __name__ == "__main__":

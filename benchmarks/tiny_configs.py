@@ -104,8 +104,8 @@ class Shrinker:
                 self.ids.setdefault(value, 0) or self.ids.update({value: next(self.free)})
                 return self.ids[value]
             return value
-        if name == "image_size" and value > 256:
-            return 224
+        if name == "image_size":
+            return min(value, 224)
         if KEEP.search(name):
             return min(value, 4096)
         if self.shallow and not re.search("layer|depth|block", name):
@@ -122,7 +122,7 @@ class Shrinker:
         """The small values of a list of whole numbers: depths become ones, widths keep their ratios."""
         if TOKEN_FIELD.search(name):
             return [self.integer(name, value) for value in values]
-        if re.search(r"depths?$|layers?$|num_blocks|layer_nums|num_layers", name) and "out" not in name:
+        if re.search(r"depths?$|num_blocks|layer_nums|num_layers", name) and "out" not in name:
             return [min(value, 1) for value in values]
         if not self.widths or "section" in name or "kernel" in name or "stride" in name:
             return values
@@ -167,4 +167,7 @@ def small(config_class: type[Any], mode: str, given: dict[str, Any]) -> Any:
     Raises:
         Exception: Whatever the class raises: that it has no defaults, or that the sizes do not suit it.
     """
-    return config_class(**{**Shrinker(mode).fields(config_class().to_dict()), **given})
+    fields = Shrinker(mode).fields(config_class().to_dict())
+    for name, value in given.items():
+        fields[name] = {**fields[name], **value} if isinstance(value, dict) and name in fields else value
+    return config_class(**fields)

@@ -310,7 +310,7 @@ ALWAYS = frozenset(
     "image_sizes pixel_mask spatial_shapes".split()
 )
 VARIANTS: tuple[dict[str, int], ...] = (
-    {}, {"frames": 2}, {"images": 1}, {"images": 5}, {"images": 7}, {"last": 1}, {"last": 0},
+    {}, {"frames": 2}, {"images": 1}, {"images": 3}, {"last": 1}, {"last": 0},
     {"masks": 1}, {"masks": 1, "last": 1}, {"masks": 1, "images": 1},
 )  # fmt: skip
 FEATURES = re.compile(
