@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.activation import enable as enable
     from tpuport.checkpoint import load as load
     from tpuport.checkpoint import port as port
+    from tpuport.checkpoint import to_cpu as to_cpu
     from tpuport.compilation import compile as compile
     from tpuport.errors import PortError as PortError
     from tpuport.generation import generate as generate
@@ -30,6 +31,7 @@ _PUBLIC = {
     "ShardingRules": "tpuport.sharding",
     "load": "tpuport.checkpoint",
     "port": "tpuport.checkpoint",
+    "to_cpu": "tpuport.checkpoint",
     "compile": "tpuport.compilation",
     "generate": "tpuport.generation",
     "kv_cache_bytes": "tpuport.generation",

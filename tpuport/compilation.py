@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.core import Tracer
 from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, pytrees
@@ -173,9 +174,7 @@ def _as_array(value: Any) -> jax.Array:
 
 def _living(arrays: list[Any], name: str) -> list[Any]:
     """The arrays as they are; PortError where one has been donated, which kills the process on several devices."""
-    if any(
-        isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted() for x in arrays
-    ):
+    if any(isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted() for x in arrays):
         raise PortError(
             "this cache, or a tensor of it, was donated to an earlier call, whose output has its memory now",
             where=name,

@@ -1,6 +1,7 @@
 """Weights into sharded arrays: from safetensors on disk (`load`) or from a model in memory (`port`)."""
 
+from tpuport.checkpoint.fetching import to_cpu
 from tpuport.checkpoint.loading import load
 from tpuport.checkpoint.porting import mesh_of, port
 
-__all__ = ["load", "mesh_of", "port"]
+__all__ = ["load", "mesh_of", "port", "to_cpu"]

@@ -1,8 +1,8 @@
 """Operators that torchax lacks or gets wrong, installed into its environment and taken out again.
 
 One topic a file; each lists its `LOWERINGS` (torch operator to implementation, through torchax's own
-`Environment.override_op_definition`) and its `METHODS` (of torchax's two tensor classes, which no operator
-table reaches).
+`Environment.override_op_definition`) and its `METHODS` (of torchax's classes, which no operator table
+reaches).
 """
 
 import importlib
@@ -19,6 +19,7 @@ TOPICS = (
     "construction",
     "grouped_mm",
     "indexing",
+    "outside",
     "precision",
     "promotion",
     "reductions",
@@ -37,7 +38,7 @@ def lowerings() -> Iterator[Lowering]:
 
 
 def methods() -> Iterator[Method]:
-    """Every replacement method of torchax's tensor classes, topic by topic."""
+    """Every replacement method of torchax's classes, topic by topic."""
     for topic in TOPICS:
         yield from importlib.import_module(f"{__name__}.{topic}").METHODS
 
@@ -76,6 +77,11 @@ def uninstall(environment: Any) -> None:
     logger.info("removed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
     _saved_lowerings.clear()
     _saved_methods.clear()
+
+
+def original(owner: str, name: str) -> Any:
+    """What a class of torchax had under `name` before `install` replaced it."""
+    return _saved_methods[owner, name]
 
 
 def _owner(name: str) -> Any:

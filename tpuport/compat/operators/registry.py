@@ -25,11 +25,11 @@ class Lowering:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One replacement method on torchax's `Tensor` or `View` class."""
+    """One replacement method on torchax's `Tensor`, `View` or `Environment` class."""
 
     owner: str
     name: str
-    function: Callable[..., Any]
+    function: Callable[..., Any] | classmethod
     reason: str
 
 
