@@ -1,0 +1,166 @@
+"""A file as the analysis wants it: decoded, in lines, parsed; or a finding that says why it is not."""
+
+import ast
+import dataclasses
+import io
+import re
+import stat
+import tokenize
+import warnings
+from pathlib import Path
+from typing import Final
+
+from tpuport.errors import PortError
+from tpuport.lint.findings import Finding, Severity
+
+# Larger than any source file is; what is larger is data, and parsing takes three hundred times its size in memory.
+MAX_BYTES: Final = 32_000_000
+
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+
+# Text that stands for a file's own until it is written: fixes that are only tried. By absolute path.
+overlay: dict[Path, str] = {}
+
+
+class Unreadable(PortError):
+    """A file that cannot be linted.
+
+    Attributes:
+        finding: what is wrong with it, and where.
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        super().__init__(finding.reason, where=f"{finding.path}:{finding.line}", fix=finding.remedy)
+
+    def __reduce__(self) -> tuple[type["Unreadable"], tuple[Finding]]:
+        return Unreadable, (self.finding,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class SourceFile:
+    """A parsed file.
+
+    Attributes:
+        path: absolute, symbolic links kept.
+        display: as the user sees it.
+        text: decoded, line ends as they are in the file.
+        lines: without line ends, numbered as Python numbers them.
+        tree: its syntax.
+        encoding: that `text` goes back to bytes with; "utf-8-sig" where the file starts with a byte order mark.
+    """
+
+    path: Path
+    display: str
+    text: str
+    lines: tuple[str, ...]
+    tree: ast.Module
+    encoding: str = "utf-8"
+
+
+def read(path: Path, display: str) -> SourceFile:
+    """Read, decode and parse a file; an entry of `overlay` stands for the file's own text.
+
+    Raises:
+        Unreadable: its finding says why.
+    """
+    if path in overlay:
+        return parse(overlay[path], path, display)
+    text, encoding = decode(_bytes(path, display), display)
+    return parse(text, path, display, encoding)
+
+
+def split_lines(text: str) -> tuple[str, ...]:
+    """Lines as Python counts them: form feeds and Unicode's separators end none."""
+    return tuple(_LINE_END.split(text))
+
+
+def decode(data: bytes, display: str) -> tuple[str, str]:
+    """Text and encoding of a file's bytes, by its byte order mark or coding comment, else UTF-8.
+
+    Raises:
+        Unreadable: an unknown encoding, or bytes that are not of it.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError as error:
+        if not error.msg.startswith("invalid or missing"):
+            reason = f"the file's encoding cannot be told: {_sentence(error.msg)}"
+            raise Unreadable(_unreadable(display, reason, "save it as UTF-8")) from None
+        encoding = "utf-8"  # decoding says which byte is not
+    try:
+        return data.decode(encoding), encoding
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        reason = f"byte 0x{data[error.start]:02x} on line {line} is not {encoding}"
+        remedy = (
+            "save the file as UTF-8, or name its encoding in a first line such as `# -*- coding: latin-1 -*-`"
+        )
+        raise Unreadable(_unreadable(display, reason, remedy, line)) from None
+    except (LookupError, ValueError) as error:
+        reason = f"the file's encoding {encoding!r} cannot be used: {error}"
+        raise Unreadable(_unreadable(display, reason, "save it as UTF-8")) from None
+
+
+def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> SourceFile:
+    """Parse a file's text.
+
+    Raises:
+        Unreadable: a syntax error, a null byte, or nesting too deep for Python's parser.
+    """
+    if "\0" in text:
+        line = text.count("\n", 0, text.find("\0")) + 1
+        reason = f"Python cannot read this file: there is a null byte on line {line}"
+        raise Unreadable(_unreadable(display, reason, "remove the null bytes, or exclude the file", line))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the linted code's own escapes and comparisons
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        raise Unreadable(_syntax(display, error)) from None
+    except (RecursionError, MemoryError):
+        reason = "the code is nested too deeply for Python's parser"
+        raise Unreadable(_unreadable(display, reason, "split the expression, or exclude the file")) from None
+    return SourceFile(path, display, text, split_lines(text), tree, encoding)
+
+
+def _bytes(path: Path, display: str) -> bytes:
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise Unreadable(_unreadable(display, "this is no regular file", "exclude it"))
+        if info.st_size > MAX_BYTES:
+            reason = f"the file has {info.st_size:,} bytes, more than the {MAX_BYTES:,} that are read"
+            raise Unreadable(_unreadable(display, reason, "exclude it, or split it"))
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        reason = f"the file cannot be read: {_sentence(text)}"
+        raise Unreadable(_unreadable(display, reason, "make it readable, or exclude it")) from None
+
+
+def _syntax(display: str, error: SyntaxError) -> Finding:
+    line, column = max(1, error.lineno or 1), max(1, error.offset or 1)
+    end_line, end_column = error.end_lineno or line, error.end_offset or 0
+    if end_line < line or (end_line == line and end_column <= column):
+        end_line, end_column = line, column + 1
+    return Finding(
+        display,
+        line,
+        column,
+        end_line,
+        max(1, end_column),
+        "TPU001",
+        Severity.ERROR,
+        f"Python cannot parse this file: {_sentence(error.msg)}",
+        "correct the syntax, or exclude the file; nothing else in it was looked at",
+    )
+
+
+def _unreadable(display: str, reason: str, remedy: str, line: int = 1) -> Finding:
+    return Finding(display, line, 1, line, 2, "TPU002", Severity.ERROR, reason, remedy)
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
