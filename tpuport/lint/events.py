@@ -187,10 +187,11 @@ class FunctionEntry(Event):
 
 @dataclasses.dataclass(slots=True)
 class Returned(Event):
-    """`return value` of a traced function; `entry` as in `FunctionEntry`."""
+    """`return value` of a traced function; `info` and `entry` as in `FunctionEntry`."""
 
     value: Value
     entry: bool
+    info: Any = None
 
 
 # --- events of the scanner, which sees every line of a file, traced or not, and knows no values ---
@@ -224,6 +225,8 @@ class Use(Event):
         traced: it stands in a function that is traced.
         guarded: under an `if` or a `try`.
         decorator: it is (the function of) a decorator.
+        checked: under an `if` that asks for the GPU or the library: `torch.cuda.is_available()`, `x.is_cuda`,
+            `device.type == "cuda"`, `is_xformers_available()`.
     """
 
     name: str
@@ -233,6 +236,7 @@ class Use(Event):
     traced: bool
     guarded: bool
     decorator: bool = False
+    checked: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -250,6 +254,7 @@ class Text(Event):
     in_init: bool
     traced: bool
     guarded: bool
+    checked: bool = False
 
 
 @dataclasses.dataclass(slots=True)

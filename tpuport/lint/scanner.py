@@ -18,6 +18,8 @@ _WORTH: Final = re.compile(
     r"|bitsandbytes|inference_mode|lru_cache|nvtx|CUDA|jit|\.cpu|backends|deepspeed|megatron|sequence_parallel"
 )
 _DEVICE: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:\d+)?$")
+# Conditions that ask for a GPU, or for a library that needs one, before it is used.
+_CHECKS: Final = re.compile(r"cuda|_available|is_initialized|\b(?i:has|have)_|gpu|triton|flash|xformers|apex")
 
 
 class Scanner:
@@ -114,6 +116,7 @@ class _Scan:
         self.skip: set[str] = set()
         self.depth = 0
         self.guards = 0
+        self.checks = 0
         self.in_init = False
         self.decorating = False
 
@@ -132,6 +135,7 @@ class _Scan:
             "in_init": self.in_init,
             "traced": self.traced,
             "guarded": self.guards > 0,
+            "checked": self.checks > 0,
         }
 
     def imports_only(self, tree: ast.AST) -> None:
@@ -188,9 +192,13 @@ class _Scan:
         self.visit(node.test)
         # `if __name__ == "__main__":` does not run on import.
         main = isinstance(node.test, ast.Compare) and getattr(node.test.left, "id", "") == "__name__"
+        test = self.module.lines[node.test.lineno - 1 : node.test.end_lineno]
+        checks = any(_CHECKS.search(line) for line in test)
         self.guards += 1
         self.depth += main
+        self.checks += checks
         self.body(node.body)
+        self.checks -= checks
         self.depth -= main
         self.body(node.orelse)
         self.guards -= 1

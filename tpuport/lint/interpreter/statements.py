@@ -60,7 +60,7 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
 def _return(frame: Frame, node: ast.Return) -> bool:
     value = expressions.evaluate(frame, node.value) if node.value is not None else NONE
     if frame.emitting:
-        frame.tell(Returned(node, value, frame.entry))
+        frame.tell(Returned(node, value, frame.entry, frame.info))
     frame.give(value)
     return False
 
