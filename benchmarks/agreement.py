@@ -19,6 +19,7 @@ matches a watched argument two lines below, and a finding in an if's body does n
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compi
 
 LIMIT_SECONDS = 60  # for one model
 BATCH = 40  # models to a process: what one leaves behind is then soon given back
+MEMORY = 8 * 1024**3  # bytes for a worker
 LIBRARIES = ("diffusers", "transformers")
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -92,6 +94,7 @@ def work(names: list[str], target: Path, *, traced: bool) -> None:
     import torch
 
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))  # a model that is not tiny fails alone
     with target.open("a", encoding="utf-8") as file, torch.no_grad():
         for name in names:
             print(json.dumps(record(name, traced=traced)), file=file, flush=True)

@@ -45,12 +45,12 @@ class Shrinker:
 
     Args:
         mode: "narrow" cuts all; "equal" keeps as many key heads as query heads; "wide" cuts depths, vocabularies,
-            experts and token ids only; "shallow" cuts depths alone.
+            experts and token ids only.
     """
 
     def __init__(self, mode: str) -> None:
         self.widths = mode in ("narrow", "equal")
-        self.equal, self.shallow = mode == "equal", mode == "shallow"
+        self.equal = mode == "equal"
         self.ids: dict[int, int] = {}
         self.free = iter(TOKENS)
 
@@ -108,8 +108,6 @@ class Shrinker:
             return min(value, 224)
         if KEEP.search(name):
             return min(value, 4096)
-        if self.shallow and not re.search("layer|depth|block", name):
-            return value
         if self.equal and KEY_HEADS.search(name):
             return min(value, 4)
         for pattern, most in SIZES:

@@ -25,7 +25,8 @@ SIZES = [
     (re.compile(r"norm_num_groups|num_groups"), 4),
     (re.compile(r"^in_channels|^out_channels|latent_channel|channels$|visual_dim"), 16),
     (re.compile(r"_dim\d?$|hidden_size|^dim$|embed_dim|_dims$|caption_channels|^ch$|base_channels"), 32),
-    (re.compile(r"sample_(size|height|width)|pos_embed_max_size"), SIDE),
+    (re.compile(r"sample_(size|height|width)"), SIDE),
+    (re.compile(r"pos_embed_max_size"), 64),
 ]  # fmt: skip
 AXES = {2: (8, 8), 3: (4, 6, 6), 4: (4, 4, 4, 4)}  # rotary axes that add up to a head of 16
 TEXT_WIDTHS = (
@@ -160,17 +161,17 @@ class Inputs:
         return torch.randn(BATCH, TEXT, self.get(*TEXT_WIDTHS, default=32))
 
     def timestep(self) -> torch.Tensor:
-        return torch.tensor([500, 500])
+        return torch.tensor([500.0, 500.0])
 
     timesteps = timestep
 
-    def mask(self) -> torch.Tensor:
+    def text_mask(self) -> torch.Tensor:
         """A text mask with a padded row."""
         mask = torch.ones(BATCH, TEXT, dtype=torch.long)
         mask[1, -3:] = 0
         return mask
 
-    encoder_attention_mask = encoder_hidden_states_mask = mask
+    encoder_attention_mask = encoder_hidden_states_mask = text_mask
 
     def pooled_projections(self) -> torch.Tensor:
         return torch.randn(BATCH, self.get("pooled_projection_dim", "in_text_dim2", default=32))

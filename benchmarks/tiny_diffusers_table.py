@@ -49,7 +49,7 @@ TABLE: dict[str, Small] = {
         {"encoder_hidden_states": torch.randn(2, 8, 32)},
     ),
     "HiDreamImageTransformer2DModel": Small(
-        {"patch_size": 2, "caption_channels": [32, 32], "llama_layers": [0, 1], "force_inference_output": True},
+        {"patch_size": 2, "caption_channels": [32, 32], "llama_layers": [0, 1, 0, 1], "force_inference_output": True},
         {"encoder_hidden_states_t5": torch.randn(2, 8, 32), "encoder_hidden_states_llama3": torch.randn(2, 2, 8, 32),
          "pooled_embeds": torch.randn(2, 32), "img_ids": None},
         "image",
@@ -69,7 +69,7 @@ TABLE: dict[str, Small] = {
     ),
     "MochiTransformer3DModel": Small(layout="video", config={"time_embed_dim": 32}),
     "AllegroTransformer3DModel": Small(
-        {"cross_attention_dim": 32},
+        {"cross_attention_dim": 48, "attention_head_dim": 24},
         {"attention_mask": torch.ones(2, 5, 16, 16), "image_rotary_emb": lambda config: allegro_rotary()}, "video",
     ),
     "PixArtTransformer2DModel": Small({"cross_attention_dim": 32, "num_attention_heads": 2}, layout="image"),
@@ -94,7 +94,10 @@ TABLE: dict[str, Small] = {
     "AutoencoderKLQwenImage": Small({"base_dim": 8, "num_res_blocks": 1}, {"sample": torch.randn(1, 3, 1, 32, 32)}),
     "AutoencoderKLHunyuanVideo": Small(layout="video"),
     "AutoencoderKLCogVideoX": Small(layout="video"),
-    "AutoencoderKLMochi": Small(layout="video"),
+    "AutoencoderKLMochi": Small(
+        {"encoder_block_out_channels": (32, 32, 32, 32), "decoder_block_out_channels": (32, 32, 32, 32)},
+        {"sample": torch.randn(1, 3, 7, 32, 32)},
+    ),
     "AutoencoderKLLTXVideo": Small(
         {"latent_channels": 8}, {"sample": torch.randn(1, 3, 9, 64, 64)}
     ),
@@ -118,6 +121,110 @@ TABLE: dict[str, Small] = {
     ),
     "DiTTransformer2DModel": Small({}, {"class_labels": torch.tensor([1, 2])}, "image"),
     "VQModel": Small({**TWO_IN_TWO_OUT, "num_vq_embeddings": 32}, layout="image"),
+    "ZImageTransformer2DModel": Small(
+        {"dim": 32, "n_heads": 2, "n_kv_heads": 2, "axes_dims": [4, 6, 6], "axes_lens": [256, 64, 64]},
+        {"x": [torch.randn(16, 1, 16, 16)] * 2, "t": torch.tensor([0.5, 0.5]),
+         "cap_feats": [torch.randn(8, 32), torch.randn(5, 32)]},
+    ),
+    "Kandinsky5Transformer3DModel": Small(
+        {"axes_dims": (4, 6, 6)},
+        {"hidden_states": torch.randn(2, 5, 16, 16, 4), "text_rope_pos": torch.arange(8), "timestep": torch.rand(2),
+         "visual_rope_pos": (torch.arange(5), torch.arange(8), torch.arange(8))},
+    ),
+    "WanVACETransformer3DModel": Small(
+        {"vace_layers": [0], "vace_in_channels": 16, "rope_max_seq_len": 32},
+        {"control_hidden_states": torch.randn(2, 16, 5, 16, 16)}, "video",
+    ),
+    "PriorTransformer": Small(
+        {"num_embeddings": 8},
+        {"hidden_states": torch.randn(2, 32), "proj_embedding": torch.randn(2, 32), "attention_mask": padded(8),
+         "encoder_hidden_states": torch.randn(2, 8, 32)},
+    ),
+    "StableAudioDiTModel": Small(
+        {"global_states_input_dim": 32},
+        {"global_hidden_states": torch.randn(2, 1, 32), "hidden_states": torch.randn(2, 16, 16)},
+    ),
+    "LatteTransformer3DModel": Small(
+        {"in_channels": 4, "patch_size": 2, "caption_channels": 32, "cross_attention_dim": 32,
+         "norm_type": "ada_norm_single", "video_length": 5, "sample_size": 16}, {}, "video",
+    ),
+    "CosmosTransformer3DModel": Small({"concat_padding_mask": False, "max_size": (8, 16, 16)}, {"fps": 24}, "video"),
+    "UNetMotionModel": Small(
+        {**UNET_2D, "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"), "cross_attention_dim": 32,
+         "up_block_types": ("UpBlockMotion", "CrossAttnUpBlockMotion"), "motion_num_attention_heads": 2,
+         "num_attention_heads": 2}, {}, "video",
+    ),
+    "UNetSpatioTemporalConditionModel": Small(
+        {"only": True, "block_out_channels": (32, 64), "layers_per_block": 1, "num_attention_heads": (2, 4),
+         "down_block_types": ("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"), "num_frames": 5,
+         "up_block_types": ("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal"), "cross_attention_dim": 32,
+         "addition_time_embed_dim": 32, "projection_class_embeddings_input_dim": 96},
+        {"sample": torch.randn(2, 5, 8, 16, 16), "encoder_hidden_states": torch.randn(2, 1, 32),
+         "added_time_ids": torch.rand(2, 3)},
+    ),
+    "I2VGenXLUNet": Small(
+        {"only": True, "block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 8,
+         "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"), "cross_attention_dim": 32,
+         "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"), "num_attention_heads": 2},
+        {"fps": torch.tensor([8, 8]), "image_latents": torch.randn(2, 4, 5, 16, 16),
+         "image_embeddings": torch.randn(2, 32)}, "video",
+    ),
+    "ErnieImageTransformer2DModel": Small(
+        {}, {"text_bth": torch.randn(2, 8, 32), "text_lens": torch.tensor([8, 5])}, "image"
+    ),
+    "BriaFiboTransformer2DModel": Small(
+        {"text_encoder_dim": 16}, {"text_encoder_layers": [torch.randn(2, 8, 16)] * 4}, "tokens"
+    ),
+    "PRXTransformer2DModel": Small({"axes_dim": [8, 8]}, layout="image"),
+    "LTX2VideoTransformer3DModel": Small(
+        {"cross_attention_dim": 32, "audio_cross_attention_dim": 32},
+        {"audio_hidden_states": torch.randn(2, 6, 16), "num_frames": 1, "height": 4, "width": 4, "audio_num_frames": 6,
+         "audio_encoder_hidden_states": lambda config: torch.randn(2, 8, config.caption_channels),
+         "encoder_hidden_states": lambda config: torch.randn(2, 8, config.caption_channels)}, "tokens",
+    ),
+    "SanaControlNetModel": Small(
+        {"num_cross_attention_heads": 2, "cross_attention_head_dim": 16, "cross_attention_dim": 32},
+        {"controlnet_cond": torch.randn(2, 16, 16, 16)}, "image",
+    ),
+    "QwenImageControlNetModel": Small({}, {"controlnet_cond": torch.randn(2, 16, 16)}, "tokens"),
+    "HunyuanDiT2DModel": Small(
+        {"in_channels": 4, "patch_size": 2, "hidden_size": 32, "text_len": 8, "text_len_t5": 8},
+        {"text_embedding_mask": padded(8), "text_embedding_mask_t5": padded(8), "image_meta_size": torch.rand(2, 6),
+         "encoder_hidden_states_t5": torch.randn(2, 8, 32), "style": torch.zeros(2, dtype=torch.long),
+         "image_rotary_emb": (torch.rand(64, 16), torch.rand(64, 16))}, "image",
+    ),
+    "Transformer2DModel": Small({"in_channels": 16, "cross_attention_dim": 32}, layout="image"),
+    "TransformerTemporalModel": Small({"in_channels": 16}, {"num_frames": 2}, "image"),
+    "AutoencoderKLTemporalDecoder": Small(
+        {"block_out_channels": (32,), "norm_num_groups": 32}, {"num_frames": 2}, "image"
+    ),
+    "AutoencoderKLHunyuanImage": Small(
+        {"in_channels": 3, "out_channels": 3, "latent_channels": 8, "block_out_channels": (32, 32),
+         "layers_per_block": 1, "spatial_compression_ratio": 2, "sample_size": 16}, layout="image",
+    ),
+    "AutoencoderKLHunyuanVideo15": Small(
+        {"latent_channels": 8, "block_out_channels": (32,) * 5, "layers_per_block": 1},
+        {"sample": torch.randn(1, 3, 5, 64, 64)},
+    ),
+    "AutoencoderKLHunyuanImageRefiner": Small(
+        {"latent_channels": 8, "block_out_channels": (32,) * 5, "layers_per_block": 1},
+        {"sample": torch.randn(1, 3, 5, 64, 64)},
+    ),
+    "AutoencoderKLQwenImage21": Small({}, {"sample": torch.randn(1, 4, 1, 64, 64)}),
+    "AutoencoderOobleck": Small({}, {"sample": torch.randn(1, 2, 4096)}),
+    "UNet1DModel": Small({"only": True, "block_out_channels": (32, 32, 64), "extra_in_channels": 16},
+                         {"sample": torch.randn(2, 2, 64)}),
+    "HunyuanVideoFramepackTransformer3DModel": Small(
+        {"has_image_proj": True, "image_proj_dim": 16, "has_clean_x_embedder": True},
+        {"image_embeds": torch.randn(2, 4, 16), "indices_latents": torch.arange(5).repeat(2, 1)}, "video",
+    ),
+    "GlmImageTransformer2DModel": Small(
+        {}, {"prior_token_id": torch.randint(0, 16, (2, 64)), "prior_token_drop": torch.zeros(2, 64).bool()}, "image"
+    ),
+    "AnyFlowTransformer3DModel": Small(
+        {"rope_max_seq_len": 32}, {"timestep": torch.full((2, 5), 500.0), "r_timestep": torch.full((2, 5), 400.0)},
+        "video",
+    ),
 }  # fmt: skip
 
 
@@ -126,6 +233,6 @@ def allegro_rotary() -> tuple[Any, Any]:
     from diffusers.models.embeddings import get_3d_rotary_pos_embed_allegro
 
     frequencies_t, frequencies_h, frequencies_w, grid_t, grid_h, grid_w = get_3d_rotary_pos_embed_allegro(
-        embed_dim=18, crops_coords=((0, 0), (8, 8)), grid_size=(8, 8), temporal_size=5
+        embed_dim=24, crops_coords=((0, 0), (8, 8)), grid_size=(8, 8), temporal_size=5
     )
-    return (frequencies_t, frequencies_h, frequencies_w), (grid_t, grid_h, grid_w)
+    return (frequencies_t, frequencies_h, frequencies_w), (grid_t.long(), grid_h.long(), grid_w.long())
