@@ -57,6 +57,15 @@ def test_everything_wrong_with_the_tensors_is_listed_at_once(saved):
     assert str(directory) in message
 
 
+def test_a_pattern_given_alone_is_one_pattern(saved):
+    _, directory = saved("llama")
+    change(directory, lambda w: w.update({"junk.a": torch.zeros(2), "other.b": torch.zeros(2)}))
+    for allow in ("junk.*", ["junk.*"]):
+        message = refusal(directory, allow=allow)
+        assert "1 unexpected tensors:\n    other.b" in message
+        assert "junk" not in message
+
+
 def test_files_and_tensors_are_reported_together(saved):
     _, directory = saved("llama", max_shard_size="20KB")
     first, second, third, *_ = sorted(directory.glob("*.safetensors"))

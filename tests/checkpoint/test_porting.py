@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from tpuport import PortError, compat
 from tpuport.checkpoint import load, mesh_of, port
+from tpuport.checkpoint.layout import allowed
 from tpuport.sharding import ShardingRules
 
 
@@ -92,17 +93,25 @@ def test_buffers_are_everywhere_and_integers_narrow(mesh_of_size):
     assert model.shared is model.also_shared
 
 
-@pytest.mark.parametrize("problem", ["meta", "rules", "integer", "complex64-ok"])
+@pytest.mark.parametrize("problem", ["meta", "rules", "integer", "sparse", "sparse buffer", "complex64-ok"])
 def test_nothing_moves_when_something_cannot(problem, mesh_of_size):
     model = WithBuffers(2**40 if problem == "integer" else 3)
     rules = ShardingRules({r"nothing": PartitionSpec("tp")} if problem == "rules" else {})
     if problem == "meta":
         model.norm.weight = torch.nn.Parameter(torch.empty(3, device="meta"))
+    if problem == "sparse":
+        model.last = torch.nn.Linear(3, 3)
+        model.last.weight = torch.nn.Parameter(torch.eye(3).to_sparse(), requires_grad=False)
+    if problem == "sparse buffer":
+        model.register_buffer("adjacent", torch.eye(3).to_sparse())
     if problem == "complex64-ok":
         model.register_buffer("table", torch.ones(2, dtype=torch.complex64))
         assert compat.as_jax(port(model).table).dtype == np.complex64
         return
-    named = {"meta": "norm.weight", "rules": "nothing", "integer": "steps"}[problem]
+    named = {
+        "meta": "norm.weight", "rules": "nothing", "integer": "steps",
+        "sparse": r"sparse_coo tensor(.|\n)*last\.weight", "sparse buffer": r"sparse_coo tensor(.|\n)*adjacent",
+    }[problem]  # fmt: skip
     with pytest.raises(PortError, match=named):
         port(model, mesh=mesh_of_size(tp=2), rules=rules)
     assert not any(compat.is_ported(tensor) for tensor in model.state_dict().values())
@@ -114,6 +123,24 @@ def test_only_modules():
         port(lambda x: x)
     with pytest.raises(PortError, match="bfloat61"):
         port(WithBuffers(), dtype="bfloat61")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, "int32", torch.bool, torch.complex64])
+def test_weights_are_not_cast_to_what_holds_no_fractions(tiny_model, dtype):
+    model = tiny_model()
+    with pytest.raises(PortError, match=r"cannot be cast(.|\n)*dtype"):
+        port(model, dtype=dtype)
+    assert not any(compat.is_ported(tensor) for tensor in model.state_dict().values())
+
+
+def test_one_name_may_be_allowed_as_it_is(tiny_model, mesh_of_size):
+    rules = ShardingRules({"nothing": PartitionSpec("tp")})
+    with pytest.raises(PortError, match="nothing"):
+        port(tiny_model(), mesh=mesh_of_size(tp=2), rules=rules)
+    for allow in ("nothing", ["nothing"]):
+        assert mesh_of(port(tiny_model(), mesh=mesh_of_size(tp=2), rules=rules, allow=allow)) is not None
+    with pytest.raises(PortError, match=r"3 is not a name"):
+        allowed([3])
 
 
 def test_a_quantised_model_is_refused(tiny_model):

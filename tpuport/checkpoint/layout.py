@@ -8,6 +8,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
+from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules, audit
 
@@ -17,13 +18,23 @@ def one_device_mesh() -> Mesh:
     return create_mesh(devices=jax.local_devices()[:1])
 
 
+def allowed(allow: Any) -> tuple[str, ...]:
+    """The names that `allow=` gives, one of them or several; anything but names is a PortError."""
+    names = (allow,) if isinstance(allow, str) else tuple(allow) if isinstance(allow, Iterable) else (allow,)
+    if strangers := [repr(name) for name in names if not isinstance(name, str)]:
+        raise PortError(
+            f"{', '.join(strangers[:5])} is not a name", where="allow", fix='allow=("lm_head.weight",)'
+        )
+    return names
+
+
 def lay_out(
     model: torch.nn.Module,
     groups: Iterable[list[str]],
     shapes: Mapping[str, jax.ShapeDtypeStruct],
     mesh: Mesh,
     rules: ShardingRules | None,
-    allow: Iterable[str],
+    allow: str | Iterable[str],
 ) -> dict[str, NamedSharding]:
     """The sharding of every parameter; the names of one group (tied weights) share that of the first.
 
@@ -38,7 +49,7 @@ def lay_out(
     """
     if rules is None:
         rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
-    audit(rules, shapes, mesh, allow=tuple(allow)).raise_on_errors()
+    audit(rules, shapes, mesh, allow=allowed(allow)).raise_on_errors()
     shardings = rules.shardings(shapes, mesh)
     return {name: shardings[group[0]] for group in groups for name in group}
 

@@ -17,6 +17,7 @@ from tpuport.checkpoint import building, files
 from tpuport.checkpoint.checks import initialise_absent, misfits, raise_problems
 from tpuport.checkpoint.dtypes import as_torch_dtype, kept_dtype
 from tpuport.checkpoint.layout import (
+    allowed,
     lay_out,
     one_device_mesh,
     parameter_groups,
@@ -26,7 +27,7 @@ from tpuport.checkpoint.layout import (
 )
 from tpuport.checkpoint.lazy import Converted, LazyTensor
 from tpuport.checkpoint.matching import Match, match_tensors
-from tpuport.checkpoint.porting import move_buffers
+from tpuport.checkpoint.porting import mark_ported, move_buffers
 from tpuport.checkpoint.reading import Index, Reader, aligned_empty, bounded
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
@@ -51,7 +52,7 @@ def load(
     rules: ShardingRules | None = None,
     dtype: torch.dtype | str | None = None,
     trust_remote_code: bool = False,
-    allow: tuple[str, ...] | list[str] = (),
+    allow: str | Iterable[str] = (),
     **config_options: Any,
 ) -> Any:
     """Load a checkpoint from a local directory onto the devices of `mesh`.
@@ -67,7 +68,7 @@ def load(
         dtype: for floating-point weights; None for the config's, or where it has none, the checkpoint's.
         trust_remote_code: whether Python code in the checkpoint may run.
         allow: names that the sharding audit lets pass, and names (or patterns with `*`) of tensors in the
-            checkpoint that the model has no place for.
+            checkpoint that the model has no place for; one may be given as it is.
         config_options: config fields to override, `attn_implementation` for example.
 
     Returns:
@@ -77,7 +78,7 @@ def load(
         PortError: the checkpoint, the model and the mesh do not fit; all that was found is listed, and
             nothing was put on a device.
     """
-    directory = Path(directory)
+    directory, allow = Path(directory), allowed(allow)
     wanted = as_torch_dtype(dtype)
     inventory, config = _survey(model_class, directory, trust_remote_code, config_options)
     model_dtype = wanted or _own_dtype(config, inventory)
@@ -91,7 +92,7 @@ def load(
         _read_all(model, placements)
         move_buffers(model, mesh)
     building.add_generation_config(model, directory)
-    model.tpuport_mesh = mesh
+    mark_ported(model, mesh)
     return model.eval().requires_grad_(False)
 
 

@@ -1,5 +1,7 @@
 """Move a model that is already in memory to the devices of a mesh, in place."""
 
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -21,11 +23,29 @@ from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
+# How often each model that lives was put on devices; its programs are made anew each time.
+_ported: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
 
 def mesh_of(model: torch.nn.Module) -> Mesh | None:
     """The mesh that a ported model is on; None for a model that was not ported."""
     return getattr(model, "tpuport_mesh", None)
+
+
+def times_ported(model: torch.nn.Module) -> int:
+    """How often `load` or `port` has put this model on devices."""
+    return _ported.get(model, 0)
+
+
+def ported_models() -> list[torch.nn.Module]:
+    """Every model of this process that was put on devices and is still alive."""
+    return list(_ported)
+
+
+def mark_ported(model: Any, mesh: Mesh) -> None:
+    """Note that `model` is on `mesh` now; programs that were compiled for it before serve no longer."""
+    model.tpuport_mesh = mesh
+    _ported[model] = times_ported(model) + 1
 
 
 def port(
@@ -34,19 +54,19 @@ def port(
     mesh: Mesh | None = None,
     rules: ShardingRules | None = None,
     dtype: torch.dtype | str | None = None,
-    allow: tuple[str, ...] | list[str] = (),
+    allow: str | Iterable[str] = (),
 ) -> Any:
     """Move `model` to `mesh`, in place: parameters sharded, buffers on every device, in evaluation mode.
 
     Each parameter's host memory is given up once it is on the devices. A ported model may be ported again, to
-    another mesh or dtype.
+    another mesh or dtype, or so that programs compiled for it notice a changed attribute of one of its modules.
 
     Args:
         model: a `torch.nn.Module` on the CPU (or one already ported).
         mesh: None for one device (or, for a ported model, the mesh that it is on).
         rules: None for the model's own tensor-parallel plan.
         dtype: for floating-point parameters and saved buffers; None keeps theirs.
-        allow: names of rules and parameters that the sharding audit lets pass.
+        allow: names of rules and parameters (or one name) that the sharding audit lets pass.
 
     Returns:
         The same module.
@@ -66,7 +86,7 @@ def port(
             array = scatter(model.get_parameter(names[0]), dtypes[names[0]], shardings[names[0]])
             put_parameter(model, names, array)
         move_buffers(model, mesh, dtypes)
-    model.tpuport_mesh = mesh
+    mark_ported(model, mesh)
     return model
 
 
@@ -116,6 +136,12 @@ def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[st
     tensors = _tensors(model)
     if dtype is None:
         return {name: tensor.dtype for name, tensor in tensors.items()}
+    if not dtype.is_floating_point:
+        raise PortError(
+            f"weights cannot be cast to {dtype}",
+            where="dtype",
+            fix="give a floating dtype, or none; quantising is more than a cast",
+        )
     saved, keep = model.state_dict().keys(), kept_dtype(model, dtype)
     return {
         name: (keep(name) or dtype) if tensor.is_floating_point() and name in saved else tensor.dtype
@@ -135,7 +161,23 @@ def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> No
     for name, dtype in dtypes.items():
         try:
             compat.jax_dtype(dtype)
-            if tensors[name].dtype in _WIDE_INTEGERS:
-                compat.to_jax(tensors[name])  # these are small, and may hold what 32 bits do not
+            if not compat.is_ported(tensors[name]):
+                _try_crossing(tensors[name], dtype)
         except PortError as error:
             raise PortError(error.what, where=name, fix=error.fix) from None
+
+
+def _try_crossing(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """PortError for a tensor that cannot become an array; found out on none of its values where that is enough."""
+    if tensor.dtype in _WIDE_INTEGERS:
+        compat.to_jax(tensor)  # these are small, and may hold what 32 bits do not
+        return
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = "quantised" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        raise PortError(
+            f"a {kind} tensor cannot be moved", fix="make it dense first: to_dense(), or dequantize()"
+        )
+    try:
+        compat.to_jax(tensor.detach()[(slice(0, 0),) * tensor.ndim].to(dtype))
+    except (RuntimeError, TypeError, NotImplementedError, AttributeError, ValueError) as error:
+        raise PortError(f"a {type(tensor).__name__} cannot be moved: {error}") from error

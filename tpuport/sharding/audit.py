@@ -97,7 +97,7 @@ def audit(
     rules: ShardingRules,
     parameters: Mapping[str, Any],
     mesh: Mesh,
-    allow: Iterable[str] = (),
+    allow: str | Iterable[str] = (),
     *,
     large_bytes: int = LARGE_BYTES,
 ) -> AuditReport:
@@ -109,7 +109,7 @@ def audit(
         allow: parameter names, or rule patterns, whose errors are accepted; those dimensions are replicated.
         large_bytes: from what size a weight that no rule matches is reported.
     """
-    allowed = _Allowed(allow)
+    allowed = _Allowed((allow,) if isinstance(allow, str) else allow)
     errors: list[str] = []
     notes: list[str] = []
     placements = _place(rules, parameters, mesh, allowed, errors, notes)
