@@ -49,7 +49,8 @@ TABLE: dict[str, Small] = {
         {"encoder_hidden_states": torch.randn(2, 8, 32)},
     ),
     "HiDreamImageTransformer2DModel": Small(
-        {"patch_size": 2, "caption_channels": [32, 32], "llama_layers": [0, 1, 0, 1], "force_inference_output": True},
+        {"patch_size": 2, "axes_dims_rope": (4, 6, 6), "caption_channels": [32, 32],
+         "llama_layers": [0, 1, 0, 1], "force_inference_output": True},
         {"encoder_hidden_states_t5": torch.randn(2, 8, 32), "encoder_hidden_states_llama3": torch.randn(2, 2, 8, 32),
          "pooled_embeds": torch.randn(2, 32), "img_ids": None},
         "image",
@@ -142,11 +143,13 @@ TABLE: dict[str, Small] = {
     ),
     "StableAudioDiTModel": Small(
         {"global_states_input_dim": 32},
-        {"global_hidden_states": torch.randn(2, 1, 32), "hidden_states": torch.randn(2, 16, 16)},
+        {"encoder_attention_mask": None,
+         "global_hidden_states": torch.randn(2, 1, 32), "hidden_states": torch.randn(2, 16, 16)},
     ),
     "LatteTransformer3DModel": Small(
         {"in_channels": 4, "patch_size": 2, "caption_channels": 32, "cross_attention_dim": 32,
-         "norm_type": "ada_norm_single", "video_length": 5, "sample_size": 16}, {}, "video",
+         "norm_type": "ada_norm_single", "norm_elementwise_affine": False,
+         "video_length": 5, "sample_size": 16}, {}, "video",
     ),
     "CosmosTransformer3DModel": Small({"concat_padding_mask": False, "max_size": (8, 16, 16)}, {"fps": 24}, "video"),
     "UNetMotionModel": Small(
@@ -196,7 +199,7 @@ TABLE: dict[str, Small] = {
     "Transformer2DModel": Small({"in_channels": 16, "cross_attention_dim": 32}, layout="image"),
     "TransformerTemporalModel": Small({"in_channels": 16}, {"num_frames": 2}, "image"),
     "AutoencoderKLTemporalDecoder": Small(
-        {"block_out_channels": (32,), "norm_num_groups": 32}, {"num_frames": 2}, "image"
+        {"block_out_channels": (32,)}, {"num_frames": 2}, "image"
     ),
     "AutoencoderKLHunyuanImage": Small(
         {"in_channels": 3, "out_channels": 3, "latent_channels": 8, "block_out_channels": (32, 32),
@@ -215,14 +218,15 @@ TABLE: dict[str, Small] = {
     "UNet1DModel": Small({"only": True, "block_out_channels": (32, 32, 64), "extra_in_channels": 16},
                          {"sample": torch.randn(2, 2, 64)}),
     "HunyuanVideoFramepackTransformer3DModel": Small(
-        {"has_image_proj": True, "image_proj_dim": 16, "has_clean_x_embedder": True},
-        {"image_embeds": torch.randn(2, 4, 16), "indices_latents": torch.arange(5).repeat(2, 1)}, "video",
+        {"has_image_proj": True, "image_proj_dim": 16},
+        {"image_embeds": torch.randn(2, 4, 16), "indices_latents": torch.arange(5)}, "video",
     ),
     "GlmImageTransformer2DModel": Small(
         {}, {"prior_token_id": torch.randint(0, 16, (2, 64)), "prior_token_drop": torch.zeros(2, 64).bool()}, "image"
     ),
     "AnyFlowTransformer3DModel": Small(
-        {"rope_max_seq_len": 32}, {"timestep": torch.full((2, 5), 500.0), "r_timestep": torch.full((2, 5), 400.0)},
+        {"rope_max_seq_len": 32}, {"timestep": torch.full((2, 5), 500.0), "r_timestep": torch.full((2, 5), 400.0),
+         "hidden_states": torch.randn(2, 5, 16, 16, 16)},
         "video",
     ),
 }  # fmt: skip
@@ -235,4 +239,6 @@ def allegro_rotary() -> tuple[Any, Any]:
     frequencies_t, frequencies_h, frequencies_w, grid_t, grid_h, grid_w = get_3d_rotary_pos_embed_allegro(
         embed_dim=24, crops_coords=((0, 0), (8, 8)), grid_size=(8, 8), temporal_size=5
     )
-    return (frequencies_t, frequencies_h, frequencies_w), (grid_t.long(), grid_h.long(), grid_w.long())
+    return (frequencies_t, frequencies_h, frequencies_w), tuple(
+        grid.long()[None] for grid in (grid_t, grid_h, grid_w)
+    )
