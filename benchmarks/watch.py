@@ -7,7 +7,9 @@
 A line is noted when one of its operations could not be traced: it reads a number out of a tensor (`value:...`) or the
 shape of its result hangs on the numbers (`shape:...`). Two more kinds are noted and never counted: `write:...` writes
 through a boolean mask (the shape is known), and `select:...` indexes by a tensor of no dimensions, which eager torch
-reads as a number and torchax does not.
+reads as a number and torchax does not. Three kinds ask for more on the CPU than under torchax, which prints a tracer's
+name for `value:__format__` and `value:__repr__`, and pads equal lengths for `shape:pad_sequence`: they are counted, and
+can be left out by name.
 """
 
 import contextlib
@@ -82,7 +84,7 @@ def of_function(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Verdi
     if name in ("__getitem__", "__setitem__"):
         return of_index(args[1], write=name == "__setitem__")
     if name in VALUE_FUNCTIONS:
-        return Verdict((f"value:{name}",))
+        return Verdict((f"value:{name}",), final=True)
     if name == "one_hot":  # on the CPU it checks the range of its argument, which torchax leaves out
         classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
         return Verdict(("shape:one_hot",) if classes == -1 else (), final=True)

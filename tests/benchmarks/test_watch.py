@@ -148,6 +148,11 @@ def test_an_index_of_no_dimensions_is_a_kind_of_its_own(tmp_path, statement):
     assert {line: families(kinds) for line, kinds in notes.items()} == {2: {"select"}}
 
 
+def test_a_conversion_is_noted_once_by_the_name_of_what_asked(tmp_path):
+    notes, _ = run(tmp_path, "f'{COUNT}'", "bool(COUNT)", "X[:COUNT]")
+    assert notes == {2: {"value:__format__"}, 3: {"value:__bool__"}, 4: {"value:slice"}}
+
+
 def test_conditions_loops_and_assertions_are_noted_where_they_stand(tmp_path):
     notes, ran = run(
         tmp_path,
