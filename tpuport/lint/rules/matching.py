@@ -1,6 +1,9 @@
 """What several rules ask of an event."""
 
+import ast
+
 from tpuport.lint.events import Call
+from tpuport.lint.interpreter import dtypes
 from tpuport.lint.values import Sequence, Static, Tensor, Unknown, Value
 
 
@@ -50,3 +53,33 @@ def is_mask(value: Value) -> bool:
 def is_none(value: Value | None) -> bool:
     """Whether it is not given, or surely None."""
     return value is None or (isinstance(value, Static) and value.kind == "none")
+
+
+def said_dtype(event: Call, *names: str) -> ast.expr | None:
+    """The argument that names one of these dtypes: of `dtype=`, of `.to(...)` and `.type(...)`; None if none does."""
+    if not event.name or event.name in {"torch.finfo", "torch.iinfo"}:
+        return None
+    for keyword in event.call.keywords:
+        said = dtypes.of_value(event.keywords.get(keyword.arg or "")) if keyword.arg == "dtype" else None
+        if said and said[1] in names:
+            return keyword.value
+    if event.name not in {"to", "type"} or any(isinstance(node, ast.Starred) for node in event.call.args):
+        return None
+    for node, value in zip(event.call.args, event.args, strict=False):
+        said = dtypes.of_value(value)
+        if said and said[1] in names:
+            return node
+    return None
+
+
+def minus_infinity(node: ast.expr) -> bool:
+    """Whether an expression is minus infinity as it is written: `float("-inf")`, `-torch.inf`."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _infinity(node.operand, "inf")
+    return _infinity(node, "-inf")
+
+
+def _infinity(node: ast.expr, text: str) -> bool:
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "float" and node.args:
+        return isinstance(node.args[0], ast.Constant) and node.args[0].value in {text, text + "inity"}
+    return text == "inf" and isinstance(node, ast.Attribute) and node.attr == "inf"

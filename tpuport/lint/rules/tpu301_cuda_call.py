@@ -1,0 +1,50 @@
+"""TPU301: `.cuda()`."""
+
+from tpuport.lint.events import Use
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules import gpu
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Use, context: Context) -> Hit | None:
+    """The method, of a tensor or a module."""
+    return gpu.hit(event) if event.name in {".cuda", "torch.Tensor.cuda"} and event.call else None
+
+
+RULE = Rule(
+    id="TPU301",
+    name="cuda-call",
+    severity=Severity.ERROR,
+    summary="`.cuda()` on a tensor or a module",
+    why="`.cuda()` moves to an NVIDIA GPU. A machine with a TPU has none: torch is built without CUDA there "
+    "and raises, when the file is imported, when the model is built or when it is traced. Weights get to "
+    "the TPU through `tpuport.port`, and a tensor made in `forward` belongs on the device of its "
+    "operands.",
+    reason="`.cuda()` needs an NVIDIA GPU",
+    remedy="drop it, or follow another tensor: `.to(x.device)`",
+    bad=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        scale = torch.full((4,), 2.0).cuda()
+        return x * scale
+"""),
+    good=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        scale = torch.full((4,), 2.0).to(x.device)
+        return x * scale
+"""),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        if torch.cuda.is_available():
+            x = x.cuda()
+        return x * 2
+"""),
+    ),
+    harm="cuda",
+    events=(Use,),
+    check=check,
+    fix=Applicability.SAFE,
+)

@@ -1,0 +1,76 @@
+"""TPU302: `"cuda"` as a device."""
+
+import re
+
+from tpuport.lint.events import Text
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules import gpu
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+_CUDA = re.compile(r"cuda(:\d+)?$")
+# torchax takes "cuda" for its own device in these, while tracing only.
+_CONSTRUCTORS = frozenset(
+    f"torch.{name}"
+    for name in "ones zeros empty full arange linspace logspace tensor as_tensor eye rand randn randint".split()
+)
+
+
+def check(event: Text, context: Context) -> Hit | None:
+    """A device word as a `device=`, in `.to(...)` and `torch.device(...)`, or as a default."""
+    if not _CUDA.match(event.text) or not _names_a_device(event):
+        return None
+    found = gpu.hit(event)
+    if found and event.traced and event.callee in _CONSTRUCTORS:
+        return Hit(severity=Severity.WARNING)
+    return found if event.role != "default" or found is None else Hit(severity=Severity.WARNING)
+
+
+def _names_a_device(event: Text) -> bool:
+    callee = event.callee.rpartition(".")[2]
+    if event.role == "argument":
+        return event.callee in {".to", "torch.device", "torch.Generator", "torch.set_default_device"}
+    if event.role in {"keyword device", "keyword device_type", "keyword map_location"}:
+        return callee != "autocast"
+    return event.role in {"default", "assign"}
+
+
+RULE = Rule(
+    id="TPU302",
+    name="cuda-device",
+    severity=Severity.ERROR,
+    summary='`"cuda"` as a device: `.to("cuda")`, `device="cuda"`, a default argument',
+    why='A device that is written out ties the code to one kind of machine. In traced code `.to("cuda")` even'
+    ' means "copy to the host and from there to the GPU": tracing ends with `TracerArrayConversionError`.'
+    ' Comparisons such as `x.device.type == "cuda"` are decided while tracing and do no harm.',
+    reason='the device "cuda" does not exist on a TPU machine',
+    remedy="take the device of a tensor at hand, `device=x.device`, or leave it out and let `tpuport.port` place"
+    " the weights",
+    bad=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return x + torch.ones(4).to("cuda")
+"""),
+    good=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return x + torch.ones(4, device=x.device)
+"""),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.device.type == "cuda" else x
+"""),
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        if x.device.type == "cuda":
+            x = x.to("cuda")
+        return x
+"""),
+    ),
+    harm="cuda",
+    events=(Text,),
+    check=check,
+    fix=Applicability.SAFE,
+)

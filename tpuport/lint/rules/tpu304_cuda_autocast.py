@@ -1,0 +1,83 @@
+"""TPU304: autocast."""
+
+import ast
+
+from tpuport.lint.events import Use
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+_NAMES = frozenset(
+    {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast_mode.autocast"}
+)
+
+
+def check(event: Use, context: Context) -> Hit | None:
+    """Autocast for the GPU anywhere in model code, and any autocast in traced code, unless it is switched off."""
+    if event.name not in _NAMES or event.call is None or event.checked or _is_off(event.call):
+        return None
+    if not (event.traced or event.decorator or event.in_init):
+        return None
+    return Hit() if event.traced or _is_cuda(event) else None
+
+
+def _is_off(call: ast.Call) -> bool:
+    values = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"]
+    return any(isinstance(value, ast.Constant) and not value.value for value in values)
+
+
+def _is_cuda(event: Use) -> bool:
+    if event.name.startswith("torch.cuda.") or event.call is None:
+        return True
+    given = [*event.call.args[:1], *(word.value for word in event.call.keywords if word.arg == "device_type")]
+    return any(isinstance(value, ast.Constant) and value.value == "cuda" for value in given)
+
+
+RULE = Rule(
+    id="TPU304",
+    name="cuda-autocast",
+    severity=Severity.WARNING,
+    summary='`torch.autocast("cuda")` and the like in traced code',
+    why="Autocast works in torch's own dispatcher, per device, and torchax is not among its devices: the "
+    "block is traced as if it were not there. Products that ran in bfloat16 on the GPU run in whatever "
+    "the weights are, usually float32: more memory, a fraction of the speed, other numbers. With "
+    "`enabled=False` nothing changes, so that is no finding.",
+    reason="autocast does nothing under torchax: the block computes in the dtype of its inputs and weights",
+    remedy="port the weights in the dtype that is meant, `tpuport.port(model, dtype=torch.bfloat16)`, and cast "
+    "inputs where the block begins",
+    bad=Example("""
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return self.proj(x)
+"""),
+    good=Example("""
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x):
+        dtype = torch.bfloat16
+        return F.linear(x.to(dtype), self.proj.weight.to(dtype), self.proj.bias.to(dtype))
+"""),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return self.proj(x.float())
+"""),
+    ),
+    harm="differs",
+    events=(Use,),
+    check=check,
+    fix=Applicability.UNSAFE,
+)

@@ -1,0 +1,78 @@
+"""TPU305: imports of packages that need a GPU."""
+
+import ast
+from typing import Final
+
+from tpuport.lint.events import Import
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+PACKAGES: Final = frozenset(
+    "flash_attn flash_attn_interface flash_attn_2_cuda flash_attn_3 xformers sageattention sageattn triton apex"
+    " bitsandbytes transformer_engine causal_conv1d mamba_ssm selective_scan_cuda cupy pycuda tensorrt nvdiffrast"
+    " block_sparse_attn spas_sage_attn deepspeed flashinfer liger_kernel vllm fused_dense_lib spconv MinkowskiEngine"
+    " torch_tensorrt fla natten quack cutlass cuda".split()
+)
+
+
+def check(event: Import, context: Context) -> Hit | None:
+    """An import without a way out, at module level or in a function."""
+    relative = isinstance(event.node, ast.ImportFrom) and event.node.level > 0
+    name = event.name.partition(".")[0]
+    if name not in PACKAGES or event.guarded or relative:
+        return None
+    reason = f"{name} needs a GPU to be installed or imported"
+    return Hit(reason, severity=None if event.at_import else Severity.WARNING)
+
+
+RULE = Rule(
+    id="TPU305",
+    name="gpu-import",
+    severity=Severity.ERROR,
+    summary="an unguarded import of a package that needs a GPU: flash_attn, xformers, triton, apex, ...",
+    why="These packages are built for CUDA: on a TPU machine they cannot be installed, or raise when they are"
+    " imported, and with them every file that imports them without a guard. An import inside `try: ... "
+    "except ImportError`, or under `if is_xformers_available():`, is no finding.",
+    reason="this package needs a GPU to be installed or imported",
+    remedy="guard the import with `try: ... except ImportError`, and let `F.scaled_dot_product_attention`, which"
+    " tpuport gives to the TPU's kernel, do the work",
+    bad=Example("""
+from flash_attn import flash_attn_func
+
+
+class Model(nn.Module):
+    def forward(self, q, k, v):
+        return flash_attn_func(q, k, v)
+"""),
+    good=Example(
+        """
+try:
+    from flash_attn import flash_attn_func
+except ImportError:
+    flash_attn_func = None
+
+
+class Model(nn.Module):
+    def forward(self, q, k, v):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+""",
+        "tuple(torch.randn(1, 6, 2, 8) for _ in range(3))",
+    ),
+    quiet=(
+        Example("""
+import importlib.util
+
+if importlib.util.find_spec("xformers"):
+    import xformers.ops
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2
+"""),
+    ),
+    harm="import",
+    events=(Import,),
+    check=check,
+)

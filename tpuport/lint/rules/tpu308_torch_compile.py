@@ -1,0 +1,64 @@
+"""TPU308: `torch.compile` and dynamo at module level."""
+
+from tpuport.lint.events import Use
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+_COMPILERS = frozenset({"torch.compile", "torch._dynamo.optimize", "torch.jit.script", "torch.jit.trace"})
+
+
+def check(event: Use, context: Context) -> Hit | None:
+    """A compiler of torch's own, called or used as a decorator where that is not asked for."""
+    if event.name not in _COMPILERS or event.checked or event.guarded:
+        return None
+    if not (event.call is not None or event.decorator):
+        return None
+    return Hit() if event.at_import or event.in_init or event.traced else None
+
+
+RULE = Rule(
+    id="TPU308",
+    name="torch-compile",
+    severity=Severity.WARNING,
+    summary="`torch.compile`, dynamo or TorchScript at module level, in `__init__` or in traced code",
+    why="A program has one compiler, and here it is XLA. Under `jax.jit` torch's compiler is passed over, so "
+    "the code traces; but called outside, on host tensors beside torchax, dynamo raises "
+    "`InternalTorchDynamoError`, and TorchScript functions cannot be traced at all. What compiles at "
+    "import also costs start-up time for nothing.",
+    reason="torch's compiler is of no use under `jax.jit`, and fails outside of it once torchax is imported",
+    remedy="call the function as it is; compile the whole model with `tpuport.compile`",
+    bad=Example("""
+@torch.compile
+def scaled(x):
+    return x * 2 + 1
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return scaled(x)
+"""),
+    good=Example("""
+def scaled(x):
+    return x * 2 + 1
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return scaled(x)
+"""),
+    quiet=(
+        Example("""
+def accelerate(model):
+    return torch.compile(model)
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2 if not torch.compiler.is_compiling() else x * 2
+"""),
+    ),
+    harm="dynamo",
+    events=(Use,),
+    check=check,
+    fix=Applicability.SAFE,
+)

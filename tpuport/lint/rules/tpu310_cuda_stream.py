@@ -1,0 +1,55 @@
+"""TPU310: CUDA streams and events."""
+
+from typing import Final
+
+from tpuport.lint.events import Use
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules import gpu
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+_STREAMS: Final = frozenset(
+    f"torch.cuda.{name}"
+    for name in "Stream stream current_stream default_stream ExternalStream Event".split()
+) | {".record_stream", ".wait_stream"}
+
+
+def check(event: Use, context: Context) -> Hit | None:
+    """A stream or an event made or used."""
+    return gpu.hit(event) if event.name in _STREAMS and event.call is not None else None
+
+
+RULE = Rule(
+    id="TPU310",
+    name="cuda-stream",
+    severity=Severity.ERROR,
+    summary="CUDA streams and events",
+    why="Streams order work on a GPU by hand. An XLA program has its order from what depends on what, and "
+    "overlaps copies with computation by itself; there is nothing to wait for inside it. The classes "
+    "raise on a machine without a GPU.",
+    reason="streams and events belong to CUDA, and raise without a GPU",
+    remedy="drop them: XLA orders and overlaps the work of a program itself",
+    bad=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            return x * 2
+"""),
+    good=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2
+"""),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()
+        return x * 2
+"""),
+    ),
+    harm="cuda",
+    events=(Use,),
+    check=check,
+)

@@ -1,0 +1,62 @@
+"""TPU401: float64."""
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.matching import said_dtype
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """A cast to float64, or a tensor made in it."""
+    if event.name == "double":
+        return Hit() if isinstance(event.receiver, Tensor) else None
+    node = said_dtype(event, "float64")
+    return Hit(node=node) if node is not None else None
+
+
+RULE = Rule(
+    id="TPU401",
+    name="float64",
+    severity=Severity.WARNING,
+    summary="float64 in traced code: `.double()`, `dtype=torch.float64`",
+    why="jax keeps 64-bit types off unless it is told otherwise, and a TPU has none: under torchax a float64 "
+    "tensor silently is a float32 one. Code that relies on the digits, rotary tables of long contexts "
+    "above all, gets other numbers than on the GPU; code that does not may as well say float32.",
+    reason="on TPU float64 silently becomes float32, with 7 digits in place of 16",
+    remedy="say float32; compute what needs the digits once on the host, in `__init__`, and keep the result in a"
+    " buffer",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        position = x.to(torch.float64) + 1e-9
+        return (position - 1.0) * 1e9
+""",
+        "(torch.ones(2, 4),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        offset = torch.full((4,), 1.0, dtype=torch.float64) + 1e-9 - 1.0
+        self.register_buffer("offset", offset.float() * 1e9)
+
+    def forward(self, x):
+        return (x - 1.0) * 1e9 + self.offset
+""",
+        "(torch.ones(2, 4),)",
+    ),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return x.float() if x.dtype == torch.float64 else x
+"""),
+    ),
+    harm="precision",
+    events=(Call,),
+    check=check,
+    fix=Applicability.SAFE,
+)

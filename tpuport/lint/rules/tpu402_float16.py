@@ -1,0 +1,64 @@
+"""TPU402: float16."""
+
+from tpuport.lint.events import Call, Use
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.matching import said_dtype
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: Call | Use, context: Context) -> Hit | None:
+    """A cast to float16, or a tensor made in it, in traced code; `.half()` in a module's `__init__`."""
+    if isinstance(event, Use):
+        return Hit() if event.name == ".half" and event.call is not None and event.in_init else None
+    if event.name == "half":
+        return Hit() if isinstance(event.receiver, Tensor) else None
+    node = said_dtype(event, "float16")
+    return Hit(node=node) if node is not None else None
+
+
+RULE = Rule(
+    id="TPU402",
+    name="float16",
+    severity=Severity.WARNING,
+    summary="float16 where bfloat16 is meant: `.half()`, `dtype=torch.float16`",
+    why="The matrix units of a TPU take bfloat16. float16 is no type of theirs: XLA widens it for each "
+    "product, so it saves nothing, and its range ends at 65504, where bfloat16 reaches as far as float32."
+    " Models written for GPUs say float16 out of habit, with loss scaling and clamps around it.",
+    reason="TPUs compute in bfloat16; float16 is emulated and overflows at 65504",
+    remedy="say `torch.bfloat16`, or the dtype of a tensor at hand: `x.to(self.weight.dtype)`",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        x = x.to(torch.float16)
+        return (x * x).sum(-1)
+""",
+        "(torch.full((2, 4), 300.0),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        x = x.to(torch.bfloat16)
+        return (x * x).sum(-1)
+""",
+        "(torch.full((2, 4), 300.0),)",
+    ),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        if x.dtype == torch.float16:
+            x = x.clamp(min=torch.finfo(torch.float16).min)
+        return x * 2
+"""),
+    ),
+    harm="nan",
+    events=(
+        Call,
+        Use,
+    ),
+    check=check,
+    fix=Applicability.UNSAFE,
+)

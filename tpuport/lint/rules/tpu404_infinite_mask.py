@@ -1,0 +1,59 @@
+"""TPU404: masks of minus infinity."""
+
+import ast
+
+from tpuport.lint.events import Call
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.matching import is_call_of, minus_infinity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+
+def check(event: Call, context: Context) -> Hit | None:
+    """`masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)`: rows may lose all their entries."""
+    if not is_call_of(event, "masked_fill", "masked_fill_", "where"):
+        return None
+    given = [*event.call.args, *(keyword.value for keyword in event.call.keywords)]
+    filled: ast.expr | None = next((node for node in given if minus_infinity(node)), None)
+    return Hit(node=filled) if filled is not None else None
+
+
+RULE = Rule(
+    id="TPU404",
+    name="infinite-mask",
+    severity=Severity.INFO,
+    summary="a mask filled with minus infinity",
+    why="The softmax of a row that is minus infinity throughout is NaN. On the GPU, where batches are packed "
+    "to their real lengths, no such row may exist. On TPU shapes are fixed and batches are padded, so "
+    "whole rows are padding, and one NaN spreads through every sum that touches it, with a gradient of "
+    "NaN even where a mask hides it later. The smallest finite number gives the same weights everywhere "
+    "else.",
+    reason="a row that is masked as a whole, as padding to a fixed length is, becomes NaN in the softmax",
+    remedy="fill with `torch.finfo(x.dtype).min`, or give `F.scaled_dot_product_attention` the boolean mask",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, scores, mask):
+        return scores.masked_fill(mask, float("-inf")).softmax(-1)
+""",
+        "(torch.randn(2, 4), torch.tensor([[False, False, True, True], [True, True, True, True]]))",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, scores, mask):
+        return scores.masked_fill(mask, torch.finfo(scores.dtype).min).softmax(-1)
+""",
+        "(torch.randn(2, 4), torch.tensor([[False, False, True, True], [True, True, True, True]]))",
+    ),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, 0.0)
+"""),
+    ),
+    harm="nan",
+    events=(Call,),
+    check=check,
+    fix=Applicability.SAFE,
+)

@@ -1,0 +1,65 @@
+"""TPU601: `inference_mode`."""
+
+import ast
+
+from tpuport.lint.events import FunctionEntry, Use
+from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+
+_NAME = "torch.inference_mode"
+
+
+def check(event: FunctionEntry | Use, context: Context) -> Hit | None:
+    """The context manager inside traced code, and the decorator of a traced function."""
+    if isinstance(event, Use):
+        return Hit() if event.name == _NAME and event.call is not None and event.traced else None
+    if _NAME not in event.info.decorators:
+        return None
+    decorators: list[ast.expr] = event.info.node.decorator_list
+    return Hit(node=decorators[event.info.decorators.index(_NAME)])
+
+
+RULE = Rule(
+    id="TPU601",
+    name="inference-mode",
+    severity=Severity.ERROR,
+    summary="`torch.inference_mode` in traced code",
+    why="In inference mode torch passes over the layer of its dispatcher in which operators are taken apart "
+    "into simpler ones, and torchax is asked for operators that it has never heard of: `Operator with "
+    "name aten::chunk has no lowering`. Gradients are not computed under `jax.jit` unless they are asked "
+    "for, so there is nothing to be saved.",
+    reason="in inference mode operators reach torchax undecomposed, and many have no lowering",
+    remedy="use `torch.no_grad()`, or nothing: under `jax.jit` no gradient is computed unless it is asked for",
+    bad=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        with torch.inference_mode():
+            first, second = x.chunk(2, -1)
+            return first * second
+"""),
+    good=Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        with torch.no_grad():
+            first, second = x.chunk(2, -1)
+            return first * second
+"""),
+    quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+@torch.inference_mode()
+def main(model, x):
+    return model(x)
+"""),
+    ),
+    events=(
+        FunctionEntry,
+        Use,
+    ),
+    check=check,
+    fix=Applicability.SAFE,
+)
