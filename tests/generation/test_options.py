@@ -27,22 +27,79 @@ def model() -> torch.nn.Module:
         ({"return_dict_in_generate": True}, "return_dict_in_generate"),
         ({"typical_p": 0.5}, "typical_p=0.5"),
         ({"guidance_scale": 2.0}, "guidance_scale=2.0"),
-        ({"use_cache": False}, "use_cache=False"),
+        ({"logits_processor": []}, "does not support these arguments(.|\n)*logits_processor"),
+        ({"token_type_ids": torch.ones(1, 2)}, "does not support these arguments(.|\n)*token_type_ids"),
+        ({"sequence_bias": torch.ones(2, 2)}, "sequence_bias=tensor"),
         ({"cache_implementation": "quantized"}, "quantized"),
         ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
         ({"max_new_tokns": 3}, "max_new_tokns"),
-        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": 0.0, "do_sample": True}, "temperature(.|\n)*do_sample=False"),
+        ({"temperature": -1.0}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
         ({"repetition_penalty": -1.0}, "repetition_penalty"),
         ({"num_return_sequences": 2}, "num_return_sequences=2"),
         ({"max_length": 5}, "max_length"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": 4.5}, "max_new_tokens=4.5"),
+        ({"max_new_tokens": "4"}, "max_new_tokens='4'"),
+        ({"max_new_tokens": True}, "max_new_tokens=True"),
+        ({"max_length": "40"}, "max_length='40'"),
+        ({"min_new_tokens": -3}, "min_new_tokens"),
+        ({"min_new_tokens": "2"}, "min_new_tokens='2'"),
+        ({"top_k": 2.5}, "top_k=2.5"),
+        ({"temperature": float("nan")}, "temperature=nan"),
+        ({"temperature": "hot"}, "temperature='hot'"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty=nan"),
+        ({"max_time": "1"}, "max_time='1'"),
+        ({"eos_token_id": "a"}, "eos_token_id='a'"),
+        ({"eos_token_id": [2, 2.5]}, "eos_token_id=2.5"),
+        ({"pad_token_id": "a"}, "pad_token_id='a'"),
+        ({"stop_strings": 5}, "stop_strings=5"),
+        ({"stop_strings": ["a", 5]}, "stop_strings"),
+        ({"do_sample": "yes"}, "do_sample='yes'"),
+        ({"num_return_sequences": "2"}, "num_return_sequences='2'"),
+        ({"max_cache_len": "2"}, "max_cache_len='2'"),
         ({"max_new_tokens": 2, "min_new_tokens": 3}, "min_new_tokens"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(model: torch.nn.Module, options: dict[str, Any], name: str) -> None:
     with pytest.raises(PortError, match=name):
         resolve(model, None, options, prompt_length=5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"use_cache": False},
+        {"bad_words_ids": []},
+        {"decoder_start_token_id": 2},
+        {"max_new_tokens": 4.0},
+        {"eos_token_id": -1, "pad_token_id": 0},
+    ],
+)
+def test_what_changes_no_token_is_let_pass(model: torch.nn.Module, options: dict[str, Any]) -> None:
+    model.generation_config = GenerationConfig()
+    got = resolve(model, None, options, prompt_length=5)
+    assert got.max_new == options.get("max_new_tokens", 20)
+    assert got.eos == ()
+
+
+def test_ids_and_counts_fit_the_device(model: torch.nn.Module) -> None:
+    got = resolve(model, None, {"eos_token_id": torch.tensor([3, 2**40]), "top_k": 2**40}, prompt_length=5)
+    assert (got.eos, got.pad, got.top_k) == ((3,), 3, 2**31 - 1)
+
+
+def test_an_option_of_the_checkpoint_is_called_that(model: torch.nn.Module) -> None:
+    model.generation_config = GenerationConfig(num_beams=4)
+    with pytest.raises(
+        PortError, match=r"num_beams=4 \(of the checkpoint's generation_config\.json\)\n.*num_beams=1"
+    ):
+        resolve(model, None, {}, prompt_length=5)
+    with pytest.raises(PortError, match=r"num_beams=4\n"):
+        resolve(model, None, {"num_beams": 4}, prompt_length=5)
+    assert resolve(model, None, {"num_beams": 1}, prompt_length=5).max_new == 20
+    model.generation_config = GenerationConfig()
 
 
 def test_every_unsupported_option_is_named_at_once(model: torch.nn.Module) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuport import PortError
-from tpuport.generation.prompts import bucket, checked, row_keys
+from tpuport.generation.prompts import bucket, checked, checked_seed, row_keys
 
 
 @given(st.integers(1, 200_000))
@@ -33,9 +33,15 @@ def test_buckets_are_few() -> None:
         (torch.tensor([[5, 6]]), torch.ones(1, 3), "attention_mask is"),
         (torch.tensor([[5, 6], [7, 0]]), None, "ends in padding"),
         (torch.tensor([[5, 6]]), torch.tensor([[1, 0]]), "ends in padding"),
+        (torch.tensor([[5, 6]]), torch.tensor([[0, 0]]), r"no token but padding(.|\n)*rows \[0\]"),
+        (None, None, "input_ids=None"),
+        ("hello", None, "input_ids='hello'(.|\n)*tokenizer"),
+        (5, None, "must be integers"),
+        ([[5, 6], [7]], None, r"input_ids=\[\[5, 6\], \[7\]\]"),
+        ([[5, 6]], "x", "attention_mask='x'"),
     ],
 )
-def test_bad_prompts_are_refused(ids: torch.Tensor, mask: torch.Tensor | None, message: str) -> None:
+def test_bad_prompts_are_refused(ids: object, mask: object, message: str) -> None:
     with pytest.raises(PortError, match=message):
         checked(ids, mask, pad=0, eos=(2,), vocabulary=128)
 
@@ -52,3 +58,14 @@ def test_row_keys_see_the_prompt_without_its_padding() -> None:
     keys = row_keys(tokens, mask, seed=1)
     assert (keys[0] == row_keys(np.array([[5, 6]], np.int32), np.ones((1, 2), bool), seed=1)[0]).all()
     assert len({tuple(key) for key in keys}) == 3
+
+
+def test_seeds_have_64_bits() -> None:
+    tokens = np.array([[5, 6]], np.int32)
+    seeds = [5, 5 + 2**32, 2**64 - 1, 2**63, 0]
+    keys = {tuple(row_keys(tokens, tokens > 0, checked_seed(seed))[0]) for seed in seeds}
+    assert len(keys) == len(seeds)
+    assert checked_seed(np.int64(-1)) == -1
+    for seed in (None, 1.5, "a", True, 2**64, -(2**63) - 1):
+        with pytest.raises(PortError, match="seed="):
+            checked_seed(seed)

@@ -12,11 +12,20 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast, StoppingCriteria
+from transformers import (
+    BatchEncoding,
+    LlamaModel,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
+    StoppingCriteria,
+)
 from transformers.generation.streamers import BaseStreamer
 
 import tpuport
-from tpuport import PortError
+from tpuport import PortError, compat
 from tpuport.generation import decoder_of
 
 
@@ -203,6 +212,92 @@ def test_a_model_without_such_a_cache_is_named() -> None:
     model = tpuport.port(MambaForCausalLM(config))
     with pytest.raises(PortError, match="MambaForCausalLM"):
         tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)
+
+
+def test_what_a_tokenizer_gives_may_come_as_it_is(llama: tuple, prompts: tuple) -> None:
+    ids, mask = prompts
+    expected = tpuport.generate(llama[1], ids, mask, max_new_tokens=5)
+    encoded = BatchEncoding({"input_ids": ids, "attention_mask": mask})
+    assert torch.equal(tpuport.generate(llama[1], encoded, max_new_tokens=5), expected)
+    with pytest.raises(PortError, match=r"BatchEncoding with input_ids, token_type_ids"):
+        tpuport.generate(llama[1], BatchEncoding({"input_ids": ids, "token_type_ids": mask}))
+
+
+def test_ids_may_be_on_the_device(llama: tuple, prompts: tuple) -> None:
+    ids = prompts[0][:1]
+    on_device = compat.wrap(compat.to_jax(ids))
+    got = tpuport.generate(llama[1], on_device, max_new_tokens=5)
+    assert torch.equal(got, tpuport.generate(llama[1], ids, max_new_tokens=5))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda ported: tpuport.compile(ported), "CompiledFunction(.|\n)*the ported model itself"),
+        (lambda ported: None, "this is a NoneType"),
+        (lambda ported: tpuport.port(torch.nn.Linear(2, 2)), "this is a Linear"),
+        (lambda ported: tpuport.port(LlamaModel(ported.config)), "no head(.|\n)*AutoModelForCausalLM"),
+    ],
+)
+def test_what_is_no_language_model_is_named(
+    llama: tuple, prompts: tuple, make: Callable, message: str
+) -> None:
+    with pytest.raises(PortError, match=message):
+        tpuport.generate(make(llama[1]), prompts[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stopping_criteria": AtLength()}, "not a list of StoppingCriteria"),
+        ({"stopping_criteria": [5]}, "not a list of StoppingCriteria"),
+        ({"streamer": object()}, r"put\(token_ids\)"),
+        ({"seed": "a"}, "seed='a'"),
+    ],
+)
+def test_bad_companions_are_refused(llama: tuple, prompts: tuple, options: dict, message: str) -> None:
+    decoder = decoder_of(llama[1])
+    before = decoder.prefill.compilations
+    with pytest.raises(PortError, match=message):
+        tpuport.generate.__wrapped__(llama[1], prompts[0], max_new_tokens=2, **options)
+    assert decoder.prefill.compilations == before
+
+
+def test_a_model_that_cannot_be_traced_is_named() -> None:
+    config = RecurrentGemmaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        lru_width=16,
+    )
+    model = tpuport.port(RecurrentGemmaForCausalLM(config))
+    with pytest.raises(PortError, match="RecurrentGemmaForCausalLM cannot be traced with a cache") as caught:
+        tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_the_line_that_cannot_be_traced_is_named(make_pair: Callable, prompts: tuple) -> None:
+    ported = make_pair("llama")[1]
+    inner = ported.model.norm.forward
+    ported.model.norm.forward = lambda x: inner(x) if x.sum().item() else x
+    with pytest.raises(PortError, match=r"ConcretizationTypeError(.|\n)*where: .*test_run\.py, line \d+"):
+        tpuport.generate(ported, prompts[0], max_new_tokens=2)
+
+
+@pytest.mark.parametrize("part", [1, 5])
+def test_a_stream_that_breaks_is_ended(llama: tuple, prompts: tuple, part: int) -> None:
+    class Broken(Collector):
+        def put(self, value: torch.Tensor) -> None:
+            super().put(value)
+            if len(self.parts) == part:
+                raise OSError("the reader has gone")
+
+    streamer = Broken()
+    with pytest.raises(OSError, match="gone"):
+        tpuport.generate(llama[1], prompts[0], max_new_tokens=40, streamer=streamer)
+    assert streamer.ended == 1
 
 
 def test_two_threads_at_once(make_pair: Callable, prompts: tuple) -> None:

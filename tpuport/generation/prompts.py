@@ -1,13 +1,15 @@
 """Prompts made ready for the compiled programs: left-padded to a bucket, rows repeated, one random key a row."""
 
+import operator
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.generation.options import Options
 
@@ -31,26 +33,47 @@ def bucket(length: int) -> int:
     return -(-length // step) * step
 
 
-def checked(
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    pad: int | None,
-    eos: tuple[int, ...],
-    vocabulary: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Prompt tokens and mask as NumPy [B, P], the mask inferred from the padding id as transformers does.
+def token_ids(input_ids: Any) -> torch.Tensor:
+    """Integers [batch, length] on the host, out of a tensor of torch, torchax, NumPy or jax, or out of nested lists.
 
     Raises:
-        PortError: wrong rank or dtype, an empty prompt, ids outside the vocabulary, a mask of another shape, or
-            padding on the right, after which decoding would go on from a padding token.
+        PortError: they are none of that: text, ragged lists, floats, another rank, or nothing.
     """
-    ids = torch.as_tensor(input_ids)
+    ids = _tensor(input_ids, "input_ids")
     if ids.ndim != 2 or ids.dtype.is_floating_point or ids.dtype == torch.bool or 0 in ids.shape:
         raise PortError(
             "input_ids must be integers [batch, length], both at least 1",
             where=f"{ids.dtype} {tuple(ids.shape)}",
         )
-    tokens = ids.cpu().numpy()
+    return ids
+
+
+def _tensor(value: Any, name: str) -> torch.Tensor:
+    try:
+        return compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise PortError(
+            f"{name} is not a tensor, and none can be made of it",
+            where=f"{name}={value!r:.60}",
+            fix='give what the tokenizer gives: tokenizer(texts, padding=True, padding_side="left", '
+            'return_tensors="pt")',
+        ) from None
+
+
+def checked(
+    input_ids: Any,
+    attention_mask: Any,
+    pad: int | None,
+    eos: tuple[int, ...],
+    vocabulary: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Prompt tokens and mask as NumPy [B, P] (see `token_ids`); no mask is inferred from the padding id.
+
+    Raises:
+        PortError: wrong rank or dtype, an empty prompt, ids outside the vocabulary, a mask of another shape, or
+            padding on the right, after which decoding would go on from a padding token.
+    """
+    tokens = token_ids(input_ids).cpu().numpy()
     if tokens.min() < 0 or tokens.max() >= vocabulary:
         raise PortError(
             f"input_ids from {tokens.min()} to {tokens.max()} do not fit the vocabulary of {vocabulary}",
@@ -60,10 +83,15 @@ def checked(
         infer = pad is not None and pad not in eos and bool((tokens == pad).any())
         mask = tokens != pad if infer else np.ones(tokens.shape, bool)
     else:
-        mask = torch.as_tensor(attention_mask).cpu().numpy().astype(bool)
+        mask = _tensor(attention_mask, "attention_mask").cpu().numpy().astype(bool)
     if mask.shape != tokens.shape:
         raise PortError(
             f"attention_mask is {mask.shape}, input_ids are {tokens.shape}", where="attention_mask"
+        )
+    if not mask.any(axis=1).all():
+        rows = np.flatnonzero(~mask.any(axis=1)).tolist()
+        raise PortError(
+            "a prompt has no token but padding", where=f"rows {rows}", fix="leave it out, or give it a token"
         )
     if not mask[:, -1].all():
         rows = np.flatnonzero(~mask[:, -1]).tolist()
@@ -82,10 +110,21 @@ def prepare(tokens: np.ndarray, mask: np.ndarray, options: Options, seed: int, m
     real, length = tokens.shape
     rows, columns = -(-real // multiple) * multiple, bucket(length)
     fill = (0, rows - real)
-    # A row of filling is a copy of the first, so that it is as harmless as a real one.
+    # A row of filling is a copy of the last, so that it is as harmless as a real one.
     tokens, mask = (np.pad(x, (fill, (0, 0)), mode="edge") if rows > real else x for x in (tokens, mask))
     left = ((0, 0), (columns - length, 0))
     return Prompts(np.pad(tokens, left), np.pad(mask, left), row_keys(tokens, mask, seed), real, length)
+
+
+def checked_seed(seed: Any) -> int:
+    """The seed; PortError unless it is an integer of 64 bits, signed or not."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = None
+    if number is None or isinstance(seed, bool) or not -(2**63) <= number < 2**64:
+        raise PortError("the seed is not an integer of 64 bits", where=f"seed={seed!r:.60}")
+    return number
 
 
 def row_keys(tokens: np.ndarray, mask: np.ndarray, seed: int) -> np.ndarray:
@@ -99,7 +138,11 @@ def row_keys(tokens: np.ndarray, mask: np.ndarray, seed: int) -> np.ndarray:
         text = ids[seen].astype("<i4").tobytes()
         folds[row] = zlib.crc32(text), counts.get(text, 0)
         counts[text] = counts.get(text, 0) + 1
-    base = jax.random.key(seed)
+    # A key is made of 32 bits here, and seeds have 64, as torch's do.
+    low, high = seed % 2**32, (seed >> 32) % 2**32
+    base = jax.random.key(low)
+    if high:
+        base = jax.random.fold_in(base, np.uint32(high))
     keys = jax.vmap(lambda f: jax.random.fold_in(jax.random.fold_in(base, f[0]), f[1]))(jnp.asarray(folds))
     # Plain data, because several processes may not share an array of one device.
     return np.asarray(jax.random.key_data(keys))

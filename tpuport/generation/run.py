@@ -1,7 +1,8 @@
 """`tpuport.generate`: transformers' generate, with the loop on the device."""
 
+import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from tpuport.errors import PortError
 from tpuport.generation import stopping
 from tpuport.generation.loop import Decoder, State
 from tpuport.generation.options import Options, resolve
-from tpuport.generation.prompts import Prompts, bucket, checked, prepare
+from tpuport.generation.prompts import Prompts, bucket, checked, checked_seed, prepare, token_ids
 from tpuport.generation.sampling import Settings, settings
 from tpuport.patches import transformers_rotary
 
@@ -35,8 +36,8 @@ def decoder_of(model: torch.nn.Module) -> Decoder:
 
 def generate(
     model: Any,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
+    input_ids: Any,
+    attention_mask: Any = None,
     generation_config: GenerationConfig | None = None,
     streamer: Any = None,
     seed: int = 0,
@@ -54,7 +55,8 @@ def generate(
 
     Args:
         model: a ported transformers causal language model (`tpuport.load` or `tpuport.port`).
-        input_ids: [batch, length] integers, padded on the left.
+        input_ids: [batch, length] integers, padded on the left; or what a tokenizer gives, a mapping with input_ids
+            and attention_mask.
         attention_mask: [batch, length], 0 at padding. None infers it from the padding id, as transformers does.
         generation_config: transformers' object; its fields may also be given by name, which wins.
         streamer: has put(token_ids) and end(), as transformers' streamers do.
@@ -68,14 +70,16 @@ def generate(
 
     Raises:
         PortError: before anything is compiled, for an option that is not supported, a prompt that does not fit, or
-            a model that is not on the device.
+            a model that is not on the device, has no head, or cannot be traced.
     """
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise PortError("generate() serves decoder-only models", where=type(model).__name__)
-    prompt = torch.as_tensor(input_ids)
+    _check_model(model)
+    _check_streamer(streamer)
+    input_ids, attention_mask = _taken_apart(input_ids, attention_mask)
+    prompt = token_ids(input_ids)
     chosen = resolve(model, generation_config, options, prompt.shape[-1])
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens, mask = checked(prompt, attention_mask, chosen.pad, chosen.eos, vocabulary)
+    seed = checked_seed(seed)
     stops = stopping.criteria(chosen, stopping_criteria, tokenizer)
     decoder = decoder_of(model)
     prompts = prepare(tokens, mask, chosen, seed, decoder.mesh.shape.get("dp", 1) if decoder.mesh else 1)
@@ -87,6 +91,70 @@ def generate(
     if streamer is None and not stops:
         return run.to_the_end()
     return run.in_chunks(stops, streamer)
+
+
+def _check_model(model: Any) -> None:
+    """PortError unless the model is a decoder of transformers with a head that gives logits."""
+    config, name = getattr(model, "config", None), type(model).__name__
+    if not isinstance(model, torch.nn.Module) or config is None:
+        raise PortError(
+            f"generate() takes a transformers model, and this is a {name}",
+            where="the first argument of generate",
+            fix="give the ported model itself, generate(model, ...): its programs are compiled and kept by generate",
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise PortError("generate() serves decoder-only models", where=name)
+    if not getattr(model, "can_generate", lambda: True)():
+        heads = ", ".join(getattr(config, "architectures", None) or ())
+        raise PortError(
+            "this model has no head that gives logits to choose a token from",
+            where=name,
+            fix=f"load it as AutoModelForCausalLM{f' (the checkpoint was saved from {heads})' if heads else ''}",
+        )
+
+
+def _check_streamer(streamer: Any) -> None:
+    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+        raise PortError(
+            "a streamer has put(token_ids) and end()",
+            where=f"streamer={type(streamer).__name__}",
+            fix="give transformers.TextStreamer(tokenizer), say",
+        )
+
+
+def _taken_apart(input_ids: Any, attention_mask: Any) -> tuple[Any, Any]:
+    """(input_ids, attention_mask) out of what a tokenizer gives, if that came for the ids."""
+    if not isinstance(input_ids, Mapping):
+        return input_ids, attention_mask
+    others = sorted(str(name) for name in input_ids.keys() - {"input_ids", "attention_mask"})
+    if others or "input_ids" not in input_ids:
+        raise PortError(
+            "generate() takes input_ids and attention_mask",
+            where=f"input_ids is a {type(input_ids).__name__} with {', '.join(map(str, input_ids))}",
+            fix="pass the two by name: generate(model, inputs['input_ids'], inputs['attention_mask'])",
+        )
+    return input_ids["input_ids"], input_ids.get(
+        "attention_mask"
+    ) if attention_mask is None else attention_mask
+
+
+# Code that is not a model's own, where a frame of it ends a traceback.
+_LIBRARIES = ("torch", "torchax", "jax", "jaxlib", "tpuport", "contextlib", "functools")
+
+
+def _untraceable(model: Any, error: Exception) -> PortError:
+    """The error for a model whose code failed while it was traced, with the line where it did."""
+    steps = [
+        f"{frame.f_code.co_filename}, line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
+    ]
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return PortError(
+        f"{type(model).__name__} cannot be traced with a cache of fixed shape: {type(error).__name__}: {first}",
+        where=steps[-1] if steps else type(model).__name__,
+        fix="decode with your own loop over tpuport.compile(model), or see the guide's page on troubleshooting",
+    )
 
 
 def _slots(model: Any, prompts: Prompts, chosen: Options) -> int:
@@ -130,10 +198,14 @@ class _Run:
         self._settings: Settings = settings(chosen)
         self._columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._columns) + chosen.max_new
-        self._state: State = decoder.prefill(
-            self._arrays, prompts.tokens, prompts.mask, prompts.keys,
-            self._columns, np.int32(prompts.real), self._settings, slots=slots,
-        )  # fmt: skip
+        try:
+            self._state: State = decoder.prefill(
+                self._arrays, prompts.tokens, prompts.mask, prompts.keys,
+                self._columns, np.int32(prompts.real), self._settings, slots=slots,
+            )  # fmt: skip
+        except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+            # Also what jax raises where a traced value is asked for.
+            raise _untraceable(decoder.model, error) from error
 
     def _advance(self, limit: int) -> None:
         self._state = self._decoder.advance(
@@ -153,8 +225,8 @@ class _Run:
         chosen, done = self._chosen, self._prompts.length
         finished = np.zeros(self._prompts.real, bool)
         put = streamer.put if streamer is not None else lambda token: None
-        put(torch.from_numpy(self._tokens()[:, :done].astype(np.int64)))
         try:
+            put(torch.from_numpy(self._tokens()[:, :done].astype(np.int64)))
             while True:
                 tokens, finished = self._agreed(
                     *stopping.apply(stops, self._tokens(), finished, done, chosen.pad, chosen.eos)

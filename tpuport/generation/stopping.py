@@ -12,8 +12,14 @@ from tpuport.errors import PortError
 from tpuport.generation.options import Options
 
 
-def criteria(options: Options, given: Sequence[Any] | None, tokenizer: Any) -> StoppingCriteriaList:
+def criteria(options: Options, given: Any, tokenizer: Any) -> StoppingCriteriaList:
     """transformers' criteria for this call: the user's own, stop strings, max_time. Lengths and EOS are the loop's."""
+    if not isinstance(given, Sequence | None) or any(not callable(one) for one in given or ()):
+        raise PortError(
+            "stopping_criteria is not a list of StoppingCriteria",
+            where=f"stopping_criteria={given!r:.60}",
+            fix="stopping_criteria=[criterion], each called with (input_ids, None)",
+        )
     found = StoppingCriteriaList(list(given or []))
     if options.stop_strings:
         if tokenizer is None:
