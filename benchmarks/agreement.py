@@ -141,19 +141,22 @@ def follow(worker: "subprocess.Popen[bytes]", target: Path, expected: int) -> st
     return f"the process ended with code {worker.wait()}"
 
 
-def observe(libraries: list[str], limit: int | None, output: Path | None, *, traced: bool) -> dict[str, Any]:
-    """Run every model of `libraries` (at most `limit` of each); kept in `output` too."""
+def chosen(library: str, models: list[str] | None, limit: int | None) -> list[str]:
+    """The names of a library's models: those of `models`, or the first `limit`, or all."""
     from benchmarks import tiny_models
 
+    return [f"{library}:{model}" for model in models] if models else tiny_models.names(library)[:limit]
+
+
+def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str, Any]:
+    """Run the models; what was seen, which `output` holds too as it grows."""
     seen: dict[str, Any] = {"traced": traced, "models": {}, "files": {}}
-    for library in libraries:
-        names = tiny_models.names(library)[:limit]
-        for start in range(0, len(names), BATCH):
-            for entry in run_batch(names[start : start + BATCH], traced=traced):
-                merge(seen["files"], entry.pop("files", {}), entry["name"])
-                seen["models"][entry.pop("name")] = entry
-            if output is not None:
-                output.write_text(json.dumps(seen), encoding="utf-8")
+    for start in range(0, len(names), BATCH):
+        for entry in run_batch(names[start : start + BATCH], traced=traced):
+            merge(seen["files"], entry.pop("files", {}), entry["name"])
+            seen["models"][entry.pop("name")] = entry
+        if output is not None:
+            output.write_text(json.dumps(seen), encoding="utf-8")
     return seen
 
 
@@ -208,12 +211,14 @@ def load(paths: list[Path]) -> dict[str, Any]:
     return seen
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
+    """The command line's options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument(
         "--library", action="append", help="diffusers, transformers or a Python file; may be repeated"
     )
+    parser.add_argument("--model", action="append", help="run this class alone; may be repeated")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")
     parser.add_argument("--output", type=Path, help="where the observation is written, as JSON")
     parser.add_argument(
@@ -234,7 +239,11 @@ def main() -> None:
         "--eager", action="store_true", help="let is_tracing() guards answer as in eager torch"
     )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
     if options.worker is not None:
         work(options.names, options.worker, traced=not options.eager)
         return
@@ -245,7 +254,8 @@ def main() -> None:
             options.output.write_text(json.dumps(seen), encoding="utf-8")
     else:
         libraries = options.library or list(LIBRARIES)
-        seen = observe(libraries, options.limit, options.output, traced=not options.eager)
+        names = [name for library in libraries for name in chosen(library, options.model, options.limit)]
+        seen = observe(names, options.output, traced=not options.eager)
     summarise(seen, console)
     if not options.observe_only:
         report(seen, options.without, console)

@@ -44,13 +44,14 @@ class Shrinker:
     """Makes a configuration small.
 
     Args:
-        mode: "narrow" cuts all; "equal" keeps as many key heads as query heads; "wide" cuts depths, vocabularies,
+        mode: "narrow" cuts all; "equal" keeps as many key heads as query heads; "own" starts the
+            configuration's parts from their own defaults, not from the whole's; "wide" cuts depths, vocabularies,
             experts and token ids only.
     """
 
     def __init__(self, mode: str) -> None:
-        self.widths = mode in ("narrow", "equal")
-        self.equal = mode == "equal"
+        self.widths = mode != "wide"
+        self.equal, self.own = mode == "equal", mode == "own"
         self.ids: dict[int, int] = {}
         self.free = iter(TOKENS)
 
@@ -86,9 +87,9 @@ class Shrinker:
             if str(value.get("model_type", "")).startswith("timm"):
                 return backbone(value)
             new = self.fields(value)
-            return (
-                {**value, **new} if "model_type" not in value else {"model_type": value["model_type"], **new}
-            )
+            if self.own and "model_type" in value:
+                return {"model_type": value["model_type"], **new}
+            return {**value, **new}
         if isinstance(value, bool) or value is None or isinstance(value, str | float):
             return value
         if isinstance(value, int):

@@ -59,7 +59,7 @@ def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
         RuntimeError: If no combination of small sizes and inputs that is known here runs.
     """
     reasons: list[str] = []
-    for mode in ("narrow", "equal", "wide"):
+    for mode in ("narrow", "equal", "own", "wide"):
         try:
             model = construct(name, mode)
         except Exception as error:  # noqa: BLE001 - whatever a constructor raises is the reason to report
