@@ -1,0 +1,116 @@
+"""Whether someone else may see a write to a local tensor."""
+
+import libcst as cst
+
+from tpuport.lint.fixes.names import bound_by_statements, own_nodes, parameters, target_names, uses, walk
+from tpuport.lint.fixes.place import FunctionNode, Place, method
+
+# Functions and methods of torch whose result has memory of its own.
+_MAKERS = frozenset(
+    "zeros ones full empty rand randn randint arange linspace zeros_like ones_like full_like empty_like rand_like "
+    "randn_like clone where cat stack softmax sigmoid tanh exp log sqrt matmul bmm einsum gather index_select "
+    "masked_fill clamp abs sum mean cumsum add mul sub div new_zeros new_ones new_full new_empty".split()
+)
+_STATIC = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel"})
+_LOOPS = cst.For | cst.While
+
+
+def can_be_rebound(place: Place, target: cst.Name, function: FunctionNode) -> bool:
+    """Whether `name = ...` in the place of `name[...] = ...` means the same name: a local of this very function."""
+    name = target.value
+    if (
+        name not in place.file.bound_in(function)
+        or place.enclosing(target, cst.ClassDef, *_FUNCTIONS) is not function
+    ):
+        return False
+    nested = [
+        node for node in own_nodes(function) if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda)
+    ]
+    return not any(uses(node, name) for node in nested)
+
+
+_FUNCTIONS = (cst.FunctionDef, cst.Lambda)
+
+
+def is_private(place: Place, target: cst.Name, function: FunctionNode) -> bool:
+    """Whether only this name holds the tensor: it was made here, and nothing before the write can have kept it."""
+    name = target.value
+    if name in {p.name.value for p in parameters(function)} or name not in bound_by_statements(function):
+        return False
+    loops = [above for above in place.ancestors(target) if isinstance(above, _LOOPS)]
+    loops = [loop for loop in loops if place.function(loop) is function]
+    region = list(walk(function.body))
+    order = {id(node): number for number, node in enumerate(region)}
+    again = {id(node) for loop in loops for node in walk(loop)}
+    for use in uses(function, name):
+        before = order.get(id(use), 0) < order[id(target)] or id(use) in again
+        if before and use is not target and not _harmless(place, use):
+            return False
+    return True
+
+
+def _harmless(place: Place, use: cst.Name) -> bool:
+    """A use that keeps no hold on the tensor: it is made here, asked for its shape, or an operand."""
+    above = place.parent(use)
+    if isinstance(above, cst.AssignTarget):
+        assign = place.parent(above)
+        return isinstance(assign, cst.Assign) and len(assign.targets) == 1 and _is_fresh(place, assign.value)
+    if isinstance(above, cst.AugAssign):
+        return above.target is use or not isinstance(above.operator, cst.AddAssign)
+    if isinstance(above, cst.Attribute):
+        call = place.parent(above)
+        return above.attr.value in _STATIC or (isinstance(call, cst.Call) and _makes(place, call))
+    if isinstance(above, cst.BinaryOperation | cst.UnaryOperation | cst.Comparison | cst.ComparisonTarget):
+        return True
+    if isinstance(above, cst.Arg):
+        call = place.parent(above)
+        return isinstance(call, cst.Call) and (_makes(place, call) or _asks_length(call))
+    if isinstance(above, cst.Subscript) and above.value is use:
+        return isinstance(place.parent(above), cst.AssignTarget | cst.AugAssign)
+    return False
+
+
+def _asks_length(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Name) and call.func.value == "len"
+
+
+def _makes(place: Place, call: cst.Call) -> bool:
+    name = place.dotted(call.func)
+    last = name.rpartition(".")[2] if name.startswith("torch.") else ("" if name else method(call))
+    return last in _MAKERS
+
+
+def _is_fresh(place: Place, value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.BinaryOperation):
+        return True
+    return isinstance(value, cst.Call) and _makes(place, value)
+
+
+def assigned_once(place: Place, function: FunctionNode, name: str) -> cst.Assign | None:
+    """The only statement in the function that binds the name, if that is a plain `name = value`."""
+    if name in {p.name.value for p in parameters(function)}:
+        return None
+    found: list[cst.Assign] = []
+    for node in own_nodes(function):
+        if isinstance(node, cst.Assign):
+            names = [n for target in node.targets for n in target_names(target.target)]
+            if name in names:
+                if len(node.targets) > 1 or not isinstance(node.targets[0].target, cst.Name):
+                    return None
+                found.append(node)
+    bindings = [use for use in uses(function, name) if _binds(place, use)]
+    return found[0] if len(found) == len(bindings) == 1 else None
+
+
+def _binds(place: Place, use: cst.Name) -> bool:
+    """Whether the name is (part of) the target of some statement, not what is read there."""
+    below: cst.CSTNode = use
+    for above in place.ancestors(use):
+        if isinstance(above, cst.AssignTarget | cst.AsName | cst.Del | cst.Global | cst.Nonlocal):
+            return True
+        if isinstance(above, cst.AugAssign | cst.AnnAssign | cst.NamedExpr | cst.For | cst.CompFor):
+            return above.target is below
+        if isinstance(above, cst.Subscript | cst.Attribute | cst.Call | cst.BaseSmallStatement):
+            return False
+        below = above
+    return False
