@@ -51,8 +51,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attn_layers": ["local", "lsh"], "num_hidden_layers": 2, "local_attn_chunk_length": 4, "num_buckets": 2,
         "lsh_attn_chunk_length": 4, "pad_token_id": 0, "hidden_size": 64,
     },
-    "SamModel": {"vision_config": {"output_channels": 64}},
-    "SamHQModel": {"vision_config": {"output_channels": 64}},
+    "SamModel": {
+        "vision_config": {"output_channels": 64, "num_pos_feats": 32},
+        "prompt_encoder_config": {"image_embedding_size": 14},
+    },
+    "SamHQModel": {
+        "vision_config": {"output_channels": 64, "num_pos_feats": 32},
+        "prompt_encoder_config": {"image_embedding_size": 14},
+    },
     "TimeSeriesTransformer": SERIES,
     "Tvp": {"max_img_size": 224},
     "BigBirdFor": {"block_size": 2, "num_random_blocks": 1, "attention_type": "block_sparse"},
