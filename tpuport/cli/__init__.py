@@ -8,6 +8,7 @@ from rich.console import Console
 
 import tpuport
 from tpuport.cli.doctor import doctor
+from tpuport.cli.lint import lint
 from tpuport.errors import PortError
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(doctor)
+app.command()(lint)
 
 
 def _show_version(wanted: bool) -> bool:

@@ -1,0 +1,116 @@
+"""What a run found out."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tpuport.lint.diagnostics import is_failure
+from tpuport.lint.findings import Applicability, Finding, Severity
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """A run's findings and figures.
+
+    Attributes:
+        findings: sorted, in the files named, after suppressions, severities and baseline; paths as the user sees them.
+        files: files linted; those that could not be read too.
+        lines: lines of these.
+        entry_points: forwards and compiled functions that tracing starts from.
+        traced: functions that it reaches, in whatever files.
+        stops: findings that stop a trace, whatever severity the settings give them; those of the baseline too.
+        outside: errors in files that were not named, in code that is traced from those that were.
+        suppressed: findings that comments suppress.
+        known: findings that the baseline holds.
+        stale: entries of the baseline that no longer occur.
+        fixed: by file, as the user sees it, how many places were rewritten.
+        diffs: by file, the unified diff of what was rewritten.
+        cached: files whose results came out of the cache.
+        seconds: wall time.
+        source: a file's lines, by the path in a finding.
+        fingerprint: what a finding is recognised by when lines move.
+    """
+
+    findings: tuple[Finding, ...]
+    files: int
+    lines: int
+    entry_points: int
+    traced: int
+    stops: int
+    outside: tuple[Finding, ...]
+    suppressed: int
+    known: int
+    stale: int
+    fixed: dict[str, int]
+    diffs: dict[str, str]
+    cached: int
+    seconds: float
+    source: Callable[[str], Sequence[str]]
+    fingerprint: Callable[[Finding], str]
+
+    @property
+    def errors(self) -> int:
+        """Findings at error level."""
+        return self.count(Severity.ERROR)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be linted."""
+        return any(is_failure(finding) for finding in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """0 for no error, 1 for errors, 2 where something could not be linted."""
+        return 2 if self.failed else int(self.errors > 0)
+
+    @property
+    def expected_to_trace(self) -> bool:
+        """Whether something is traced, all of it was read, and nothing in it was found to stop a trace."""
+        return self.entry_points > 0 and not (self.failed or self.stops or self.outside)
+
+    def count(self, severity: Severity) -> int:
+        """How many findings have a severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def fixable(self, applicability: Applicability) -> int:
+        """How many findings `--fix`, or `--unsafe-fixes` beyond it, may rewrite."""
+        return sum(finding.fix == applicability for finding in self.findings)
+
+    def by_rule(self) -> dict[str, int]:
+        """How many findings each rule has, by id."""
+        counted = collections.Counter(finding.rule for finding in self.findings)
+        return dict(sorted(counted.items()))
+
+    def by_family(self) -> dict[str, int]:
+        """How many findings each family has, by the start of its ids."""
+        counted = collections.Counter(finding.rule[:4] for finding in self.findings)
+        return dict(sorted(counted.items()))
+
+    def verdict(self) -> str:
+        """Whether the model is expected to trace, and why, in one sentence."""
+        reached = (
+            f"{counted(self.traced, 'function')} traced from {counted(self.entry_points, 'entry point')}"
+        )
+        if self.failed:
+            number = sum(is_failure(finding) for finding in self.findings)
+            return f"Whether it traces is not known: {counted(number, 'path')} could not be linted."
+        if self.stops:
+            where = f"in or before the {reached}" if self.entry_points else "before anything is traced"
+            return f"Not expected to trace: {counted(self.stops, 'error')} {where}."
+        if not self.entry_points:
+            return (
+                "Nothing in these files is traced: no nn.Module has a forward, nothing is compiled, "
+                "and no entry point is set."
+            )
+        if self.outside:
+            first = self.outside[0]
+            return (
+                f"Not expected to trace: {counted(len(self.outside), 'error')} in files that were not named, "
+                f"which these call: the first is {first.rule} in {first.path}:{first.line}."
+            )
+        return f"Expected to trace: no error in the {reached}."
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 error`, `1,234 errors`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

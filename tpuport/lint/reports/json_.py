@@ -1,0 +1,56 @@
+"""JSON with a versioned schema, which docs/lint.md describes. Fields are only ever added within a version."""
+
+import dataclasses
+import json
+from typing import Any, Final
+
+import tpuport
+from tpuport.lint.catalogue import entry
+from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.report import Report
+from tpuport.lint.reports import Options
+
+SCHEMA_VERSION: Final = 1
+
+
+def render(report: Report, options: Options) -> str:
+    """The report as one JSON object."""
+    content: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "tpuport lint", "version": tpuport.__version__},
+        "summary": _summary(report),
+    }
+    if not options.statistics:
+        content["findings"] = [_finding(finding, report) for finding in report.findings]
+        content["outside"] = [_finding(finding, report) for finding in report.outside]
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _summary(report: Report) -> dict[str, Any]:
+    return {
+        "files": report.files,
+        "lines": report.lines,
+        "entry_points": report.entry_points,
+        "traced_functions": report.traced,
+        "expected_to_trace": report.expected_to_trace,
+        "verdict": report.verdict(),
+        "exit_code": report.exit_code,
+        "by_severity": {severity.value: report.count(severity) for severity in Severity},
+        "by_rule": report.by_rule(),
+        "fixable": report.fixable(Applicability.SAFE),
+        "fixable_unsafe": report.fixable(Applicability.UNSAFE),
+        "fixed": report.fixed,
+        "suppressed": report.suppressed,
+        "known_by_baseline": report.known,
+        "stale_in_baseline": report.stale,
+        "cached_files": report.cached,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _finding(finding: Finding, report: Report) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(finding),
+        "name": entry(finding.rule).name,
+        "fingerprint": report.fingerprint(finding),
+    }
