@@ -1,0 +1,107 @@
+"""Every rule's examples, executed: bad really is bad, good is good, and the linter says so."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tpuport
+from tpuport import compat
+from tpuport.lint.findings import Finding, Severity
+from tpuport.lint.rules import Example, Rule, all_rules
+
+_spec = importlib.util.spec_from_file_location("lint_oracle", Path(__file__).with_name("oracle.py"))
+assert _spec and _spec.loader
+oracle = importlib.util.module_from_spec(_spec)
+sys.modules["lint_oracle"] = oracle
+_spec.loader.exec_module(oracle)
+
+RULES = [pytest.param(rule, id=f"{rule.id}-{rule.name}") for rule in all_rules()]
+QUIET = [
+    pytest.param(rule, example, id=f"{rule.id}-{number}")
+    for rule in all_rules()
+    for number, example in enumerate(rule.quiet)
+]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Where examples become models; afterwards torchax has a random key that is none of a trace's."""
+    tpuport.enable()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    yield oracle.Workshop(tmp_path)
+    compat.environment().manual_seed(0)
+    for name in [name for name in sys.modules if name.startswith(f"example_{tmp_path.name}")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_bad_example_shows_the_harm(shop: Any, rule: Rule) -> None:
+    oracle.HARMS[rule.harm](shop, rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_good_example_traces_and_agrees_with_torch(shop: Any, rule: Rule) -> None:
+    expected = shop.eager(rule.good)
+    oracle.assert_same(shop.traced(rule.good), expected)
+
+
+@pytest.mark.parametrize("rule", [p for p in RULES if p.values[0].harm not in oracle.INCOMPARABLE])
+def test_the_good_example_means_what_the_bad_one_does(shop: Any, rule: Rule) -> None:
+    try:
+        expected = shop.eager(oracle.on_host(rule.bad))
+    except (RuntimeError, ValueError, AssertionError) as failure:
+        # Only what needs a GPU or a process group cannot run here.
+        assert rule.id.startswith("TPU3"), failure  # noqa: PT017
+        pytest.skip(f"torch cannot run it here: {failure}")
+    oracle.assert_same(list(oracle.leaves(_fields(shop.eager(rule.good)))), list(oracle.leaves(_fields(expected))))
+
+
+def _fields(result: Any) -> Any:
+    """An output's tensors, where its class is one that jax does not know."""
+    return result if isinstance(result, torch.Tensor | tuple | list | dict) else vars(result)
+
+
+@pytest.mark.parametrize(("rule", "example"), QUIET)
+def test_an_exemption_is_right(shop: Any, rule: Rule, example: Example) -> None:
+    expected = shop.eager(example)
+    oracle.assert_same(shop.traced(example), expected)
+
+
+# --- the linter's side ---
+
+
+def lint(path: Path, example: Example) -> list[Finding]:
+    """Findings of all rules in an example."""
+    from tpuport.lint import source
+    from tpuport.lint.analysis import Analyser, Options
+
+    file = path / "example.py"
+    file.write_text(oracle.text(example))
+    return Analyser(Options(rules=all_rules())).analyse(source.read(file, str(file))).findings
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_bad_example_is_found(tmp_path: Path, rule: Rule) -> None:
+    found = lint(tmp_path, rule.bad)
+    assert rule.id in {finding.rule for finding in found}
+    errors = {finding.rule for finding in found if finding.severity is Severity.ERROR}
+    assert errors <= {rule.id}
+    own = [finding for finding in found if finding.rule == rule.id]
+    assert any(finding.severity is rule.severity for finding in own)
+    assert all(finding.reason and finding.remedy and finding.line > 6 for finding in own)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_good_example_is_clean(tmp_path: Path, rule: Rule) -> None:
+    found = lint(tmp_path, rule.good)
+    assert [finding for finding in found if finding.severity is not Severity.INFO or finding.rule == rule.id] == []
+
+
+@pytest.mark.parametrize(("rule", "example"), QUIET)
+def test_an_exemption_is_quiet(tmp_path: Path, rule: Rule, example: Example) -> None:
+    assert [finding for finding in lint(tmp_path, example) if finding.rule == rule.id] == []
