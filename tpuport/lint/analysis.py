@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import fnmatch
 import re
+import sys
 from collections.abc import Iterator
 
 from tpuport.lint.findings import Finding
@@ -63,6 +64,8 @@ class Analyser:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        # A call of the linted code costs some thirty of ours, and it may be forty deep.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))
         self._project = Project()
         self._machine = Machine(self._project, options)
         self._scanner = Scanner(self._machine)
@@ -77,7 +80,9 @@ class Analyser:
         try:
             for info, receiver in self._entries(module):
                 count += 1
-                machine.entry(info, receiver)
+                # What an outer model calls with real arguments needs no guess at them.
+                if (module, info) not in kept.traced:
+                    machine.entry(info, receiver)
             for owner, function in list(kept.traced):
                 self._scanner.traced(owner, function)
             traced_here = {function.qualname for owner, function in kept.traced if owner is module}
@@ -96,7 +101,8 @@ class Analyser:
 
     def _entries(self, module: ModuleInfo) -> Iterator[tuple[FunctionInfo, Value | None]]:
         classes = self._machine.classes
-        for info in module.classes:
+        # Files define their parts first and the whole last; the whole is where the arguments are known best.
+        for info in reversed(module.classes):
             if classes.is_module(info):
                 forward = classes.method(info, "forward")
                 if forward is not None:

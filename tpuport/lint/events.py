@@ -51,10 +51,12 @@ class Truth(Event):
     Attributes:
         value: what is asked for its truth.
         where: "if", "while", "assert", "and", "or", "not", "conditional expression", "comprehension".
+        statement: the statement it stands in, where that is known.
     """
 
     value: Value
     where: str
+    statement: ast.stmt | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,6 +83,7 @@ class Subscript(Event):
         store: it is assigned to, or deleted.
         operator: the operator of `base[index] += value`, else None.
         assigned: what is assigned, where `store`.
+        statement: the assignment, where `store`.
     """
 
     base: Value
@@ -89,6 +92,7 @@ class Subscript(Event):
     store: bool = False
     operator: ast.operator | None = None
     assigned: Value | None = None
+    statement: ast.stmt | None = None
 
 
 @dataclasses.dataclass(slots=True)

@@ -19,6 +19,7 @@ from tpuport.lint.values import UNKNOWN, Class, External, Function, Module, Valu
 
 # Modules kept parsed. The tree of a thousand-line file takes some ten megabytes.
 _KEPT = 96
+_STARS = 12
 
 
 class Project:
@@ -129,7 +130,8 @@ class Project:
         return External(canonical(f"{dotted}.{name}"))
 
     def _lookup_star(self, module: ModuleInfo, name: str, depth: int) -> Value | ast.expr | None:
-        if depth > 6 or name.startswith("_"):
+        # A package that gathers hundreds of modules by stars would have them all read for one name.
+        if depth > 6 or name.startswith("_") or len(module.stars) > _STARS:
             return None
         for dotted in module.stars:
             found = self.module(dotted, module)

@@ -122,7 +122,7 @@ class _Scan:
 
     def tell(self, event: Event) -> None:
         machine = self.machine
-        for rule in machine._listeners.get(type(event), ()):  # noqa: SLF001 - the scanner is the machine's eye
+        for rule in machine._listeners.get(type(event), ()):
             answer = rule.check(event, machine.context(self.module, self.function, self.owner))
             if answer is not None:
                 for hit in (answer,) if isinstance(answer, Hit) else answer:
@@ -226,9 +226,7 @@ class _Scan:
         if callee:
             self.tell(Use(node, callee, node, **self.where, decorator=self.decorating))
         decorating, self.decorating = self.decorating, False
-        if isinstance(node.func, ast.Attribute) and not self.module.dotted(node.func):
-            self.visit(node.func.value)
-        elif isinstance(node.func, ast.Attribute) and callee.startswith("."):
+        if (isinstance(node.func, ast.Attribute) and not self.module.dotted(node.func)) or (isinstance(node.func, ast.Attribute) and callee.startswith(".")):
             self.visit(node.func.value)
         for argument in node.args:
             self._argument(argument, "argument", callee)
@@ -293,19 +291,19 @@ class _Scan:
 
 
 _VISITORS: Final[dict[type, Any]] = {
-    ast.FunctionDef: _Scan._definition,  # noqa: SLF001 - its own table
-    ast.AsyncFunctionDef: _Scan._definition,  # noqa: SLF001
-    ast.ClassDef: _Scan._class,  # noqa: SLF001
-    ast.If: _Scan._if,  # noqa: SLF001
-    ast.Try: _Scan._try,  # noqa: SLF001
-    ast.TryStar: _Scan._try,  # noqa: SLF001
-    ast.Import: _Scan._import,  # noqa: SLF001
-    ast.ImportFrom: _Scan._import,  # noqa: SLF001
-    ast.Call: _Scan._call,  # noqa: SLF001
-    ast.Attribute: _Scan._attribute,  # noqa: SLF001
-    ast.Name: _Scan._name,  # noqa: SLF001
-    ast.Constant: _Scan._constant,  # noqa: SLF001
-    ast.Compare: _Scan._compare,  # noqa: SLF001
-    ast.Assign: _Scan._assign,  # noqa: SLF001
-    ast.AnnAssign: _Scan._assign,  # noqa: SLF001
+    ast.FunctionDef: _Scan._definition,
+    ast.AsyncFunctionDef: _Scan._definition,
+    ast.ClassDef: _Scan._class,
+    ast.If: _Scan._if,
+    ast.Try: _Scan._try,
+    ast.TryStar: _Scan._try,
+    ast.Import: _Scan._import,
+    ast.ImportFrom: _Scan._import,
+    ast.Call: _Scan._call,
+    ast.Attribute: _Scan._attribute,
+    ast.Name: _Scan._name,
+    ast.Constant: _Scan._constant,
+    ast.Compare: _Scan._compare,
+    ast.Assign: _Scan._assign,
+    ast.AnnAssign: _Scan._assign,
 }

@@ -7,6 +7,8 @@ from tpuport.lint.events import Call, Iterate
 from tpuport.lint.interpreter import builtin, expressions, iteration, library, members, methods
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.values import (
+    NONE,
+    TRUE,
     UNKNOWN,
     Class,
     External,
@@ -21,6 +23,8 @@ from tpuport.lint.values import (
     Value,
 )
 
+# transformers asks these whether a tensor is a tracer, of jax.jit through torchax among others.
+_TRUE_WHEN_TRACED: Final = frozenset({"is_tracing", "is_jax_jitting"})
 Arguments = tuple[list[Value], dict[str, Value]]
 
 # Library functions that call their first argument with the rest, or give back something that does.
@@ -72,6 +76,13 @@ def apply(
     """What calling a value gives; the rules hear of library calls."""
     machine = frame.machine
     if isinstance(callee, Function):
+        if callee.info.qualname in _TRUE_WHEN_TRACED and args and args[0] != NONE:
+            return TRUE
+        if callee.info.qualname.endswith("get_interface"):
+            # A table of attention functions by name: the one given as its default stands for all.
+            for value in args:
+                if isinstance(value, Function):
+                    return value
         return machine.call_function(callee.info, callee.bound, args, keywords, frame)
     if isinstance(callee, Class):
         return machine.classes.instantiate(frame, callee.info, args, keywords)
@@ -119,14 +130,13 @@ def _external(
     return result
 
 
-def escape(frame: Frame, args: list[Value], keywords: dict[str, Value]) -> Value:
+def escape(frame: Frame, args: list[Value], keywords: dict[str, Value], name: str = "") -> Value:
     """Something unknown is called: functions handed to it are taken to be called, the first with the rest."""
-    if args and isinstance(args[0], Function | Instance) and len(args) > 1:
-        first = args[0]
-        if isinstance(first, Function):
-            return frame.machine.call_function(first.info, first.bound, args[1:], {}, frame)
-        if frame.machine.classes.is_module(first.info):
-            return call_instance(frame, first, args[1:], {})
+    first = args[0] if args else UNKNOWN
+    if len(args) > 1 and isinstance(first, Function):
+        return frame.machine.call_function(first.info, first.bound, args[1:], {}, frame)
+    if "checkpoint" in name and isinstance(first, Instance):
+        return call_instance(frame, first, args[1:], {})
     for value in [*args, *keywords.values()]:
         if isinstance(value, Function) and frame.emitting:
             frame.machine.call_declared(value, frame)

@@ -22,6 +22,7 @@ from tpuport.lint.interpreter.narrowing import narrow
 from tpuport.lint.modules import FunctionInfo
 from tpuport.lint.values import (
     BOOL,
+    DTYPE,
     FALSE,
     NONE,
     STATIC,
@@ -182,7 +183,7 @@ def truth(frame: Frame, node: ast.expr, where: str) -> bool | None:
         return None if inner is None else not inner
     value = evaluate(frame, node)
     if frame.emitting and isinstance(value, Tensor):
-        frame.tell(Truth(node, value, where))
+        frame.tell(Truth(node, value, where, frame.statement))
     return constant_truth(value)
 
 
@@ -193,7 +194,7 @@ def constant_truth(value: Value) -> bool | None:
             return False
         if isinstance(value.constant, bool):
             return value.constant
-    if isinstance(value, Instance | Function):
+    if isinstance(value, Function):
         return True
     return None
 
@@ -377,6 +378,9 @@ def _compare_one(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmp
         if isinstance(other, Static) and other.kind in {"str", "none", "shape", "dtype", "device"}:
             return BOOL
         return tensor("bool", ndim=_ndim(left, right))
+    if _half(left) != _half(right) and isinstance(operator, ast.Eq | ast.NotEq) and {left, right} & {DTYPE}:
+        # Ported models run in bfloat16 or float32: `x.dtype == torch.float16` is false.
+        return FALSE if isinstance(operator, ast.Eq) else TRUE
     if left is UNKNOWN or right is UNKNOWN:
         return BOOL if _python(left) or _python(right) else UNKNOWN
     if isinstance(left, Static) and isinstance(right, Static) and isinstance(left.constant, str | int):
@@ -384,6 +388,10 @@ def _compare_one(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmp
             same = left.constant == right.constant
             return TRUE if same == isinstance(operator, ast.Eq) else FALSE
     return BOOL
+
+
+def _half(value: Value) -> bool:
+    return isinstance(value, Static) and value.constant in {"torch.float16", "torch.half"}
 
 
 def _python(value: Value) -> bool:
@@ -398,7 +406,8 @@ def _identity(left: Value, right: Value, wanted: bool) -> Value:
             sure = (isinstance(other, Tensor) and not other.optional) or (
                 isinstance(other, Static) and other.kind in {"bool", "int", "float", "str"}
             )
-            if sure or isinstance(other, Function | Instance | Mapping):
+            # Of instances and containers it is not kept whether they may be None.
+            if sure or isinstance(other, Function):
                 return FALSE if wanted else TRUE
     return BOOL
 

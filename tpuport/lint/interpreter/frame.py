@@ -30,11 +30,12 @@ class Frame:
         exits: for each loop being interpreted, the environments at its `break`s and `continue`s.
         building: attributes of an object whose `__init__` this is (or is called by), by name.
         depth: number of frames below.
+        statement: the statement being interpreted; raising: it is a `raise`.
     """
 
     __slots__ = (
         "building", "depth", "emitting", "entry", "env", "exits", "info", "machine", "module", "owner", "parent",
-        "raising", "receiver", "returned", "self_name", "yielded",
+        "raising", "receiver", "returned", "self_name", "statement", "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Frame:
         self.emitting = False
         self.entry = False
         self.raising = False
+        self.statement: ast.stmt | None = None
         self.returned: Value | None = None
         self.yielded: Value | None = None
         self.exits: list[list[Environment]] = []

@@ -2,7 +2,10 @@
 
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.values import (
+    CONFIG,
+    INT,
     STATIC,
+    STR,
     UNKNOWN,
     Instance,
     Mapping,
@@ -23,7 +26,9 @@ def element(frame: Frame, source: Value) -> Value:
         if source.items is not None and source.items:
             return join_all(source.items)
         return source.element
-    if isinstance(source, Static | Mapping):
+    if isinstance(source, Static):
+        return {"shape": INT, "config": CONFIG, "str": STR}.get(source.kind, STATIC)
+    if isinstance(source, Mapping):
         return STATIC
     if isinstance(source, Instance):
         method = frame.machine.classes.method(source.info, "__iter__")

@@ -5,9 +5,9 @@ from typing import Final
 from tpuport.lint.interpreter import dtypes
 from tpuport.lint.values import (
     BOOL,
-    BOOL_TENSOR,
     DEVICE,
     DTYPE,
+    FALSE,
     FLOAT,
     FLOAT_TENSOR,
     INT,
@@ -98,6 +98,13 @@ TENSOR_NAMESPACES: Final = (
     "torch.special.",
     "torch.ops.",
 )
+# Questions whose answer under jax.jit through torchax is no.
+_FALSE_HERE: Final = frozenset(
+    "torch.jit.is_tracing torch.jit.is_scripting torch.compiler.is_compiling torch.compiler.is_dynamo_compiling"
+    " torch.compiler.is_exporting torch._dynamo.is_compiling torch.onnx.is_in_onnx_export torch.cuda.is_available"
+    " torch.cuda.is_current_stream_capturing torch.xpu.is_available torch.xpu.is_current_stream_capturing"
+    " torch.distributed.is_initialized torch.distributed.is_available torch.is_autocast_enabled".split()
+)
 _CONSTANTS: Final = frozenset("torch.inf torch.pi torch.nan torch.e math.pi math.inf math.nan math.e".split())
 
 
@@ -157,6 +164,8 @@ def _torch_call(name: str, args: list[Value], keywords: dict[str, Value]) -> Val
         return _functional(name[20:], args, keywords)
     if name.startswith(TENSOR_NAMESPACES):
         return _namespaced(name, args)
+    if name in _FALSE_HERE:
+        return FALSE
     if name.startswith(_PYTHON_NAMESPACES):
         if name in {"torch.utils.checkpoint.checkpoint", "torch.func.functional_call"}:
             return UNKNOWN
@@ -164,6 +173,8 @@ def _torch_call(name: str, args: list[Value], keywords: dict[str, Value]) -> Val
     if name.startswith("torch.nn."):
         return layer(name, args, keywords)
     last = name[6:]
+    if name in {"torch.is_grad_enabled", "torch.is_inference_mode_enabled"}:
+        return BOOL
     if last in STATIC_FUNCTIONS:
         return {
             "device": DEVICE,
@@ -309,7 +320,8 @@ def _where(first: Value, args: list[Value], keywords: dict[str, Value]) -> Value
 
 
 def _nonzero(first: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
-    if "as_tuple" in keywords:
+    as_tuple = keywords.get("as_tuple")
+    if as_tuple is not None and not (isinstance(as_tuple, Static) and as_tuple.constant is False):
         return Sequence("tuple", None, INT_TENSOR)
     return tensor("int", ndim=2)
 

@@ -119,6 +119,10 @@ class Machine:
         """What calling a function of the linted code gives."""
         values = self._bind(info, bound, args, keywords, entry=False)
         if caller.building is not None and bound is not None and bound == caller.receiver:
+            own = info.module is caller.module or info.qualname.endswith("__init__")
+            if not own:
+                # What a base class of another file does after construction (weights, hooks) sets no attribute we need.
+                return self.returned_type(info)
             return self._run(info, bound, values, caller.emitting, False, caller.depth + 1, caller.building)
         return self._remembered(info, bound, values, caller.emitting, False, caller.depth + 1)
 

@@ -139,7 +139,7 @@ def _of_unknown(frame: Frame, name: str, args: list[Value], keywords: dict[str, 
             return functions[0]
     from tpuport.lint.interpreter import calls
 
-    return calls.escape(frame, args, keywords)
+    return calls.escape(frame, args, keywords, name)
 
 
 # On a receiver that is not known, in traced code: arrays of other libraries do not come there.
@@ -257,7 +257,7 @@ def _of_instance(
         return STATIC
     from tpuport.lint.interpreter import calls
 
-    return calls.escape(frame, args, keywords)
+    return calls.escape(frame, args, keywords, name)
 
 
 def _registered(

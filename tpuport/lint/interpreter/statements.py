@@ -15,6 +15,7 @@ from tpuport.lint.values import NONE, UNKNOWN, Class, Function, Sequence, Static
 def block(frame: Frame, body: list[ast.stmt]) -> bool:
     """Interpret a list of statements; False if control does not reach its end."""
     for statement in body:
+        frame.statement = statement
         handler = _HANDLERS.get(type(statement))
         if handler is not None and handler(frame, statement) is False:
             return False
@@ -47,7 +48,7 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
         base = expressions.evaluate(frame, target.value)
         indices, nodes = expressions.indices(frame, target, base)
         if frame.emitting:
-            frame.tell(Subscript(target, base, indices, nodes, True, node.op, right))
+            frame.tell(Subscript(target, base, indices, nodes, True, node.op, right, node))
         targets.stored_in_container(frame, target, right)
         return
     left = expressions.evaluate(frame, target)

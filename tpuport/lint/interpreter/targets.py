@@ -76,7 +76,7 @@ def _subscript(frame: Frame, target: ast.Subscript, value: Value) -> None:
     base = expressions.evaluate(frame, target.value)
     indices, nodes = expressions.indices(frame, target, base)
     if frame.emitting:
-        frame.tell(Subscript(target, base, indices, nodes, True, None, value))
+        frame.tell(Subscript(target, base, indices, nodes, True, None, value, frame.statement))
     stored_in_container(frame, target, value)
     path = path_of(target.value)
     if path is None:

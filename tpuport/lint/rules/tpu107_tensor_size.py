@@ -37,6 +37,11 @@ def check(event: Call, context: Context) -> Hit | None:
         wrong = any(holds_tensor(value) for value in event.args)
     elif is_call_of(event, "pad"):
         wrong = len(given) > 1 and holds_tensor(given[1])
+    elif is_call_of(event, "as_strided"):
+        wrong = any(
+            holds_tensor(value)
+            for value in [*given[1:], event.keywords.get("size"), event.keywords.get("stride")]
+        )
     elif is_call_of(event, "narrow"):
         wrong = any(isinstance(value, Tensor) for value in given[2:])
     elif is_call_of(event, "interpolate", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "upsample"):

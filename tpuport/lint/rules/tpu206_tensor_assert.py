@@ -9,7 +9,9 @@ from tpuport.lint.values import Tensor
 def check(event: Call | Truth, context: Context) -> Hit | None:
     """`assert` of a tensor, and torch's own checks of one."""
     if isinstance(event, Truth):
-        return Hit() if event.where == "assert" and isinstance(event.value, Tensor) else None
+        return (
+            Hit(node=event.statement) if event.where == "assert" and isinstance(event.value, Tensor) else None
+        )
     checks = (
         event.name in {"torch._assert", "torch._check"}
         and bool(event.args)

@@ -18,7 +18,7 @@ def check(event: Call | Formatted, context: Context) -> Hit | None:
 RULE = Rule(
     id="TPU211",
     name="tensor-format",
-    severity=Severity.WARNING,
+    severity=Severity.ERROR,
     summary="a tensor printed or formatted in traced code",
     why="The text is made once, while the program is traced, when the tensor has no value yet: at best it "
     "shows the tracer, and a format such as `{x:.2f}` raises. It never shows what later runs compute.",

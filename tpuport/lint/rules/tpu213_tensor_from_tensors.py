@@ -8,7 +8,7 @@ from tpuport.lint.values import Sequence, Tensor
 
 
 def check(event: Call, context: Context) -> Hit | None:
-    """`torch.tensor([t, ...])`; of a tensor itself it is a copy and fine."""
+    """`torch.tensor([t, ...])`; or of a tensor itself."""
     if event.name not in {
         "torch.tensor",
         "torch.as_tensor",
@@ -20,6 +20,11 @@ def check(event: Call, context: Context) -> Hit | None:
     if event.name == "torch.full":
         return Hit() if len(event.args) > 1 and isinstance(event.args[1], Tensor) else None
     first = event.args[0] if event.args else event.keywords.get("data")
+    if event.name == "torch.tensor" and isinstance(first, Tensor):
+        return Hit(
+            reason="`torch.tensor` of a tensor gives one without values while tracing",
+            remedy="write `x.clone()` or `x.detach()`",
+        )
     return Hit() if isinstance(first, Sequence) and holds_tensor(first) else None
 
 

@@ -1,4 +1,4 @@
-"""TPU106: `bincount` and histograms whose size or range comes out of the values."""
+"""TPU106: `bincount`, whose length comes out of the values."""
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
@@ -7,24 +7,18 @@ from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 
 def check(event: Call, context: Context) -> Hit | None:
-    """`bincount` always; a histogram is a matter of values only by its range."""
-    if is_call_of(event, "bincount", "histogram", "histogramdd"):
-        return Hit()
-    if is_call_of(event, "histc") and not event.keywords.keys() & {"min", "max"} and len(event.args) < 4:
-        return Hit()
-    return None
+    """`bincount`, whose `minlength` is a lower bound only; `histc` has a static number of bins and traces."""
+    return Hit() if is_call_of(event, "bincount") else None
 
 
 RULE = Rule(
     id="TPU106",
-    name="bincount-histc",
+    name="bincount",
     severity=Severity.ERROR,
-    summary="`bincount`, and `histc` or `histogram` whose range comes out of the values",
-    why="`bincount` is as long as its largest element, and `minlength` is only a lower bound. A histogram "
-    "without a "
-    "range looks for the smallest and largest value first. Both are values that do not exist while the "
-    "program is traced.",
-    reason="the result's length or range comes out of values that are not known while tracing",
+    summary="`bincount`, with or without `minlength`",
+    why="`bincount` is as long as its largest element plus one, and `minlength` is only a lower bound. The largest element"
+    " is a value that does not exist while the program is traced. `histc` has a fixed number of bins and traces.",
+    reason="the result is as long as its largest element, which is not known while tracing",
     remedy="scatter ones into a table of fixed size: `torch.zeros(n).scatter_add(0, ids, torch.ones(...))`",
     bad=Example(
         """
@@ -41,6 +35,15 @@ class Model(nn.Module):
         return torch.zeros(5, dtype=torch.int64).scatter_add(0, ids, torch.ones_like(ids))
 """,
         "(torch.tensor([3, 1, 3, 2]),)",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.histc(x, bins=4, min=-1, max=1)
+"""
+        ),
     ),
     events=(Call,),
     check=check,

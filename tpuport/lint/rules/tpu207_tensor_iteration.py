@@ -1,0 +1,56 @@
+"""TPU207: Python loops over the rows of a tensor."""
+
+from tpuport.lint.events import Iterate
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.values import Tensor
+
+
+def check(event: Iterate, context: Context) -> Hit | None:
+    """A loop or comprehension over a tensor; unpacking two or three rows is meant to be."""
+    return Hit() if isinstance(event.value, Tensor) and event.where in {"for", "comprehension"} else None
+
+
+RULE = Rule(
+    id="TPU207",
+    name="tensor-iteration",
+    severity=Severity.WARNING,
+    summary="a Python loop over a tensor: `for row in x`",
+    why="The number of rows is a shape, so the loop traces; but it is unrolled: the program holds its body once for each"
+    " row, takes as many times longer to compile, and is compiled anew for another number of rows. And if the body needs"
+    " a row's value as a Python number, it does not trace at all.",
+    reason="the loop is unrolled: the program grows with the number of rows and is compiled anew for another number",
+    remedy="work on the whole tensor at once, or use `torch.vmap`",
+    bad=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        total = 0
+        for row in x:
+            total = total + row.softmax(-1).square().sum()
+        return total
+""",
+        "(torch.randn(64, 4),)",
+    ),
+    good=Example(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x.softmax(-1).square().sum()
+""",
+        "(torch.randn(64, 4),)",
+    ),
+    quiet=(
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        first, second = x.chunk(2)
+        return first * second
+"""
+        ),
+    ),
+    harm="unrolled",
+    events=(Iterate,),
+    check=check,
+)
