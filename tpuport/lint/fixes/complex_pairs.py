@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from tpuport.lint.fixes.aliasing import assigned_once
 from tpuport.lint.fixes.names import own_nodes, parameters, target_names, uses, walk
 from tpuport.lint.fixes.place import Place, is_simple, method
 
@@ -13,10 +14,17 @@ _ASKS_SHAPE = frozenset({"shape", "ndim", "dim", "size"})
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """`torch.view_as_real(left * right)`."""
+    """`torch.view_as_real(left * right)`, the product perhaps under a name first.
 
-    call: cst.Call
+    Attributes:
+        node: what becomes the real product: the call, or the multiplication that gets a name.
+        sides: the factors.
+        views: calls of `view_as_real` on the name, each of which becomes the name.
+    """
+
+    node: cst.BaseExpression
     sides: tuple[cst.BaseExpression, cst.BaseExpression]
+    views: tuple[cst.Call, ...] = ()
 
 
 @dataclasses.dataclass
@@ -41,14 +49,40 @@ class Pairs:
 
 def products(place: Place, function: cst.FunctionDef) -> list[Product]:
     """All products in a function that come back to real numbers at once."""
-    found = []
+    found: dict[int, Product] = {}
     for node in own_nodes(function):
         if not isinstance(node, cst.Call) or not place.is_torch(node, "view_as_real") or len(node.args) != 1:
             continue
         inside = node.args[0].value
-        if isinstance(inside, cst.BinaryOperation) and isinstance(inside.operator, cst.Multiply):
-            found.append(Product(node, (inside.left, inside.right)))
-    return found
+        named = isinstance(inside, cst.Name)
+        product = _named_product(place, function, inside) if named else _product(node, inside)
+        if product is not None:
+            found[id(product.node)] = product
+    return list(found.values())
+
+
+def _product(
+    node: cst.BaseExpression, inside: cst.BaseExpression, views: tuple[cst.Call, ...] = ()
+) -> Product | None:
+    if isinstance(inside, cst.BinaryOperation) and isinstance(inside.operator, cst.Multiply):
+        return Product(node, (inside.left, inside.right), views)
+    return None
+
+
+def _named_product(place: Place, function: cst.FunctionDef, name: cst.Name) -> Product | None:
+    """`turned = left * right`, where `turned` is only ever given to `view_as_real`."""
+    assign = assigned_once(place, function, name.value)
+    if assign is None:
+        return None
+    views = []
+    for use in uses(function, name.value):
+        if use is assign.targets[0].target:
+            continue
+        call = place.parent(place.parent(use) or use)
+        if not isinstance(call, cst.Call) or not place.is_torch(call, "view_as_real"):
+            return None
+        views.append(call)
+    return _product(assign.value, assign.value, tuple(views))
 
 
 def pairs_of(place: Place, function: cst.FunctionDef, found: Sequence[Product]) -> Pairs:
@@ -69,6 +103,9 @@ def operand_pair(place: Place, side: cst.BaseExpression, pairs: set[int]) -> tup
     if id(side) in pairs:
         text = place.code(side if isinstance(side, cst.Name) else side.args[0].value)  # type: ignore[attr-defined]
         return f"{text}[..., 0]", f"{text}[..., 1]"
+    angle = _unit_angle(place, side) if isinstance(side, cst.Call) else None
+    if angle is not None:
+        return f"{place.code(angle)}.cos()", f"{place.code(angle)}.sin()"
     if not _is_short(side):
         return None
     return f"{place.code(side)}.real", f"{place.code(side)}.imag"
@@ -211,7 +248,7 @@ def _only_shape(place: Place, use: cst.Name) -> bool:
     """Whether the name is only asked for its shape: here, or in a function of this file that it is given to."""
     above = place.parent(use)
     if isinstance(above, cst.Attribute):
-        return above.attr.value in {"shape", "ndim"}
+        return above.attr.value in _ASKS_SHAPE
     call = place.parent(above) if isinstance(above, cst.Arg) else None
     if (
         not isinstance(above, cst.Arg)

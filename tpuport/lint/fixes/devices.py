@@ -21,7 +21,24 @@ def device_here(place: Place, node: cst.CSTNode) -> str | None:
             continue
         if _is_tensor(place, parameter) or (parameter.annotation is None and name in seen):
             return f"{name}.device"
-    return None
+    return _of_first_input(function)
+
+
+def _of_first_input(function: cst.FunctionDef) -> str | None:
+    """The first input of a `forward` that computes with it is a tensor."""
+    given = [
+        p for p in parameters(function)[1:2] if p.annotation is None and p.default is None and not p.star
+    ]
+    if function.name.value != "forward" or not given:
+        return None
+    name = given[0].name.value
+    computes = any(
+        isinstance(side, cst.Name) and side.value == name
+        for node in own_nodes(function)
+        if isinstance(node, cst.BinaryOperation)
+        for side in (node.left, node.right)
+    )
+    return f"{name}.device" if computes else None
 
 
 def _is_tensor(place: Place, parameter: cst.Param) -> bool:

@@ -1,13 +1,15 @@
 """Valid tokens to the front: a concatenation of boolean reads as a stable sort of the masks and a gather."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import libcst as cst
 
 from tpuport.lint.fixes.masks import negated
-from tpuport.lint.fixes.names import target_names, uses, walk
+from tpuport.lint.fixes.names import target_names, walk
 from tpuport.lint.fixes.place import Place, is_simple, keyword, subscript_index
-from tpuport.lint.fixes.rewrite import Edit, New, Statements
+from tpuport.lint.fixes.rewrite import Edit
+from tpuport.lint.fixes.statements import with_name
 
 Read = tuple[cst.Subscript, cst.BaseExpression, cst.BaseExpression]
 _CAT = ("cat", "concat", "concatenate")
@@ -42,32 +44,19 @@ def reordered(place: Place, node: cst.Subscript) -> Edit | None:
     order = _order(place, reads, torch[0], per_sample)
     kept = call.visit(_Unmasked(place, reads, per_sample))
     assert isinstance(kept, cst.Call)
-    change = _gathered(place, call, kept, order)
-    return Edit((change,), True, torch[1], ("order",) if isinstance(change[1], Statements) else ())
+    return _gathered(place, call, kept, order, torch[1])
 
 
-def _gathered(place: Place, call: cst.Call, kept: cst.Call, order: str) -> tuple[cst.CSTNode, New]:
+def _gathered(place: Place, call: cst.Call, kept: cst.Call, order: str, imports: tuple[str, ...]) -> Edit:
     """`kept[order]`, with a name for the order where there is a line before to give it."""
-    line, function = place.line(call), place.function(call)
+    line = place.line(call)
     block = place.parent(line) if line is not None else None
-    comprehends = place.enclosing(call, cst.ListComp, cst.GeneratorExp, cst.Lambda, cst.FunctionDef)
-    if (
-        line is None
-        or function is None
-        or comprehends is not function
-        or not isinstance(block, cst.IndentedBlock)
-    ):
-        return call, _subscript(place, kept, order)
-    name = _known_order(place, block, line, order)
-    if name is not None:
-        return call, _subscript(place, kept, name)
-    name = "order"
-    while uses(function, name):
-        name += "_"
-    sorting = place.statement(f"{name} = {_on_lines(order)}").with_changes(leading_lines=line.leading_lines)
-    rest = line.deep_replace(call, _subscript(place, kept, name))
-    assert isinstance(rest, cst.SimpleStatementLine)
-    return line, Statements((sorting, rest.with_changes(leading_lines=())))
+    known = _known_order(place, block, line, order) if isinstance(block, cst.IndentedBlock) else None
+    edit = None
+    if known is None:
+        edit = with_name(place, call, "order", _on_lines(order), lambda name: _subscript(place, kept, name))
+    edit = edit or Edit(((call, _subscript(place, kept, known or order)),))
+    return dataclasses.replace(edit, unsafe=True, imports=imports)
 
 
 def _on_lines(order: str) -> str:
@@ -82,9 +71,7 @@ def _subscript(place: Place, value: cst.Call, index: str) -> cst.Subscript:
     return new.with_changes(value=value)
 
 
-def _known_order(
-    place: Place, block: cst.IndentedBlock, line: cst.SimpleStatementLine, order: str
-) -> str | None:
+def _known_order(place: Place, block: cst.IndentedBlock, line: cst.CSTNode | None, order: str) -> str | None:
     """The name that the same order has already got in this block, if none of its masks has changed since."""
     wanted = place.code(place.expression(_on_lines(order)))
     names = {node.value for node in walk(place.expression(order)) if isinstance(node, cst.Name)}

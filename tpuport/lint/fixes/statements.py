@@ -1,9 +1,11 @@
 """Statements that go, or give way to their body, without taking comments along."""
 
+from collections.abc import Callable
 from typing import Any
 
 import libcst as cst
 
+from tpuport.lint.fixes.names import uses
 from tpuport.lint.fixes.place import Place, is_simple
 from tpuport.lint.fixes.rewrite import Edit, New, Statements
 
@@ -50,6 +52,41 @@ def replaced(place: Place, call: cst.BaseExpression, new: cst.BaseExpression | N
     kept = _with_parentheses(call, new)
     changes: tuple[tuple[cst.CSTNode, New], ...] = ((call, kept),)
     return Edit(changes)
+
+
+def with_name(
+    place: Place, node: cst.CSTNode, name: str, value: str, build: Callable[[str], cst.BaseExpression]
+) -> Edit | None:
+    """The expression becomes what `build` makes of a new name, which a line before gives to `value`.
+
+    None where no line before is sure to run in the same scope, or where the expression may not be evaluated.
+    """
+    line, function = place.line(node), place.function(node)
+    between = place.enclosing(node, *_OWN_TIME)
+    if line is None or function is None or between is not function:
+        return None
+    while uses(function, name):
+        name += "_"
+    before = place.statement(f"{name} = {value}").with_changes(leading_lines=line.leading_lines)
+    rest = line.deep_replace(node, build(name))
+    assert isinstance(rest, cst.SimpleStatementLine)
+    new = Statements((before, rest.with_changes(leading_lines=())))
+    return Edit(((line, new),), names=(name.rstrip("_"),))
+
+
+# Inside one of these a part of a line is evaluated at a time of its own, or never.
+_OWN_TIME = (
+    cst.ListComp,
+    cst.SetComp,
+    cst.DictComp,
+    cst.GeneratorExp,
+    cst.IfExp,
+    cst.BooleanOperation,
+    cst.Lambda,
+    cst.FunctionDef,
+    cst.ClassDef,
+    cst.Assert,
+)
 
 
 def _assigns_itself(place: Place, statement: cst.Assign, new: cst.BaseExpression) -> bool:

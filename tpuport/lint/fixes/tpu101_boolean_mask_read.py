@@ -8,6 +8,7 @@ from tpuport.lint.fixes.masks import aligned, masked_read, same_shape
 from tpuport.lint.fixes.place import Place, is_simple, method
 from tpuport.lint.fixes.reordering import reordered
 from tpuport.lint.fixes.rewrite import Edit, Rewrite
+from tpuport.lint.fixes.statements import with_name
 from tpuport.lint.fixes.tpu113_boolean_mask_write import rewrite as mask_write
 
 
@@ -42,19 +43,36 @@ def _reduced(place: Place, node: cst.Subscript) -> Edit | None:
     neutral = {"sum": "0", "mean": "0", "any": "False", "all": "True"}.get(name)
     if neutral is None:
         return None
-    if not same_shape(place, mask, base):
-        if not is_simple(mask):
-            return None
-        condition = aligned(place.code(mask), place.code(base))
-    else:
-        condition = place.code(mask)
-    chosen = f"{torch[0]}.where({condition}, {place.code(base)}, {neutral})"
-    if name == "mean":
-        count = f"{place.operand(mask)}.sum() * ({place.code(base)}.numel() // {place.operand(mask)}.numel())"
-        text = f"({chosen}.sum() / ({count}))"
-    else:
-        text = f"{chosen}.{name}()"
-    return Edit(((call, place.expression(text)),), imports=torch[1])
+    if same_shape(place, mask, base):
+        new = place.expression(_sum(place, name, neutral, base, mask, place.code(mask), torch[0]))
+        return Edit(((call, new),), imports=torch[1])
+
+    def over_all(mask: str) -> cst.BaseExpression:
+        condition = aligned(mask, place.code(base))
+        return place.expression(_sum(place, name, neutral, base, place.expression(mask), condition, torch[0]))
+
+    if is_simple(mask):
+        return Edit(((call, over_all(place.code(mask))),), imports=torch[1])
+    edit = with_name(place, call, "selected", place.code(mask), over_all)
+    return edit and dataclasses.replace(edit, imports=torch[1])
+
+
+def _sum(
+    place: Place,
+    name: str,
+    neutral: str,
+    base: cst.BaseExpression,
+    mask: cst.BaseExpression,
+    condition: str,
+    torch: str,
+) -> str:
+    """Text of the reduction over all of the base."""
+    values = place.code(base)
+    chosen = f"{torch}.where({condition}, {values}, {neutral})"
+    if name != "mean":
+        return f"{chosen}.{name}()"
+    text = place.operand(mask)
+    return f"({chosen}.sum() / ({text}.sum() * ({values}.numel() // {text}.numel())))"
 
 
 REWRITE = Rewrite("TPU101", (cst.Subscript,), rewrite)

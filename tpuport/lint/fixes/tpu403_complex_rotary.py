@@ -25,7 +25,8 @@ def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
         text = _multiplied(place, product, names.uses, torch[0])
         if text is None:
             return None
-        changes.append((product.call, place.expression(text)))
+        changes.append((product.node, place.expression(text)))
+        changes += [(view, view.args[0].value) for view in product.views]
     if not found:
         return None
     changes += [(old, place.expression(text)) for old, text in names.values(torch[0])]
