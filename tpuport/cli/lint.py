@@ -1,14 +1,11 @@
 """`tpuport lint`: what in model code cannot be traced, why, and what to write instead."""
 
-import enum
+import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
 
@@ -18,140 +15,137 @@ if TYPE_CHECKING:
     from tpuport.lint.settings import Settings
 
 
-class Format(enum.StrEnum):
-    """Names of the formats in `tpuport.lint.reports`."""
+def lint(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code: 0, 1 for errors, 2 for what could not be linted or wrong usage."""
+    try:
+        try:
+            return _run(_parser().parse_args(arguments))
+        except PortError as error:
+            _say(str(error), red=True)
+        except KeyboardInterrupt:
+            _say("interrupted; every file is whole", red=True)
+            return 130
+        except BrokenPipeError:  # whoever read the findings has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+    except SystemExit as error:  # argparse has shown its help, or what is wrong
+        return error.code if isinstance(error.code, int) else 2
+    except Exception:  # noqa: BLE001 - exit code 1 would say that there are findings
+        import traceback
 
-    TEXT = "text"
-    CONCISE = "concise"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
-    GITLAB = "gitlab"
-    JUNIT = "junit"
-
-
-_Paths = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="PATH...", help="Files, and directories to search.", show_default=False),
-]
-_Select = Annotated[
-    list[str] | None, typer.Option("--select", metavar="IDS", help="Ask only these rules: TPU101,TPU2.")
-]
-_Ignore = Annotated[list[str] | None, typer.Option("--ignore", metavar="IDS", help="Do not ask these rules.")]
-_Fix = Annotated[bool, typer.Option("--fix", help="Rewrite what can be rewritten safely.")]
-_Unsafe = Annotated[
-    bool, typer.Option("--unsafe-fixes", help="Rewrite also what wants a look afterwards; implies --fix.")
-]
-_Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")]
-_Format = Annotated[Format, typer.Option("--format", help="How findings are written.")]
-_Output = Annotated[Path | None, typer.Option("--output-file", help="Write the findings there.")]
-_Statistics = Annotated[bool, typer.Option("--statistics", help="Count the findings of each rule.")]
-_ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit 0 where there are errors, too.")]
-_Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 for one a core.")]
-_NoCache = Annotated[bool, typer.Option("--no-cache", help="Analyse every file anew, and keep nothing.")]
-_Source = Annotated[bool, typer.Option(help="Show the line of each finding.")]
-_Baseline = Annotated[Path | None, typer.Option("--baseline", help="File of known findings, not told again.")]
-_WriteBaseline = Annotated[bool, typer.Option("--write-baseline", help="Write all findings to that file.")]
-_Target = Annotated[
-    str | None, typer.Option("--target", metavar="torchax==VERSION", help="The torchax that the code is for.")
-]
-_ForceExclude = Annotated[
-    bool, typer.Option("--force-exclude", help="Leave excluded files out even where they are named.")
-]
-_Explain = Annotated[str | None, typer.Option("--explain", metavar="ID", help="Say all about a rule.")]
-_ListRules = Annotated[bool, typer.Option("--list-rules", help="List all rules.")]
+        _say(f"{traceback.format_exc()}This is a bug of tpuport; please report it.", red=True)
+    return 2
 
 
-def lint(
-    paths: _Paths = None, *, select: _Select = None, ignore: _Ignore = None, fix: _Fix = False,
-    unsafe_fixes: _Unsafe = False, diff: _Diff = False, output_format: _Format = Format.TEXT,
-    output_file: _Output = None, statistics: _Statistics = False, exit_zero: _ExitZero = False, jobs: _Jobs = 0,
-    no_cache: _NoCache = False, show_source: _Source = True, baseline: _Baseline = None,
-    write_baseline: _WriteBaseline = False, target: _Target = None, force_exclude: _ForceExclude = False,
-    explain: _Explain = None, list_rules: _ListRules = False,
-) -> None:  # fmt: skip
-    """Find what cannot be traced under jax.jit, and mend it; exit 1 for errors, 2 for what could not be linted."""
-    with _ends_well():
-        if explain is not None or list_rules:
-            from tpuport.cli.rules import explanation, listing
-
-            _print(listing() if explain is None else explanation(explain, color=_color()))
-            raise typer.Exit
-        if not paths:
-            raise PortError(
-                "no path was given", where="PATH", fix="name files or directories: tpuport lint model/"
-            )
-        settings = _settings(paths, select or [], ignore or [], jobs, target)
-        run = _run(fix, unsafe_fixes, diff, no_cache, baseline, write_baseline, force_exclude)
-        report = _lint(paths, settings, run)
-        if diff:
-            _show_diff(report)
-        else:
-            _show(report, output_format.value, output_file, statistics=statistics, show_source=show_source)
-        if write_baseline:
-            typer.echo(f"The baseline holds {report.known:,} findings.", err=True)
-        code = max(report.exit_code, 1) if diff and report.diffs else report.exit_code
-        raise typer.Exit(0 if exit_zero and code == 1 else code)
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tpuport lint",
+        description="Find what cannot be traced under jax.jit through torchax, and mend it.",
+        epilog="Exit code: 0 clean, 1 findings at error level, 2 something could not be linted. Settings are read from"
+        " [tool.tpuport.lint] in the nearest pyproject.toml.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("paths", nargs="*", metavar="PATH", help="files, and directories to search")
+    add("--select", action="append", metavar="IDS", default=[], help="ask only these rules: TPU101,TPU2")
+    add("--ignore", action="append", metavar="IDS", default=[], help="do not ask these rules")
+    add("--target", metavar="torchax==VERSION", help="the torchax that the code is for")
+    add("--jobs", "-j", type=_count, default=0, metavar="N", help="processes; 0, the default, for one a core")
+    add("--no-cache", action="store_true", help="analyse every file anew, and keep nothing")
+    add("--force-exclude", action="store_true", help="leave excluded files out even where they are named")
+    add("--explain", metavar="ID", help="say all about a rule, and stop")
+    add("--list-rules", action="store_true", help="list all rules, and stop")
+    _add_fixing(parser.add_argument_group("fixing"))
+    _add_output(parser.add_argument_group("output"))
+    return parser
 
 
-class _ends_well:  # noqa: N801 - read as a word of the sentence it stands in
-    """Makes an exit code of whatever ends the command: 2 where it could not do its work, 130 for Ctrl-C."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, PortError):
-            _error(str(error))
-            raise typer.Exit(2) from None
-        if isinstance(error, KeyboardInterrupt):
-            _error("interrupted; every file is whole")
-            raise typer.Exit(130) from None
-        if isinstance(error, Exception) and not isinstance(error, typer.Exit | BrokenPipeError):
-            _error("".join(traceback.format_exception(error)) + "This is a bug of tpuport; please report it.")
-            raise typer.Exit(2) from None
+def _add_fixing(group: Any) -> None:
+    add = group.add_argument
+    add("--fix", action="store_true", help="rewrite what can be rewritten safely")
+    add(
+        "--unsafe-fixes", action="store_true", help="rewrite also what wants a look afterwards; implies --fix"
+    )
+    add("--diff", action="store_true", help="show what fixing would change, and write nothing; 1 if anything")
 
 
-def _settings(
-    paths: Sequence[str], select: Sequence[str], ignore: Sequence[str], jobs: int, target: str | None
-) -> "Settings":
+def _add_output(group: Any) -> None:
+    from tpuport.lint.reports import FORMATS
+
+    add = group.add_argument
+    add("--format", choices=FORMATS, default="text", help="how findings are written")
+    add("--output-file", type=Path, metavar="FILE", help="write the findings there")
+    add("--statistics", action="store_true", help="count each rule's findings instead of showing them")
+    add("--show-source", action=argparse.BooleanOptionalAction, default=True, help="show each finding's line")
+    add("--exit-zero", action="store_true", help="exit 0 where there are errors, too")
+    add("--baseline", type=Path, metavar="FILE", help="known findings, which are not told again")
+    add("--write-baseline", action="store_true", help="write all findings to that file")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.explain is not None or options.list_rules:
+        from tpuport.cli.rules import explanation, listing
+
+        _print(
+            listing() if options.explain is None else explanation(options.explain, color=_color(sys.stdout))
+        )
+        return 0
+    if not options.paths:
+        raise PortError(
+            "no path was given", where="PATH", fix="name files or directories: tpuport lint model/"
+        )
+    report = _lint(options.paths, _settings(options), _how(options))
+    code = report.exit_code
+    if options.diff:
+        _show_diff(report)
+        code = max(code, int(bool(report.diffs)))
+    else:
+        _show(report, options)
+    if options.write_baseline:
+        _say(f"The baseline holds {report.known:,} findings.")
+    return 0 if options.exit_zero and code == 1 else code
+
+
+def _settings(options: argparse.Namespace) -> "Settings":
     """The settings of pyproject.toml with the command line's over them."""
     import dataclasses
 
     from tpuport.lint.diagnostics import known_prefixes
     from tpuport.lint.settings import find_settings, torchax_version
 
-    settings = find_settings(paths)
-    changes: dict[str, object] = {}
-    if select:
-        changes["select"] = known_prefixes(_listed(select), "--select")
-    if ignore:
-        changes["ignore"] = (*settings.ignore, *known_prefixes(_listed(ignore), "--ignore"))
-    if jobs:
-        changes["jobs"] = jobs
-    if target is not None:
-        changes["torchax"] = torchax_version(target)
-    return dataclasses.replace(settings, **changes)  # pyright: ignore[reportArgumentType] - checked above
+    settings = find_settings(options.paths)
+    select, ignore = _listed(options.select), _listed(options.ignore)
+    return dataclasses.replace(
+        settings,
+        select=known_prefixes(select, "--select") if select else settings.select,
+        ignore=(*settings.ignore, *known_prefixes(ignore, "--ignore")),
+        jobs=options.jobs or settings.jobs,
+        torchax=torchax_version(options.target) if options.target else settings.torchax,
+    )
 
 
 def _listed(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
 
-def _run(
-    fix: bool, unsafe: bool, diff: bool, no_cache: bool, baseline: Path | None, write: bool, force: bool
-) -> "Run":
+def _how(options: argparse.Namespace) -> "Run":
     from tpuport.lint.engine import Run
     from tpuport.lint.findings import Applicability
 
-    wanted = Applicability.UNSAFE if unsafe else Applicability.SAFE if fix or diff else Applicability.NONE
+    safe = Applicability.SAFE if options.fix or options.diff else Applicability.NONE
     return Run(
-        fix=wanted,
-        write=not diff,
-        cache=not no_cache,
-        baseline=baseline,
-        write_baseline=write,
-        exclude_named=force,
+        fix=Applicability.UNSAFE if options.unsafe_fixes else safe,
+        write=not options.diff,
+        cache=not options.no_cache,
+        baseline=options.baseline,
+        write_baseline=options.write_baseline,
+        exclude_named=options.force_exclude,
     )
 
 
@@ -165,12 +159,14 @@ def _lint(paths: Sequence[str], settings: "Settings", run: "Run") -> "Report":
         return lint_paths(paths, settings, dataclasses.replace(run, progress=progress))
 
 
-def _show(report: "Report", name: str, file: Path | None, *, statistics: bool, show_source: bool) -> None:
+def _show(report: "Report", options: argparse.Namespace) -> None:
     from tpuport.lint.files import write_atomically
     from tpuport.lint.reports import Options, render
 
-    options = Options(color=file is None and _color(), show_source=show_source, statistics=statistics)
-    text = render(name, report, options)
+    file = options.output_file
+    color = file is None and _color(sys.stdout)
+    looks = Options(color=color, show_source=options.show_source, statistics=options.statistics)
+    text = render(options.format, report, looks)
     if file is None:
         _print(text)
         return
@@ -189,7 +185,7 @@ def _show_diff(report: "Report") -> None:
     _print("".join(report.diffs.values()))
     for finding in report.findings:
         if is_failure(finding):
-            _error(f"{finding.path}:{finding.line}: {finding.rule}: {finding.reason}")
+            _say(f"{finding.path}:{finding.line}: {finding.rule}: {finding.reason}")
     places = counted(sum(report.fixed.values()), "place")
     typer.echo(
         f"{places} in {counted(len(report.diffs), 'file')} would be fixed; nothing was written.", err=True
@@ -203,18 +199,20 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _error(text: str) -> None:
-    typer.secho(text, err=True, fg="red" if _color(sys.stderr) else None)
+def _say(text: str, *, red: bool = False) -> None:
+    """Write a line to standard error."""
+    text = f"\x1b[31m{text}\x1b[0m" if red and _color(sys.stderr) else text
+    sys.stderr.write(text.encode(errors="backslashreplace").decode() + "\n")
+    sys.stderr.flush()
 
 
 _PLAIN: Final = {"dumb", ""}
 
 
-def _color(stream: object = None) -> bool:
+def _color(stream: Any) -> bool:
     """Whether colours are wanted: on a terminal, unless NO_COLOR is set; FORCE_COLOR wins over the terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    terminal = (stream or sys.stdout).isatty()  # pyright: ignore[reportAttributeAccessIssue]
-    return terminal and os.environ.get("TERM", "unknown") not in _PLAIN
+    return stream.isatty() and os.environ.get("TERM", "unknown") not in _PLAIN

@@ -1,0 +1,43 @@
+"""The commands as typer knows them."""
+
+from typing import Annotated
+
+import typer
+
+import tpuport
+from tpuport.cli.doctor import doctor
+
+app = typer.Typer(
+    name="tpuport",
+    help="Port PyTorch models written for GPUs to TPU through torchax.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(doctor)
+
+
+@app.command(
+    add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def lint(context: typer.Context) -> None:
+    """Find what cannot be traced under jax.jit, and mend it; exit 1 for errors, 2 for what could not be linted."""
+    from tpuport.cli.lint import lint as run
+
+    raise typer.Exit(run(context.args))
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"tpuport {tpuport.__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Port PyTorch models written for GPUs to TPU through torchax."""
