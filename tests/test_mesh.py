@@ -76,11 +76,12 @@ def test_a_mesh_places_and_computes():
             ["takes 3, and there are 8 cpu devices", "dp=1, sp=1, tp=3", "tp=8 or devices=jax.devices()[:3]"],
         ),
         ({"tp": 4}, 8, ["tp=8 or sp=2 or dp=2 or devices=jax.devices()[:4]"]),
-        ({"tp": 16}, 8, ["takes 16", "fix: tp=8"]),
+        ({"tp": 16}, 8, ["takes 16", "fix: tp=8", "count=16 JAX_PLATFORMS=cpu\n"]),
         ({"dp": 3, "tp": 3}, 8, ["takes 9", "choose sizes whose product is 8"]),
         ({"dp": 3, "tp": -1}, 8, ["a multiple of 3", "choose sizes whose product is 8"]),
         ({}, 8, ["takes 1, and", "tp=8 or sp=8 or dp=8 or devices=jax.devices()[:1]"]),
-        ({"tp": 2}, 1, ["there are 1 cpu device\n", "fix: tp=1"]),
+        ({"tp": 2}, 1, ["there are 1 cpu device\n", "fix: tp=1; to try it on this CPU"]),
+        ({"dp": 2, "tp": 4}, 1, ["XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_PLATFORMS=cpu\n"]),
         ({"tp": 0}, 8, ["at least one device", "tp=0"]),
         ({"dp": -2}, 8, ["at least one device"]),
         ({"dp": -1, "tp": -1}, 8, ["one axis may be -1", "dp=-1, sp=1, tp=-1"]),
@@ -92,6 +93,12 @@ def test_sizes_that_do_not_fit(sizes, count, parts):
         tpuport.create_mesh(**sizes, devices=jax.devices()[:count])
     for part in parts:
         assert part in f"{raised.value}\n"
+
+
+def test_fewer_devices_than_there_are_need_no_pretence():
+    with pytest.raises(tpuport.PortError) as raised:
+        tpuport.create_mesh(tp=4)
+    assert "XLA_FLAGS" not in str(raised.value)
 
 
 @given(st.sampled_from([V5E, V4, slice_of("TPU v6 lite", 4, 4, 1), slice_of("TPU v5", 2, 2, 4)]), st.data())

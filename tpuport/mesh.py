@@ -44,7 +44,9 @@ def create_mesh(dp: int = 1, sp: int = 1, tp: int = 1, *, devices: Sequence[Any]
 
 def _sizes(asked: dict[str, int], devices: list[Any]) -> tuple[int, ...]:
     """The size of each axis, in order, the -1 filled in."""
-    text, count = ", ".join(f"{axis}={size}" for axis, size in asked.items()), len(devices)
+    text, count = ", ".join(f"{axis}={size!r}" for axis, size in asked.items()), len(devices)
+    if not all(isinstance(size, int) and not isinstance(size, bool) for size in asked.values()):
+        raise PortError("the size of a mesh axis is a whole number of devices", where=text)
     rest = [axis for axis, size in asked.items() if size == -1]
     if len(rest) > 1 or any(size < 1 and size != -1 for size in asked.values()):
         raise PortError("a mesh axis has at least one device, and one axis may be -1", where=text)
@@ -56,10 +58,42 @@ def _sizes(asked: dict[str, int], devices: list[Any]) -> tuple[int, ...]:
     if rest or known != count:
         takes = f"a multiple of {known}" if rest else str(known)
         kind = f"{count} {devices[0].platform} device{'s' * (count > 1)}"
-        raise PortError(
-            f"the mesh takes {takes}, and there are {kind}", where=text, fix=_suggestion(asked, count)
-        )
+        fix = _suggestion(asked, count)
+        if devices[0].platform == "cpu" and known > count:
+            fix += f"; {_pretending(known)}"
+        raise PortError(f"the mesh takes {takes}, and there are {kind}", where=text, fix=fix)
     return tuple(asked.values())
+
+
+def _pretending(count: int) -> str:
+    return (
+        f"to try it on this CPU, let it stand in for {count} devices, before jax starts: "
+        f"XLA_FLAGS=--xla_force_host_platform_device_count={count} JAX_PLATFORMS=cpu"
+    )
+
+
+def check_mesh(mesh: Any) -> None:
+    """PortError unless `mesh` is None or a mesh whose axes are all Auto."""
+    if mesh is None:
+        return
+    if not isinstance(mesh, Mesh):
+        raise PortError(
+            f"this is a {type(mesh).__name__} and not a mesh",
+            where=f"mesh={mesh!r:.60}",
+            fix="mesh=tpuport.create_mesh(tp=-1)",
+        )
+    others = {
+        axis: kind.name
+        for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind != AxisType.Auto
+    }
+    if others:
+        raise PortError(
+            "a model of torch needs a mesh whose axes are Auto: its code says nothing of shardings",
+            where=", ".join(f"axis {axis!r} is {kind}" for axis, kind in others.items()),
+            fix="make it with tpuport.create_mesh, or with "
+            "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * number_of_axes)",
+        )
 
 
 def _suggestion(asked: dict[str, int], count: int) -> str:

@@ -51,8 +51,8 @@ def test_everything_wrong_with_the_tensors_is_listed_at_once(saved):
     _, directory = saved("llama")
     change(directory, edit)
     message = refusal(directory)
-    assert "1 missing tensors:\n    model.norm.weight" in message
-    assert "1 unexpected tensors:\n    model.layers.9.mlp.up_proj.weight" in message
+    assert "1 missing tensor:\n    model.norm.weight" in message
+    assert "1 unexpected tensor:\n    model.layers.9.mlp.up_proj.weight" in message
     assert "model.layers.0.mlp.up_proj.weight: [3, 3] in the checkpoint, [48, 32] in the model" in message
     assert str(directory) in message
 
@@ -62,7 +62,7 @@ def test_a_pattern_given_alone_is_one_pattern(saved):
     change(directory, lambda w: w.update({"junk.a": torch.zeros(2), "other.b": torch.zeros(2)}))
     for allow in ("junk.*", ["junk.*"]):
         message = refusal(directory, allow=allow)
-        assert "1 unexpected tensors:\n    other.b" in message
+        assert "1 unexpected tensor:\n    other.b" in message
         assert "junk" not in message
 
 
@@ -78,7 +78,7 @@ def test_files_and_tensors_are_reported_together(saved):
     message = refusal(directory)
     assert f"the index names {second.name}, which is not there" in message
     assert f"{third.name}: truncated" in message
-    assert "unexpected tensors:\n    stray" in message
+    assert "1 unexpected tensor:\n    stray" in message
     assert "missing tensors" not in message
     assert not any(name in message for name in in_second + in_third)
 
@@ -162,6 +162,11 @@ def test_pickled_weights_are_refused(saved):
     original, directory = saved("llama")
     (directory / "model.safetensors").unlink()
     assert "no weights" in refusal(directory)
+    empty = directory / "empty"
+    empty.mkdir()
+    message = refusal(empty)
+    assert message.startswith("the checkpoint cannot be loaded, for 2 reasons:\n  - no weights")
+    assert message.count("where:") == message.count("fix:") == 1
     torch.save(original.state_dict(), directory / "pytorch_model.bin")
     message = refusal(directory)
     assert "only pickled weights (pytorch_model.bin)" in message

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,12 +22,34 @@ def is_diffusers(model_class: type) -> bool:
 def check_class(model_class: Any) -> None:
     """PortError unless `model_class` is a class that its library can build from a config."""
     builders = ("_model_mapping", "_from_config", "from_config")
-    if not isinstance(model_class, type) or not any(hasattr(model_class, name) for name in builders):
+    if isinstance(model_class, type) and any(hasattr(model_class, name) for name in builders):
+        return
+    fix = "give AutoModelForCausalLM, or another class of transformers or diffusers"
+    if isinstance(model_class, str | Path):
+        fix = "the class comes first, then the directory: load(AutoModelForCausalLM, directory)"
+    elif isinstance(model_class, torch.nn.Module):
+        fix = "give its class; a model that is in memory already is moved by tpuport.port(model, mesh=mesh)"
+    # A module's repr is all of its layers.
+    module = isinstance(model_class, torch.nn.Module)
+    given = f"a {type(model_class).__name__}" if module else f"{model_class!r:.60}"
+    raise PortError(f"{given} is not a model class", where="the first argument of load", fix=fix)
+
+
+def checked_path(directory: Any) -> Path:
+    """The directory as a path; PortError for what no path can be made of."""
+    if not isinstance(directory, str | os.PathLike):
         raise PortError(
-            f"{model_class!r} is not a model class",
-            where="the first argument of load",
-            fix="give AutoModelForCausalLM, or another class of transformers or diffusers",
+            f"{directory!r:.60} is not a directory",
+            where="the second argument of load",
+            fix="give the path of a checkpoint on this host",
         )
+    return Path(directory)
+
+
+def brief(error: PortError, directory: Path) -> str:
+    """One line of an error that is listed among others: what, and where unless that is `directory` itself."""
+    elsewhere = error.where not in (None, str(directory))
+    return f"{error.what} ({error.where})" if elsewhere else error.what
 
 
 def check_directory(directory: Path) -> None:

@@ -45,13 +45,15 @@ def misfits(model: Any, match: Match, allow: Iterable[str]) -> list[str]:
 
 def _listing(kind: str, names: list[str]) -> str:
     more = f"\n    and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    kind = kind.removesuffix("s") if len(names) == 1 else kind
     return f"{len(names)} {kind}:" + "".join(f"\n    {name}" for name in names[:_LISTED]) + more
 
 
 def raise_problems(directory: Path, problems: list[str]) -> None:
     """Raise one PortError that lists `problems`, if there are any."""
     if problems:
-        what = f"the checkpoint cannot be loaded: {len(problems)} kinds of problem"
+        count = len(problems)
+        what = f"the checkpoint cannot be loaded, for {'one reason' if count == 1 else f'{count} reasons'}:"
         raise PortError(
             "\n".join([what, *(f"  - {problem}" for problem in problems)]),
             where=str(directory),

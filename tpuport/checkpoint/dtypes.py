@@ -4,21 +4,30 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import torch
 
 from tpuport.errors import PortError
 
 
 def as_torch_dtype(dtype: Any) -> torch.dtype | None:
-    """A torch dtype from a torch dtype, its name, or None."""
+    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
-    found = getattr(torch, dtype.removeprefix("torch."), None)
+    name = dtype.removeprefix("torch.") if isinstance(dtype, str) else _name(dtype)
+    found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise PortError(
             f"{dtype!r} is not a dtype", where="dtype", fix="give torch.bfloat16 or 'bfloat16', for example"
         )
     return found
+
+
+def _name(dtype: Any) -> str:
+    try:
+        return jnp.dtype(dtype).name
+    except TypeError:
+        return ""
 
 
 def kept_dtype(model: Any, dtype: torch.dtype) -> Callable[[str], torch.dtype | None]:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
 from tpuport.errors import PortError
-from tpuport.mesh import create_mesh
+from tpuport.mesh import check_mesh, create_mesh
 from tpuport.sharding import ShardingRules, audit
 
 
@@ -26,6 +26,18 @@ def allowed(allow: Any) -> tuple[str, ...]:
             f"{', '.join(strangers[:5])} is not a name", where="allow", fix='allow=("lm_head.weight",)'
         )
     return names
+
+
+def check_placing(mesh: Any, rules: Any) -> None:
+    """PortError unless these are a mesh that a model can live on and sharding rules, or None."""
+    check_mesh(mesh)
+    if not isinstance(rules, ShardingRules | None):
+        raise PortError(
+            f"rules is a {type(rules).__name__}, not ShardingRules",
+            where="rules",
+            fix="rules=tpuport.ShardingRules({...}) for these alone, or "
+            "tpuport.ShardingRules.from_model(model).override({...}) to keep the model's own plan under them",
+        )
 
 
 def lay_out(

@@ -18,6 +18,7 @@ from tpuport.checkpoint.checks import initialise_absent, misfits, raise_problems
 from tpuport.checkpoint.dtypes import as_torch_dtype, kept_dtype
 from tpuport.checkpoint.layout import (
     allowed,
+    check_placing,
     lay_out,
     one_device_mesh,
     parameter_groups,
@@ -78,7 +79,9 @@ def load(
         PortError: the checkpoint, the model and the mesh do not fit; all that was found is listed, and
             nothing was put on a device.
     """
-    directory, allow = Path(directory), allowed(allow)
+    building.check_class(model_class)
+    directory, allow = building.checked_path(directory), allowed(allow)
+    check_placing(mesh, rules)
     wanted = as_torch_dtype(dtype)
     inventory, config = _survey(model_class, directory, trust_remote_code, config_options)
     model_dtype = wanted or _own_dtype(config, inventory)
@@ -100,7 +103,6 @@ def _survey(
     model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any]
 ) -> tuple[files.Inventory, Any]:
     """The tensors in the checkpoint's files, and its config; PortError where there is not even that."""
-    building.check_class(model_class)
     building.check_directory(directory)
     stem = files.DIFFUSERS_STEM if building.is_diffusers(model_class) else files.TRANSFORMERS_STEM
     inventory = files.take_inventory(directory, stem)
@@ -108,7 +110,7 @@ def _survey(
         config = building.read_config(model_class, directory, trust_remote_code, options)
     except PortError as error:
         if inventory.problems:
-            raise_problems(directory, [*inventory.problems, str(error)])
+            raise_problems(directory, [*inventory.problems, building.brief(error, directory)])
         raise
     if not inventory.is_complete:
         raise_problems(directory, inventory.problems)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from tpuport import compat
 from tpuport.checkpoint.dtypes import as_torch_dtype, kept_dtype
 from tpuport.checkpoint.layout import (
+    check_placing,
     lay_out,
     one_device_mesh,
     parameter_groups,
@@ -75,6 +76,7 @@ def port(
         PortError: a tensor that cannot be moved, or sharding rules that do not fit; nothing was moved then.
     """
     _check_module(model)
+    check_placing(mesh, rules)
     mesh = mesh or mesh_of(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)

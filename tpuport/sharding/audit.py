@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -171,8 +172,10 @@ def _place(
         twin = first.get(id(value))
         placement = Placement(name, shape, rule and rule.pattern, spec, total, share, twin and twin.name)
         if twin and twin.spec != spec:
+            both = "|".join(re.escape(one) for one in (twin.name, name))
             errors.append(
-                f"{name} is tied to {twin.name}, which is {show(twin.spec)}, but its rule says {show(spec)}"
+                f"{name} is tied to {twin.name}, which is {show(twin.spec)}, but its rule says {show(spec)}: "
+                f'one weight has one place, so give both names one rule, r"{both}"'
             )
         first.setdefault(id(value), placement)
         placements.append(placement)
