@@ -187,9 +187,7 @@ def _show_diff(report: "Report") -> None:
         if is_failure(finding):
             _say(f"{finding.path}:{finding.line}: {finding.rule}: {finding.reason}")
     places = counted(sum(report.fixed.values()), "place")
-    typer.echo(
-        f"{places} in {counted(len(report.diffs), 'file')} would be fixed; nothing was written.", err=True
-    )
+    _say(f"{places} in {counted(len(report.diffs), 'file')} would be fixed; nothing was written.")
 
 
 def _print(text: str) -> None:
