@@ -48,12 +48,12 @@ RULE = Rule(
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
-        return x + torch.ones(4).to("cuda")
+        return x + x.new_ones(4, device="cuda")
 """),
     good=Example("""
 class Model(nn.Module):
     def forward(self, x):
-        return x + torch.ones(4, device=x.device)
+        return x + x.new_ones(4)
 """),
     quiet=(
         Example("""

@@ -60,11 +60,11 @@ class Scaled(nn.Module):
 class Model(Scaled):
     def __init__(self):
         super().__init__()
-        self.factor = 2.0
+        self.scale = nn.Parameter(torch.full((4,), 2.0))
 
     @property
     def weight(self):
-        return self._parameters["weight"] * self.factor
+        return self.scale * 2
 
     def forward(self, x):
         return x * self.weight
@@ -79,11 +79,11 @@ class Scaled(nn.Module):
 class Model(Scaled):
     def __init__(self):
         super().__init__()
-        self.factor = 2.0
+        self.scale = nn.Parameter(torch.full((4,), 2.0))
 
     @property
     def scaled_weight(self):
-        return self.weight * self.factor
+        return self.scale * 2
 
     def forward(self, x):
         return x * self.scaled_weight
