@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,18 @@ from jax.core import Tracer
 from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, pytrees
-from tpuport.checkpoint import mesh_of
+from tpuport.capture import Reach
+from tpuport.checkpoint import mesh_of, ported_models
 from tpuport.errors import PortError
 from tpuport.patches import transformers_experts, transformers_rotary
+from tpuport.settings import Static, settings_of
 
 logger = logging.getLogger("tpuport")
 
 # Fewer compilations than this are the normal life of a program: a prompt, a step, a second length.
 _MANY = 4
+# An array of this many bytes or more does not belong into a program.
+_LARGE = 1 << 20
 _tracing = threading.RLock()
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -45,6 +50,7 @@ def use_persistent_cache() -> None:
 def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
     """Every parameter and buffer of a ported model by name, an array that several names share under the first only."""
     with _tracing:  # while another thread traces the model, it holds traced values
+        transformers_rotary.prepare(model)
         named = dict(model.named_parameters()) | dict(model.named_buffers())
     strangers = [name for name, tensor in named.items() if not compat.is_ported(tensor)]
     if strangers:
@@ -53,7 +59,6 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
             where=", ".join(strangers[:5]),
             fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
         )
-    transformers_rotary.prepare(model)
     return {name: compat.as_jax(tensor) for name, tensor in named.items()}
 
 
@@ -68,6 +73,7 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
         for module, arrays in zip(modules, weights, strict=True):
             stack.enter_context(attention.use(module))
             stack.enter_context(transformers_experts.use(module, mesh_of(module)))
+            stack.enter_context(transformers_rotary.by_length(module))
             stack.enter_context(_reparametrize_module(module, compat.as_torch(arrays), tie_weights=True))
         yield
 
@@ -116,6 +122,10 @@ class Program:
         """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
         return self._jitted.lower(*args, **kwargs)
 
+    def constants(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The arrays that the program for these arguments holds in itself; traces it where a call would."""
+        return list(self._jitted.trace(*args, **kwargs).jaxpr.consts)
+
     def _count(self, args: tuple, kwargs: dict) -> None:
         self.compilations += 1
         logger.debug("compiling %s, time %d", self.name, self.compilations)
@@ -135,21 +145,6 @@ class Program:
             "%s has been compiled %d times: %s keeps changing (%s). %s.",
             self.name, self.compilations, name, ", ".join(sorted(found)[:_MANY]), advice,
         )  # fmt: skip
-
-
-def _modules(function: Callable) -> list[torch.nn.Module]:
-    """The modules that a function would capture: itself, its bound object, what its closure and globals name."""
-    if isinstance(function, torch.nn.Module):
-        return [function]
-    if isinstance(function, functools.partial):
-        held = [*function.args, *function.keywords.values()]
-        return [m for m in held if isinstance(m, torch.nn.Module)] + _modules(function.func)
-    owner = getattr(function, "__self__", None)
-    inner = getattr(function, "__func__", function)
-    code = getattr(inner, "__code__", None)
-    values = [owner, *(cell.cell_contents for cell in getattr(inner, "__closure__", None) or ())]
-    values += [inner.__globals__[n] for n in code.co_names if n in inner.__globals__] if code else []
-    return [value for value in values if isinstance(value, torch.nn.Module)]
 
 
 def _is_cache(value: Any) -> bool:
@@ -203,7 +198,8 @@ class CompiledFunction:
             )
         pytrees.register()
         self._function = function
-        self._modules = list(dict.fromkeys(_modules(function)))
+        self._reach: Reach | None = None
+        self._checked: set[Hashable] = set()
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._parameters = inspect.signature(called).parameters
@@ -213,13 +209,30 @@ class CompiledFunction:
         """Run the compiled program. Tensors are arguments, caches are donated, anything else is static.
 
         Raises:
-            PortError: an argument is neither a tensor nor hashable, or a module's weights are not on the device.
+            PortError: an argument is neither a tensor nor hashable, a module's weights are not on the device, or the
+                function reaches a model in a way that leaves its weights constants of the program.
         """
-        return compat.as_torch(self.program(*self._split(args, kwargs)))
+        return compat.as_torch(self.program(*self._ready(args, kwargs)))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
-        return self.program.lower(*self._split(args, kwargs))
+        return self.program.lower(*self._ready(args, kwargs))
+
+    def _ready(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
+        """The program's arguments; those of a new program are traced, and its constants looked at."""
+        parts = self._split(args, kwargs)
+        _, tensors, donated, static = parts
+        shapes = [(x.shape, x.dtype) for group in (tensors, *donated) for x in group if hasattr(x, "dtype")]
+        key = (static, tuple(shapes))
+        if key not in self._checked:
+            _check_constants(self.program.name, self.program.constants(*parts))
+            self._checked.add(key)
+        return parts
+
+    def _modules(self) -> list[torch.nn.Module]:
+        if self._reach is None or not self._reach.holds():
+            self._reach = Reach(self._function)
+        return self._reach.modules
 
     def _split(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """(weights of each module, tensors, donated tensors, static part)."""
@@ -240,8 +253,11 @@ class CompiledFunction:
                 static.append((name, "tensor", None))
             else:
                 static.append((name, "static", _hashable(leaf, name)))
-        weights = [arrays_of(module) for module in self._modules]
-        return weights, tensors, donated, (tree, tuple(static))
+        modules = self._modules()
+        weights = [arrays_of(module) for module in modules]
+        # Weakly: jax keeps the static part of every program, and with it a model that has long been replaced.
+        held = tuple((weakref.ref(module), settings_of(module)) for module in modules)
+        return weights, tensors, donated, (tree, tuple(static), held)
 
     def _named(self, args: tuple, kwargs: dict) -> tuple[dict[str, Any], dict[str, Any]]:
         """Positional arguments by the name that the function gives them, in order, then those by name."""
@@ -251,12 +267,12 @@ class CompiledFunction:
 
     def _traced(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
         """Traced. Put the arguments together again and call the function with the weights in place."""
-        tree, kinds = static
+        tree, kinds, held = static
         plain, caches = iter(compat.as_torch(tensors)), iter(compat.as_torch(donated))
         read = {
             "cache": lambda structure: jax.tree_util.tree_unflatten(structure, next(caches)),
             "tensor": lambda _: next(plain),
-            "static": lambda value: value,
+            "static": lambda static: static.value,
         }
         values = [read[kind](content) for _, kind, content in kinds]
         positional, named = jax.tree_util.tree_unflatten(tree, values)
@@ -266,7 +282,7 @@ class CompiledFunction:
             positional[name]
             for name in sorted(positional, key=lambda n: (order.get(n, len(order)), len(n), n))
         ]
-        with in_place(self._modules, weights):
+        with in_place([module() for module, _ in held], weights):
             out = self._function(*args, **named)
             pytrees.register_used(out)
             return compat.as_jax(out)
@@ -283,7 +299,7 @@ class CompiledFunction:
         return {name: told[kind](content) for name, kind, content in static[1]}
 
 
-def _hashable(value: Any, name: str) -> Hashable:
+def _hashable(value: Any, name: str) -> Static:
     try:
         hash(value)
     except TypeError as error:
@@ -292,15 +308,45 @@ def _hashable(value: Any, name: str) -> Hashable:
             where=f"{name}: {type(value).__name__} {value!r:.60}",
             fix="pass tensors, or Python values that can be dictionary keys",
         ) from error
-    return value
+    return Static(value)
+
+
+def _check_constants(name: str, constants: list[Any]) -> None:
+    """PortError for a weight among a program's constants; a warning for any other array that is large.
+
+    A program that holds a weight goes on with it when the model has another one.
+    """
+    arrays = {id(x): x for x in constants if isinstance(x, jax.Array)}
+    for model in ported_models() if arrays else []:
+        with _tracing:
+            named = dict(model.named_parameters()) | dict(model.named_buffers())
+        found = [n for n, x in named.items() if compat.is_ported(x) and id(compat.as_jax(x)) in arrays]
+        if found:
+            raise PortError(
+                f"{len(found)} weights of a {type(model).__name__} would be constants of {name}: the function reaches "
+                "the model in a way that is not seen from outside",
+                where=", ".join(found[:5]),
+                fix="name the model in the function, or give it with functools.partial(function, model)",
+            )
+    if large := [x for x in arrays.values() if x.nbytes >= _LARGE]:
+        logger.warning(
+            "%s holds %d large arrays as constants, and goes on with them when you change them (%s). Pass them "
+            "as arguments.",
+            name, len(large), ", ".join(f"{x.dtype}{x.shape}" for x in large[:_MANY]),
+        )  # fmt: skip
 
 
 def compile(model_or_function: Callable, *, name: str | None = None) -> CompiledFunction:
     """Compile a ported model, one of its methods, or a function that uses ported models.
 
-    Weights of every module the function holds become arguments of the program, never constants in it. Tensors among
-    the arguments (torch on the host, torchax, NumPy, jax) are traced; Python values are static, one program each;
-    transformers caches are donated: use the one in the output. The result's tensors are torchax tensors on the device.
+    Weights of every module the function reaches become arguments of the program, never constants in it: by its closure
+    and globals, through functions, containers and objects. Tensors among the arguments (torch on the host, torchax,
+    NumPy, jax) are traced; Python values are static, one program each; transformers caches are donated: use the one in
+    the output. The result's tensors are torchax tensors on the device.
+
+    Another model under the same name, another weight, another value in a model's config or another mode is noticed,
+    and so is `tpuport.port` again. Other Python values that the function reads from outside of its arguments, such as
+    attributes of a model's modules, are as they were when the program was made.
 
     Args:
         model_or_function: an nn.Module on the device, a bound method, or a function.

@@ -72,3 +72,42 @@ def test_other_scalings(rope: dict[str, Any]) -> None:
     expected = reference.generate(ids, max_new_tokens=12)
     assert torch.equal(tpuport.generate(ported, ids, max_new_tokens=12), expected)
     assert ported.model.rotary_emb.rope_type == rope["rope_type"]
+
+
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+
+
+@pytest.mark.parametrize("when", ["on the host", "on the device"])
+def test_a_long_sequence_leaves_no_dynamic_table_behind(when: str) -> None:
+    config = LlamaConfig(**SIZES, max_position_embeddings=64, rope_parameters=DYNAMIC)
+    reference, other = _pair(config)
+    torch.manual_seed(0)
+    fresh = AutoModelForCausalLM.from_config(config).eval()
+    fresh.load_state_dict(reference.state_dict())
+    ported = other if when == "on the device" else tpuport.port(_after(fresh, _prompt(120)))
+    if when == "on the device":
+        with compat.environment():
+            ported(compat.wrap(compat.to_jax(_prompt(120))))
+    grown = compat.as_jax(ported.model.rotary_emb.inv_freq)
+    ids = _prompt(20)
+    expected = reference.generate(ids, max_new_tokens=20)
+    assert torch.equal(tpuport.generate(ported, ids, max_new_tokens=20), expected)
+    now = compat.as_jax(ported.model.rotary_emb.inv_freq)
+    assert not (grown == now).all(), "the long sequence changed nothing: the test shows nothing"
+
+
+def _after(model: Any, ids: torch.Tensor) -> Any:
+    model(ids)
+    return model
+
+
+@pytest.mark.parametrize("length", [20, 64, 65, 100])
+def test_a_compiled_dynamic_model_takes_the_table_of_its_length(length: int) -> None:
+    config = LlamaConfig(**SIZES, max_position_embeddings=64, rope_parameters=DYNAMIC)
+    reference, ported = _pair(config)
+    compiled = tpuport.compile(ported)
+    for columns in (length, 20):
+        got = compat.to_torch(compat.as_jax(compiled(_prompt(columns), use_cache=False).logits))
+        torch.testing.assert_close(got, reference(_prompt(columns)).logits, atol=1e-4, rtol=1e-4)
+    assert ported.model.rotary_emb.rope_type == "dynamic"
+    assert "forward" not in vars(ported.model.rotary_emb)

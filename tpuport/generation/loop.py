@@ -16,7 +16,6 @@ from tpuport.compilation import Program, arrays_of, in_place
 from tpuport.errors import PortError
 from tpuport.generation.cache import decoding_cache
 from tpuport.generation.sampling import Settings, choose, process_logits
-from tpuport.patches import transformers_rotary
 
 
 class State(NamedTuple):
@@ -141,7 +140,7 @@ class Decoder:
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1
-        with in_place([self.model], [arrays]), transformers_rotary.fixed(self.model):
+        with in_place([self.model], [arrays]):
             out = self.model(
                 **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
             )

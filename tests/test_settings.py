@@ -1,0 +1,83 @@
+"""Values and settings as keys: equal only where the program would be the same."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+import tpuport
+from tpuport import compat
+from tpuport.settings import Static, exact, settings_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    first: Any
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0), (1, True), (0.0, -0.0), (0j, -0j), ((1,), (1.0,)), (frozenset({1}), frozenset({True})),
+        (Pair(1), Pair(1.0)), ([1], (1,)), ({"a": 1}, {"a": 1.0}), (torch.float32, torch.float16),
+    ],
+)  # fmt: skip
+def test_values_that_programs_tell_apart(one: Any, other: Any) -> None:
+    assert exact(one) != exact(other)
+    assert exact(one) == exact(type(one)(one) if isinstance(one, int | float | tuple) else one)
+
+
+def test_nan_is_one_value() -> None:
+    assert Static(float("nan")) == Static(float("nan"))
+    assert repr(Static(0.5)) == "0.5"
+
+
+def test_equal_values_of_different_types_are_different_programs() -> None:
+    compiled = tpuport.compile(lambda x, n: x * n)
+    numbers = torch.tensor([3, 4])
+    assert [compat.as_jax(compiled(numbers, n)).dtype.name for n in (1, 1.0)] == ["int32", "float32"]
+    signed = [np.signbit(compat.as_jax(compiled(torch.ones(2), n))).all() for n in (0.0, -0.0)]
+    assert signed == [False, True]
+    nested = tpuport.compile(lambda x, n: x * n["by"][0])
+    assert [compat.as_jax(nested(numbers, {"by": [n]})).dtype.name for n in (1, 1.0)] == ["int32", "float32"]
+    before = nested.program.compilations
+    nested(numbers, {"by": [1.0]})
+    assert nested.program.compilations == before
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+}  # fmt: skip
+
+
+def test_settings_change_with_the_config_the_mode_and_the_port() -> None:
+    model = tpuport.port(LlamaForCausalLM(LlamaConfig(**SIZES)))
+    seen = [settings_of(model)]
+    assert settings_of(model) == seen[0]
+    hash(seen[0])
+    model.config.rms_norm_eps = 0.5
+    seen.append(settings_of(model))
+    model.config.rope_parameters["rope_theta"] = 7.0
+    seen.append(settings_of(model))
+    model.train()
+    seen.append(settings_of(model))
+    tpuport.port(model.eval())
+    seen.append(settings_of(model))
+    assert len(set(seen)) == 5
+
+
+def test_a_window_that_changes_is_seen() -> None:
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        config = MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=64)
+        models.append(MistralForCausalLM(config).eval())
+    reference, ported = models[0], tpuport.port(models[1])
+    compiled, ids = tpuport.compile(ported), torch.arange(20).reshape(1, 20)
+    for window in (64, 3):
+        reference.config.sliding_window = ported.config.sliding_window = window
+        got = compat.to_torch(compat.as_jax(compiled(ids, use_cache=False).logits))
+        torch.testing.assert_close(got, reference(ids, use_cache=False).logits, atol=1e-5, rtol=1e-5)
