@@ -207,6 +207,32 @@ def test_a_model_is_freed_with_its_programs(make_pair: Callable, prompts: tuple)
     assert seen() is None
 
 
+def test_a_changed_config_makes_new_programs(make_pair: Callable, prompts: tuple) -> None:
+    reference, ported = make_pair("mistral")
+    ids, results = prompts[0][:1], []
+    for window in (8, 3):
+        for model in (reference, ported):
+            model.config.sliding_window = window
+        results.append(tpuport.generate(ported, ids, max_new_tokens=12, eos_token_id=[]))
+        assert torch.equal(results[-1], reference.generate(ids, max_new_tokens=12, eos_token_id=None))
+    assert not torch.equal(*results), "the window changes nothing: the test shows nothing"
+    decoder = decoder_of(ported)
+    tpuport.generate(ported, ids, max_new_tokens=12, eos_token_id=[])
+    assert decoder_of(ported) is decoder
+    assert decoder.prefill.compilations == 1
+
+
+def test_a_changed_module_is_seen_after_porting_again(make_pair: Callable, prompts: tuple) -> None:
+    reference, ported = make_pair("llama")
+    ids, options = prompts[0][:1], {"max_new_tokens": 12}
+    before = tpuport.generate(ported, ids, eos_token_id=[], **options)
+    for model in (reference, ported):
+        model.model.rotary_emb.attention_scaling = 3.0
+    expected = reference.generate(ids, eos_token_id=None, **options)
+    assert not torch.equal(before, expected), "the scaling changes nothing: the test shows nothing"
+    assert torch.equal(tpuport.generate(tpuport.port(ported), ids, eos_token_id=[], **options), expected)
+
+
 def test_a_model_without_such_a_cache_is_named() -> None:
     config = MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4)
     model = tpuport.port(MambaForCausalLM(config))

@@ -2,7 +2,7 @@
 
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,19 +19,24 @@ from tpuport.generation.options import Options, resolve
 from tpuport.generation.prompts import Prompts, bucket, checked, checked_seed, prepare, token_ids
 from tpuport.generation.sampling import Settings, settings
 from tpuport.patches import transformers_rotary
+from tpuport.settings import settings_of
 
 # Tokens in a compiled chunk when the host has to look in between.
 CHUNK = 16
 
-_decoders: "weakref.WeakKeyDictionary[torch.nn.Module, Decoder]" = weakref.WeakKeyDictionary()
+_decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Decoder]] = weakref.WeakKeyDictionary()
 
 
 def decoder_of(model: torch.nn.Module) -> Decoder:
-    """The compiled programs of a ported model, made on first use and kept as long as the model."""
-    mesh = checkpoint.mesh_of(model)
-    if model not in _decoders or _decoders[model].mesh != mesh:
-        _decoders[model] = Decoder(model, mesh)
-    return _decoders[model]
+    """The compiled programs of a ported model, made on first use and kept as long as the model.
+
+    Made anew when the model has been ported again, to a mesh or not, and when its config has changed; attributes of
+    single modules that change after the first use are not noticed.
+    """
+    key = settings_of(model)
+    if model not in _decoders or _decoders[model][0] != key:
+        _decoders[model] = key, Decoder(model, checkpoint.mesh_of(model))
+    return _decoders[model][1]
 
 
 def generate(
