@@ -7,8 +7,10 @@ from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 
 def check(event: Use, context: Context) -> Hit | None:
-    """The method, of a tensor or a module."""
-    return gpu.hit(event) if event.name in {".cuda", "torch.Tensor.cuda"} and event.call else None
+    """The method, of a tensor or a module; not where a class passes its own on to its base."""
+    if event.name not in {".cuda", "torch.Tensor.cuda"} or event.call is None:
+        return None
+    return None if context.function.endswith(".cuda") else gpu.hit(event)
 
 
 RULE = Rule(

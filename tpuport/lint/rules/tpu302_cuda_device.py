@@ -26,11 +26,10 @@ def check(event: Text, context: Context) -> Hit | None:
 
 
 def _names_a_device(event: Text) -> bool:
-    callee = event.callee.rpartition(".")[2]
     if event.role == "argument":
         return event.callee in {".to", "torch.device", "torch.Generator", "torch.set_default_device"}
     if event.role in {"keyword device", "keyword device_type", "keyword map_location"}:
-        return callee != "autocast"
+        return not event.callee.endswith("autocast")
     return event.role in {"default", "assign"}
 
 
@@ -56,6 +55,12 @@ class Model(nn.Module):
         return x + x.new_ones(4)
 """),
     quiet=(
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        with torch.autocast(device_type="cuda", enabled=False):
+            return x * 2
+"""),
         Example("""
 class Model(nn.Module):
     def forward(self, x):

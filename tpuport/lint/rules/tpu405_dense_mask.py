@@ -1,12 +1,14 @@
 """TPU405: dense attention masks."""
 
 import ast
+import re
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import is_call_of, minus_infinity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
+_SMALL = re.compile("chunk|block|window|patch|kernel")
 _FILLED = frozenset({"ones", "zeros", "full", "ones_like", "new_ones", "new_full", "new_zeros"})
 
 
@@ -36,7 +38,8 @@ def _square(node: ast.expr) -> bool:
         sizes = sizes[0].elts
     last = [size for size in sizes if not minus_infinity(size)][-2:]
     same = len(last) == 2 and ast.dump(last[0]) == ast.dump(last[1])
-    return same and not isinstance(last[0], ast.Constant)
+    # A chunk, a block or a window has the same small size whatever the length is.
+    return same and not isinstance(last[0], ast.Constant) and not _SMALL.search(ast.unparse(last[0]))
 
 
 def _name(node: ast.expr) -> str:
@@ -72,6 +75,14 @@ class Model(nn.Module):
         "tuple(torch.randn(1, 2, 8, 16) for _ in range(3))",
     ),
     quiet=(
+        Example("""
+class Model(nn.Module):
+    chunk_size = 4
+
+    def forward(self, x):
+        mask = torch.tril(torch.ones(self.chunk_size, self.chunk_size, device=x.device))
+        return x @ mask
+"""),
         Example("""
 class Model(nn.Module):
     def __init__(self):

@@ -16,7 +16,11 @@ def check(event: FunctionEntry | Returned, context: Context) -> Hit | None:
     if info is None or not info.is_a(*_CACHES):
         return None
     kept = event.parameters.values() if isinstance(event, FunctionEntry) else (event.value,)
-    return Hit(node=_decorator(info.node)) if any(holds_tensor(value) for value in kept) else None
+    if not any(holds_tensor(value) for value in kept):
+        return None
+    # A property is often one of host code, made from host tensors.
+    severity = Severity.WARNING if info.is_a("cached_property") else None
+    return Hit(node=_decorator(info.node), severity=severity)
 
 
 def _decorator(node: ast.AST) -> ast.AST:
