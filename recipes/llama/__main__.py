@@ -30,8 +30,35 @@ def pretend_devices(count: int) -> None:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
 
 
+def read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
+    """The checkpoint's tokenizer."""
+    from transformers import AutoTokenizer
+
+    if not checkpoint.is_dir():
+        fix = "give a local directory; `hf download NAME --local-dir DIR` makes one"
+        raise tpuport.PortError("there is no such directory", where=str(checkpoint), fix=fix)
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, ImportError) as error:
+        raise tpuport.PortError(
+            f"the tokenizer cannot be read: {str(error).strip().splitlines()[0]}",
+            where=str(checkpoint),
+            fix="put the tokenizer's files (tokenizer.json, tokenizer_config.json) into the checkpoint's directory: "
+            "tokenizer.save_pretrained(directory), or copy them from where the checkpoint came from",
+        ) from error
+
+
 def read_prompts(tokenizer: Any, prompts: list[str]) -> Any:
     """Token ids and mask of the prompts, padded on the left: decoding goes on from the last column."""
+    empty = [prompt for prompt in prompts if not tokenizer(prompt)["input_ids"]]
+    if empty:
+        raise tpuport.PortError(
+            f"the tokenizer makes no token of {empty[0]!r}",
+            where="--prompt",
+            fix="give at least a word"
+            if not empty[0]
+            else "put the tokenizer's files into the checkpoint's directory",
+        )
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -89,20 +116,28 @@ def port_and_speak(
     checkpoint: Path, mesh: Any, prompts: list[str], options: dict[str, Any], **loading: Any
 ) -> tuple:
     """Load, generate, print the texts; returns the model's inputs, the tokens, the padding id."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
+    tokenizer = read_tokenizer(checkpoint, loading.get("trust_remote_code", False))
+    inputs = read_prompts(tokenizer, prompts)
     model, seconds = timed(lambda: tpuport.load(AutoModelForCausalLM, checkpoint, mesh=mesh, **loading))
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     console.print(f"loaded {type(model).__name__}, {size:.1f} M parameters, in {seconds:.1f} s")
-    trust = loading.get("trust_remote_code", False)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trust)
-    inputs = read_prompts(tokenizer, prompts)
     tokens = speak(model, inputs, options | {"pad_token_id": tokenizer.pad_token_id})
     for text in tokenizer.batch_decode(tokens, skip_special_tokens=True):
         console.rule()
         console.print(escape(text))
     console.rule()
     return inputs, tokens, tokenizer.pad_token_id
+
+
+def sampling_options(do_sample: bool, **given: float | None) -> dict[str, Any]:
+    """Those that were given over the defaults; wrong usage where nothing would be drawn."""
+    wanted = {name: value for name, value in given.items() if value is not None}
+    if wanted and not do_sample:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in wanted)
+        raise typer.BadParameter("nothing is drawn without --do-sample", param_hint=names)
+    return {"temperature": 1.0, "top_p": 1.0, "seed": 0} | wanted if do_sample else {}
 
 
 def run(
@@ -113,11 +148,15 @@ def run(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a row.")] = 280,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     do_sample: Annotated[bool, typer.Option("--do-sample", help="Draw instead of taking the best.")] = False,
-    temperature: Annotated[float, typer.Option(help="With --do-sample.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="With --do-sample.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="With --do-sample.")] = 0,
+    temperature: Annotated[float | None, typer.Option(help="With --do-sample; 1 by default.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="With --do-sample; 1 by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="With --do-sample; 0 by default.")] = None,
     check: Annotated[
         bool | None, typer.Option(help="Compare with torch; on by default for the tiny Llama.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="A weight or a sharding rule that the checks let pass; may be repeated."),
     ] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
     cpu_devices: Annotated[int, typer.Option(min=0, help="Let the CPU stand in for so many devices.")] = 0,
@@ -127,6 +166,7 @@ def run(
         raise typer.BadParameter(
             "equal tokens are promised for greedy float32 decoding", param_hint="--check"
         )
+    drawing = sampling_options(do_sample, temperature=temperature, top_p=top_p, seed=seed)
     if cpu_devices:
         pretend_devices(cpu_devices)
     import jax
@@ -140,13 +180,13 @@ def run(
     mesh = tpuport.create_mesh(dp=dp, tp=tp, devices=devices)
     console.print(f"mesh: dp={mesh.shape['dp']} tp={mesh.shape['tp']}, {mesh.devices.flat[0].platform}")
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": do_sample}
-    drawing = {"temperature": temperature, "top_p": top_p, "seed": seed} if do_sample else {}
     inputs, tokens, pad = port_and_speak(
         checkpoint,
         mesh,
         prompt or DEFAULT_PROMPTS,
         options | drawing,
         dtype=dtype,
+        allow=allow or (),
         trust_remote_code=trust_remote_code,
     )
     by_default = checkpoint == DEFAULT_CHECKPOINT and not do_sample and dtype == "float32"

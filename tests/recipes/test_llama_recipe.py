@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,12 +29,30 @@ def test_the_tiny_llama_on_a_mesh_says_what_torch_says() -> None:
 
 
 def test_bad_arguments_are_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    shutil.copytree(ROOT / "recipes/llama/checkpoint", silent, ignore=shutil.ignore_patterns("tokenizer*"))
     for arguments, code, words in (
         (("--checkpoint", str(tmp_path / "nowhere")), 1, "no such directory"),
         (("--tp", "3"), 1, "there are 1 cpu device"),
         (("--do-sample", "--check"), 2, "promised for greedy float32"),
+        (("--temperature", "0.5"), 2, "nothing is drawn without --do-sample"),
+        (("--prompt", "Tom", "--prompt", ""), 1, "makes no token of ''"),
+        (("--checkpoint", str(silent)), 1, "the tokenizer cannot be read"),
     ):
         done = _recipe(*arguments)
         assert done.returncode == code, done.stdout
         assert words in " ".join(done.stderr.split()), done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_what_the_checks_find_may_be_allowed() -> None:
+    arguments = ("--tp", "3", "--cpu-devices", "3", "--prompt", "Tom", "--max-new-tokens", "2")
+    refused = _recipe(*arguments)
+    assert refused.returncode == 1
+    assert "tp=3 does not divide" in refused.stderr
+    patterns = set(re.findall(r"rule '(.*?)': dimension", refused.stderr))
+    assert patterns
+    allowed = [part for pattern in patterns for part in ("--allow", pattern.replace("\\\\", "\\"))]
+    done = _recipe(*arguments, *allowed)
+    assert done.returncode == 0, done.stderr
+    assert "torch says the same" in done.stdout

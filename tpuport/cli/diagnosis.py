@@ -65,7 +65,7 @@ def diagnose(timeout: float) -> Diagnosis:
     """Look at everything; `timeout` is in seconds, for each of the two probes."""
     versions = {name: installed_version(name) for name in (*_NEEDED, *_WITH)}
     problems = [
-        Problem(f"{name} is not installed", fix="pip install tpuport")
+        Problem(f"{name} is not installed", fix="pip install . in a clone of tpuport")
         for name in _NEEDED
         if versions[name] is None
     ]
@@ -137,7 +137,9 @@ def _libtpu_problems(libtpu: dict[str, Any]) -> list[Problem]:
         return [Problem(what, where="libtpu", fix=f"pip install 'libtpu=={wanted}'")]
     if libtpu["chips"] and not version:
         what = "this host has TPU chips, and libtpu is not installed"
-        return [Problem(what, where=", ".join(libtpu["chips"]), fix="pip install 'tpuport[tpu]'")]
+        return [
+            Problem(what, where=", ".join(libtpu["chips"]), fix="pip install '.[tpu]' in a clone of tpuport")
+        ]
     return []
 
 

@@ -59,7 +59,9 @@ def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
         "shims": shims or ["none needed" if diagnosis.operators is not None else "unknown"],
         "operators": _operators(diagnosis),
         "devices": _devices(diagnosis),
-        "libtpu": [diagnosis.libtpu["version"] or "not installed (pip install 'tpuport[tpu]')"],
+        "libtpu": [
+            diagnosis.libtpu["version"] or "not installed (pip install '.[tpu]' in a clone of tpuport)"
+        ],
         "host memory": [_memory(diagnosis.memory)],
         "compilation cache": [_cache(diagnosis.cache)],
     }

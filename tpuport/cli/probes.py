@@ -139,7 +139,9 @@ def _died(probe: str, code: int, err: str) -> dict[str, str]:
     }
 
 
-_REINSTALL = "install the versions that belong together: pip install --force-reinstall tpuport"
+_REINSTALL = (
+    "install the versions that belong together: pip install --force-reinstall . in a clone of tpuport"
+)
 
 
 def _problem(probe: str, error: Exception) -> dict[str, str | None]:
