@@ -1,11 +1,15 @@
 """Findings made by hand: every node of a kind whose text is the wanted one."""
 
 import ast
+import copy
 from collections.abc import Callable
 from textwrap import dedent
 
 import pytest
+import torch
 
+import tpuport
+from tpuport import compat
 from tpuport.lint import Applicability, Finding, Severity
 from tpuport.lint.fixes import fix_text
 from tpuport.lint.places import place
@@ -32,7 +36,9 @@ def find(text: str, rule: str, wanted: str, fix: Applicability, severity: Severi
     found = _spans(text, wanted)
     assert found, f"{wanted!r} is nowhere in the text"
     return [
-        Finding("m.py", *span, rule, severity, "", "", function, ("Model.forward",) * ("forward" in function), fix)
+        Finding(
+            "m.py", *span, rule, severity, "", "", function, ("Model.forward",) * ("forward" in function), fix
+        )
         for span, function in found
     ]
 
@@ -53,9 +59,67 @@ def fix() -> Fix:
             findings = [
                 finding
                 for rule, node in wanted
-                for finding in find(text, rule, node, Applicability.UNSAFE if unsafe else Applicability.SAFE, severity)
+                for finding in find(
+                    text, rule, node, Applicability.UNSAFE if unsafe else Applicability.SAFE, severity
+                )
             ]
             text, _ = fix_text(text, findings, unsafe)
         return text
 
     return run
+
+
+_HEAD = "import functools\nimport math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
+
+
+@pytest.fixture
+def fix_forward(fix: Fix) -> Fix:
+    """The body of a `forward(self, x, mask)` after its findings are rewritten; options as for `fix`."""
+
+    def run(body: str, *wanted: tuple[str, str], arguments: str = "x, mask", **options: bool) -> str:
+        new = fix(forward(body, arguments), *wanted, **options)
+        return dedent(new.removeprefix(forward("", arguments))).rstrip()
+
+    return run
+
+
+def forward(body: str, arguments: str) -> str:
+    lines = "".join(
+        f"        {line}\n" if line else "\n" for line in dedent(body).strip("\n").split("\n") if body
+    )
+    return f"{_HEAD}class Model(nn.Module):\n    def forward(self, {arguments}):\n{lines}"
+
+
+def _model(text: str) -> torch.nn.Module:
+    namespace: dict = {}
+    exec(text, namespace)  # noqa: S102 - the text is the test's own
+    return namespace["Model"]()
+
+
+def _compare(got: object, expected: object) -> None:
+    if isinstance(expected, tuple):
+        for one, other in zip(got, expected, strict=True):  # type: ignore[call-overload]
+            _compare(one, other)
+        return
+    got = compat.to_torch(compat.as_jax(got)) if compat.is_ported(got) else got
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, check_dtype=False, equal_nan=True)
+
+
+@pytest.fixture
+def same_results() -> Callable[..., None]:
+    """same_results(before, after, *inputs): both texts' `Model` agree in torch, and the latter traces and agrees.
+
+    `before` is None where it cannot run without a GPU.
+    """
+
+    def check(before: str | None, after: str, *inputs: object) -> None:
+        torch.manual_seed(0)
+        model = _model(after)
+        expected = model(*copy.deepcopy(inputs))
+        if before is not None:
+            torch.manual_seed(0)
+            _compare(expected, _model(before)(*copy.deepcopy(inputs)))
+        traced = tpuport.compile(tpuport.port(model))(*copy.deepcopy(inputs))
+        _compare(traced, expected)
+
+    return check

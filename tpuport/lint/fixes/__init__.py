@@ -78,7 +78,7 @@ def _asked(rewrite: Rewrite, node: cst.CSTNode, place: Place) -> Edit | None:
     """What a rule makes of the node; None too where pieces of the text, put together, are no Python."""
     try:
         return rewrite.function(node, place)
-    except cst.ParserSyntaxError:
+    except (cst.ParserSyntaxError, cst.CSTValidationError):
         return None
 
 
@@ -86,11 +86,11 @@ def _done(text: str, file: File, edits: list[Edit]) -> tuple[str, int]:
     """The text after these edits, unless they made something that does not parse."""
     if not edits:
         return text, 0
-    new = apply(file.module, edits).code
     try:
+        new = apply(file.module, edits).code
         with warnings.catch_warnings(action="ignore"):
             compile(new, "<fixed>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, cst.CSTValidationError):
         return text, 0
     return (new, len(edits)) if new != text else (text, 0)
 

@@ -2,7 +2,7 @@
 
 import libcst as cst
 
-from tpuport.lint.fixes.names import bound_by_statements, own_nodes, parameters, target_names, uses, walk
+from tpuport.lint.fixes.names import own_nodes, parameters, target_names, uses, walk
 from tpuport.lint.fixes.place import FunctionNode, Place, method
 
 # Functions and methods of torch whose result has memory of its own.
@@ -34,19 +34,46 @@ _FUNCTIONS = (cst.FunctionDef, cst.Lambda)
 
 def is_private(place: Place, target: cst.Name, function: FunctionNode) -> bool:
     """Whether only this name holds the tensor: it was made here, and nothing before the write can have kept it."""
-    name = target.value
-    if name in {p.name.value for p in parameters(function)} or name not in bound_by_statements(function):
+    making = _made_by(place, target, function)
+    if making is None:
         return False
-    loops = [above for above in place.ancestors(target) if isinstance(above, _LOOPS)]
-    loops = [loop for loop in loops if place.function(loop) is function]
-    region = list(walk(function.body))
-    order = {id(node): number for number, node in enumerate(region)}
-    again = {id(node) for loop in loops for node in walk(loop)}
-    for use in uses(function, name):
-        before = order.get(id(use), 0) < order[id(target)] or id(use) in again
-        if before and use is not target and not _harmless(place, use):
+    order = {id(node): number for number, node in enumerate(walk(function.body))}
+    again = {
+        id(node)
+        for loop in place.ancestors(target)
+        if isinstance(loop, _LOOPS) and not any(above is loop for above in place.ancestors(making))
+        for node in walk(loop)
+    }
+    for use in uses(function.body, target.value):
+        between = order[id(making)] < order[id(use)] < order[id(target)]
+        if (between or id(use) in again) and use is not target and not _harmless(place, use):
             return False
     return True
+
+
+def _made_by(place: Place, target: cst.Name, function: FunctionNode) -> cst.SimpleStatementLine | None:
+    """The last line that is sure to run before the write and gives the name a new tensor."""
+    below: cst.CSTNode = target
+    for above in place.ancestors(target):
+        if isinstance(above, cst.IndentedBlock):
+            earlier = above.body[: next(n for n, statement in enumerate(above.body) if statement is below)]
+            for statement in reversed(earlier):
+                if isinstance(statement, cst.SimpleStatementLine) and _makes_new(
+                    place, statement, target.value
+                ):
+                    return statement
+        if above is function:
+            return None
+        below = above
+    return None
+
+
+def _makes_new(place: Place, line: cst.SimpleStatementLine, name: str) -> bool:
+    assign = line.body[0]
+    if len(line.body) != 1 or not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return False
+    made = assign.targets[0].target
+    return isinstance(made, cst.Name) and made.value == name and _is_fresh(place, assign.value)
 
 
 def _harmless(place: Place, use: cst.Name) -> bool:

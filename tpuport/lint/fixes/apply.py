@@ -91,7 +91,7 @@ class _Applier(cst.CSTTransformer):
             return new
         if isinstance(updated_node, cst.IndentedBlock | cst.Module):
             return _settled(updated_node)
-        if isinstance(updated_node, cst.Call | cst.With):
+        if isinstance(updated_node, cst.Call):
             return _without_last_comma(original_node, updated_node)
         return updated_node
 
@@ -114,13 +114,12 @@ def _settled(block: Any) -> Any:
     for statement in block.body:
         if _is_mark(statement):
             waiting += statement.leading_lines
-        else:
-            body.append(
-                statement.with_changes(leading_lines=[*waiting, *statement.leading_lines])
-                if waiting
-                else statement
-            )
-            waiting = []
+            continue
+        if waiting and (_has_comment(waiting) or not statement.leading_lines):
+            statement = statement.with_changes(leading_lines=[*waiting, *statement.leading_lines])
+        body.append(statement)
+        waiting = []
+    waiting = waiting if _has_comment(waiting) else []
     if isinstance(block, cst.Module):
         return block.with_changes(body=body, footer=[*waiting, *block.footer])
     if not body:
@@ -128,14 +127,13 @@ def _settled(block: Any) -> Any:
     return block.with_changes(body=body, footer=[*waiting, *block.footer])
 
 
-def _without_last_comma(original: Any, updated: Any) -> Any:
-    """No comma is left behind by a last argument or item that went, where there was none before."""
-    name = "items" if isinstance(updated, cst.With) else "args"
-    before, after = getattr(original, name), getattr(updated, name)
+def _has_comment(lines: Sequence[cst.EmptyLine]) -> bool:
+    return any(line.comment for line in lines)
+
+
+def _without_last_comma(original: cst.Call, updated: cst.Call) -> cst.Call:
+    """No comma is left behind by a last argument that went, where there was none before."""
+    before, after = original.args, updated.args
     if not after or len(after) == len(before):
         return updated
-    if before[-1] is not None and before[-1].comma is cst.MaybeSentinel.DEFAULT:
-        last = after[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-    else:
-        last = after[-1].with_changes(comma=before[-1].comma)
-    return updated.with_changes(**{name: [*after[:-1], last]})
+    return updated.with_changes(args=[*after[:-1], after[-1].with_changes(comma=before[-1].comma)])

@@ -1,9 +1,11 @@
 """What the text says of masks: their names, their negations, how many dimensions they have."""
 
+import dataclasses
+
 import libcst as cst
 
-from tpuport.lint.fixes.names import bound_by_statements, parameters, uses
-from tpuport.lint.fixes.place import FunctionNode, Place, is_simple, method, subscript_index
+from tpuport.lint.fixes.names import bound_by_statements, parameters
+from tpuport.lint.fixes.place import FunctionNode, Place, is_simple, method
 
 _ELEMENTWISE = frozenset(
     "isnan isinf isfinite isneginf isposinf logical_not eq ne lt le gt ge signbit".split()
@@ -66,9 +68,15 @@ def same_shape(place: Place, mask: cst.BaseExpression, base: cst.BaseExpression)
     return False
 
 
-def aligned(mask: str, base: str) -> str:
-    """Text of a mask whose dimensions are the first of `base`'s, so that it broadcasts against all of them."""
-    return f"{mask}.reshape({mask}.shape + (1,) * ({base}.ndim - {mask}.ndim))"
+def aligned(mask: str, base: str, lead: int = 0) -> str:
+    """Text of a mask that broadcasts against all of `base`'s dimensions, of which it indexes those after `lead`.
+
+    An operand is broadcast from the right, an index from the left; behind `...` (lead -1) they are the same.
+    """
+    if lead < 0:
+        return mask
+    dims = f"{base}.ndim - {lead} - {mask}.ndim" if lead else f"{base}.ndim - {mask}.ndim"
+    return f"{mask}.reshape({mask}.shape + (1,) * ({dims}))"
 
 
 def is_number(node: cst.BaseExpression) -> bool:
@@ -128,14 +136,31 @@ def _annotated_number(function: FunctionNode | None, name: str) -> bool:
     return False
 
 
-def masked_read(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-    """(x, mask) of `x[mask]` with one index, where x is a name or attributes of one."""
+@dataclasses.dataclass(frozen=True)
+class MaskedRead:
+    """`x[mask]`, `x[:, mask]` or `x[..., mask]`.
+
+    Attributes:
+        base: a name, or attributes of one.
+        mask: the last index.
+        lead: number of full slices before the mask, -1 for `...`.
+    """
+
+    base: cst.BaseExpression
+    mask: cst.BaseExpression
+    lead: int
+
+
+def masked_read(node: cst.CSTNode) -> MaskedRead | None:
+    """The parts of `x[mask]`; None where x is no simple name or there are other indices."""
     if not isinstance(node, cst.Subscript) or not is_simple(node.value):
         return None
-    index = subscript_index(node)
-    return None if index is None else (node.value, index)
-
-
-def mentions(node: cst.CSTNode, name: str) -> bool:
-    """Whether the name is used inside."""
-    return bool(uses(node, name))
+    *before, last = (element.slice for element in node.slice)
+    if not isinstance(last, cst.Index) or last.star or isinstance(last.value, cst.Tuple):
+        return None
+    if not before and not isinstance(node.slice[0].comma, cst.MaybeSentinel):
+        return None
+    if len(before) == 1 and isinstance(before[0], cst.Index) and isinstance(before[0].value, cst.Ellipsis):
+        return MaskedRead(node.value, last.value, -1)
+    full = all(isinstance(s, cst.Slice) and not (s.lower or s.upper or s.step) for s in before)
+    return MaskedRead(node.value, last.value, len(before)) if full else None

@@ -12,7 +12,7 @@ from tpuport.lint.fixes.rewrite import Edit, New, Statements
 
 def removed(line: cst.SimpleStatementLine) -> Statements:
     """Nothing in the place of a line but the comments above it and behind it."""
-    return Statements(after=(*_comments(line.leading_lines), *_own_line(line.trailing_whitespace)))
+    return Statements(after=(*line.leading_lines, *_own_line(line.trailing_whitespace)))
 
 
 def remove_line(place: Place, node: cst.CSTNode) -> Edit | None:

@@ -38,17 +38,17 @@ def _reduced(place: Place, node: cst.Subscript) -> Edit | None:
         or call.args
     ):
         return None
-    base, mask = found
+    base, mask = found.base, found.mask
     name = method(call)
     neutral = {"sum": "0", "mean": "0", "any": "False", "all": "True"}.get(name)
     if neutral is None:
         return None
-    if same_shape(place, mask, base):
+    if found.lead < 0 or (found.lead == 0 and same_shape(place, mask, base)):
         new = place.expression(_sum(place, name, neutral, base, mask, place.code(mask), torch[0]))
         return Edit(((call, new),), imports=torch[1])
 
     def over_all(mask: str) -> cst.BaseExpression:
-        condition = aligned(mask, place.code(base))
+        condition = aligned(mask, place.code(base), found.lead)
         return place.expression(_sum(place, name, neutral, base, place.expression(mask), condition, torch[0]))
 
     if is_simple(mask):

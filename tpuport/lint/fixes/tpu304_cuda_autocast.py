@@ -21,8 +21,15 @@ def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
     if not isinstance(statement, cst.With) or statement.asynchronous is not None:
         return None
     if len(statement.items) > 1:
-        return Edit(((above, REMOVED),))
+        return _without_item(statement, above)
     return Edit(((statement, unwrapped(statement)),))
+
+
+def _without_item(statement: cst.With, item: cst.WithItem) -> Edit:
+    *_, before, last = statement.items
+    if item is not last or isinstance(statement.lpar, cst.LeftParen):
+        return Edit(((item, REMOVED),))
+    return Edit(((before, before.with_changes(comma=item.comma)), (item, REMOVED)))
 
 
 def _does_nothing(call: cst.Call, place: Place) -> bool:

@@ -28,12 +28,8 @@ def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
 
 
 def _is_static(part: cst.Subscript) -> bool:
-    for element in part.slice:
-        inside = element.slice
-        if isinstance(inside, cst.Index) and not is_number(inside.value):
-            if not isinstance(inside.value, cst.Ellipsis):
-                return False
-    return True
+    indices = [element.slice.value for element in part.slice if isinstance(element.slice, cst.Index)]
+    return all(is_number(index) or isinstance(index, cst.Ellipsis) for index in indices)
 
 
 REWRITE = Rewrite("TPU508", (cst.Call,), rewrite)

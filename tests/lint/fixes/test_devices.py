@@ -1,0 +1,204 @@
+"""Rewrites of code that wants a GPU."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("rule", "node", "before", "after"),
+    [
+        ("TPU301", "x.cuda()", "y = x.cuda() * 2  # there", "y = x * 2  # there"),
+        ("TPU301", "x.cuda(0, non_blocking=True)", "y = x.cuda(0, non_blocking=True)", "y = x"),
+        ("TPU301", "x.cuda()", "# once\nx = x.cuda()\nreturn x", "# once\nreturn x"),
+        ("TPU301", "self.table.cuda()", "self.table.cuda()  # moved\nreturn x", "# moved\nreturn x"),
+        ("TPU301", "(x + 1).cuda()", "return (x + 1).cuda()", "return (x + 1)"),
+        (
+            "TPU301",
+            "torch.ones(3).cuda()",
+            "return x * torch.ones(3).cuda()",
+            "return x * torch.ones(3).to(x.device)",
+        ),
+        ("TPU302", '"cuda"', 'return x.to("cuda")', "return x"),
+        ("TPU302", '"cuda:0"', 'return x.to("cuda:0", torch.int8)', "return x.to(torch.int8)"),
+        ("TPU302", '"cuda"', 'return x.to(torch.int8, device="cuda")', "return x.to(torch.int8)"),
+        ("TPU302", '"cuda"', 'return x.to(device="cuda", non_blocking=True, copy=True)', "return x"),
+        (
+            "TPU302",
+            "'cuda'",
+            "return x * torch.zeros(\n    3,  # three\n    device='cuda',\n)",
+            "return x * torch.zeros(\n    3,  # three\n    device=x.device,\n)",
+        ),
+        (
+            "TPU303",
+            "torch.cuda.empty_cache()",
+            "y = x\ntorch.cuda.empty_cache()\nreturn y",
+            "y = x\nreturn y",
+        ),
+        ("TPU303", "torch.cuda.synchronize", "if mask:\n    torch.cuda.synchronize()", "if mask:\n    pass"),
+        ("TPU311", "x.pin_memory()", "return x.pin_memory().sum()", "return x.sum()"),
+        ("TPU311", "x.to(y, non_blocking=True)", "return x.to(y, non_blocking=True)", "return x.to(y)"),
+        ("TPU311", "f(x, pin_memory=True, a=1)", "return f(x, pin_memory=True, a=1)", "return f(x, a=1)"),
+        ("TPU312", "x.cpu()", "return x.cpu().sum()", "return x.sum()"),
+        ("TPU312", 'x.to("cpu", torch.int8)', 'return x.to("cpu", torch.int8)', "return x.to(torch.int8)"),
+        ("TPU401", "torch.float64", "return x.to(torch.float64)", "return x.to(torch.float32)"),
+        ("TPU401", "x.double()", "return x.double()", "return x.float()"),
+        (
+            "TPU401",
+            "torch.double",
+            "return torch.ones(3, dtype=torch.double, device=x.device)",
+            "return torch.ones(3, dtype=torch.float32, device=x.device)",
+        ),
+        (
+            "TPU601",
+            "torch.inference_mode()",
+            "with torch.inference_mode():\n    y = x",
+            "with torch.no_grad():\n    y = x",
+        ),
+    ],
+)
+def test_safe_in_traced_code(rule: str, node: str, before: str, after: str, fix_forward) -> None:
+    assert fix_forward(before, (rule, node)) == after
+    assert fix_forward(after, (rule, "x")) == after
+
+
+@pytest.mark.parametrize(
+    ("rule", "node", "before"),
+    [
+        ("TPU301", "torch.cuda", "return torch.cuda"),
+        ("TPU301", "torch.ones(3).cuda()", "return torch.ones(3).cuda()"),  # no tensor whose device is known
+        ("TPU302", '"cuda"', 'return x.device.type == "cuda"'),
+        ("TPU302", '"cuda"', 'return self.place(x, device="cuda")'),
+        ("TPU302", '"cuda"', 'return torch.zeros(3, device="cuda")'),
+        ("TPU302", '"cuda"', 'return x.to(y, "cuda")'),
+        ("TPU303", "torch.cuda.is_available()", "return torch.cuda.is_available()"),
+        ("TPU303", "torch.cuda.synchronize()", "a = torch.cuda.synchronize()"),
+        ("TPU304", "torch.autocast(x.device.type)", "with torch.autocast(x.device.type):\n    y = x"),
+        ("TPU304", 'torch.autocast("cpu")', 'with torch.autocast("cpu"):\n    y = x'),
+        ("TPU304", 'torch.autocast("cuda")', 'with torch.autocast("cuda") as a:\n    y = x'),
+        ("TPU311", "x.to(y, non_blocking=wait)", "return x.to(y, non_blocking=wait)"),
+        ("TPU312", 'x.to("cuda")', 'return x.to("cuda")'),
+        ("TPU401", "torch.float64", "return x.dtype == torch.float64"),
+        ("TPU401", "torch.float64", "return x.dtype in (torch.float64, torch.int8)"),
+        ("TPU402", "torch.float16", "return x.dtype == torch.float16"),
+        ("TPU601", "torch.inference_mode(mode)", "with torch.inference_mode(mode):\n    y = x"),
+    ],
+)
+def test_left_alone(rule: str, node: str, before: str, fix_forward) -> None:
+    assert fix_forward(before, (rule, node), unsafe=True, arguments="data, y=None") == before
+
+
+def test_names_that_are_not_torch_are_left_alone(fix) -> None:
+    mine = "def synchronize(torch):\n    torch.cuda.synchronize()\n"
+    assert fix(mine, ("TPU303", "torch.cuda.synchronize()"), unsafe=True) == mine
+    other = "import mine as torch\n\ntorch.cuda.synchronize()\n"
+    assert fix(other, ("TPU303", "torch.cuda.synchronize()"), unsafe=True) == other
+
+
+def test_host_code_changes_only_when_asked(fix) -> None:
+    text = "def main(model):\n    model.cuda()\n    return model.to('cuda')\n"
+    wanted = ("TPU301", "model.cuda()"), ("TPU302", "'cuda'")
+    assert fix(text, *wanted, host=True) == text
+    assert fix(text, *wanted, host=True, unsafe=True) == "def main(model):\n    return model\n"
+
+
+def test_a_module_is_built_on_the_host(fix) -> None:
+    text = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("a", torch.ones(3, device="cuda"))
+            self.b = torch.arange(0, 3, 2, device="cuda", dtype=torch.float64).cuda()
+    """
+    after = fix(text, ("TPU302", '"cuda"'), ("TPU401", "torch.float64"), rounds=1)
+    assert 'self.register_buffer("a", torch.ones(3))' in after
+    assert "torch.arange(0, 3, 2, dtype=torch.float64).cuda()" in after  # float64 tables have their digits
+    assert fix(after, ("TPU401", "torch.float64"), unsafe=True).count("torch.float32") == 1
+
+
+def test_checkpoints_are_read_to_the_host(fix) -> None:
+    text = "import torch\n\nweights = torch.load(path, map_location='cuda')\n"
+    assert (
+        fix(text, ("TPU302", "'cuda'")) == 'import torch\n\nweights = torch.load(path, map_location="cpu")\n'
+    )
+
+
+_AUTOCAST = """
+# why it is here
+with torch.autocast("cuda", enabled=False):  # off
+    # first
+    y = x * 2
+    text = '''
+  not moved
+'''
+
+    if mask is None:
+        y = y + 1
+    # last
+return y
+"""
+
+
+def test_autocast_gives_way_to_its_body(fix_forward) -> None:
+    after = fix_forward(_AUTOCAST, ("TPU304", 'torch.autocast("cuda", enabled=False)'))
+    assert after.splitlines()[:4] == ["# why it is here", "# off", "# first", "y = x * 2"]
+    assert "\n\nif mask is None:\n    y = y + 1\n# last\nreturn y" in after
+    assert "not moved" in after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('with torch.autocast("cuda"), torch.no_grad():\n    y = x', "with torch.no_grad():\n    y = x"),
+        ('with torch.no_grad(), torch.autocast("cuda"):\n    y = x', "with torch.no_grad():\n    y = x"),
+        ('with torch.autocast("cuda"): y = x', "y = x"),
+    ],
+)
+def test_one_of_several_contexts(before: str, after: str, fix_forward) -> None:
+    assert fix_forward(before, ("TPU304", 'torch.autocast("cuda")')) == after
+
+
+@pytest.mark.parametrize(
+    ("rule", "node", "before", "after"),
+    [
+        ("TPU308", "torch.compile", "@torch.compile\n", ""),
+        (
+            "TPU308",
+            'torch.compile(mode="x")',
+            '# fast\n@torch.compile(mode="x")\n@other\n',
+            "# fast\n@other\n",
+        ),
+        ("TPU304", "torch.cuda.amp.autocast()", "@torch.cuda.amp.autocast()\n", ""),
+        ("TPU601", "torch.inference_mode()", "@torch.inference_mode()\n", "@torch.no_grad()\n"),
+        (
+            "TPU308",
+            "torch.compile",
+            "@torch.compile  # fast\n",
+            "@torch.compile  # fast\n",
+        ),  # a comment would go
+    ],
+)
+def test_decorators(rule: str, node: str, before: str, after: str, fix) -> None:
+    rest = "def f(x):\n    return x\n"
+    assert fix(f"import torch\n\n\n{before}{rest}", (rule, node)) == f"import torch\n\n\n{after}{rest}"
+
+
+def test_compiled_functions_become_themselves(fix) -> None:
+    text = "import torch\n\nf = torch.compile(f, dynamic=True)\ng = torch.compile(f)\n"
+    wanted = ("TPU308", "torch.compile(f, dynamic=True)"), ("TPU308", "torch.compile(f)")
+    assert fix(text, *wanted) == "import torch\n\ng = f\n"
+
+
+def test_half_becomes_bfloat16_when_asked(fix_forward) -> None:
+    text = "return x.half() + x.to(torch.float16)"
+    wanted = ("TPU402", "x.half()"), ("TPU402", "torch.float16")
+    assert fix_forward(text, *wanted) == text
+    assert fix_forward(text, *wanted, unsafe=True) == "return x.bfloat16() + x.to(torch.bfloat16)"
+
+
+def test_imports_that_are_needed_are_added(fix) -> None:
+    text = '"""Doc."""\n\nfrom torch import inference_mode\n\n\n@inference_mode()\ndef f():\n    return 1\n'
+    after = fix(text, ("TPU601", "inference_mode()"))
+    assert "@torch.no_grad()" in after
+    assert "\nimport torch\n" in after
