@@ -1,8 +1,9 @@
 """Every rule's examples, executed: bad really is bad, good is good, and the linter says so."""
 
+import dataclasses
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ oracle = importlib.util.module_from_spec(_spec)
 sys.modules["lint_oracle"] = oracle
 _spec.loader.exec_module(oracle)
 
-RULES = [pytest.param(rule, id=f"{rule.id}-{rule.name}") for rule in all_rules()]
+
+def _parameters(rules: Iterable[Rule]) -> list[Any]:
+    return [pytest.param(rule, id=f"{rule.id}-{rule.name}") for rule in rules]
+
+
+RULES = _parameters(all_rules())
+COMPARABLE = _parameters(rule for rule in all_rules() if rule.harm not in oracle.INCOMPARABLE)
+# One rule for each kind of harm.
+HARMFUL = _parameters({rule.harm: rule for rule in all_rules()}.values())
 QUIET = [
     pytest.param(rule, example, id=f"{rule.id}-{number}")
     for rule in all_rules()
@@ -50,7 +59,13 @@ def test_the_good_example_traces_and_agrees_with_torch(shop: Any, rule: Rule) ->
     oracle.assert_same(shop.traced(rule.good), expected)
 
 
-@pytest.mark.parametrize("rule", [p for p in RULES if p.values[0].harm not in oracle.INCOMPARABLE])
+@pytest.mark.parametrize("rule", HARMFUL)
+def test_a_harmless_example_is_told_from_a_harmful_one(shop: Any, rule: Rule) -> None:
+    with pytest.raises(AssertionError):
+        oracle.HARMS[rule.harm](shop, dataclasses.replace(rule, bad=rule.good))
+
+
+@pytest.mark.parametrize("rule", COMPARABLE)
 def test_the_good_example_means_what_the_bad_one_does(shop: Any, rule: Rule) -> None:
     try:
         expected = shop.eager(oracle.on_host(rule.bad))

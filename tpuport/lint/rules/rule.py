@@ -77,9 +77,10 @@ class Rule:
         bad: code that has it; the tests run it and see it fail, or see the harm.
         good: what to write instead; traces, and equals eager torch.
         quiet: code that looks alike and is no finding, each tested to be quiet.
-        harm: how the tests see that `bad` is bad: "error" (it does not trace) or, for a rule about numerics or
-            state, the name of a check in the tests: "recompiles", "leaks", "nan", "precision", "memory",
-            "constant", "cuda" (it cannot run without a GPU), "import", "differs" (differs from torch), "slow".
+        harm: how the tests see that `bad` is bad: "error" (it does not trace) or the name of another check of theirs:
+            "cuda" (it cannot run without a GPU), "import" (it cannot be imported), "leaks" (a second tracing meets a
+            tracer of the first), "constant" (a draw is frozen), "differs" (from torch), "nan", "precision", "memory",
+            "complex", "slow" (the program does more), "unrolled" (it grows with the input), "recompiles", "dynamo".
         events: the event classes it wants.
         check: gives a `Hit` or several for an event, or None.
         fix: whether there is a mechanical rewrite, and how safe.

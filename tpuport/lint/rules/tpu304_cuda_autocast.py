@@ -79,5 +79,5 @@ class Model(nn.Module):
     harm="differs",
     events=(Use,),
     check=check,
-    fix=Applicability.UNSAFE,
+    fix=Applicability.SAFE,
 )

@@ -4,7 +4,7 @@ from tpuport.lint.events import Use
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
-_COMPILERS = frozenset({"torch.compile", "torch._dynamo.optimize", "torch.jit.script", "torch.jit.trace"})
+_COMPILERS = frozenset({"torch.compile", "torch._dynamo.optimize"})
 
 
 def check(event: Use, context: Context) -> Hit | None:
@@ -20,11 +20,10 @@ RULE = Rule(
     id="TPU308",
     name="torch-compile",
     severity=Severity.WARNING,
-    summary="`torch.compile`, dynamo or TorchScript at module level, in `__init__` or in traced code",
-    why="A program has one compiler, and here it is XLA. Under `jax.jit` torch's compiler is passed over, so "
-    "the code traces; but called outside, on host tensors beside torchax, dynamo raises "
-    "`InternalTorchDynamoError`, and TorchScript functions cannot be traced at all. What compiles at "
-    "import also costs start-up time for nothing.",
+    summary="`torch.compile` or dynamo at module level, in `__init__` or in traced code",
+    why="A program has one compiler, and here it is XLA. Under `jax.jit` torch's compiler is passed over, so the"
+    " code traces; but called outside, on tensors of the host, it looks at every kind of device that torch was told of,"
+    " torchax's among them, and raises `InternalTorchDynamoError`.",
     reason="torch's compiler is of no use under `jax.jit`, and fails outside of it once torchax is imported",
     remedy="call the function as it is; compile the whole model with `tpuport.compile`",
     bad=Example("""

@@ -1,7 +1,7 @@
 """TPU312: `.cpu()` and `.to("cpu")` in traced code."""
 
 from tpuport.lint.events import Call
-from tpuport.lint.findings import Severity
+from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 from tpuport.lint.values import Static, Tensor
 
@@ -48,4 +48,5 @@ class Model(nn.Module):
     ),
     events=(Call,),
     check=check,
+    fix=Applicability.SAFE,
 )

@@ -55,5 +55,5 @@ class Model(nn.Module):
     harm="nan",
     events=(Call,),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )

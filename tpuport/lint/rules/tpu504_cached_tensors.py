@@ -3,7 +3,7 @@
 import ast
 
 from tpuport.lint.events import FunctionEntry, Returned
-from tpuport.lint.findings import Severity
+from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.matching import holds_tensor
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
@@ -90,4 +90,5 @@ class Model(nn.Module):
         Returned,
     ),
     check=check,
+    fix=Applicability.UNSAFE,
 )

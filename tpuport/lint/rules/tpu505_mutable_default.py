@@ -83,5 +83,5 @@ class Model(nn.Module):
     harm="leaks",
     events=(Definition,),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )

@@ -61,5 +61,5 @@ class Model(nn.Module):
     ),
     events=(ModuleClass,),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )

@@ -24,14 +24,16 @@ def check(event: Call | Subscript, context: Context) -> Hit | None:
     """A change made through a view that nothing keeps: only the tensor behind it could show it."""
     if isinstance(event, Subscript):
         base = getattr(event.node, "value", None)
-        return Hit() if event.store and isinstance(event.base, Tensor) and _is_view(base) else None
+        lost = event.store and isinstance(event.base, Tensor) and _is_view(base)
+        return Hit(fix=Applicability.NONE) if lost else None
     func = event.call.func
     if not (event.name.endswith("_") and not event.name.startswith("_") and isinstance(func, ast.Attribute)):
         return None
     if not isinstance(event.receiver, Tensor) or not _is_statement(event.call, context.source):
         return None
-    part = isinstance(func.value, ast.Subscript) and event.name in _STAY
-    return Hit() if part or _is_view(func.value) else None
+    if _is_view(func.value):
+        return Hit(fix=Applicability.NONE)
+    return Hit() if isinstance(func.value, ast.Subscript) and event.name in _STAY else None
 
 
 def _is_view(node: ast.expr | None) -> bool:
@@ -92,5 +94,5 @@ class Model(nn.Module):
         Subscript,
     ),
     check=check,
-    fix=Applicability.UNSAFE,
+    fix=Applicability.SAFE,
 )
