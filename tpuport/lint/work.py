@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tpuport.lint import source, suppressions
 from tpuport.lint.diagnostics import tell
@@ -12,6 +12,7 @@ from tpuport.lint.settings import Settings
 from tpuport.lint.suppressions import Suppressions
 
 
+@runtime_checkable
 class Analyses(Protocol):
     """What the engine needs of `analysis.Analyser`."""
 

@@ -1,0 +1,75 @@
+"""An analysis that finds words, so that the engine can be tested without the real one."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tpuport.lint import work
+from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.settings import Settings
+from tpuport.lint.source import SourceFile
+
+
+@dataclasses.dataclass
+class Outcome:
+    findings: list[Finding]
+    dependencies: tuple[str, ...]
+    entry_points: int
+    traced: frozenset[str]
+
+
+class WordAnalyser:
+    """BAD is an error, WARN a warning, CRASH raises; `# uses NAME` depends on NAME and finds its BADs too."""
+
+    seen: list[str]
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def analyse(self, source: SourceFile) -> Outcome:
+        self.seen.append(source.path.name)
+        if "CRASH" in source.text:
+            raise RuntimeError("on purpose")
+        findings = words(str(source.path), source.lines)
+        used = [str(source.path.parent / name) for name in re.findall(r"# uses (\S+)", source.text)]
+        for path in used:
+            if Path(path).exists():
+                findings += words(path, tuple(Path(path).read_text().splitlines()))
+        entries = source.text.count("def forward")
+        traced = frozenset({f"{source.path}:forward"} if entries else ())
+        return Outcome(findings, tuple(used), entries, traced)
+
+
+def words(path: str, lines: tuple[str, ...]) -> list[Finding]:
+    kinds = {"BAD": ("TPU101", Severity.ERROR), "WARN": ("TPU501", Severity.WARNING)}
+    return [
+        Finding(
+            path=path, line=number, column=match.start() + 1, end_line=number, end_column=match.end() + 1,
+            rule=kinds[match[0]][0], severity=kinds[match[0]][1], reason=f"there is a {match[0]}",
+            remedy="write GOOD", function="f", fix=Applicability.SAFE,
+        )
+        for number, line in enumerate(lines, 1)
+        for match in re.finditer(r"BAD|WARN", line)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def word_analysis(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Puts the analysis of words in place; the list holds the names of the files it was given."""
+    seen: list[str] = []
+    monkeypatch.setattr(WordAnalyser, "seen", seen, raising=False)
+    monkeypatch.setattr(work, "make_analyser", WordAnalyser)
+    return seen
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory with settings and a cache of its own, which is the working directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "pyproject.toml").write_text("[tool.tpuport.lint]\n")
+    monkeypatch.chdir(directory)
+    return directory

@@ -1,0 +1,120 @@
+"""Which files a path means."""
+
+from pathlib import Path
+
+import pytest
+
+from tpuport.lint.discover import Excluder, discover
+from tpuport.lint.findings import Severity
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n")
+
+
+def found(root: Path, *patterns: str, paths: tuple[str, ...] = (".",)) -> list[str]:
+    return list(discover(paths, Excluder(patterns, root)).files.values())
+
+
+@pytest.fixture
+def tree(project: Path) -> Path:
+    write(
+        project, "a.py", "pkg/__init__.py", "pkg/b.py", "pkg/c.txt", "pkg/sub/d.py", ".hidden/e.py", "venv/f.py",
+        "env2/pyvenv.cfg", "env2/g.py", "build/lib/h.py", "pkg/build/__init__.py", "pkg/build/i.py",
+        "node_modules/j.py", "pkg/__pycache__/k.py", "x.egg-info/l.py",
+    )  # fmt: skip
+    return project
+
+
+def test_a_directory_is_searched_and_environments_and_builds_are_not(tree: Path) -> None:
+    assert found(tree) == [
+        "./a.py", "./pkg/__init__.py", "./pkg/b.py", "./pkg/build/__init__.py", "./pkg/build/i.py", "./pkg/sub/d.py",
+    ]  # fmt: skip
+
+
+def test_what_is_skipped_inside_can_be_named(tree: Path) -> None:
+    assert found(tree, paths=("venv", ".hidden/e.py")) == ["venv/f.py", ".hidden/e.py"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "gone"),
+    [
+        ("sub", {"./pkg/sub/d.py"}),
+        ("b.py", {"./pkg/b.py"}),
+        ("pkg/b*", {"./pkg/b.py", "./pkg/build/__init__.py", "./pkg/build/i.py"}),
+        ("**/d.py", {"./pkg/sub/d.py"}),
+        ("pkg/sub/", {"./pkg/sub/d.py"}),
+        ("d", set()),
+    ],
+)
+def test_exclude(tree: Path, pattern: str, gone: set[str]) -> None:
+    assert set(found(tree)) - set(found(tree, pattern)) == gone
+
+
+def test_a_named_file_is_linted_though_excluded_unless_asked_otherwise(tree: Path) -> None:
+    excluder = Excluder(("a.py",), tree)
+    assert discover(["a.py"], excluder).files
+    assert not discover(["a.py"], excluder, exclude_named=True).files
+
+
+def test_each_file_is_linted_once(tree: Path) -> None:
+    assert len(found(tree, paths=("pkg", "pkg/b.py", str(tree / "pkg")))) == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("missing", "no such file or directory"), ("empty", "no Python file"), ("x\0y", "no such file")],
+)
+def test_a_path_with_nothing_in_it_is_an_error_and_the_others_are_found(
+    tree: Path, path: str, words: str
+) -> None:
+    (tree / "empty").mkdir()
+    result = discover([path, "a.py"], Excluder((), tree))
+    (finding,) = result.findings
+    assert (finding.rule, finding.severity, finding.path) == ("TPU002", Severity.ERROR, path)
+    assert words in finding.reason
+    assert list(result.files.values()) == ["a.py"]
+
+
+def test_a_directory_that_cannot_be_read_is_an_error(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    real = os.scandir
+
+    def refuse(path: Path) -> object:
+        if Path(path).name == "sub":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    result = discover(["pkg"], Excluder((), tree))
+    (finding,) = result.findings
+    assert (finding.path, finding.severity) == ("pkg/sub", Severity.ERROR)
+    assert "Permission denied" in finding.reason
+    assert "pkg/b.py" in result.files.values()
+
+
+def test_notebooks_are_told_of(tree: Path) -> None:
+    write(tree, "nb/n.ipynb")
+    (inside,) = discover(["nb"], Excluder((), tree)).findings
+    (named,) = discover(["nb/n.ipynb"], Excluder((), tree)).findings
+    assert (inside.rule, inside.severity) == ("TPU004", Severity.WARNING)
+    assert (named.rule, named.severity) == ("TPU004", Severity.ERROR)
+
+
+def test_symbolic_links(tree: Path) -> None:
+    (tree / "pkg/loop").symlink_to(tree / "pkg")
+    (tree / "pkg/self.py").symlink_to("self.py")
+    (tree / "pkg/again").symlink_to(tree / "pkg/sub")
+    write(tree, "outside/o.py")
+    (tree / "pkg/out").symlink_to(tree / "outside")
+    result = discover(["pkg"], Excluder((), tree))
+    (loop,) = result.findings
+    assert (loop.path, loop.severity) == ("pkg/loop", Severity.WARNING)
+    names = list(result.files.values())
+    assert "pkg/out/o.py" in names, "a link to elsewhere is followed"
+    assert "pkg/again/d.py" not in names, "what is below the path anyway is found there"
+    assert "pkg/self.py" in names, "reading it says what is wrong"

@@ -1,0 +1,76 @@
+"""Reading files: encodings, syntax, odd files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tpuport.lint import source
+
+NOT_READ = {
+    "syntax": (b"def f(:\n", "TPU001", 1, "invalid syntax"),
+    "indent": (b"if 1:\nx\n", "TPU001", 2, "expected an indented block"),
+    "null": (b"x = 1\n\0\n", "TPU002", 2, "null byte"),
+    "latin": (b"\n\nx = '\xe9'\n", "TPU002", 3, "byte 0xe9 on line 3 is not utf-8"),
+    "latin in line one": (b"x = '\xe9'\n", "TPU002", 1, "byte 0xe9 on line 1 is not utf-8"),
+    "utf-16": ("x = 1\n".encode("utf-16"), "TPU002", 1, "byte 0xff on line 1"),
+    "cookie": (b"# coding: nonsense\n", "TPU002", 1, "unknown encoding: nonsense"),
+    "codec": (b"# coding: rot13\nx = 1\n", "TPU002", 1, "not a text encoding"),
+    "deep": (b"x = " + b"-" * 100_000 + b"1\n", "TPU002", 1, "nested too deeply"),
+    "long sum": (b"x = " + b"+".join([b"1"] * 100_000) + b"\n", "TPU002", 1, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_what_cannot_be_read_says_why_and_where(name: str, tmp_path: Path) -> None:
+    data, rule, line, words = NOT_READ[name]
+    file = tmp_path / "m.py"
+    file.write_bytes(data)
+    with pytest.raises(source.Unreadable) as caught:
+        source.read(file, "shown/m.py")
+    finding = caught.value.finding
+    assert (finding.rule, finding.line, finding.path) == (rule, line, "shown/m.py")
+    assert words in finding.reason
+    assert (finding.end_line, finding.end_column) > (finding.line, finding.column)
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "last"),
+    [
+        (b"x = '\xc3\xa9'\n", "utf-8", "x = 'é'"),
+        (b"# -*- coding: latin-1 -*-\nx = '\xe9'\n", "iso-8859-1", "x = 'é'"),
+        (b"\xef\xbb\xbfx = 1\r\n", "utf-8-sig", "x = 1"),
+        (b"a = 1\x0c\nb = '\x1c'\rc = 2\r\n", "utf-8", "c = 2"),
+    ],
+)
+def test_text_goes_back_to_the_same_bytes(data: bytes, encoding: str, last: str, tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_bytes(data)
+    read = source.read(file, "m.py")
+    assert (read.encoding, read.lines[-2]) == (encoding, last)
+    assert read.text.encode(read.encoding) == data
+
+
+def test_lines_are_numbered_as_python_numbers_them(tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_bytes("a = 1\x0c\nb = '\u2028\x0b'\rclass C: pass\n".encode())
+    read = source.read(file, "m.py")
+    assert read.lines[read.tree.body[-1].lineno - 1] == "class C: pass"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.py")
+    with pytest.raises(source.Unreadable, match="no regular file"):
+        source.read(tmp_path / "m.py", "m.py")
+
+
+def test_a_file_of_data_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MAX_BYTES", 10)
+    (tmp_path / "m.py").write_text("x = 1234567890\n")
+    with pytest.raises(source.Unreadable, match="15 bytes, more than the 10"):
+        source.read(tmp_path / "m.py", "m.py")
+
+
+def test_the_linted_codes_own_warnings_stay_inside(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text('x = "\\d"\ny = x is "a"\n')
+    assert source.read(tmp_path / "m.py", "m.py").tree.body
