@@ -1,0 +1,49 @@
+"""The documentation's Python runs as it is written, block after block, on the tiny Llama, whose weights are tied."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tpuport
+
+ROOT = Path(__file__).resolve().parents[1]
+CHECKPOINT = ROOT / "recipes/llama/checkpoint"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/generate.md", "docs/sharding.md"])
+def test_a_pages_blocks_run_in_their_order(page: str, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT, padding_side="left")
+    texts = ["The harbour", "To port a model"]
+    encoded = tokenizer(texts, padding=True, return_tensors="pt")
+    names = {
+        "tpuport": tpuport, "torch": torch, "AutoModelForCausalLM": AutoModelForCausalLM, "tokenizer": tokenizer,
+        "texts": texts, "directory": str(CHECKPOINT), **encoded, "mesh": tpuport.create_mesh(tp=4, dp=2),
+    }  # fmt: skip
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            for block in blocks:
+                code = block.replace("path/to/checkpoint", str(CHECKPOINT)).replace(
+                    "path/to/copy", str(tmp_path)
+                )
+                exec(code, names)
+    finally:
+        tpuport.disable()
+    if page == "docs/generate.md":
+        again = AutoModelForCausalLM.from_pretrained(tmp_path)
+        torch.testing.assert_close(
+            again(encoded["input_ids"]).logits, names["model"](encoded["input_ids"]).logits
+        )
+        assert type(names["best"]) is torch.Tensor
+        assert names["tokens"].shape == (2, encoded["input_ids"].shape[1] + 128)
+    if page == "docs/sharding.md":
+        assert re.search(
+            r"lm_head\\.weight\|model\\.embed_tokens\\.weight +2 .* P\(None, None\)", printed.getvalue()
+        )
