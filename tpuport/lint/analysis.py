@@ -103,6 +103,8 @@ class Analyser:
         classes = self._machine.classes
         # Files define their parts first and the whole last; the whole is where the arguments are known best.
         for info in reversed(module.classes):
+            if classes.is_replaced(info):
+                continue
             if classes.is_module(info):
                 forward = classes.method(info, "forward")
                 if forward is not None:

@@ -57,14 +57,17 @@ class ClassInfo:
         methods: by name, its own only.
         assigned: its own class-level assignments, by name: the expression (or None for a bare annotation).
         annotated: its own class-level annotations, by name.
+        decorators: dotted names, as of a function.
     """
 
-    __slots__ = ("__dict__", "annotated", "assigned", "methods", "module", "node", "qualname")
+    __slots__ = ("__dict__", "annotated", "assigned", "decorators", "methods", "module", "node", "qualname")
 
     def __init__(self, node: ast.ClassDef, module: "ModuleInfo", prefix: str) -> None:
         self.node = node
         self.module = module
         self.qualname = f"{prefix}.{node.name}" if prefix else node.name
+        listed = [item.func if isinstance(item, ast.Call) else item for item in node.decorator_list]
+        self.decorators = tuple(module.dotted(item) for item in listed)
         self.methods: dict[str, FunctionInfo] = {}
         self.assigned: dict[str, ast.expr | None] = {}
         self.annotated: dict[str, ast.expr] = {}

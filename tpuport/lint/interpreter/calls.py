@@ -7,6 +7,7 @@ from tpuport.lint.events import Call, Iterate
 from tpuport.lint.interpreter import builtin, expressions, iteration, library, members, methods
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.values import (
+    FLOAT_TENSOR,
     NONE,
     TRUE,
     UNKNOWN,
@@ -146,6 +147,8 @@ def escape(frame: Frame, args: list[Value], keywords: dict[str, Value], name: st
 def call_instance(frame: Frame, callee: Instance, args: list[Value], keywords: dict[str, Value]) -> Value:
     """`instance(...)`: a module's forward, or `__call__`."""
     classes = frame.machine.classes
+    if classes.is_replaced(callee.info):
+        return FLOAT_TENSOR
     method = classes.method(callee.info, "__call__")
     if method is None and classes.is_module(callee.info):
         method = classes.method(callee.info, "forward")

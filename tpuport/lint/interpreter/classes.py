@@ -31,7 +31,7 @@ _MODULE_BASES: Final = frozenset(
     "Module LightningModule ModelMixin PreTrainedModel PushToHubMixin PyTorchModelHubMixin TorchModelHubMixin".split()
 )
 # Library bases whose constructors only keep the configuration and initialise weights.
-_NOT_BUILT: Final = frozenset(
+NOT_BUILT: Final = frozenset(
     "PreTrainedModel ModelMixin ConfigMixin GenerationMixin PreTrainedConfig".split()
 )
 _OUTPUTS: Final = frozenset("ModelOutput BaseOutput".split())
@@ -124,6 +124,15 @@ class Classes:
         return any(name.rpartition(".")[2] in {"Enum", "StrEnum", "IntEnum", "ExplicitEnum", "Flag"}
                    for name in self.external_bases(info))  # fmt: skip
 
+    def is_replaced(self, info: ClassInfo) -> bool:
+        """Whether a library's own decorator puts another forward in the place of the one written here.
+
+        transformers' experts run a grouped matrix product unless they are configured otherwise.
+        """
+        return any(
+            name.endswith("use_experts_implementation") for one in self.mro(info) for name in one.decorators
+        )
+
     # --- members ---
 
     def method(self, info: ClassInfo, name: str) -> FunctionInfo | None:
@@ -162,7 +171,7 @@ class Classes:
         self._building.add(info)
         found: dict[str, Value] = {}
         init = self.method(info, "__init__")
-        if init is not None and init.owner is not None and init.owner.node.name not in _NOT_BUILT:
+        if init is not None and init.owner is not None and init.owner.node.name not in NOT_BUILT:
             self.machine.build(init, Instance(info), found)
         self._building.discard(info)
         info.__dict__["attributes"] = found
@@ -259,7 +268,7 @@ class Classes:
             return Instance(
                 info, tuple((name, value) for name, value in given.items() if value is not UNKNOWN)
             )
-        if init is None or init.owner is None or init.owner.node.name in _NOT_BUILT:
+        if init is None or init.owner is None or init.owner.node.name in NOT_BUILT:
             return Instance(info)
         found: dict[str, Value] = {}
         self.machine.build(init, Instance(info), found, args, keywords, frame)

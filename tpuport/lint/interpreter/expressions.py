@@ -283,6 +283,8 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
 
 def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
     """What `left operator right` is."""
+    if isinstance(operator, ast.Mult) and isinstance(left, Sequence) and isinstance(right, Tensor):
+        return Sequence(left.kind, None, left.element)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         mask = (
             _mask_of(left)

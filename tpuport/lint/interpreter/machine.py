@@ -7,7 +7,7 @@ from typing import Any, Final
 from tpuport.lint.events import Event, FunctionEntry
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import builtin, expressions, parameters, statements
-from tpuport.lint.interpreter.classes import Classes
+from tpuport.lint.interpreter.classes import NOT_BUILT, Classes
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.modules import FunctionInfo, ModuleInfo
 from tpuport.lint.places import place
@@ -17,8 +17,10 @@ from tpuport.lint.values import (
     NONE,
     STATIC,
     UNKNOWN,
+    Class,
     External,
     Function,
+    Instance,
     Mapping,
     Sequence,
     Static,
@@ -120,7 +122,7 @@ class Machine:
         values = self._bind(info, bound, args, keywords, entry=False)
         if caller.building is not None and bound is not None and bound == caller.receiver:
             own = info.module is caller.module or info.qualname.endswith("__init__")
-            if not own:
+            if not own or (info.owner is not None and info.owner.node.name in NOT_BUILT):
                 # What a base class of another file does after construction (weights, hooks) sets no attribute we need.
                 return self.returned_type(info)
             return self._run(info, bound, values, caller.emitting, False, caller.depth + 1, caller.building)
@@ -385,11 +387,20 @@ class Machine:
         return event in self._listeners
 
     def forget(self, module: ModuleInfo) -> None:
-        """Drop what is remembered of a module's functions, so that its syntax tree can go."""
-        for key in [key for key in self._memory if key[0].module is module]:
+        """Drop what is remembered of a module's functions and objects, so that its syntax tree can go."""
+        for key in [key for key in self._memory if _mentions(key, module)]:
             del self._memory[key]
         for info in [info for info in self._contexts if info.module is module]:
             del self._contexts[info]
+
+
+def _mentions(key: tuple[Any, ...], module: ModuleInfo) -> bool:
+    """Whether a remembered call is of a function of the module, or with an object of one of its classes."""
+    info, bound, _, _, values, _ = key
+    objects = (bound, *(value for _, value in values))
+    return info.module is module or any(
+        isinstance(value, Instance | Class | Function) and value.info.module is module for value in objects
+    )
 
 
 def _general(value: Value) -> Value:

@@ -177,8 +177,11 @@ def defaults(info: FunctionInfo) -> dict[str, ast.expr]:
 
 def declared(machine: "Machine", info: FunctionInfo, arg: ast.arg, entry: bool) -> Value:
     """What a parameter is when nothing is known of the call; `entry`: names count as evidence too."""
-    said = annotation(machine, arg.annotation, info.module)
     default = defaults(info).get(arg.arg)
+    if entry and arg.arg == "labels" and default is not None and not machine.options.training:
+        # With labels a model computes its loss: nothing that inference traces.
+        return NONE
+    said = annotation(machine, arg.annotation, info.module)
     if arg.annotation is not None and said is not UNKNOWN:
         is_none = isinstance(default, ast.Constant) and default.value is None
         return join(said, NONE) if is_none and isinstance(said, Tensor) else said

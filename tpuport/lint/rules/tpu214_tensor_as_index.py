@@ -1,13 +1,19 @@
 """TPU214: a list indexed by a tensor."""
 
-from tpuport.lint.events import Call, Subscript
+import ast
+
+from tpuport.lint.events import Arithmetic, Call, Subscript
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 from tpuport.lint.values import Sequence, Static, Tensor
 
 
-def check(event: Call | Subscript, context: Context) -> Hit | None:
-    """`items[t]` of a list, a tuple or an `nn.ModuleList`, and `operator.index(t)`."""
+def check(event: Arithmetic | Call | Subscript, context: Context) -> Hit | None:
+    """`items[t]` of a list, a tuple or an `nn.ModuleList`; `[x] * t`; `operator.index(t)`."""
+    if isinstance(event, Arithmetic):
+        listed = isinstance(event.left, Sequence) and isinstance(event.operator, ast.Mult)
+        repeated = listed and isinstance(event.right, Tensor)
+        return Hit(reason="how long the list becomes is not known while tracing") if repeated else None
     if isinstance(event, Call):
         return (
             Hit()
@@ -24,7 +30,7 @@ RULE = Rule(
     id="TPU214",
     name="tensor-as-index",
     severity=Severity.ERROR,
-    summary="a list, tuple or `nn.ModuleList` indexed by a tensor",
+    summary="a list, tuple or `nn.ModuleList` indexed by a tensor, or a list repeated a tensor's number of times",
     why="Which element of a Python list is meant must be known while the program is traced, and a number "
     "held in a tensor has no value then: `TracerIntegerConversionError`.",
     reason="Python must know which element is meant, and while tracing the tensor has no value",
@@ -55,9 +61,6 @@ class Model(nn.Module):
             "(torch.randn(2, 4),)",
         ),
     ),
-    events=(
-        Call,
-        Subscript,
-    ),
+    events=(Arithmetic, Call, Subscript),
     check=check,
 )

@@ -1,27 +1,51 @@
 """TPU501: tables built in forward."""
 
+import re
+from typing import Final
+
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import is_call_of
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 from tpuport.lint.values import Tensor, Unknown
 
-_TABLES = ("arange", "linspace", "logspace", "tril_indices", "triu_indices")
+_TABLES: Final = ("arange", "linspace", "logspace", "tril_indices", "triu_indices")
+_OTHERS: Final = ("ones", "zeros", "full", "eye", "tensor")
+# What takes the tensor to the device, or to Python: on the same line, or at the start of the next.
+_TAKEN: Final = re.compile(r".*\.(to|type_as|tolist|item|numpy|cuda)\(|[^\n]*\n[\s)]*\.to\(")
 
 
 def check(event: Call, context: Context) -> Hit | None:
-    """A table whose arguments are all static: the same numbers at each call."""
-    if event.receiver is not None or not is_call_of(event, *_TABLES):
+    """A table whose arguments are all static, or any tensor that is made on the host and left there."""
+    if event.receiver is not None or not is_call_of(event, *_TABLES, *_OTHERS):
         return None
-    given = [*event.args, *event.keywords.values()]
-    return None if any(isinstance(value, Tensor | Unknown) for value in event.args) or not given else Hit()
+    if not event.args or any(isinstance(value, Tensor | Unknown) for value in event.args):
+        return None
+    if _stays_on_host(event, context.source):
+        reason = (
+            "without `device=` it stays on the host, and an operation on it and a tensor of the device raises"
+        )
+        return Hit(reason, "say `device=x.device`, or keep it in a buffer", severity=Severity.WARNING)
+    return Hit() if is_call_of(event, *_TABLES) else None
+
+
+def _stays_on_host(event: Call, source: tuple[str, ...]) -> bool:
+    call = event.call
+    if any(keyword.arg in {None, "device"} for keyword in call.keywords):
+        return False
+    # One element is taken for a number.
+    if isinstance(event.result, Tensor) and event.result.ndim == 0:
+        return False
+    last = (call.end_lineno or call.lineno) - 1
+    rest = source[last].encode()[call.end_col_offset :].decode()
+    return not _TAKEN.match("\n".join((rest, *source[last + 1 : last + 2])))
 
 
 RULE = Rule(
     id="TPU501",
     name="tensor-built-in-forward",
     severity=Severity.INFO,
-    summary="a table built from shapes in traced code: `torch.arange`, `torch.linspace`",
+    summary="a table built from shapes in traced code, `torch.arange`, `torch.linspace`, or a tensor made without `device=`",
     why="A table that depends on shapes alone has the same numbers at each call, and is computed at each call"
     " all the same, with whatever follows from it: positions, angles, their sines. Without `device=` it "
     "also stays on the host while everything else is on the device, and the first operation that meets "
