@@ -54,6 +54,12 @@ def _weights(model: torch.nn.Module) -> None:
 
 
 @pytest.fixture(scope="session")
+def configs() -> dict[str, PretrainedConfig]:
+    """The configs by family name."""
+    return CONFIGS
+
+
+@pytest.fixture(scope="session")
 def make_pair() -> Callable[..., Pair]:
     """A torch model on the host and the same model ported, by family name; `mesh` and `dtype` as in tpuport.port."""
 

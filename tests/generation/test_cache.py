@@ -1,4 +1,4 @@
-"""Cache sizes by formula and in fact; the ring."""
+"""The cache of the loop: its layers, the ring, and what XLA does with it."""
 
 import re
 
@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig
 
 import tpuport
@@ -15,37 +14,6 @@ from tpuport.generation import decoder_of, sampling
 from tpuport.generation.cache import RingLayer, decoding_cache
 from tpuport.generation.options import resolve
 from tpuport.generation.prompts import prepare
-
-
-def test_seven_billion_at_4096_is_the_known_two_gigabytes() -> None:
-    """Llama-2-7B, fp16, 4096 positions: 2 GiB; with 8 KV heads a quarter of it."""
-    config = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32)
-    assert tpuport.kv_cache_bytes(config, 1, 4096, torch.float16) == 2 * 1024**3
-    config = LlamaConfig(
-        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8
-    )
-    assert tpuport.kv_cache_bytes(config, 1, 4096, torch.float16) == 1024**3 // 2
-
-
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2"])
-def test_the_formula_is_what_is_allocated(family: str, make_pair, prompts: tuple) -> None:
-    model = make_pair(family)[1]
-    decoder = decoder_of(model)
-    ids, mask = prompts
-    options = resolve(model, None, {"max_new_tokens": 8}, 20)
-    ready = prepare(ids.numpy().astype(np.int32), mask.numpy().astype(bool), options, seed=0, multiple=1)
-    state = decoder.prefill(
-        decoder.arrays,
-        ready.tokens,
-        ready.mask,
-        ready.keys,
-        np.int32(32),
-        np.int32(3),
-        sampling.settings(options),
-        slots=64,
-    )
-    real = sum(layer.keys.nbytes + layer.values.nbytes for layer in state.cache.layers)
-    assert real == tpuport.kv_cache_bytes(model.config, 3, 64, torch.float32)
 
 
 def test_the_kinds_of_layers() -> None:

@@ -157,30 +157,3 @@ def decoding_cache(config: PretrainedConfig, length: int, mesh: Mesh | None = No
     cache = StaticCache(config=config, max_cache_len=length)
     cache.layers = [_decoding_layer(layer, length, mesh) for layer in cache.layers]
     return cache
-
-
-def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: torch.dtype) -> int:
-    """Bytes of the key/value cache over all devices: 2 x layers x batch x kv_heads x length x head_dim x bytes.
-
-    Sliding-window layers hold min(window, length) positions; layers without attention hold nothing.
-    The formula is the usual one for grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245).
-
-    Args:
-        config: a transformers config; its text part is used.
-        batch: rows of the batch.
-        length: cache length in positions.
-        dtype: dtype of keys and values.
-    """
-    text = config.get_text_config(decoder=True)
-    layers = decoding_cache(config, length).layers
-    positions = sum(layer.slots for layer in layers if isinstance(layer, FixedLayer))
-    others = {
-        type(x).__name__ for x in layers if not isinstance(x, FixedLayer) and getattr(x, "keys", 0) is None
-    }
-    if others:
-        raise PortError(
-            "no formula for the size of this cache", where=", ".join(sorted(others)), fix="measure the arrays"
-        )
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return 2 * batch * heads * positions * head_dim * dtype.itemsize
