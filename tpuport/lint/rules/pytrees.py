@@ -27,8 +27,11 @@ def is_unknown(info: Any) -> bool:
 
 
 def holds_tensors(info: Any) -> bool:
-    """Whether an annotated field or an attribute set in `__init__` is a tensor."""
-    annotated = any("Tensor" in ast.unparse(annotation) for annotation in info.annotated.values())
+    """Whether an annotated field, an argument of `__init__` or an attribute set there is a tensor."""
+    annotations = list(info.annotated.values())
+    if "__init__" in info.methods:
+        annotations += [arg.annotation for arg in info.methods["__init__"].node.args.args if arg.annotation]
+    annotated = any("Tensor" in ast.unparse(annotation) for annotation in annotations)
     return annotated or any(
         isinstance(value, Tensor) for value in info.__dict__.get("attributes", {}).values()
     )

@@ -22,9 +22,7 @@ def check(event: Call, context: Context) -> Hit | None:
     if not event.args or any(isinstance(value, Tensor | Unknown) for value in event.args):
         return None
     if _stays_on_host(event, context.source):
-        reason = (
-            "without `device=` it stays on the host, and an operation on it and a tensor of the device raises"
-        )
+        reason = "without `device=` it is on the host: an operation on it and a tensor of the device raises"
         return Hit(reason, "say `device=x.device`, or keep it in a buffer", severity=Severity.WARNING)
     return Hit() if is_call_of(event, *_TABLES) else None
 
@@ -45,7 +43,7 @@ RULE = Rule(
     id="TPU501",
     name="tensor-built-in-forward",
     severity=Severity.INFO,
-    summary="a table built from shapes in traced code, `torch.arange`, `torch.linspace`, or a tensor made without `device=`",
+    summary="a table built from shapes in traced code, or a tensor made there without `device=`",
     why="A table that depends on shapes alone has the same numbers at each call, and is computed at each call"
     " all the same, with whatever follows from it: positions, angles, their sines. Without `device=` it "
     "also stays on the host while everything else is on the device, and the first operation that meets "

@@ -1,33 +1,17 @@
 """TPU506: randomness without a generator."""
 
+import ast
+
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import argument, is_call_of, is_none
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 from tpuport.lint.values import Static, Tensor
 
-_DRAWS = (
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-    "bernoulli",
-    "multinomial",
-    "normal",
+_DRAWS = tuple(
+    "rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal gumbel_softmax".split()
 )
-_IN_PLACE = (
-    "normal_",
-    "uniform_",
-    "bernoulli_",
-    "random_",
-    "exponential_",
-    "geometric_",
-    "cauchy_",
-    "log_normal_",
-)
+_IN_PLACE = tuple("normal_ uniform_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_".split())
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -37,14 +21,15 @@ def check(event: Call, context: Context) -> Hit | None:
         return Hit() if event.receiver is None and _drops(event) else None
     if event.receiver is not None and not isinstance(event.receiver, Tensor):
         return None
-    if not is_call_of(event, *_DRAWS, *_IN_PLACE, "gumbel_softmax"):
+    if not is_call_of(event, *_DRAWS, *_IN_PLACE):
         return None
     return Hit() if is_none(event.keywords.get("generator")) else None
 
 
 def _drops(event: Call) -> bool:
-    training, share = argument(event, 2, "training"), argument(event, 1, "p")
-    if isinstance(share, Static) and share.constant in {0}:
+    training = argument(event, 2, "training")
+    shares = [*event.call.args[1:2], *(word.value for word in event.call.keywords if word.arg == "p")]
+    if any(isinstance(share, ast.Constant) and share.value == 0 for share in shares):
         return False
     return training is None or (isinstance(training, Static) and training.constant is True)
 
