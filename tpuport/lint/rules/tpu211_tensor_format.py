@@ -1,7 +1,7 @@
 """TPU211: tensors made into text."""
 
 from tpuport.lint.events import Call, Formatted
-from tpuport.lint.findings import Severity
+from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 from tpuport.lint.values import Tensor
 
@@ -11,8 +11,8 @@ _TEXT = frozenset({"builtins.print", "builtins.str", "builtins.repr", "builtins.
 def check(event: Call | Formatted, context: Context) -> Hit | None:
     """Printed, formatted or logged tensors."""
     if isinstance(event, Formatted):
-        return Hit()
-    return Hit() if event.name in _TEXT and any(isinstance(value, Tensor) for value in event.args) else None
+        return Hit(stops=event.spec)
+    return Hit(stops=False) if event.name in _TEXT and any(isinstance(value, Tensor) for value in event.args) else None
 
 
 RULE = Rule(
@@ -57,4 +57,5 @@ class Model(nn.Module):
         Formatted,
     ),
     check=check,
+    fix=Applicability.UNSAFE,
 )
