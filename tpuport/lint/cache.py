@@ -240,10 +240,12 @@ def _decode(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileResult:
 
 
 def _finding(values: list[Any], texts: list[str]) -> Finding:
-    path, line, column, end_line, end_column, rule, severity, reason, remedy, function, route, fix = values
+    path, line, column, end_line, end_column, rule, severity, reason, remedy, function, route, fix, stops = (
+        values
+    )
     return Finding(
         texts[path], line, column, end_line, end_column, texts[rule], Severity(texts[severity]), texts[reason],
-        texts[remedy], texts[function], tuple(texts[name] for name in route), Applicability(texts[fix]),
+        texts[remedy], texts[function], tuple(texts[name] for name in route), Applicability(texts[fix]), stops,
     )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ class Lint:
                 continue
             if finding.path in self.files:
                 by_file[finding.path].append(finding)
-            elif finding.severity == Severity.ERROR:
+            elif finding.severity == Severity.ERROR and finding.stops:
                 outside.append(finding)
         told = Told([], outside, 0, [], 0)
         ids = [item.id for item in (*DIAGNOSTICS, *all_rules()) if self.settings.asked(item.id)]
@@ -190,7 +190,7 @@ class Lint:
             lines=sum(result.lines for result in self.results.values()),
             entry_points=sum(result.entry_points for result in self.results.values()),
             traced=len(frozenset().union(*(result.traced for result in self.results.values()))),
-            stops=sum(not finding.rule.startswith("TPU0") for finding in stops),
+            stops=sum(finding.stops and not finding.rule.startswith("TPU0") for finding in stops),
             outside=tuple(dataclasses.replace(one, path=_short(one.path)) for one in sorted(told.outside)),
             suppressed=told.suppressed,
             known=len(told.known),

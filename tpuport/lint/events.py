@@ -113,9 +113,15 @@ class Membership(Event):
 
 @dataclasses.dataclass(slots=True)
 class Formatted(Event):
-    """A value made into text: an f-string's part, `%`, an argument of `print`; not inside `raise`."""
+    """A value made into text: an f-string's part, `%`, an argument of `print`; not inside `raise`.
+
+    Attributes:
+        value: what is formatted.
+        spec: a format is given (`{x:.2f}`, `%d`), for which a number is needed.
+    """
 
     value: Value
+    spec: bool = False
 
 
 @dataclasses.dataclass(slots=True)

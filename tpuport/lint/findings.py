@@ -35,6 +35,7 @@ class Finding:
         function: qualified name of the enclosing function or class; "" at module level.
         route: how tracing gets here, from an entry point inwards: `("Model.forward", "pad_tokens")`.
         fix: whether the rule can rewrite this place.
+        stops: at error level, whether tracing ends here; text made of a tracer is wrong, and goes on.
     """
 
     path: str
@@ -49,3 +50,4 @@ class Finding:
     function: str = ""
     route: tuple[str, ...] = ()
     fix: Applicability = Applicability.NONE
+    stops: bool = True

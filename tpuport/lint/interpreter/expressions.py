@@ -273,7 +273,10 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     left = evaluate(frame, node.left)
     right = evaluate(frame, node.right)
     if isinstance(node.op, ast.Mod) and isinstance(left, Static) and left.kind == "str":
-        _formatted(frame, node.right, right)
+        text = left.constant if isinstance(left.constant, str) else ""
+        _formatted(
+            frame, node.right, right, any(letter in text for letter in ("%d", "%i", "%.", "%f", "%g", "%x"))
+        )
         return STR
     result = arithmetic(left, node.op, right)
     if frame.emitting and (isinstance(left, Tensor) or isinstance(right, Tensor)):
@@ -525,20 +528,20 @@ def _indexed_tensor(base: Tensor, values: list[Value], nodes: list[ast.expr]) ->
 # --- the rest ---
 
 
-def _formatted(frame: Frame, node: ast.expr, value: Value) -> None:
+def _formatted(frame: Frame, node: ast.expr, value: Value, spec: bool) -> None:
     if not frame.emitting or frame.raising:
         return
     if isinstance(value, Sequence) and isinstance(node, ast.Tuple) and value.items is not None:
         for part, one in zip(node.elts, value.items, strict=False):
-            _formatted(frame, part, one)
+            _formatted(frame, part, one, spec)
     elif isinstance(value, Tensor):
-        frame.tell(Formatted(node, value))
+        frame.tell(Formatted(node, value, spec))
 
 
 def _joined_str(frame: Frame, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
-            _formatted(frame, part.value, evaluate(frame, part.value))
+            _formatted(frame, part.value, evaluate(frame, part.value), part.format_spec is not None)
     return STR
 
 

@@ -380,6 +380,7 @@ class Machine:
             function=function,
             route=tuple(self._stack),
             fix=rule.fix if hit.fix is None else hit.fix,
+            stops=hit.stops,
         )
 
     def listens(self, event: type[Event]) -> bool:

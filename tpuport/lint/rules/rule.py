@@ -32,6 +32,7 @@ class Hit:
         node: the place, where it is not the event's node.
         severity: where it is not the rule's.
         fix: where it is not the rule's (`Applicability.NONE`: this place has no mechanical rewrite).
+        stops: false where an error is one that tracing survives.
     """
 
     reason: str = ""
@@ -39,6 +40,7 @@ class Hit:
     node: ast.AST | None = None
     severity: Severity | None = None
     fix: Applicability | None = None
+    stops: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
