@@ -17,14 +17,12 @@ app = typer.Typer(
 app.command()(doctor)
 
 
-@app.command(
-    add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
-)
-def lint(context: typer.Context) -> None:
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def lint(arguments: Annotated[list[str] | None, typer.Argument(metavar="...")] = None) -> None:
     """Find what cannot be traced under jax.jit, and mend it; exit 1 for errors, 2 for what could not be linted."""
     from tpuport.cli.lint import lint as run
 
-    raise typer.Exit(run(context.args))
+    raise typer.Exit(run(arguments or []))
 
 
 def _show_version(wanted: bool) -> bool:

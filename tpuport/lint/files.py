@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -18,21 +17,18 @@ def write_atomically(path: Path, data: bytes) -> None:
         if not os.access(target, os.W_OK):
             raise PermissionError(13, "the file is read-only", str(path))
         mode = target.stat().st_mode & 0o7777
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    # Named before it is made: an interruption right after making it must still find it.
+    temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
-            os.chmod(name, mode if mode is not None else 0o666 & ~_umask())  # noqa: PTH101 - mkstemp made it private
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            if mode is not None:
+                temporary.chmod(mode)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, target)  # noqa: PTH105 - a name, not a path, came from mkstemp
+        temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)  # noqa: PTH108
+            temporary.unlink()
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -42,9 +42,13 @@ def run(paths: Sequence[str], settings: Settings, done: Done) -> None:
 
 
 def _alone(paths: Sequence[str], settings: Settings, done: Done) -> None:
-    analyser = work.make_analyser(settings)
-    for path in paths:
-        done(work.analyse_file(analyser, path))
+    before = sys.getrecursionlimit()
+    try:
+        analyser = work.make_analyser(settings)  # raises the limit: what it follows may be deep
+        for path in paths:
+            done(work.analyse_file(analyser, path))
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def _cores() -> int:

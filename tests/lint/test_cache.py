@@ -1,0 +1,182 @@
+"""What is kept on disk between runs, and when it is not used."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tpuport.lint import cache
+from tpuport.lint.engine import Run, lint_paths
+from tpuport.lint.report import Report
+from tpuport.lint.settings import Settings, find_settings
+
+
+@pytest.fixture
+def settled(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose files count as written long ago."""
+    monkeypatch.setattr(cache, "_SETTLED_NS", -(10**12))
+    return project
+
+
+def lint(*paths: str, settings: Settings | None = None) -> Report:
+    return lint_paths(paths, settings, Run())
+
+
+def write(file: Path, text: str) -> None:
+    """Write with another time than before."""
+    before = file.stat().st_mtime_ns if file.exists() else 10**18
+    file.write_text(text)
+    os.utime(file, ns=(before + 10**9, before + 10**9))
+
+
+def same(first: Report, second: Report) -> bool:
+    names = ("findings", "files", "lines", "entry_points", "traced", "stops", "outside", "suppressed")
+    return all(getattr(first, name) == getattr(second, name) for name in names)
+
+
+CODE = """\
+BAD
+WARN  # tpuport: ignore[TPU5]
+good  # tpuport: ignore[TPU1]
+# uses b.py
+# uses z.py
+def forward(): pass
+"""
+
+
+def test_a_second_run_says_the_same_and_analyses_nothing(settled: Path, word_analysis: list[str]) -> None:
+    write(settled / "a.py", CODE)
+    write(settled / "b.py", "BAD é\n")
+    first = lint("a.py")
+    word_analysis.clear()
+    second = lint("a.py")
+    assert (first.cached, second.cached, word_analysis) == (0, 1, [])
+    assert same(first, second)
+
+
+@pytest.mark.parametrize("changed", ["a.py", "b.py", "z.py"])
+def test_a_changed_file_or_dependency_is_analysed_anew(
+    settled: Path, word_analysis: list[str], changed: str
+) -> None:
+    write(settled / "a.py", CODE)
+    write(settled / "b.py", "BAD\n")
+    lint(".")
+    word_analysis.clear()
+    write(settled / changed, "x = 1\n")  # z.py appears
+    lint(".")
+    assert set(word_analysis) == {"a.py", changed}
+    word_analysis.clear()
+    lint(".")
+    assert word_analysis == []
+
+
+def test_other_settings_share_what_does_not_depend_on_them(settled: Path, word_analysis: list[str]) -> None:
+    write(settled / "a.py", CODE)
+    lint("a.py")
+    word_analysis.clear()
+    assert lint("a.py", settings=Settings(select=("TPU5",))).findings == ()
+    assert word_analysis == []
+    lint("a.py", settings=Settings(torchax=(0, 0, 14)))
+    assert word_analysis == ["a.py"]
+
+
+def test_another_program_does_not_use_it(
+    settled: Path, word_analysis: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(settled / "a.py", CODE)
+    lint("a.py")
+    monkeypatch.setattr(cache, "_program", lambda: "another")
+    lint("a.py")
+    assert word_analysis == ["a.py", "a.py"]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"format": 1}', b"\xff\xfe", b'{"format":1,"files":{"x":3}}']
+)
+def test_a_damaged_cache_is_as_none(settled: Path, word_analysis: list[str], damage: bytes) -> None:
+    write(settled / "a.py", CODE)
+    first = lint("a.py")
+    files = list((settled / ".tpuport_cache/lint").glob("*/*.json"))
+    assert files
+    for file in files:
+        file.write_bytes(damage)
+    assert same(first, lint("a.py"))
+    assert same(first, lint("a.py"))
+    assert word_analysis == ["a.py", "a.py"]
+
+
+def test_damage_inside_an_entry_is_as_none(settled: Path, word_analysis: list[str]) -> None:
+    write(settled / "a.py", CODE)
+    first = lint("a.py")
+    (file,) = (settled / ".tpuport_cache/lint").glob("*/*.json")
+    whole = json.loads(file.read_text())
+    for number in range(6):
+        broken = json.loads(json.dumps(whole))
+        for entry in broken["files"].values():
+            entry[number] = [[999]] if number else [999]
+        file.write_text(json.dumps(broken))
+        assert same(first, lint("a.py")), number
+
+
+def test_failures_are_not_kept(settled: Path, word_analysis: list[str]) -> None:
+    write(settled / "a.py", "CRASH\n")
+    lint("a.py")
+    lint("a.py")
+    assert word_analysis == ["a.py", "a.py"]
+
+
+def test_a_file_written_just_now_is_not_kept(project: Path, word_analysis: list[str]) -> None:
+    (project / "a.py").write_text(CODE)
+    lint("a.py")
+    lint("a.py")
+    assert word_analysis == ["a.py", "a.py"], "it could change again without its time changing"
+
+
+def test_it_lies_beside_pyproject_and_is_ignored_by_git(settled: Path, word_analysis: list[str]) -> None:
+    (settled / "deep").mkdir()
+    write(settled / "deep/a.py", "")
+    lint("deep/a.py")
+    assert (settled / ".tpuport_cache/lint/.gitignore").read_text() == "*\n"
+    assert cache.directory_for(settled / "deep", settled) == settled / ".tpuport_cache/lint"
+
+
+def test_elsewhere_it_lies_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/users/cache")
+    assert cache.directory_for(tmp_path, tmp_path) == Path("/users/cache/tpuport/lint")
+
+
+def test_a_cache_that_cannot_be_written_is_logged(
+    settled: Path, word_analysis: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(settled / "a.py", "BAD\n")
+    (settled / ".tpuport_cache").write_text("in the way")
+    with caplog.at_level("INFO", logger="tpuport"):
+        assert lint("a.py").errors == 1
+    assert "cannot be written" in caplog.text
+
+
+def test_old_variants_go(settled: Path, word_analysis: list[str]) -> None:
+    write(settled / "a.py", "")
+    for number in range(10):
+        lint("a.py", settings=Settings(torchax=(1, number)))
+    assert len([one for one in (settled / ".tpuport_cache/lint").iterdir() if one.is_dir()]) <= 7
+
+
+def test_two_runs_at_once_leave_it_whole(settled: Path, word_analysis: list[str]) -> None:
+    for name in ("a.py", "b.py"):
+        write(settled / name, "BAD\n")
+    directory = cache.directory_for(settled, settled)
+    settings = find_settings([settled])
+    first, second = (cache.Cache(directory, settings) for _ in range(2))
+    from tpuport.lint.work import analyse_file, make_analyser
+
+    for one, name in ((first, "a.py"), (second, "b.py")):
+        path = str(settled / name)
+        one.get([path])
+        one.put([analyse_file(make_analyser(settings), path)])
+    first.save()
+    second.save()
+    word_analysis.clear()
+    assert lint(".").errors == 2
+    assert word_analysis == ["a.py"], "the later run's entry stays"

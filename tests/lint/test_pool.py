@@ -1,0 +1,101 @@
+"""Several processes: in a program of its own each, since forking and the rest of the tests do not go together."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tpuport.lint import pool
+
+PROGRAM = """
+import os, sys, time
+from tpuport.lint import work, pool
+from tpuport.lint.settings import Settings
+
+class Analyser:
+    def analyse(self, source):
+        if "DIE" in source.text:
+            os._exit(9)
+        if "KILL" in source.text:
+            os.kill(os.getpid(), 9)
+        if "SLEEP" in source.text:
+            open(str(source.path) + ".started", "w").close()
+            time.sleep(60)
+        return type("Outcome", (), dict(findings=(), dependencies=(), entry_points=1, traced=()))
+
+work.make_analyser = lambda settings: Analyser()
+results = []
+try:
+    pool.run(sys.argv[2:], Settings(jobs=int(sys.argv[1])), results.append)
+except KeyboardInterrupt:
+    sys.exit(130)
+for result in sorted(results, key=lambda one: one.path):
+    print(os.path.basename(result.path), result.entry_points, *(one.reason for one in result.findings))
+"""
+
+
+def program(jobs: int, files: list[Path]) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(PROGRAM), str(jobs), *map(str, files)]
+
+
+def write(root: Path, **texts: str) -> list[Path]:
+    files = []
+    for name, text in texts.items():
+        file = root / name / "m.py"  # a directory each, so that each is a chunk
+        file.parent.mkdir()
+        files.append(file.with_name(f"{name}.py"))
+        files[-1].write_text(text)
+    return files
+
+
+def run(jobs: int, files: list[Path]) -> list[str]:
+    done = subprocess.run(program(jobs, files), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_every_file_is_analysed(tmp_path: Path, jobs: int) -> None:
+    files = write(tmp_path, **{f"f{number}": "x = 1\n" for number in range(9)})
+    assert run(jobs, files) == [f"f{number}.py 1" for number in range(9)]
+
+
+def test_a_process_that_dies_costs_one_file(tmp_path: Path) -> None:
+    files = write(tmp_path, a="DIE\n", b="x\n", c="KILL\n", d="x\n")
+    after = [tmp_path / "a" / "after.py", tmp_path / "a" / "after2.py"]
+    for file in after:
+        file.write_text("x\n")
+    lines = run(2, [*files, *after])
+    assert "a.py 0 the process that analysed this file ended with exit code 9" in lines
+    assert "c.py 0 the process that analysed this file ended with signal 9" in lines
+    assert {"b.py 1", "d.py 1", "after.py 1", "after2.py 1"} < set(lines)
+
+
+def test_interrupted_it_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    files = write(tmp_path, a="SLEEP\n", b="SLEEP\n", c="x\n")
+    process = subprocess.Popen(program(2, files), stderr=subprocess.PIPE, start_new_session=True)
+    until = time.monotonic() + 30
+    while sum(1 for file in files if Path(f"{file}.started").exists()) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, b"")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_the_biggest_chunk_comes_first_and_directories_stay_together() -> None:
+    sizes = {"/a/x.py": 10, "/b/y.py": 500_000, "/a/z.py": 20, "/c/1.py": 200_000, "/c/2.py": 200_000}
+    assert pool._chunks(sizes) == [["/b/y.py"], ["/c/1.py"], ["/c/2.py"], ["/a/z.py", "/a/x.py"]]
+
+
+def test_where_forking_is_not_safe_there_is_one_process_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", object())
+    assert pool._method(explicit=False) is None
+    assert pool._method(explicit=True) == "spawn"
