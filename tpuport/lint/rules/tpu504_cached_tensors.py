@@ -20,7 +20,8 @@ def check(event: FunctionEntry | Returned, context: Context) -> Hit | None:
         return None
     # A property is often one of host code, made from host tensors.
     severity = Severity.WARNING if info.is_a("cached_property") else None
-    return Hit(node=_decorator(info.node), severity=severity)
+    # The first tracing gets through; it is the second that fails.
+    return Hit(node=_decorator(info.node), severity=severity, stops=False)
 
 
 def _decorator(node: ast.AST) -> ast.AST:
