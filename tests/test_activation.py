@@ -60,6 +60,42 @@ def test_enabled_again_after_disabled():
         tpuport.disable()
 
 
+def test_the_fast_path_comes_back_whoever_switched_it_off():
+    fast = torch.backends.mha.get_fastpath_enabled
+    before = fast()
+    torch.backends.mha.set_fastpath_enabled(True)
+    try:
+        model = tpuport.port(torch.nn.Linear(2, 2))
+        assert not fast()
+        tpuport.disable()
+        assert fast(), "after port alone"
+        tpuport.enable()
+        compiled = tpuport.compile(model)
+        tpuport.disable()
+        compiled(torch.ones(1, 2))
+        assert not fast()
+        tpuport.disable()
+        assert fast(), "after a call in between"
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def test_the_fast_path_is_there_after_an_enable_that_failed():
+    code = (
+        "import sys, torch, tpuport\n"
+        "sys.modules['torchax'] = None\n"
+        "assert torch.backends.mha.get_fastpath_enabled()\n"
+        "try:\n"
+        "    tpuport.enable()\n"
+        "except tpuport.PortError:\n"
+        "    assert torch.backends.mha.get_fastpath_enabled()\n"
+        "else:\n"
+        "    raise SystemExit('enabled')\n"
+        "tpuport.disable()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_changes_are_logged(caplog):
     with caplog.at_level(logging.DEBUG, logger="tpuport"):
         tpuport.enable()

@@ -1,6 +1,7 @@
 """`tpuport.enable()` and `tpuport.disable()`: every change to the process, made and unmade in one place."""
 
 import logging
+import sys
 import threading
 
 from tpuport.compat import versions, warnings
@@ -41,22 +42,24 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Take back what `enable` changed; does nothing when it is not enabled.
+    """Take back what `enable` changed, and what other calls put in place for themselves: `port`, or a compiled call.
 
-    Two things stay, because jax and Python cannot unlearn them: imported modules, and registered pytrees.
+    Does nothing when there is nothing. Two things stay, because jax and Python cannot unlearn them: imported modules,
+    and registered pytrees. A compiled function that is called afterwards puts its operators back.
     """
     global _enabled
     with _lock:
-        if not _enabled:
-            return
+        if not _enabled and "tpuport.compat.runtime" not in sys.modules:
+            return  # nothing has been imported that changes anything; importing it now would take seconds
         from tpuport import pytrees
         from tpuport.compat import runtime
 
         pytrees.retract()
         warnings.uninstall()
         runtime.retract()
+        if _enabled:
+            logger.info("disabled")
         _enabled = False
-        logger.info("disabled")
 
 
 def enabled() -> bool:

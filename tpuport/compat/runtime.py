@@ -30,10 +30,14 @@ def environment() -> Any:
     """
     global _environment
     with _lock:
-        _switch_fastpath_off()
         if _environment is None:
             versions.check()
-            _environment = _build()
+            try:
+                _environment = _build()
+            except BaseException:
+                _restore_fastpath()
+                raise
+        _switch_fastpath_off()
         operators.install(_environment)
         warnings.refresh()
         return _environment
@@ -41,14 +45,10 @@ def environment() -> Any:
 
 def retract() -> None:
     """Take the operators out of the environment again; does nothing when torchax was never imported here."""
-    global _fastpath
     with _lock:
-        if _environment is None:
-            return
-        operators.uninstall(_environment)
-        if _fastpath is not None:
-            torch.backends.mha.set_fastpath_enabled(_fastpath)
-            _fastpath = None
+        if _environment is not None:
+            operators.uninstall(_environment)
+        _restore_fastpath()
 
 
 def _switch_fastpath_off() -> None:
@@ -59,7 +59,15 @@ def _switch_fastpath_off() -> None:
         torch.backends.mha.set_fastpath_enabled(False)
 
 
+def _restore_fastpath() -> None:
+    global _fastpath
+    if _fastpath is not None:
+        torch.backends.mha.set_fastpath_enabled(_fastpath)
+        _fastpath = None
+
+
 def _build() -> Any:
+    _switch_fastpath_off()  # before the import does, so that what the user had is known
     with shim.removed_overloads() if shim.needed() else contextlib.nullcontext():
         try:
             import torchax
