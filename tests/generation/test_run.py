@@ -14,6 +14,8 @@ import tokenizers
 import torch
 from transformers import (
     BatchEncoding,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     LlamaModel,
     MambaConfig,
     MambaForCausalLM,
@@ -172,6 +174,55 @@ def test_what_does_not_fit_is_refused_before_compiling(
     with pytest.raises(PortError, match=name):
         tpuport.generate(llama[1], prompts[0], **options)
     assert decoder.prefill.compilations == before
+
+
+def test_without_a_length_the_model_s_own_positions_end_it(llama: tuple) -> None:
+    reference, ported = llama
+    ids = torch.randint(3, 128, (1, 256), generator=torch.Generator().manual_seed(4))
+    with pytest.warns(UserWarning, match="model-agnostic default"):
+        expected = reference.generate(ids[:, :250], eos_token_id=None)
+    assert expected.shape == (1, 256)
+    assert torch.equal(tpuport.generate(ported, ids[:, :250], eos_token_id=[]), expected)
+    with pytest.raises(PortError, match=r"leaves 0 to generate(.|\n)*max_position_embeddings"):
+        tpuport.generate(ported, ids)
+    with pytest.raises(PortError, match="do not fit max_position_embeddings"):
+        tpuport.generate(ported, ids[:, :250], max_new_tokens=20)
+
+
+@pytest.mark.parametrize("pad", [-1, 128])
+def test_padding_is_a_token_where_a_row_may_need_it(llama: tuple, prompts: tuple, pad: int) -> None:
+    ids, mask = prompts
+    options = {"max_new_tokens": 4, "pad_token_id": pad}
+    before = decoder_of(llama[1]).prefill.compilations
+    with pytest.raises(PortError, match=f"pad_token_id is {pad}"):
+        tpuport.generate(llama[1], ids, mask, eos_token_id=2, **options)
+    with pytest.raises(PortError, match=f"pad_token_id is {pad}"):
+        tpuport.generate(llama[1], ids, mask, eos_token_id=[], stopping_criteria=[AtLength()], **options)
+    assert decoder_of(llama[1]).prefill.compilations == before
+    alone = tpuport.generate(llama[1], ids[:1], eos_token_id=2, **options)
+    assert torch.equal(alone, llama[0].generate(ids[:1], eos_token_id=2, **options))
+
+
+@pytest.mark.parametrize(("window", "new"), [(64, 20), (64, 32), (8, 10)])
+def test_local_layers_are_right_or_refused(prompts: tuple, window: int, new: int) -> None:
+    config = GPTNeoConfig(
+        vocab_size=128, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]],
+        window_size=window, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    reference = GPTNeoForCausalLM(config).eval()
+    for parameter in reference.parameters():
+        parameter.data.mul_(8.0)
+    ported = GPTNeoForCausalLM(config).eval()
+    ported.load_state_dict(reference.state_dict())
+    tpuport.port(ported)
+    ids = prompts[0][:1]
+    if window == 8:
+        with pytest.raises(PortError, match=r"local layers see 8 positions(.|\n)*GPTNeoForCausalLM"):
+            tpuport.generate(ported, ids, max_new_tokens=new)
+        return
+    expected = reference.generate(ids, max_new_tokens=new, eos_token_id=None)
+    assert torch.equal(tpuport.generate(ported, ids, max_new_tokens=new, eos_token_id=[]), expected)
 
 
 def test_the_process_exits_by_itself(tmp_path: Path) -> None:

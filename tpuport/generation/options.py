@@ -69,7 +69,7 @@ def resolve(
     fields = {} if generation_config is None else vars(generation_config)
     given = {name for name, value in fields.items() if value is not None}
     _refuse_unsupported(config, given | set(options))
-    max_new, min_new = _lengths(config, prompt_length)
+    max_new, min_new = _lengths(config, prompt_length, getattr(model.config, "max_position_embeddings", None))
     eos, pad = _ids(config.eos_token_id), config.pad_token_id
     result = Options(
         max_new=max_new,
@@ -199,23 +199,38 @@ def _ids(value: Any) -> tuple[int, ...]:
     return tuple(e for e in (_whole("eos_token_id", one) for one in values) if 0 <= e <= _WIDEST)
 
 
-def _lengths(config: GenerationConfig, prompt_length: int) -> tuple[int, int]:
-    """(max_new, min_new), by transformers' rules: max_new_tokens wins over max_length, 20 new tokens by default."""
+def _lengths(config: GenerationConfig, prompt_length: int, known: int | None) -> tuple[int, int]:
+    """(max_new, min_new), by transformers' rules.
+
+    max_new_tokens wins over max_length; with neither it is 20 new tokens, or what is left of the `known` positions.
+    """
     if config.max_new_tokens is not None:
-        max_new = _whole("max_new_tokens", config.max_new_tokens)
+        name, max_new = "max_new_tokens", _whole("max_new_tokens", config.max_new_tokens)
     elif config.max_length is not None:
-        max_new = _whole("max_length", config.max_length) - prompt_length
+        name, max_new = "max_length", _whole("max_length", config.max_length) - prompt_length
     else:
-        max_new = 20
+        name, max_new = "max_position_embeddings", 20 if known is None else min(20, known - prompt_length)
     if max_new < 1:
         raise PortError(
             f"the prompt has {prompt_length} tokens, which leaves {max_new} to generate",
-            where="max_length" if config.max_new_tokens is None else "max_new_tokens",
-            fix="raise max_length, or set max_new_tokens",
+            where=name,
+            fix="shorten the prompt, raise max_length, or set max_new_tokens",
         )
     if config.min_new_tokens is not None:
         return max_new, _whole("min_new_tokens", config.min_new_tokens)
     return max_new, max(_whole("min_length", config.min_length) - prompt_length, 0)
+
+
+def check_padding(options: Options, rows: int, vocabulary: int, stops: bool) -> None:
+    """PortError for a padding id outside the vocabulary, if a row may end before the others and be padded."""
+    ends = stops or bool(options.eos)
+    if options.pad is not None and ends and rows > 1 and not 0 <= options.pad < vocabulary:
+        raise PortError(
+            f"pad_token_id is {options.pad}, and the vocabulary has {vocabulary} tokens: a row that ends early is "
+            "padded with it",
+            where="pad_token_id",
+            fix="give the id of a token, such as that of eos_token_id",
+        )
 
 
 def _strings(value: Any) -> tuple[str, ...]:

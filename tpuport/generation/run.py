@@ -15,7 +15,7 @@ from tpuport import checkpoint
 from tpuport.errors import PortError
 from tpuport.generation import stopping
 from tpuport.generation.loop import Decoder, State
-from tpuport.generation.options import Options, resolve
+from tpuport.generation.options import Options, check_padding, resolve
 from tpuport.generation.prompts import Prompts, bucket, checked, checked_seed, prepare, token_ids
 from tpuport.generation.sampling import Settings, settings
 from tpuport.patches import transformers_rotary
@@ -86,6 +86,7 @@ def generate(
     tokens, mask = checked(prompt, attention_mask, chosen.pad, chosen.eos, vocabulary)
     seed = checked_seed(seed)
     stops = stopping.criteria(chosen, stopping_criteria, tokenizer)
+    check_padding(chosen, len(tokens) * chosen.num_return_sequences, vocabulary, bool(stops))
     decoder = decoder_of(model)
     prompts = prepare(tokens, mask, chosen, seed, decoder.mesh.shape.get("dp", 1) if decoder.mesh else 1)
     if streamer is not None and hasattr(streamer, "skip_prompt") and prompts.real > 1:
@@ -191,7 +192,28 @@ def _slots(model: Any, prompts: Prompts, chosen: Options) -> int:
             fix=f"ask for at most {switch + 1 - prompts.length} new tokens, then go on from what you have",
         )
     new = chosen.max_new if chosen.max_cache_len is None else chosen.max_cache_len - prompts.length
-    return bucket(prompts.tokens.shape[1] + new)
+    slots = bucket(prompts.tokens.shape[1] + new)
+    _check_window(model, slots)
+    return slots
+
+
+def _check_window(model: Any, slots: int) -> None:
+    """PortError where a local layer (GPT-Neo's) would look back from the cache's end, and not from the token's place.
+
+    Its module takes the length of the keys for the number of positions. Where the window is as long as the cache,
+    nothing is cut off and the place does not matter.
+    """
+    if "local" not in (getattr(model.config, "attention_layers", None) or ()):
+        return
+    window = model.config.window_size
+    if slots > window:
+        raise PortError(
+            f"this model's local layers see {window} positions, counted back from the end of the cache, which has "
+            f"{slots} columns here",
+            where=f"{type(model).__name__}, window_size",
+            fix=f"keep the prompt, rounded up to a multiple of 32, and the new tokens within {window} together, or use "
+            "transformers' own generate",
+        )
 
 
 class _Run:
