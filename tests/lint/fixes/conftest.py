@@ -2,8 +2,10 @@
 
 import ast
 import copy
+import functools
 from collections.abc import Callable
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import torch
@@ -33,27 +35,27 @@ def _spans(text: str, wanted: str) -> list[tuple[tuple[int, int, int, int], str]
 
 
 def find(text: str, rule: str, wanted: str, fix: Applicability, severity: Severity) -> list[Finding]:
-    found = _spans(text, wanted)
-    assert found, f"{wanted!r} is nowhere in the text"
     return [
         Finding(
             "m.py", *span, rule, severity, "", "", function, ("Model.forward",) * ("forward" in function), fix
         )
-        for span, function in found
+        for span, function in _spans(text, wanted)
     ]
 
 
 Fix = Callable[..., str]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fix() -> Fix:
     """fix(text, (rule, source of the node), ..., unsafe=False, host=False) -> text after the fixpoint."""
 
+    @functools.cache
     def run(
         text: str, *wanted: tuple[str, str], unsafe: bool = False, host: bool = False, rounds: int = 1
     ) -> str:
         text = dedent(text)
+        assert all(_spans(text, node) for _, node in wanted), "a node that is nowhere in the text"
         severity = Severity.WARNING if host else Severity.ERROR
         for _ in range(rounds):
             findings = [
@@ -92,7 +94,7 @@ def forward(body: str, arguments: str) -> str:
 
 def _model(text: str) -> torch.nn.Module:
     namespace: dict = {}
-    exec(text, namespace)  # noqa: S102 - the text is the test's own
+    exec(text, namespace)
     return namespace["Model"]()
 
 
@@ -123,3 +125,15 @@ def same_results() -> Callable[..., None]:
         _compare(traced, expected)
 
     return check
+
+
+@pytest.fixture
+def as_forward() -> Callable[..., str]:
+    """as_forward(body, arguments="x, mask") -> a module's text whose `Model` has this forward."""
+    return lambda body, arguments="x, mask": forward(body, arguments)
+
+
+@pytest.fixture
+def evaluate() -> Callable[..., Any]:
+    """evaluate(text, *inputs) -> what the text's `Model` gives in torch for copies of the inputs."""
+    return lambda text, *inputs: _model(text)(*copy.deepcopy(inputs))

@@ -26,14 +26,18 @@ _ALIGNED = "mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))"
         (
             "y[:, mask] += 1",
             "y = torch.zeros_like(x)\ny[:, mask] += 1",
-            "y = torch.zeros_like(x)\n"
-            "y = torch.where(mask.reshape(mask.shape + (1,) * (y.ndim - 1 - mask.ndim)), y + 1, y)",
+            (
+                "y = torch.zeros_like(x)\n"
+                "y = torch.where(mask.reshape(mask.shape + (1,) * (y.ndim - 1 - mask.ndim)), y + 1, y)"
+            ),
         ),
         (
             "y[mask == 0] *= 2",
             "y = torch.zeros_like(x)\n# halve\ny[mask == 0] *= 2",
-            "y = torch.zeros_like(x)\n# halve\nselected = mask == 0\n"
-            "y = torch.where(selected.reshape(selected.shape + (1,) * (y.ndim - selected.ndim)), y * 2, y)",
+            (
+                "y = torch.zeros_like(x)\n# halve\nselected = mask == 0\n"
+                "y = torch.where(selected.reshape(selected.shape + (1,) * (y.ndim - selected.ndim)), y * 2, y)"
+            ),
         ),
         (
             "y[y < 0] = -(x[y < 0] + 1) ** 2",
@@ -154,8 +158,10 @@ def test_places_left_alone(node: str, before: str, fix_forward) -> None:
         (
             "x[mask > 0]",
             "# sum\nreturn x[mask > 0].sum()",
-            "# sum\nselected = mask > 0\n"
-            "return torch.where(selected.reshape(selected.shape + (1,) * (x.ndim - selected.ndim)), x, 0).sum()",
+            (
+                "# sum\nselected = mask > 0\n"
+                "return torch.where(selected.reshape(selected.shape + (1,) * (x.ndim - selected.ndim)), x, 0).sum()"
+            ),
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
         ("# why\nassert x.max() < 1  # note\nreturn x", "# why\n# note\nreturn x"),
         ("if mask:\n    assert x.max() < 1\nreturn x", "if mask:\n    pass\nreturn x"),
         ("if mask:\n    # why\n    assert x.max() < 1\nreturn x", "if mask:\n    # why\n    pass\nreturn x"),
-        ("return x\n\nassert x.max() < 1  # last", "return x\n# last"),
+        ("return x\n\nassert x.max() < 1  # last", "return x\n\n# last"),
         ("y = x\n\nassert x.max() < 1\ny = 2", "y = x\n\ny = 2"),
     ],
 )

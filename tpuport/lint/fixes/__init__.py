@@ -14,6 +14,14 @@ from tpuport.lint.fixes.rewrite import Edit, Rewrite
 
 __all__ = ["applicability", "fix_text"]
 
+_NO_PYTHON = (
+    cst.ParserSyntaxError,
+    cst.CSTValidationError,
+    SyntaxError,
+    ValueError,
+    RecursionError,
+    MemoryError,
+)
 _Range = tuple[int, int, int, int]
 
 
@@ -61,10 +69,11 @@ def _edits(text: str, findings: Sequence[Finding]) -> tuple[File | None, list[Ed
     if not any(finding.rule in rewrites for finding in findings):
         return None, [None] * len(findings)
     try:
+        _parse(text)
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
         positions = wrapper.resolve(PositionProvider)
         file = File(wrapper.module, wrapper.resolve(ParentNodeProvider))
-    except (cst.ParserSyntaxError, RecursionError):
+    except _NO_PYTHON:
         return None, [None] * len(findings)
     edits: list[Edit | None] = []
     nodes = _located(findings, rewrites, positions)
@@ -74,11 +83,17 @@ def _edits(text: str, findings: Sequence[Finding]) -> tuple[File | None, list[Ed
     return file, edits
 
 
+def _parse(text: str) -> None:
+    """Raise where Python itself cannot read the text; libcst ends the process where it is nested too deeply."""
+    with warnings.catch_warnings(action="ignore"):
+        compile(text.removeprefix("\ufeff"), "<text>", "exec", dont_inherit=True)
+
+
 def _asked(rewrite: Rewrite, node: cst.CSTNode, place: Place) -> Edit | None:
     """What a rule makes of the node; None too where pieces of the text, put together, are no Python."""
     try:
         return rewrite.function(node, place)
-    except (cst.ParserSyntaxError, cst.CSTValidationError):
+    except _NO_PYTHON:
         return None
 
 
@@ -87,10 +102,9 @@ def _done(text: str, file: File, edits: list[Edit]) -> tuple[str, int]:
     if not edits:
         return text, 0
     try:
-        new = apply(file.module, edits).code
-        with warnings.catch_warnings(action="ignore"):
-            compile(new, "<fixed>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, cst.CSTValidationError):
+        new = "\ufeff" * text.startswith("\ufeff") + apply(file.module, edits).code
+        _parse(new)
+    except _NO_PYTHON:
         return text, 0
     return (new, len(edits)) if new != text else (text, 0)
 

@@ -80,11 +80,13 @@ def aligned(mask: str, base: str, lead: int = 0) -> str:
 
 
 def is_number(node: cst.BaseExpression) -> bool:
-    """Whether it is a number or a sign and a number."""
+    """Whether it is a number, True or False, or arithmetic with them."""
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus | cst.Plus):
         return is_number(node.expression)
     if isinstance(node, cst.BinaryOperation):
         return is_number(node.left) and is_number(node.right)
+    if isinstance(node, cst.Name):
+        return node.value in {"True", "False"}
     return isinstance(node, cst.Integer | cst.Float) or _is_infinity(node)
 
 
