@@ -4,8 +4,10 @@
 PYTHON ?= python3
 VENV := .venv
 NIGHTLY := .venv-nightly
+RIVALS := .venv-rivals
 STAMP := $(VENV)/.installed
 NIGHTLY_STAMP := $(NIGHTLY)/.installed
+RIVALS_STAMP := $(RIVALS)/.installed
 PY := $(VENV)/bin/python
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -23,7 +25,7 @@ help: ## list the targets
 
 venv: $(STAMP) ## build .venv and nothing else
 
-demo: $(STAMP) ## what the tiny Llama says, that it equals torch, and the decode table's main line
+demo: $(STAMP) ## lint the tiny Llama's code, port it, what it says, that it equals torch, the decode table's main line
 	$(PY) -m recipes.llama
 	$(PY) benchmarks/decode.py --quick
 
@@ -45,15 +47,16 @@ format: $(STAMP) ## write the formatting and the fixes that `check` asks for
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-bench: $(STAMP) ## the measurements that the documentation quotes
+bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quotes
 	$(PY) benchmarks/decode.py
 	$(PY) benchmarks/load.py
+	$(PY) benchmarks/lint.py --rival $(RIVALS)/bin/torchfix
 
 docs: $(STAMP) ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 
 clean: ## remove the environments and everything built
-	rm -rf $(VENV) $(NIGHTLY) site dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(NIGHTLY) $(RIVALS) site dist .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call install,environment,constraints): into an empty environment, or over one whose installation was complete.
@@ -80,3 +83,10 @@ $(NIGHTLY)-constraints.txt: constraints.txt constraints-nightly.txt
 
 $(NIGHTLY_STAMP): pyproject.toml $(NIGHTLY)-constraints.txt
 	$(call install,$(NIGHTLY),$(NIGHTLY)-constraints.txt)
+
+# TorchFix wants an older libcst than ours, so it has an environment of its own.
+$(RIVALS_STAMP): $(STAMP) constraints-rivals.txt
+	@rm -rf $(RIVALS)
+	$(PYTHON) -m venv --without-pip $(RIVALS)
+	$(PY) -m pip --python $(RIVALS)/bin/python install --quiet --requirement constraints-rivals.txt
+	@touch $@

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import tpuport
+from recipes.llama.linting import look
 
 DEFAULT_CHECKPOINT = Path(__file__).parent / "checkpoint"
 DEFAULT_PROMPTS = ["To port a model", "The harbour", "On Wednesday the Blue Heron"]
@@ -30,13 +31,17 @@ def pretend_devices(count: int) -> None:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
 
 
+def require(checkpoint: Path) -> None:
+    """Raise unless the checkpoint is a directory here."""
+    if not checkpoint.is_dir():
+        fix = "give a local directory; `hf download NAME --local-dir DIR` makes one"
+        raise tpuport.PortError("there is no such directory", where=str(checkpoint), fix=fix)
+
+
 def read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
     """The checkpoint's tokenizer."""
     from transformers import AutoTokenizer
 
-    if not checkpoint.is_dir():
-        fix = "give a local directory; `hf download NAME --local-dir DIR` makes one"
-        raise tpuport.PortError("there is no such directory", where=str(checkpoint), fix=fix)
     try:
         return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
@@ -158,6 +163,9 @@ def run(
         list[str] | None,
         typer.Option(help="A weight or a sharding rule that the checks let pass; may be repeated."),
     ] = None,
+    lint: Annotated[
+        bool, typer.Option(help="Look first for what in the model's code cannot be traced.")
+    ] = True,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
     cpu_devices: Annotated[int, typer.Option(min=0, help="Let the CPU stand in for so many devices.")] = 0,
 ) -> None:
@@ -167,6 +175,9 @@ def run(
             "equal tokens are promised for greedy float32 decoding", param_hint="--check"
         )
     drawing = sampling_options(do_sample, temperature=temperature, top_p=top_p, seed=seed)
+    require(checkpoint)
+    if lint:
+        look(checkpoint, console)
     if cpu_devices:
         pretend_devices(cpu_devices)
     import jax
