@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Bases that make a class a module, wherever they come from.
 _MODULE_BASES: Final = frozenset(
-    "Module LightningModule ModelMixin PreTrainedModel PushToHubMixin PyTorchModelHubMixin TorchModelHubMixin".split()
+    "Module LightningModule ModelMixin PreTrainedModel".split()
 )
 # Library bases whose constructors only keep the configuration and initialise weights.
 NOT_BUILT: Final = frozenset(
