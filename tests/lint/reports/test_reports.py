@@ -42,7 +42,7 @@ def test_text(report: Report) -> None:
         "    |             ^^^",
         "  help: write GOOD",
     ]
-    assert "3 files with 8 lines: 4 errors and 2 warnings" in text
+    assert "3 files with 7 lines: 4 errors and 2 warnings" in text
     assert "  TPU1xx data-dependent shapes" in text
     assert "5 findings can be fixed with --fix." in text
     assert "1 finding suppressed by comments." in text

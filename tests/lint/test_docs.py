@@ -1,0 +1,102 @@
+"""The pages about the linter say what it does."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from tpuport.cli.lint import lint
+from tpuport.lint.catalogue import entries
+from tpuport.lint.settings import find_settings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "lint.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}[^\n]*\n(.*?)```", PAGE, re.DOTALL)
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gen_rules", ROOT / "docs" / "gen_rules.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_of_the_rules_are_what_the_rules_say() -> None:
+    assert generator().stale() == [], "run python docs/gen_rules.py"
+
+
+def test_every_rule_has_a_page_and_the_index_names_it() -> None:
+    pages = generator().pages()
+    for one in entries():
+        assert f"({one.id}.md)" in pages["index.md"]
+        assert pages[f"{one.id}.md"].startswith(f"# {one.id} {one.name}\n")
+
+
+def test_the_example_prints_what_the_page_shows(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, shown = blocks("console")[0].split("\n", 1)
+    (code,) = [block for block in blocks("python") if "class Model" in block]
+    (project / "model.py").write_text(code)
+    assert lint(command.split()[3:]) == 1
+    printed = capsys.readouterr().out
+    assert re.sub(r"\(\d.*?\)", "", printed) == re.sub(r"\(\d.*?\)", "", shown)
+
+
+def test_the_settings_shown_are_settings(project: Path) -> None:
+    (block,) = blocks("toml")
+    (project / "pyproject.toml").write_text(block)
+    settings = find_settings([project])
+    assert settings.entry_points == ("pipelines.video:VideoPipeline.denoise", "Sampler.step_*")
+    names = re.findall(r"^([\w-]+) = ", block, re.MULTILINE)
+    assert {
+        "select",
+        "ignore",
+        "exclude",
+        "entry-points",
+        "target-torchax",
+        "training",
+        "jobs",
+        "baseline",
+    } <= set(names)
+
+
+def test_the_suppressions_shown_suppress(project: Path) -> None:
+    from tpuport.lint import suppressions
+
+    (block,) = [block for block in blocks("python") if "tpuport: ignore" in block]
+    found = suppressions.find(block)
+    assert found.problems == ()
+    assert [(comment.first, comment.last) for comment in found.comments[:3]] == [(1, 1), (4, 5), (9, 10)]
+
+
+def test_the_workflow_shown_is_the_file() -> None:
+    workflow = (ROOT / "docs" / "examples" / "tpuport-lint.yml").read_text()
+    shown, local = blocks("yaml")
+    assert shown == workflow
+    steps = yaml.safe_load(workflow)["jobs"]["lint"]["steps"]
+    command = next(step["run"] for step in steps if "tpuport lint" in step.get("run", ""))
+    upload = next(step["with"]["sarif_file"] for step in steps if "upload-sarif" in step.get("uses", ""))
+    assert command.endswith(f"--format sarif --output-file {upload}")
+    assert yaml.safe_load(local)["repos"][0]["hooks"][0]["id"] == "tpuport-lint"
+
+
+def test_the_hook_runs_the_command(project: Path) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["id"] == "tpuport-lint"
+    assert hook["entry"].split()[:2] == ["tpuport", "lint"]
+    (project / "m.py").write_text("x = 1\n")
+    assert lint([*hook["entry"].split()[2:], "m.py"]) == 0
+
+
+def test_every_option_is_on_the_command_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lint(["--help"]) == 0
+    options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help", "--show-source"}
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert {option for option in options if option not in page} == set()
