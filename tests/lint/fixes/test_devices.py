@@ -74,6 +74,7 @@ def test_safe_in_traced_code(rule: str, node: str, before: str, after: str, fix_
         ("TPU304", 'torch.autocast("cpu")', 'with torch.autocast("cpu"):\n    y = x'),
         ("TPU304", 'torch.autocast("cuda")', 'with torch.autocast("cuda") as a:\n    y = x'),
         ("TPU311", "x.to(y, non_blocking=wait)", "return x.to(y, non_blocking=wait)"),
+        ("TPU312", "x.cpu()", "return x.cpu().numpy()"),
         ("TPU312", 'x.to("cuda")', 'return x.to("cuda")'),
         ("TPU401", "torch.float64", "return x.dtype == torch.float64"),
         ("TPU401", "torch.float64", "return x.dtype in (torch.float64, torch.int8)"),
@@ -83,6 +84,24 @@ def test_safe_in_traced_code(rule: str, node: str, before: str, after: str, fix_
 )
 def test_left_alone(rule: str, node: str, before: str, fix_forward) -> None:
     assert fix_forward(before, (rule, node), unsafe=True, arguments="data, y=None") == before
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "y = torch.arange(3).double()",
+        "y = torch.arange(3, device='cpu').to(torch.float64)",
+        "y = torch.arange(3, dtype=torch.float64)",
+        "y = torch.arange(3, dtype=torch.float64, device='cpu')",
+        "y = torch.arange(3, dtype=torch.float64, device=other.device)",
+        "dtype = torch.float64",
+        "dtype = torch.float32 if mask else torch.float64",
+    ],
+)
+def test_float64_of_the_host_changes_only_when_asked(before: str, fix_forward) -> None:
+    node = "torch.float64" if "torch.float64" in before else "torch.arange(3).double()"
+    assert fix_forward(before, ("TPU401", node)) == before
+    assert "64" not in fix_forward(before, ("TPU401", node), unsafe=True).replace("double", "64")
 
 
 def test_names_that_are_not_torch_are_left_alone(fix) -> None:

@@ -215,9 +215,9 @@ kept = []
 masks = []
 for a, a_mask, b, b_mask in zip(x, mask, y, other):
     # valid ones first
-    order = torch.argsort(torch.cat([~a_mask, ~b_mask, a_mask, b_mask]), stable=True)[
-        : len(a_mask) + len(b_mask)
-    ]
+    order = torch.argsort(
+        torch.cat([~a_mask, ~b_mask, a_mask, b_mask]), stable=True
+    )[: len(a_mask) + len(b_mask)]
     kept.append(
         torch.cat(
             [

@@ -137,6 +137,7 @@ def test_tensor_attributes_become_buffers(fix) -> None:
     [
         ("", "pass", "return x"),  # nothing holds buffers yet
         ("", "super().__init__()", "self.x = x"),
+        ("    # complex", "super().__init__()", "return x"),  # a dtype for all buffers would make it real
         ("    x = None", "super().__init__()", "return x"),
         ("    @property\n    def x(self): ...", "super().__init__()", "return x"),
     ],

@@ -3,7 +3,7 @@
 import libcst as cst
 
 from tpuport.lint.fixes.names import own_nodes, parameters
-from tpuport.lint.fixes.place import Place, method
+from tpuport.lint.fixes.place import Place, keyword, method
 
 _TENSORS = ("Tensor", "FloatTensor", "LongTensor", "IntTensor", "BoolTensor")
 _SAID_BY = frozenset({"shape", "dtype", "device", "ndim"})
@@ -60,14 +60,15 @@ def _treated_as_tensors(function: cst.FunctionDef) -> set[str]:
 
 
 def made_on_host(place: Place, node: cst.CSTNode) -> bool:
-    """Whether the expression is made by torch without a device, so that it is on the host."""
+    """Whether the expression is made by torch without a device or for the CPU, so that it is on the host."""
     while isinstance(node, cst.Call) and method(node) and not place.dotted(node.func):
         node = node.func.value  # type: ignore[union-attr]
     if not isinstance(node, cst.Call) or not place.dotted(node.func).startswith("torch."):
         return False
     last = place.dotted(node.func).rpartition(".")[2]
-    given = {arg.keyword.value for arg in node.args if arg.keyword}
-    return last in FACTORIES and "device" not in given
+    device = keyword(node, "device")
+    on_host = device is None or place.code(device.value).strip("\"'") == "cpu"
+    return last in FACTORIES and on_host
 
 
 FACTORIES = frozenset(

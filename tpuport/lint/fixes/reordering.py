@@ -61,8 +61,11 @@ def _gathered(place: Place, call: cst.Call, kept: cst.Call, order: str, imports:
 
 def _on_lines(order: str) -> str:
     """The order's text, over three lines where one would be long."""
-    head, _, tail = order.rpartition("[: ")
-    return order if len(order) <= _LONG else f"{head}[\n    : {tail[:-1]}\n]"
+    if len(order) <= _LONG:
+        return order
+    head, _, rest = order.partition("(")
+    inside, _, tail = rest.rpartition(")[: ")
+    return f"{head}(\n    {inside}\n)[: {tail}"
 
 
 def _subscript(place: Place, value: cst.Call, index: str) -> cst.Subscript:

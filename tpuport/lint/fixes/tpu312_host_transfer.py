@@ -13,6 +13,8 @@ def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
     call = node if isinstance(node, cst.Call) else place.enclosing(node, cst.Call)
     if place.on_host or not isinstance(call, cst.Call) or place.dotted(call.func):
         return None
+    if _goes_to_numpy(place, call):
+        return None
     if method(call) == "cpu":
         return replaced(place, call, receiver(call))
     if method(call) != "to" or not call.args:
@@ -20,6 +22,12 @@ def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
     argument = keyword(call, "device") or call.args[0]
     text = argument.value.evaluated_value if isinstance(argument.value, cst.SimpleString) else None
     return dropped_move(place, call, argument) if text in {"cpu", "cpu:0"} else None
+
+
+def _goes_to_numpy(place: Place, call: cst.Call) -> bool:
+    """Whether Python's own values are made of it at once: then the transfer is not what stops the trace."""
+    above = place.parent(call)
+    return isinstance(above, cst.Attribute) and above.attr.value in {"numpy", "tolist", "item", "detach"}
 
 
 REWRITE = Rewrite("TPU312", (cst.Call, cst.SimpleString), rewrite)

@@ -3,6 +3,7 @@
 import libcst as cst
 
 from tpuport.lint.fixes.devices import made_on_host
+from tpuport.lint.fixes.names import parameters
 from tpuport.lint.fixes.place import Place, keyword, method, receiver
 from tpuport.lint.fixes.rewrite import Edit, New, Rewrite
 
@@ -48,9 +49,19 @@ def _constant(node: cst.CSTNode, place: Place) -> cst.CSTNode | None:
 def _computed_on_device(place: Place, call: cst.Call) -> bool:
     if method(call) in {"to", "type"} and not place.dotted(call.func):
         return _on_device(place, receiver(call))
-    return (
-        place.traced and place.dotted(call.func).startswith("torch.") and keyword(call, "device") is not None
-    )
+    device = keyword(call, "device")
+    if not place.traced or device is None or not place.dotted(call.func).startswith("torch."):
+        return False
+    return _is_of_input(place, device.value)
+
+
+def _is_of_input(place: Place, device: cst.BaseExpression) -> bool:
+    """Whether it is `x.device` of a parameter x: any other may be the host."""
+    if not isinstance(device, cst.Attribute) or not isinstance(device.value, cst.Name):
+        return False
+    function = place.function(device)
+    named = {p.name.value for p in parameters(function)} if function is not None else set()
+    return device.attr.value == "device" and device.value.value in named
 
 
 def _on_device(place: Place, value: cst.BaseExpression) -> bool:

@@ -23,6 +23,8 @@ def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
     if function.name.value != "__init__" or not _is_of_self(target) or not isinstance(target, cst.Attribute):
         return None
     name = target.attr.value
+    if "complex" in place.code(owner) or "polar(" in place.code(owner):
+        return None  # `.to(torch.bfloat16)` drops the imaginary part of a buffer
     if not _after_super(function, line) or _stores(owner, name) != 1 or _in_class(owner, name):
         return None
     text = (
