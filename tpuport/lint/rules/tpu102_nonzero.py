@@ -44,8 +44,8 @@ class Model(nn.Module):
 class Model(nn.Module):
     def forward(self, x):
         mask = x > 0
-        rows = torch.arange(x.shape[0])[:, None]
-        columns = torch.arange(x.shape[1])[None, :]
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        columns = torch.arange(x.shape[1], device=x.device)[None, :]
         return (torch.where(mask, rows + columns, 0).sum() / (2 * mask.sum())).float()
 """
     ),

@@ -28,7 +28,7 @@ RULE = Rule(
         """
 class Model(nn.Module):
     def forward(self, ids):
-        return torch.unique(ids).numel() * torch.ones(2)
+        return torch.unique(ids).numel() * torch.ones(2, device=ids.device)
 """,
         "(torch.tensor([3, 1, 3, 2]),)",
     ),
@@ -37,7 +37,7 @@ class Model(nn.Module):
 class Model(nn.Module):
     def forward(self, ids):
         ordered = ids.sort().values
-        return (1 + (ordered[1:] != ordered[:-1]).sum()) * torch.ones(2)
+        return (1 + (ordered[1:] != ordered[:-1]).sum()) * torch.ones(2, device=ids.device)
 """,
         "(torch.tensor([3, 1, 3, 2]),)",
     ),

@@ -32,7 +32,7 @@ RULE = Rule(
     bad=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, repeats):
+    def forward(self, x, repeats: torch.Tensor):
         return torch.repeat_interleave(x, repeats, dim=0)
 """,
         "(torch.randn(3, 2), torch.tensor([1, 2, 1]))",
@@ -42,8 +42,9 @@ class Model(nn.Module):
 class Model(nn.Module):
     total = 4
 
-    def forward(self, x, repeats):
-        source = torch.searchsorted(repeats.cumsum(0), torch.arange(self.total), right=True)
+    def forward(self, x, repeats: torch.Tensor):
+        place = torch.arange(self.total, device=x.device)
+        source = (repeats.cumsum(0) <= place[:, None]).sum(1)
         return x[source]
 """,
         "(torch.randn(3, 2), torch.tensor([1, 2, 1]))",

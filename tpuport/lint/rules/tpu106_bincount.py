@@ -32,7 +32,7 @@ class Model(nn.Module):
         """
 class Model(nn.Module):
     def forward(self, ids):
-        return torch.zeros(5, dtype=torch.int64).scatter_add(0, ids, torch.ones_like(ids))
+        return ids.new_zeros(5).scatter_add(0, ids, torch.ones_like(ids))
 """,
         "(torch.tensor([3, 1, 3, 2]),)",
     ),

@@ -66,7 +66,7 @@ RULE = Rule(
     bad=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, lengths):
+    def forward(self, x, lengths: torch.Tensor):
         return torch.arange(lengths.max()) + x.sum()
 """,
         "(torch.randn(2, 4), torch.tensor([4, 2]))",
@@ -74,8 +74,8 @@ class Model(nn.Module):
     good=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, lengths):
-        return torch.arange(x.shape[1]) + x.sum()
+    def forward(self, x, lengths: torch.Tensor):
+        return torch.arange(x.shape[1], device=x.device) + x.sum()
 """,
         "(torch.randn(2, 4), torch.tensor([4, 2]))",
     ),
@@ -85,7 +85,7 @@ class Model(nn.Module):
 class Model(nn.Module):
     def forward(self, x):
         batch, length = x.shape
-        return torch.ones(batch, length).view(length, batch).expand(length, batch)
+        return x.new_ones(batch, length).view(length, batch).expand(length, batch)
 """
         ),
     ),

@@ -24,7 +24,7 @@ RULE = Rule(
     bad=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, lengths):
+    def forward(self, x, lengths: torch.Tensor):
         return x[:, : lengths[0]].sum()
 """,
         "(torch.randn(2, 4), torch.tensor([3, 2]))",
@@ -32,8 +32,8 @@ class Model(nn.Module):
     good=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, lengths):
-        inside = torch.arange(x.shape[1]) < lengths[0]
+    def forward(self, x, lengths: torch.Tensor):
+        inside = torch.arange(x.shape[1], device=x.device) < lengths[0]
         return torch.where(inside, x, 0.0).sum()
 """,
         "(torch.randn(2, 4), torch.tensor([3, 2]))",

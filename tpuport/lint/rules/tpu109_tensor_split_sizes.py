@@ -27,7 +27,7 @@ RULE = Rule(
     bad=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, sizes):
+    def forward(self, x, sizes: torch.Tensor):
         return torch.tensor_split(x, sizes, dim=1)[0]
 """,
         "(torch.randn(2, 4), torch.tensor([1, 3]))",
@@ -37,7 +37,7 @@ class Model(nn.Module):
 class Model(nn.Module):
     sizes = [1, 2, 1]
 
-    def forward(self, x, sizes):
+    def forward(self, x, sizes: torch.Tensor):
         return torch.split(x, self.sizes, dim=1)[0]
 """,
         "(torch.randn(2, 4), torch.tensor([1, 3]))",

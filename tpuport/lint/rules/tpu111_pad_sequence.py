@@ -49,7 +49,7 @@ class Model(nn.Module):
         """
 class Model(nn.Module):
     def forward(self, x, lengths):
-        inside = torch.arange(x.shape[1]) < lengths[:, None]
+        inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         return torch.where(inside[..., None], x, 0.0).sum()
 """,
         "(torch.randn(2, 4, 3), torch.tensor([4, 2]))",

@@ -26,7 +26,7 @@ RULE = Rule(
     bad=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, steps):
+    def forward(self, x, steps: torch.Tensor):
         for _ in range(steps):
             x = x * 2
         return x
@@ -36,7 +36,7 @@ class Model(nn.Module):
     good=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, steps):
+    def forward(self, x, steps: torch.Tensor):
         return x * 2.0**steps
 """,
         "(torch.randn(2, 4), torch.tensor(3))",

@@ -32,7 +32,7 @@ RULE = Rule(
     bad=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, ids):
+    def forward(self, x, ids: torch.Tensor):
         return x * 2 if 3 in ids else x
 """,
         "(torch.randn(2, 4), torch.tensor([3, 1]))",
@@ -40,7 +40,7 @@ class Model(nn.Module):
     good=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, ids):
+    def forward(self, x, ids: torch.Tensor):
         return torch.where((ids == 3).any(), x * 2, x)
 """,
         "(torch.randn(2, 4), torch.tensor([3, 1]))",

@@ -12,7 +12,11 @@ def check(event: Call | Formatted, context: Context) -> Hit | None:
     """Printed, formatted or logged tensors."""
     if isinstance(event, Formatted):
         return Hit(stops=event.spec)
-    return Hit(stops=False) if event.name in _TEXT and any(isinstance(value, Tensor) for value in event.args) else None
+    return (
+        Hit(stops=False)
+        if event.name in _TEXT and any(isinstance(value, Tensor) for value in event.args)
+        else None
+    )
 
 
 RULE = Rule(
@@ -28,7 +32,8 @@ RULE = Rule(
         """
 class Model(nn.Module):
     def forward(self, x):
-        return x * len(f'{x.mean():.2f}')
+        title = f"mean {x.mean():.2f}"
+        return x * len(title[:4])
 """,
         "(torch.randn(2, 4),)",
     ),
@@ -36,7 +41,8 @@ class Model(nn.Module):
         """
 class Model(nn.Module):
     def forward(self, x):
-        return x * len(f'{x.shape}')
+        title = f"rows {x.shape[0]}"
+        return x * len(title[:4])
 """,
         "(torch.randn(2, 4),)",
     ),

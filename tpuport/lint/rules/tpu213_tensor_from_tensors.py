@@ -58,7 +58,7 @@ class Model(nn.Module):
             """
 class Model(nn.Module):
     def forward(self, x):
-        return torch.tensor([x.shape[0], 2.0]) * x.sum()
+        return torch.tensor([x.shape[0], 2.0], device=x.device) * x.sum()
 """,
             "(torch.randn(2, 4),)",
         ),

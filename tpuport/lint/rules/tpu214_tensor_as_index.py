@@ -38,7 +38,7 @@ RULE = Rule(
     bad=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, choice):
+    def forward(self, x, choice: torch.Tensor):
         return [x, x * 2, x * 3][choice]
 """,
         "(torch.randn(2, 4), torch.tensor(1))",
@@ -46,7 +46,7 @@ class Model(nn.Module):
     good=Example(
         """
 class Model(nn.Module):
-    def forward(self, x, choice):
+    def forward(self, x, choice: torch.Tensor):
         return torch.stack([x, x * 2, x * 3])[choice]
 """,
         "(torch.randn(2, 4), torch.tensor(1))",
