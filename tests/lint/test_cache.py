@@ -138,12 +138,20 @@ def test_it_lies_beside_pyproject_and_is_ignored_by_git(settled: Path, word_anal
     write(settled / "deep/a.py", "")
     lint("deep/a.py")
     assert (settled / ".tpuport_cache/lint/.gitignore").read_text() == "*\n"
-    assert cache.directory_for(settled / "deep", settled) == settled / ".tpuport_cache/lint"
+    assert cache.directory_for(settled / "deep") == settled / ".tpuport_cache/lint"
 
 
 def test_elsewhere_it_lies_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/users/cache")
-    assert cache.directory_for(tmp_path, tmp_path) == Path("/users/cache/tpuport/lint")
+    assert cache.directory_for(tmp_path) == Path("/users/cache/tpuport/lint")
+
+
+def test_it_can_lie_anywhere(settled: Path, tmp_path: Path, word_analysis: list[str]) -> None:
+    write(settled / "a.py", "")
+    for _ in range(2):
+        lint_paths(["a.py"], None, Run(cache_directory=tmp_path / "elsewhere"))
+    assert word_analysis == ["a.py"]
+    assert not (settled / ".tpuport_cache").exists()
 
 
 def test_a_cache_that_cannot_be_written_is_logged(
@@ -166,7 +174,7 @@ def test_old_variants_go(settled: Path, word_analysis: list[str]) -> None:
 def test_two_runs_at_once_leave_it_whole(settled: Path, word_analysis: list[str]) -> None:
     for name in ("a.py", "b.py"):
         write(settled / name, "BAD\n")
-    directory = cache.directory_for(settled, settled)
+    directory = cache.directory_for(settled)
     settings = find_settings([settled])
     first, second = (cache.Cache(directory, settings) for _ in range(2))
     from tpuport.lint.work import analyse_file, make_analyser

@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--target", metavar="torchax==VERSION", help="the torchax that the code is for")
     add("--jobs", "-j", type=_count, default=0, metavar="N", help="processes; 0, the default, for one a core")
     add("--no-cache", action="store_true", help="analyse every file anew, and keep nothing")
+    add("--cache-dir", type=Path, metavar="DIR", help="where results are kept between runs")
     add("--force-exclude", action="store_true", help="leave excluded files out even where they are named")
     add("--explain", metavar="ID", help="say all about a rule, and stop")
     add("--list-rules", action="store_true", help="list all rules, and stop")
@@ -143,6 +144,7 @@ def _how(options: argparse.Namespace) -> "Run":
         fix=Applicability.UNSAFE if options.unsafe_fixes else safe,
         write=not options.diff,
         cache=not options.no_cache,
+        cache_directory=options.cache_dir,
         baseline=options.baseline,
         write_baseline=options.write_baseline,
         exclude_named=options.force_exclude,

@@ -35,7 +35,7 @@ _SETTLED_NS: Final = 50_000_000
 Stamp = tuple[int, int]  # modification time in nanoseconds and size; (-1, -1) where there is nothing
 
 
-def directory_for(root: Path, settings_root: Path) -> Path:
+def directory_for(root: Path) -> Path:
     """Where the cache of files below `root` is: beside the nearest pyproject.toml, else in the user's cache."""
     for parent in (root, *root.parents):
         if (parent / "pyproject.toml").is_file() and os.access(parent, os.W_OK):

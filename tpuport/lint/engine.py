@@ -30,6 +30,7 @@ class Run:
         fix: rewrite what can be, up to this: NONE for nothing, SAFE, or UNSAFE for both.
         write: write the rewritten files; otherwise they are only compared.
         cache: keep results on disk, and use those kept.
+        cache_directory: where; beside the nearest pyproject.toml, or in the user's cache, where it is None.
         baseline: file of known findings; that of the settings where it is None.
         write_baseline: write that file instead of reading it.
         exclude_named: leave excluded files out even where they are named.
@@ -39,6 +40,7 @@ class Run:
     fix: Applicability = Applicability.NONE
     write: bool = True
     cache: bool = True
+    cache_directory: Path | None = None
     baseline: Path | None = None
     write_baseline: bool = False
     exclude_named: bool = False
@@ -99,8 +101,8 @@ class Lint:
         """Results of all files, out of the cache or anew."""
         cache = None
         if self.run.cache and self.files:
-            root = common_directory([*self.files][:1] if len(self.files) == 1 else self._paths)
-            cache = Cache(directory_for(root, self.settings.root), self.settings)
+            root = common_directory([*self.files])
+            cache = Cache(self.run.cache_directory or directory_for(root), self.settings)
             self.results.update(cache.get(self.files))
             self._cached = len(self.results)
         fresh = self.again(path for path in self.files if path not in self.results)
