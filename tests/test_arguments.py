@@ -38,12 +38,17 @@ CALLS = {
         ["not a list of StoppingCriteria"],
     ),
     "model is None": ("generate(None, ids)", ["this is a NoneType"]),
+    "the cache's dtype is no dtype": (
+        "kv_cache_bytes(m.config, 1, 100, 'float7')",
+        ["'float7' is not a dtype"],
+    ),
     "compile of a number": ("compile(3)", ["this is a int, which cannot be compiled"]),
 }
 # What looks odd and works: the call, and what it gives.
 WORKS = {
     "NumPy's dtype": ("load(Auto, d, dtype=np.float32).dtype", "torch.float32"),
     "jax's dtype": ("load(Auto, d, dtype=jnp.bfloat16).dtype", "torch.bfloat16"),
+    "a dtype by name": ("kv_cache_bytes(m.config, 1, 100, 'bfloat16')", str(2 * 16 * 100 * 2)),
     "lists": ("generate(m, [[3, 4]], [[1, 1]], max_new_tokens=2).shape", "torch.Size([1, 4])"),
     "NumPy ids": ("generate(m, ids.numpy(), max_new_tokens=2).shape", "torch.Size([1, 4])"),
 }
@@ -51,7 +56,7 @@ SCRIPT = """
 import json, sys, jax, jax.numpy as jnp, numpy as np, torch
 from jax.sharding import PartitionSpec as P
 from transformers import AutoModelForCausalLM as Auto, LlamaConfig, LlamaForCausalLM
-from tpuport import PortError, compile, create_mesh, generate, load, port
+from tpuport import PortError, compile, create_mesh, generate, kv_cache_bytes, load, port
 sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
 model = lambda: LlamaForCausalLM(LlamaConfig(**sizes, eos_token_id=None))
 d = sys.argv[1]

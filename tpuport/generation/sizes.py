@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.generation.cache import FixedLayer, decoding_cache
 from tpuport.settings import exact
@@ -19,7 +20,7 @@ _ERRORS = (
 )  # fmt: skip
 
 
-def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: torch.dtype) -> int:
+def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: torch.dtype | str) -> int:
     """Bytes of the key/value cache that `generate` makes, over all devices.
 
     Sliding-window layers hold min(window, length) positions; layers without attention hold nothing. How many elements
@@ -29,14 +30,17 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
         config: a transformers config; its text part is used.
         batch: rows of the batch.
         length: cache length in positions.
-        dtype: dtype of keys and values.
+        dtype: dtype of keys and values, or its name.
 
     Raises:
-        PortError: a batch or length below 1, or a model whose cache is not one of keys and values.
+        PortError: a batch or length below 1, no dtype, or a model whose cache is not one of keys and values.
     """
     wrong = [f"{name}={n!r}" for name, n in (("batch", batch), ("length", length)) if not _counts(n)]
     if wrong:
         raise PortError("rows and positions are counted from 1", where=", ".join(wrong))
+    kept = as_torch_dtype(dtype)
+    if kept is None:
+        raise PortError("a cache has a dtype", where="dtype=None", fix="give torch.bfloat16 or 'bfloat16'")
     text = config.get_text_config(decoder=True)
     layers, elements = _asked(text, lambda: decoding_cache(text, length).layers), _elements_of(text)
     if len(layers) != len(elements):
@@ -53,7 +57,7 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
             "no formula for the size of this cache", where=", ".join(sorted(others)), fix="measure the arrays"
         )
     slots = [layer.slots if isinstance(layer, FixedLayer) else 0 for layer in layers]
-    return batch * sum(n * each for n, each in zip(slots, elements, strict=True)) * dtype.itemsize
+    return batch * sum(n * each for n, each in zip(slots, elements, strict=True)) * kept.itemsize
 
 
 def _counts(value: Any) -> bool:
