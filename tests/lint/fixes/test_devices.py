@@ -66,6 +66,7 @@ def test_safe_in_traced_code(rule: str, node: str, before: str, after: str, fix_
         ("TPU301", "torch.ones(3).cuda()", "return torch.ones(3).cuda()"),  # no tensor whose device is known
         ("TPU302", '"cuda"', 'return x.device.type == "cuda"'),
         ("TPU302", '"cuda"', 'return self.place(x, device="cuda")'),
+        ("TPU302", '"cuda"', 'return mine.zeros_like(x, device="cuda")'),
         ("TPU302", '"cuda"', 'return torch.zeros(3, device="cuda")'),
         ("TPU302", '"cuda"', 'return x.to(y, "cuda")'),
         ("TPU303", "torch.cuda.is_available()", "return torch.cuda.is_available()"),

@@ -11,6 +11,11 @@ from tpuport.lint.fixes.tpu301_cuda_call import moved
 # What only says how the move is made, not what comes out of it.
 _OF_THE_MOVE = frozenset({"non_blocking", "copy"})
 
+_KINDS = ("zeros", "ones", "full", "empty")
+# What these make is where their tensor is, unless told otherwise.
+_FOLLOWING = frozenset({"new_tensor", *(f"new_{kind}" for kind in _KINDS)})
+_LIKE = frozenset(f"torch.{kind}_like" for kind in (*_KINDS, "rand", "randn", "randint"))
+
 
 def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
     """The string as an argument of `.to`, of a function that makes tensors, or of `torch.load`."""
@@ -52,6 +57,8 @@ def dropped_move(place: Place, call: cst.Call, argument: cst.Arg) -> Edit | None
 def _made(place: Place, call: cst.Call, argument: cst.Arg, name: str) -> Edit | None:
     """`torch.zeros(..., device="cuda")`: beside an input in traced code, on the host where a module is built."""
     function = place.dotted(call.func)
+    if name == "device" and (method(call) in _FOLLOWING if not function else function in _LIKE):
+        return Edit(((argument, REMOVED),))
     if name != "device" or not function.startswith("torch.") or function.rpartition(".")[2] not in FACTORIES:
         return None
     if not place.traced:
