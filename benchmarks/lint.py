@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 CORES = 2
-SMALL = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+SMALL = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2
+"""
 
 
 class Measured(NamedTuple):
@@ -99,13 +107,19 @@ def sample(files: Sequence[str], count: int) -> list[str]:
     return [by_size[int((number + 0.5) * len(files) / count)] for number in range(count)]
 
 
+def median(runs: Sequence[Measured]) -> Measured:
+    """The median of each figure."""
+    wall, cpu, peak = (statistics.median(column) for column in zip(*runs, strict=True))
+    return Measured(wall, cpu, int(peak))
+
+
 def start_up(command: Sequence[str], rounds: int) -> Measured:
     """Medians on one small file, without a cache."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "model.py"
         file.write_text(SMALL)
         each = [run([*command, "--no-cache", str(file)]) for _ in range(rounds)]
-    return Measured(*(statistics.median(column) for column in zip(*each, strict=True)))  # pyright: ignore
+    return median(each)
 
 
 def main() -> None:
@@ -134,8 +148,7 @@ def main() -> None:
         cold = run(command)
         print(row("tpuport lint, cold cache", cold), flush=True)
         warm = [run(command) for _ in range(options.rounds)]
-    warmed = Measured(*(statistics.median(column) for column in zip(*warm, strict=True)))  # pyright: ignore
-    print(row(f"tpuport lint, warm cache, median of {options.rounds}", warmed), flush=True)
+    print(row(f"tpuport lint, warm cache, median of {options.rounds}", median(warm)), flush=True)
     if options.rival:
         some = sample(files, options.rival_sample)
         scale = total / lines(some)

@@ -158,9 +158,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _sound(entry: Any, bucket: dict[str, Any]) -> bool:
     """Whether an entry's stamps are there; the rest is checked when it is decoded."""
     count = len(bucket["stamps"])
-    return (
-        all(type(number) is int and 0 <= number < count for number in entry[0]) and len(bucket["texts"]) > 0
-    )
+    return all(type(number) is int and 0 <= number < count for number in entry[0])
 
 
 def _replace(file: Path, bucket: dict[str, Any]) -> None:
