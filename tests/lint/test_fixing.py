@@ -148,3 +148,12 @@ def test_only_what_is_asked_for_reaches_the_fixes(project: Path, monkeypatch: py
     fix("m.py")
     fix("m.py", unsafe=True)
     assert given == [(1, False), (1, True)]
+
+
+def test_what_could_not_be_rewritten_is_not_called_fixable(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixing, "fix", replacing("nothing", "something"))
+    (project / "m.py").write_text("BAD\n")
+    assert lint_paths(["m.py"], None, Run(cache=False)).fixable(Applicability.SAFE) == 1
+    assert fix("m.py").fixable(Applicability.SAFE) == 0

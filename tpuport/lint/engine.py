@@ -208,8 +208,11 @@ class Lint:
         )
 
     def _shown(self, finding: Finding) -> Finding:
+        # What is left after fixing could not be rewritten, whatever its rule can do elsewhere.
+        tried = self.run.fix in {finding.fix, Applicability.UNSAFE}
         return dataclasses.replace(
             finding,
+            fix=Applicability.NONE if tried else finding.fix,
             path=self.files.get(finding.path, finding.path),
             severity=self.settings.severity(finding.rule, finding.severity),
         )
