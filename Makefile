@@ -56,7 +56,7 @@ docs: $(STAMP) ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 
 clean: ## remove the environments and everything built
-	rm -rf $(VENV) $(NIGHTLY) $(RIVALS) site dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(NIGHTLY) $(RIVALS) site dist .tpuport_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call install,environment,constraints): into an empty environment, or over one whose installation was complete.
