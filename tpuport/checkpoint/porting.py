@@ -59,8 +59,8 @@ def port(
 ) -> Any:
     """Move `model` to `mesh`, in place: parameters sharded, buffers on every device, in evaluation mode.
 
-    Each parameter's host memory is given up once it is on the devices. A ported model may be ported again, to
-    another mesh or dtype, or so that programs compiled for it notice a changed attribute of one of its modules.
+    Each parameter's host memory is given up once it is on the devices. A ported model may be ported again: to another
+    mesh or dtype, or so that its programs are made anew after one of its modules has changed.
 
     Args:
         model: a `torch.nn.Module` on the CPU (or one already ported).
@@ -84,9 +84,9 @@ def port(
     shardings = lay_out(model, groups, _shapes(model, groups, dtypes), mesh, rules, allow)
     model.eval().requires_grad_(False)
     with compat.environment():
-        for names in groups:
-            array = scatter(model.get_parameter(names[0]), dtypes[names[0]], shardings[names[0]])
-            put_parameter(model, names, array)
+        for first, *others in groups:
+            array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
+            put_parameter(model, [first, *others], array)
         move_buffers(model, mesh, dtypes)
     mark_ported(model, mesh)
     return model
