@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -95,10 +96,14 @@ class ModuleInfo:
     Attributes:
         path: absolute.
         name: dotted, from the root of its package; the file's stem where it is in none.
-        tree: its syntax, and `lines`, its text.
+        tree: its syntax.
+        lines: its text, one string a line, without line ends.
+        package: dotted name of the package that its relative imports start from, "" outside packages.
         names: what each module-level name is bound to last: a `FunctionInfo`, a `ClassInfo`, `("import", dotted)`,
             `("from", dotted, name)` or an expression.
-        stars: modules of `from x import *`.
+        stars: modules of `from x import *`, in their order.
+        classes: all classes, those inside functions and other classes first; of one name there may be several.
+        functions: module-level functions; of one name there may be several.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class ModuleInfo:
         self.stars: list[str] = []
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
+        self._classes: dict[ast.ClassDef, ClassInfo] = {}
         # Imports first: the dotted names of decorators and bases need them, wherever in the file they stand.
         flat = list(_flat(tree.body))
         for statement in flat:
@@ -120,6 +126,24 @@ class ModuleInfo:
                 self._take_import(statement)
         for statement in flat:
             self._take(statement)
+        # Few files have classes inside anything, and looking for them takes a walk over all of the tree.
+        if any(line[:1].isspace() and line.lstrip().startswith("class ") for line in lines):
+            inside = [(node, prefix) for node, prefix, around in definitions(tree) if around is not None]
+            self.classes[:0] = [
+                self.klass(node, name) for node, name in inside if isinstance(node, ast.ClassDef)
+            ]
+
+    def klass(self, node: ast.ClassDef, prefix: str) -> ClassInfo:
+        """The class that a definition in this file makes.
+
+        Args:
+            node: the definition.
+            prefix: qualified name of what it stands in, "" at module level.
+        """
+        found = self._classes.get(node)
+        if found is None:
+            found = self._classes[node] = ClassInfo(node, self, prefix)
+        return found
 
     def _take_import(self, statement: ast.Import | ast.ImportFrom) -> None:
         if isinstance(statement, ast.Import):
@@ -142,7 +166,7 @@ class ModuleInfo:
             self.functions.append(function)
             self.names[statement.name] = function
         elif isinstance(statement, ast.ClassDef):
-            klass = ClassInfo(statement, self, "")
+            klass = self.klass(statement, "")
             self.classes.append(klass)
             self.names[statement.name] = klass
         elif isinstance(statement, ast.Assign):
@@ -161,7 +185,7 @@ class ModuleInfo:
         if not statement.level:
             return statement.module or ""
         parts = self.package.split(".") if self.package else []
-        parts = parts[: len(parts) - (statement.level - 1)]
+        parts = parts[: max(0, len(parts) - (statement.level - 1))]
         return ".".join([*parts, statement.module] if statement.module else parts)
 
     def dotted(self, node: ast.expr) -> str:
@@ -203,8 +227,28 @@ def canonical(name: str) -> str:
     return name
 
 
-def _flat(body: list[ast.stmt]) -> "list[ast.stmt]":
-    """The statements of a body, those inside `if`, `try` and `with` too, since they bind names at the same level."""
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[Definition, str, Definition | None]]:
+    """All functions and classes of a file, in its order, wherever they stand.
+
+    Yields:
+        The definition, the qualified name of the one around it ("" at module level), and that one itself.
+    """
+    waiting: list[tuple[ast.AST, str, Definition | None]] = [(node, "", None) for node in reversed(tree.body)]
+    while waiting:
+        node, prefix, around = waiting.pop()
+        if isinstance(node, ast.expr):
+            continue
+        if isinstance(node, Definition):
+            yield node, prefix, around
+            prefix, around = f"{prefix}.{node.name}" if prefix else node.name, node
+        waiting += [(child, prefix, around) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def _flat(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a body and of what it holds that binds names at the same level: `if`, `try`, `with`, loops."""
     found: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.If):
@@ -214,18 +258,26 @@ def _flat(body: list[ast.stmt]) -> "list[ast.stmt]":
             for handler in statement.handlers:
                 found += _flat(handler.body)
             found += [*_flat(statement.body), *_flat(statement.orelse), *_flat(statement.finalbody)]
-        elif isinstance(statement, ast.With):
+        elif isinstance(statement, ast.With | ast.For | ast.While):
             found += _flat(statement.body)
         else:
             found.append(statement)
     return found
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there and may be asked for; a name too long, or a closed directory, is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def package_root(path: Path) -> tuple[Path, str]:
     """The directory that would be on `sys.path` for this file, and the file's dotted name from there."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     directory = path.parent
-    while (directory / "__init__.py").is_file() and directory.parent != directory:
+    while is_file(directory / "__init__.py") and directory.parent != directory:
         parts.append(directory.name)
         directory = directory.parent
     return directory, ".".join(reversed(parts)) or path.stem

@@ -1,9 +1,12 @@
 """Finds and reads the modules that linted code imports, and says what a name in one of them is."""
 
 import ast
+import builtins
 import collections
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from tpuport.lint import source
 from tpuport.lint.modules import (
@@ -12,67 +15,88 @@ from tpuport.lint.modules import (
     FunctionInfo,
     ModuleInfo,
     canonical,
+    is_file,
     package_root,
     search_directories,
 )
 from tpuport.lint.values import UNKNOWN, Class, External, Function, Module, Value
 
 # Modules kept parsed. The tree of a thousand-line file takes some ten megabytes.
-_KEPT = 96
-_STARS = 12
+_KEPT: Final = 96
+# Modules that `from x import *` is followed into, from one module; and how far names are followed through modules.
+_STARS: Final = 12
+_STAR_DEPTH: Final = 6
+_DEPTH: Final = 12
+# Directories above a file in which its imports are looked for.
+_ABOVE: Final = 4
+# Built-in functions that `from torch import *` hides.
+_HIDDEN: Final = frozenset({"abs", "all", "any", "max", "min", "pow", "range", "round", "sum"})
 
 
 class Project:
-    """Modules by path and by dotted name, read when first asked for.
-
-    Attributes:
-        consulted: absolute paths looked at since it was last emptied, those that do not exist too.
-    """
+    """Modules by path and by dotted name, read when first asked for."""
 
     def __init__(self) -> None:
         self._modules: collections.OrderedDict[Path, ModuleInfo | None] = collections.OrderedDict()
-        self._found: dict[tuple[str, Path], Path | None] = {}
+        self._found: dict[tuple[str, Path], tuple[Path | None, tuple[str, ...]]] = {}
+        self._roots: dict[Path, Path] = {}
+        # By file, what was looked at for the names that it imports. It outlives the file's module.
+        self._looked: dict[str, set[str]] = collections.defaultdict(set)
         self._directories = search_directories()
-        self.consulted: set[str] = set()
 
     def add(self, file: source.SourceFile) -> ModuleInfo:
         """The module of a file that was read already."""
         kept = self._modules.get(file.path)
         if kept is not None and kept.tree is file.tree:
             return kept
-        _, name = package_root(file.path)
-        module = ModuleInfo(file.path, name, file.tree, file.path.name == "__init__.py", file.lines)
-        self._keep(file.path, module)
-        return module
+        return self._make(file)
+
+    def dependencies(self, paths: Iterable[str]) -> set[str]:
+        """Files that these files' names have led to so far, however far; those looked for and not found too."""
+        found: set[str] = set()
+        waiting = list(paths)
+        while waiting:
+            path = waiting.pop()
+            if path not in found:
+                found.add(path)
+                waiting += self._looked.get(path, ())
+        return found
 
     def module(self, dotted: str, asked_by: ModuleInfo) -> ModuleInfo | None:
         """The module of that dotted name as seen from another one, or None where it is a library or not there."""
         top = dotted.partition(".")[0]
         if not dotted or top in NOT_FOLLOWED or top in sys.stdlib_module_names:
             return None
-        root = asked_by.__dict__.get("_root")
-        if root is None:
-            root = asked_by.__dict__["_root"] = package_root(asked_by.path)[0]
-        key = (dotted, root)
+        key = (dotted, asked_by.path.parent)
         if key not in self._found:
-            self._found[key] = self._find(dotted, root, asked_by)
-        path = self._found[key]
-        if path is None:
-            return None
-        self.consulted.add(str(path))
-        return self._load(path)
+            self._found[key] = self._find(dotted, asked_by.path)
+        path, looked = self._found[key]
+        self._looked[str(asked_by.path)].update(looked)
+        return None if path is None else self._load(path)
 
-    def _find(self, dotted: str, root: Path, asked_by: ModuleInfo) -> Path | None:
+    def _find(self, dotted: str, asked_by: Path) -> tuple[Path | None, tuple[str, ...]]:
+        """A module's file, and all paths whose coming or going would change the answer."""
         relative = Path(*dotted.split("."))
+        top = relative.parts[0]
         # A script's own directory and the directories above it are where research code keeps its packages.
-        near = [root, *list(asked_by.path.parents)[:4]]
+        near = [self._root(asked_by), *list(asked_by.parents)[:_ABOVE]]
+        looked: list[str] = []
         for directory in dict.fromkeys([*near, *self._directories]):
             base = directory / relative
-            for candidate in (base.with_suffix(".py"), base / "__init__.py"):
-                if candidate.is_file():
-                    return candidate
-        self.consulted.add(str((root / relative).with_suffix(".py")))
-        return None
+            candidates = (base.with_suffix(".py"), base / "__init__.py")
+            for candidate in candidates:
+                if is_file(candidate):
+                    return candidate, (*looked, str(candidate))
+            # Where the whole package is missing, that is one thing to watch for all of its modules.
+            missing = candidates if (directory / top).is_dir() else (directory / f"{top}.py", directory / top)
+            looked += map(str, missing)
+        return None, tuple(looked)
+
+    def _root(self, path: Path) -> Path:
+        root = self._roots.get(path.parent)
+        if root is None:
+            root = self._roots[path.parent] = package_root(path)[0]
+        return root
 
     def _load(self, path: Path) -> ModuleInfo | None:
         if path in self._modules:
@@ -83,16 +107,18 @@ class Project:
         except source.Unreadable:
             self._modules[path] = None
             return None
-        _, name = package_root(path)
-        module = ModuleInfo(path, name, file.tree, path.name == "__init__.py", file.lines)
-        self._keep(path, module)
-        return module
+        return self._make(file)
 
-    def _keep(self, path: Path, module: ModuleInfo) -> None:
-        self._modules[path] = module
-        self._modules.move_to_end(path)
+    def _make(self, file: source.SourceFile) -> ModuleInfo:
+        root, name = package_root(file.path)
+        module = ModuleInfo(file.path, name, file.tree, file.path.name == "__init__.py", file.lines)
+        # With an `__init__.py` there it would be a module of another name.
+        self._looked[str(file.path)].add(str(root / "__init__.py"))
+        self._modules[file.path] = module
+        self._modules.move_to_end(file.path)
         while len(self._modules) > _KEPT:
             self._modules.popitem(last=False)
+        return module
 
     def lookup(self, module: ModuleInfo, name: str, depth: int = 0) -> Value | ast.expr | None:
         """What a module-level name is: a value, an expression still to be evaluated there, or None: not bound."""
@@ -116,7 +142,7 @@ class Project:
 
     def member(self, dotted: str, name: str, asked_by: ModuleInfo, depth: int = 0) -> Value:
         """`from dotted import name` as a value."""
-        found = self.module(dotted, asked_by) if depth < 12 else None
+        found = self.module(dotted, asked_by) if depth < _DEPTH else None
         if found is not None and found is not asked_by:
             value = self.lookup(found, name, depth + 1)
             if isinstance(value, ast.expr):
@@ -131,20 +157,21 @@ class Project:
 
     def _lookup_star(self, module: ModuleInfo, name: str, depth: int) -> Value | ast.expr | None:
         # A package that gathers hundreds of modules by stars would have them all read for one name.
-        if depth > 6 or name.startswith("_") or len(module.stars) > _STARS:
+        if depth > _STAR_DEPTH or name.startswith("_") or len(module.stars) > _STARS:
             return None
-        for dotted in module.stars:
+        # The last import wins. What torch's modules have is not looked up: they are asked when nothing else has it.
+        for dotted in reversed(module.stars):
             found = self.module(dotted, module)
-            if found is None or found is module:
-                if dotted.partition(".")[0] == "torch":
-                    return External(canonical(f"{dotted}.{name}"))
-                continue
-            value = self.lookup(found, name, depth + 1)
-            if isinstance(value, ast.expr):
-                return Binding(found, name)
-            if value is not None:
-                return value
-        return None
+            if found is not None and found is not module:
+                value = self.lookup(found, name, depth + 1)
+                if isinstance(value, ast.expr):
+                    return Binding(found, name)
+                if value is not None:
+                    return value
+        if hasattr(builtins, name) and name not in _HIDDEN:
+            return None
+        torch = next((dotted for dotted in module.stars if dotted.partition(".")[0] == "torch"), None)
+        return External(canonical(f"{torch}.{name}")) if torch else None
 
 
 class Binding(Value):

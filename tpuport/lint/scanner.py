@@ -8,7 +8,6 @@ from typing import Any, Final
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
 from tpuport.lint.interpreter import Machine
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
-from tpuport.lint.rules.rule import Hit
 from tpuport.lint.values import Tensor
 
 # Without one of these a stretch of text holds nothing that the rules want to hear of here.
@@ -32,32 +31,31 @@ class Scanner:
         """A function that tracing reaches."""
         scan = _Scan(self.machine, module, function.qualname, function.owner)
         scan.traced = True
-        self.machine_definition(scan, function, True)
+        self._definition(scan, function, True)
         if _worth(module, function.node):
             scan.depth = 1
             scan.body(function.node.body if isinstance(function.node.body, list) else [function.node.body])
 
-    def file(self, module: ModuleInfo, traced: set[str]) -> None:
-        """A file, but for the bodies of the functions that were traced."""
+    def file(self, module: ModuleInfo, traced: set[ast.AST]) -> None:
+        """A file, but for the bodies of the functions that were traced, given by their definitions."""
         scan = _Scan(self.machine, module, "", None)
         scan.skip = traced
         if _worth(module, None):
             scan.body(module.tree.body)
         else:
-            scan.imports_only(module.tree)
+            scan.imports_only()
         for info in module.functions:
-            if info.qualname not in traced:
-                self.machine_definition(scan, info, False)
+            if info.node not in traced:
+                self._definition(scan, info, False)
         for klass in module.classes:
             for method in klass.methods.values():
-                if method.qualname not in traced:
-                    self.machine_definition(scan, method, False)
+                if method.node not in traced:
+                    self._definition(scan, method, False)
             if self.machine.classes.is_module(klass):
                 scan.function, scan.owner = klass.qualname, klass
                 scan.tell(self._module_class(klass))
 
-    def machine_definition(self, scan: "_Scan", function: FunctionInfo, traced: bool) -> None:
-        """Tell of a function's definition."""
+    def _definition(self, scan: "_Scan", function: FunctionInfo, traced: bool) -> None:
         if isinstance(function.node, ast.Lambda):
             return
         owner = function.owner
@@ -73,7 +71,6 @@ class Scanner:
         outside: dict[str, list[ast.AST]] = {}
         for name, method in klass.methods.items():
             for store in _self_stores(method.node):
-                assert isinstance(store, ast.Attribute)
                 if name == "__init__":
                     where.setdefault(store.attr, store)
                 else:
@@ -92,9 +89,9 @@ def _self_stores(node: ast.AST) -> Iterator[ast.Attribute]:
             isinstance(part, ast.Attribute)
             and isinstance(part.ctx, ast.Store)
             and isinstance(part.value, ast.Name)
+            and part.value.id == "self"
         ):
-            if part.value.id == "self":
-                yield part
+            yield part
 
 
 def _worth(module: ModuleInfo, node: ast.AST | None) -> bool:
@@ -105,7 +102,18 @@ def _worth(module: ModuleInfo, node: ast.AST | None) -> bool:
 
 
 class _Scan:
-    """A walk over statements, knowing where it is."""
+    """A walk over statements, knowing where it is.
+
+    Attributes:
+        function: qualified name of the function or class around, "" at module level.
+        owner: the class around, or None.
+        traced: all of this is traced.
+        skip: definitions whose bodies are left out.
+        depth: number of functions around: what stands in none runs on import.
+        guards, checks: number of `if`s and `try`s around, and of `if`s that ask for a GPU or a library.
+        in_init: inside the `__init__` of a module.
+        decorating: inside a decorator.
+    """
 
     def __init__(self, machine: Machine, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
         self.machine = machine
@@ -113,7 +121,7 @@ class _Scan:
         self.function = function
         self.owner = owner
         self.traced = False
-        self.skip: set[str] = set()
+        self.skip: set[ast.AST] = set()
         self.depth = 0
         self.guards = 0
         self.checks = 0
@@ -121,12 +129,8 @@ class _Scan:
         self.decorating = False
 
     def tell(self, event: Event) -> None:
-        machine = self.machine
-        for rule in machine._listeners.get(type(event), ()):
-            answer = rule.check(event, machine.context(self.module, self.function, self.owner))
-            if answer is not None:
-                for hit in (answer,) if isinstance(answer, Hit) else answer:
-                    machine.note(rule, hit, event.node, self.module, self.function)
+        """Ask the rules about something in the function or class that the walk is in."""
+        self.machine.ask(event, self.module, self.function, self.owner)
 
     @property
     def where(self) -> dict[str, Any]:
@@ -138,17 +142,19 @@ class _Scan:
             "checked": self.checks > 0,
         }
 
-    def imports_only(self, tree: ast.AST) -> None:
-        """A file in which nothing but its imports can matter."""
+    def imports_only(self) -> None:
+        """The imports of a file in which nothing else can matter."""
         for statement in self.module.tree.body:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 self._import(statement)
 
     def body(self, nodes: list[Any]) -> None:
+        """Walk over each."""
         for node in nodes:
             self.visit(node)
 
     def visit(self, node: ast.AST) -> None:
+        """Walk over a node and what is in it."""
         handler = _VISITORS.get(type(node))
         if handler is not None:
             handler(self, node)
@@ -163,9 +169,9 @@ class _Scan:
         self.body(node.decorator_list)
         self.decorating = False
         self._defaults(node.args)
-        name = f"{self.function}.{node.name}" if self.function else node.name
-        if name in self.skip:
+        if node in self.skip:
             return
+        name = f"{self.function}.{node.name}" if self.function else node.name
         before = self.function, self.depth, self.in_init, self.guards
         is_method = self.owner is not None and self.function == self.owner.qualname
         self.function, self.depth, self.guards = name, self.depth + 1, 0
@@ -203,12 +209,14 @@ class _Scan:
         self.body(node.orelse)
         self.guards -= 1
 
-    def _try(self, node: Any) -> None:
-        self.guards += 1
+    def _try(self, node: ast.Try | ast.TryStar) -> None:
+        # `try: ... finally:` lets every error through.
+        guards = bool(node.handlers)
+        self.guards += guards
         self.body(node.body)
         for handler in node.handlers:
             self.body(handler.body)
-        self.guards -= 1
+        self.guards -= guards
         self.body(node.orelse)
         self.body(node.finalbody)
 
@@ -226,8 +234,11 @@ class _Scan:
         if callee:
             self.tell(Use(node, callee, node, **self.where, decorator=self.decorating))
         decorating, self.decorating = self.decorating, False
-        if (isinstance(node.func, ast.Attribute) and not self.module.dotted(node.func)) or (isinstance(node.func, ast.Attribute) and callee.startswith(".")):
-            self.visit(node.func.value)
+        if isinstance(node.func, ast.Attribute):
+            if callee.startswith("."):
+                self.visit(node.func.value)
+        elif not isinstance(node.func, ast.Name):
+            self.visit(node.func)
         for argument in node.args:
             self._argument(argument, "argument", callee)
         for keyword in node.keywords:

@@ -5,11 +5,11 @@ import dataclasses
 from typing import Any, Final
 
 from tpuport.lint.events import Event, FunctionEntry
-from tpuport.lint.findings import Finding
+from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.interpreter import builtin, expressions, parameters, statements
 from tpuport.lint.interpreter.classes import NOT_BUILT, Classes
 from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.modules import FunctionInfo, ModuleInfo
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.places import place
 from tpuport.lint.project import Binding, Project
 from tpuport.lint.rules.rule import Context, Hit, Rule
@@ -17,7 +17,6 @@ from tpuport.lint.values import (
     NONE,
     STATIC,
     UNKNOWN,
-    Class,
     External,
     Function,
     Instance,
@@ -36,12 +35,23 @@ _CONTEXTS: Final = 8
 
 @dataclasses.dataclass
 class _Kept:
-    """What an interpreted call gave: its result, the findings in it, the files it looked at."""
+    """What an interpreted call gave.
+
+    Attributes:
+        result: its value.
+        findings: by rule and place.
+        traced: the functions that it traced, itself among them.
+        reached: those with the class of the object that each was called on, or None.
+        consulted: files whose functions were interpreted.
+        depth: number of calls around it: that many names of its findings' routes are the callers'.
+    """
 
     result: Value
     findings: dict[tuple[Any, ...], Finding]
     traced: set[tuple[ModuleInfo, FunctionInfo]]
+    reached: set[tuple[FunctionInfo, ClassInfo | None]]
     consulted: set[str]
+    depth: int
 
 
 class Machine:
@@ -81,7 +91,7 @@ class Machine:
 
     def start(self) -> _Kept:
         """Begin to note findings, traced functions and consulted files."""
-        self.activity.append(_Kept(UNKNOWN, {}, set(), set()))
+        self.activity.append(_Kept(UNKNOWN, {}, set(), set(), set(), len(self._stack)))
         return self.activity[-1]
 
     def finish(self) -> _Kept:
@@ -94,8 +104,15 @@ class Machine:
     def _absorb(self, kept: _Kept) -> None:
         outer = self.activity[-1]
         for key, finding in kept.findings.items():
-            outer.findings.setdefault(key, finding)
+            known = outer.findings.get(key)
+            if known is None or _worse(finding.severity, known.severity):
+                # What was found on the first way here is on this way too.
+                route = (*self._stack, *finding.route[kept.depth :])
+                outer.findings[key] = (
+                    finding if route == finding.route else dataclasses.replace(finding, route=route)
+                )
         outer.traced |= kept.traced
+        outer.reached |= kept.reached
         outer.consulted |= kept.consulted
 
     def entry(self, info: FunctionInfo, receiver: Value | None) -> None:
@@ -195,6 +212,7 @@ class Machine:
             self.activity[-1].consulted.add(str(info.module.path))
             if emitting:
                 self.activity[-1].traced.add((info.module, info))
+                self.activity[-1].reached.add((info, bound.info if isinstance(bound, Instance) else None))
         self._stack.append(info.qualname)
         try:
             if emitting:
@@ -343,13 +361,17 @@ class Machine:
 
     def hear(self, frame: Frame, event: Event) -> None:
         """Ask the rules that listen to this kind of event, and note their findings."""
+        self.ask(event, frame.module, frame.qualname, frame.owner)
+
+    def ask(self, event: Event, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
+        """As `hear`, for an event in a function (its qualified name) of a class, or of none."""
         for rule in self._listeners.get(type(event), ()):
-            answer = rule.check(event, self.context(frame.module, frame.qualname, frame.owner))
+            answer = rule.check(event, self._context(module, function, owner))
             if answer is not None:
                 for hit in (answer,) if isinstance(answer, Hit) else answer:
-                    self.note(rule, hit, event.node, frame.module, frame.qualname)
+                    self._note(rule, hit, event.node, module, function)
 
-    def context(self, module: ModuleInfo, function: str, owner: Any) -> Context:
+    def _context(self, module: ModuleInfo, function: str, owner: ClassInfo | None) -> Context:
         """What rules may know of a place."""
         kept = module.__dict__.setdefault("contexts", {})
         if function not in kept:
@@ -358,14 +380,14 @@ class Machine:
             )
         return kept[function]
 
-    def note(self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str) -> None:
+    def _note(self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str) -> None:
         """Keep a finding of the running activity."""
         line, column, end_line, end_column = place(hit.node or node, module.lines)
         key = (rule.id, str(module.path), line, column)
         findings = self.activity[-1].findings
         known = findings.get(key)
         severity = hit.severity or rule.severity
-        if known is not None and (known.severity == severity or known.severity == "error"):
+        if known is not None and not _worse(severity, known.severity):
             return
         findings[key] = Finding(
             path=str(module.path),
@@ -387,21 +409,19 @@ class Machine:
         """Whether any rule wants this kind of event."""
         return event in self._listeners
 
-    def forget(self, module: ModuleInfo) -> None:
-        """Drop what is remembered of a module's functions and objects, so that its syntax tree can go."""
-        for key in [key for key in self._memory if _mentions(key, module)]:
-            del self._memory[key]
-        for info in [info for info in self._contexts if info.module is module]:
-            del self._contexts[info]
+    def forget(self) -> None:
+        """Drop what is remembered of calls.
+
+        Done after each file: how exactly a function is interpreted depends on how often it was called before, and a
+        file's findings must not depend on the files before it.
+        """
+        self._memory.clear()
+        self._contexts.clear()
 
 
-def _mentions(key: tuple[Any, ...], module: ModuleInfo) -> bool:
-    """Whether a remembered call is of a function of the module, or with an object of one of its classes."""
-    info, bound, _, _, values, _ = key
-    objects = (bound, *(value for _, value in values))
-    return info.module is module or any(
-        isinstance(value, Instance | Class | Function) and value.info.module is module for value in objects
-    )
+def _worse(one: Severity, other: Severity) -> bool:
+    order = list(Severity)
+    return order.index(one) < order.index(other)
 
 
 def _general(value: Value) -> Value:

@@ -8,7 +8,7 @@ from tpuport.lint.events import Arithmetic, Iterate, Returned, Subscript
 from tpuport.lint.interpreter import expressions, iteration, targets
 from tpuport.lint.interpreter.frame import Environment, Frame, merge
 from tpuport.lint.interpreter.narrowing import narrow
-from tpuport.lint.modules import ClassInfo, FunctionInfo
+from tpuport.lint.modules import FunctionInfo
 from tpuport.lint.values import NONE, UNKNOWN, Class, Function, Sequence, Static, Tensor, Value, join
 
 
@@ -188,7 +188,7 @@ def _definition(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> N
 
 
 def _class(frame: Frame, node: ast.ClassDef) -> None:
-    frame.env[node.name] = Class(ClassInfo(node, frame.module, frame.qualname))
+    frame.env[node.name] = Class(frame.module.klass(node, frame.qualname))
 
 
 def _delete(frame: Frame, node: ast.Delete) -> None:
