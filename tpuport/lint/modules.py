@@ -119,12 +119,15 @@ class ModuleInfo:
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
         self._classes: dict[ast.ClassDef, ClassInfo] = {}
-        # Imports first: the dotted names of decorators and bases need them, wherever in the file they stand.
+        # Imports first: the dotted names of decorators and bases need them, wherever in the file they stand. What
+        # stands in for a library that may be missing (`flash = None`) wins over it, and loses against a file here.
         flat = list(_flat(tree.body))
         for statement in flat:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 self._take_import(statement)
         for statement in flat:
+            if isinstance(statement, ast.ImportFrom) and self._is_near(statement):
+                self._take_import(statement, stars=False)
             self._take(statement)
         # Few files have classes inside anything, and looking for them takes a walk over all of the tree.
         if any(line[:1].isspace() and line.lstrip().startswith("class ") for line in lines):
@@ -145,7 +148,12 @@ class ModuleInfo:
             found = self._classes[node] = ClassInfo(node, self, prefix)
         return found
 
-    def _take_import(self, statement: ast.Import | ast.ImportFrom) -> None:
+    def _is_near(self, statement: ast.ImportFrom) -> bool:
+        """Whether an import is from the file's own package."""
+        top = self.package.partition(".")[0]
+        return statement.level > 0 or (bool(top) and (statement.module or "").partition(".")[0] == top)
+
+    def _take_import(self, statement: ast.Import | ast.ImportFrom, stars: bool = True) -> None:
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 if alias.asname:
@@ -156,7 +164,7 @@ class ModuleInfo:
         origin = self.absolute(statement)
         for alias in statement.names:
             if alias.name == "*":
-                self.stars.append(origin)
+                self.stars += [origin] * stars
             else:
                 self.names[alias.asname or alias.name] = ("from", origin, alias.name)
 
