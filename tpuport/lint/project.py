@@ -19,7 +19,7 @@ from tpuport.lint.modules import (
     package_root,
     search_directories,
 )
-from tpuport.lint.values import UNKNOWN, Class, External, Function, Module, Value
+from tpuport.lint.values import Class, External, Function, Module, Value
 
 # Modules kept parsed. The tree of a thousand-line file takes some ten megabytes.
 _KEPT: Final = 96
@@ -29,6 +29,8 @@ _STAR_DEPTH: Final = 6
 _DEPTH: Final = 12
 # Directories above a file in which its imports are looked for.
 _ABOVE: Final = 4
+# Bytes of a name; longer ones are no files' names.
+_LONGEST: Final = 240
 # Built-in functions that `from torch import *` hides.
 _HIDDEN: Final = frozenset({"abs", "all", "any", "max", "min", "pow", "range", "round", "sum"})
 
@@ -78,6 +80,8 @@ class Project:
         """A module's file, and all paths whose coming or going would change the answer."""
         relative = Path(*dotted.split("."))
         top = relative.parts[0]
+        if max(len(part.encode()) for part in relative.parts) > _LONGEST:
+            return None, ()
         # A script's own directory and the directories above it are where research code keeps its packages.
         near = [self._root(asked_by), *list(asked_by.parents)[:_ABOVE]]
         looked: list[str] = []
@@ -88,7 +92,8 @@ class Project:
                 if is_file(candidate):
                     return candidate, (*looked, str(candidate))
             # Where the whole package is missing, that is one thing to watch for all of its modules.
-            missing = candidates if (directory / top).is_dir() else (directory / f"{top}.py", directory / top)
+            whole = directory / top
+            missing = candidates if whole.is_dir() else (directory / f"{top}.py", whole)
             looked += map(str, missing)
         return None, tuple(looked)
 
@@ -181,8 +186,3 @@ class Binding(Value):
 
     def __init__(self, module: ModuleInfo, name: str) -> None:
         self.module, self.name = module, name
-
-
-def unbound(value: Value | None) -> Value:
-    """The value, or `UNKNOWN` for a name that is bound to nothing."""
-    return UNKNOWN if value is None else value
