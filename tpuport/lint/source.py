@@ -1,12 +1,15 @@
 """A file as the analysis wants it: decoded, in lines, parsed; or a finding that says why it is not."""
 
 import ast
+import contextlib
 import dataclasses
+import gc
 import io
 import re
 import stat
 import tokenize
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -115,13 +118,26 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the linted code's own escapes and comparisons
-            tree = ast.parse(text)
+            with _uncollected():
+                tree = ast.parse(text)
     except SyntaxError as error:
         raise Unreadable(_syntax(display, error)) from None
     except (RecursionError, MemoryError):
         reason = "the code is nested too deeply for Python's parser"
         raise Unreadable(_unreadable(display, reason, "split the expression, or exclude the file")) from None
     return SourceFile(path, display, text, split_lines(text), tree, encoding)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection in the block: a tree's nodes make it run over and over, and none of them is garbage."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _bytes(path: Path, display: str) -> bytes:

@@ -152,13 +152,17 @@ class Sequence(_ByContent):
         kind: "tuple", "list", "set", "dict_views", "iterator", "modules" (an `nn.ModuleList`), "sequential".
         items: the elements where their number is known, else None.
         element: what any element is (the join of `items` where these are known).
+        tensors: some element is surely a tensor, whatever the others are: `[0, x.sum()]`.
     """
 
-    __slots__ = ("element", "items", "kind")
+    __slots__ = ("element", "items", "kind", "tensors")
 
-    def __init__(self, kind: str, items: tuple[Value, ...] | None, element: Value) -> None:
+    def __init__(
+        self, kind: str, items: tuple[Value, ...] | None, element: Value, tensors: bool = False
+    ) -> None:
         self.kind, self.items, self.element = kind, items, element
-        self._keep(kind, items, element)
+        self.tensors = tensors or type(element) is Tensor or any(type(item) is Tensor for item in items or ())
+        self._keep(kind, items, element, self.tensors)
 
     def __repr__(self) -> str:
         inside = "..." if self.items is None else ", ".join(map(repr, self.items))
@@ -175,6 +179,7 @@ class Mapping(_ByContent):
         self._keep(entries, element)
 
     def get(self, key: Any) -> Value:
+        """The value at a key."""
         for name, value in self.entries:
             if name == key:
                 return value
@@ -277,6 +282,19 @@ class Partial(_ByContent):
         return f"Partial({self.target!r})"
 
 
+class Choice(_ByContent):
+    """One of several things to call, of which it is not known which: `A() if flag else B()`."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: tuple[Value, ...]) -> None:
+        self.options = options
+        self._keep(frozenset(options))
+
+    def __repr__(self) -> str:
+        return f"Choice({', '.join(map(repr, self.options))})"
+
+
 class Module(_ByContent):
     """A module of the linted code: `info` is a `modules.ModuleInfo`."""
 
@@ -312,7 +330,25 @@ def join(left: Value, right: Value) -> Value:
     if isinstance(left, Instance) and isinstance(right, Instance) and left.info is right.info:
         kept = {name: value for name, value in left.fields if dict(right.fields).get(name) == value}
         return Instance(left.info, tuple(kept.items()))
-    return UNKNOWN
+    return choice([left, right])
+
+
+_CALLED: Final = (Instance, Class, Function, Layer, Partial, Choice)
+_OPTIONS: Final = 4
+
+
+def choice(values: list[Value]) -> Value:
+    """One of these things; `UNKNOWN` if they are too many, or some are not there to be called."""
+    options: dict[Value, None] = {}
+    for value in values:
+        if not isinstance(value, _CALLED) and not (
+            isinstance(value, Sequence) and value.kind == "sequential"
+        ):
+            return UNKNOWN
+        options.update(dict.fromkeys(value.options if isinstance(value, Choice) else (value,)))
+    if len(options) == 1:
+        return next(iter(options))
+    return Choice(tuple(options)) if len(options) <= _OPTIONS else UNKNOWN
 
 
 def _join_tensor(left: Tensor, right: Value) -> Value:
@@ -335,15 +371,21 @@ def _join_sequences(left: Sequence, right: Sequence) -> Value:
     if left.items is not None and right.items is not None and len(left.items) == len(right.items):
         items = tuple(join(one, other) for one, other in zip(left.items, right.items, strict=True))
         return Sequence(kind, items, join(left.element, right.element) if items else UNKNOWN)
+    return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
+
+
+def joint_element(left: Sequence, right: Sequence) -> Value:
+    """What an element of either is."""
     if left.items == ():
-        return Sequence(kind, None, right.element)
-    if right.items == ():
-        return Sequence(kind, None, left.element)
-    return Sequence(kind, None, join(left.element, right.element))
+        return right.element
+    return left.element if right.items == () else join(left.element, right.element)
 
 
 def _join_mappings(left: Mapping, right: Mapping) -> Value:
-    names = list(dict.fromkeys([name for name, _ in left.entries] + [name for name, _ in right.entries]))
+    names = [name for name, _ in left.entries]
+    if names != [name for name, _ in right.entries]:
+        # An order that does not depend on which branch is which.
+        names = sorted({*names, *(name for name, _ in right.entries)}, key=repr)
     entries = tuple((name, join(left.get(name), right.get(name))) for name in names)
     return Mapping(entries, join(left.element, right.element))
 

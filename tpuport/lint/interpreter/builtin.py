@@ -17,6 +17,7 @@ from tpuport.lint.values import (
     STR,
     TRUE,
     UNKNOWN,
+    Choice,
     Function,
     Instance,
     Mapping,
@@ -70,7 +71,9 @@ def _copied(frame: Frame, kind: str, args: list[Value], node: ast.Call) -> Value
     if isinstance(first, Sequence) and first.items is not None and kind not in {"set"}:
         items = first.items[::-1] if kind == "iterator" and len(first.items) > 1 else first.items
         return Sequence(kind, items, first.element)
-    return Sequence(kind, None, iteration.element(frame, first))
+    return Sequence(
+        kind, None, iteration.element(frame, first), isinstance(first, Sequence) and first.tensors
+    )
 
 
 def _isinstance(frame: Frame, args: list[Value], keywords: dict[str, Value], node: ast.Call) -> Value:
@@ -91,6 +94,9 @@ def _isinstance(frame: Frame, args: list[Value], keywords: dict[str, Value], nod
 def _instance_of(frame: Frame, value: Value, kind: Value | None) -> bool | None:
     if kind is None or value is UNKNOWN:
         return None
+    if isinstance(value, Choice):
+        answers = {_instance_of(frame, option, kind) for option in value.options}
+        return answers.pop() if len(answers) == 1 else None
     if isinstance(value, Tensor):
         if isinstance(kind, Tensor):
             return None if value.optional else True
@@ -114,7 +120,40 @@ def _getattr(frame: Frame, args: list[Value], keywords: dict[str, Value], node: 
     if len(args) >= 2 and isinstance(args[1], Static) and isinstance(args[1].constant, str):
         value = members.attribute(frame, args[0], args[1].constant)
         return join(value, args[2]) if len(args) > 2 and value is not UNKNOWN else value
+    if len(args) >= 2 and isinstance(args[0], Instance) and len(node.args) >= 2:
+        return _named_like(frame, args[0], *_ends(node.args[1]))
     return STATIC if args and isinstance(args[0], Static) else UNKNOWN
+
+
+def _ends(node: ast.expr) -> tuple[str, str]:
+    """What a string that is put together begins and ends with: `"_" + mode`, `f"layer{i}"`, `"layer%d" % i`."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value, node.value
+    if isinstance(node, ast.JoinedStr) and node.values:
+        return _ends(node.values[0])[0], _ends(node.values[-1])[1]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _ends(node.left)[0], _ends(node.right)[1]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return _ends(node.left)[0].partition("%")[0], ""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        text = _ends(node.func.value)
+        return text[0].partition("{")[0], text[1].rpartition("}")[2]
+    return "", ""
+
+
+def _named_like(frame: Frame, base: Instance, start: str, end: str) -> Value:
+    """Any attribute of an object whose name has this start and end; nothing is known where it has neither."""
+    if not (start or end):
+        return UNKNOWN
+    classes = frame.machine.classes
+    known = {name for info in classes.mro(base.info) for name in info.methods} | set(
+        classes.attributes(base.info)
+    )
+    names = [
+        name for name in sorted(known)
+        if name.startswith(start) and name.endswith(end) and len(name) > len(start) and not name.startswith("__")
+    ]  # fmt: skip
+    return join_all([members.attribute(frame, base, name) for name in names])
 
 
 def _setattr(frame: Frame, args: list[Value], node: ast.Call) -> None:

@@ -11,6 +11,7 @@ from tpuport.lint.values import (
     NONE,
     TRUE,
     UNKNOWN,
+    Choice,
     Class,
     External,
     Function,
@@ -22,6 +23,7 @@ from tpuport.lint.values import (
     Sequence,
     Static,
     Value,
+    join_all,
 )
 
 # transformers asks these whether a tensor is a tracer, of jax.jit through torchax among others.
@@ -102,6 +104,8 @@ def apply(
         if frame.emitting:
             frame.tell(Call(node, callee.name, callee.receiver, args, keywords, result))
         return result
+    if isinstance(callee, Choice):
+        return join_all([apply(frame, option, args, keywords, node) for option in callee.options])
     if isinstance(callee, Static):
         return callee
     return escape(frame, args, keywords)

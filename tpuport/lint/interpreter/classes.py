@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from tpuport.lint.interpreter.machine import Machine
 
 # Bases that make a class a module, wherever they come from.
-_MODULE_BASES: Final = frozenset(
-    "Module LightningModule ModelMixin PreTrainedModel".split()
-)
+_MODULE_BASES: Final = frozenset("Module LightningModule ModelMixin PreTrainedModel".split())
 # Library bases whose constructors only keep the configuration and initialise weights.
 NOT_BUILT: Final = frozenset(
     "PreTrainedModel ModelMixin ConfigMixin GenerationMixin PreTrainedConfig".split()
@@ -112,6 +110,10 @@ class Classes:
             if name.partition(".")[0] not in {"object", "abc", "typing", "enum", "builtins"}
         ]
         return bool(foreign) and any("forward" in one.methods for one in self.mro(info))
+
+    def is_autograd_function(self, info: ClassInfo) -> bool:
+        """Whether it is a `torch.autograd.Function`."""
+        return any(name.startswith("torch.autograd.") for name in self.external_bases(info))
 
     def is_output(self, info: ClassInfo) -> bool:
         """Whether it is an output class of transformers or diffusers, indexed by position and by name."""

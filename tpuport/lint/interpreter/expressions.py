@@ -39,6 +39,7 @@ from tpuport.lint.values import (
     Value,
     join,
     join_all,
+    joint_element,
     tensor,
 )
 
@@ -127,7 +128,7 @@ def _display(kind: str) -> Callable[[Frame, Any], Value]:
             parts = [evaluate(frame, item) for item in node.elts if not isinstance(item, ast.Starred)]
             stars = [item.value for item in node.elts if isinstance(item, ast.Starred)]
             parts += [iteration.element(frame, evaluate(frame, item)) for item in stars]
-            return Sequence(kind, None, joined(parts))
+            return Sequence(kind, None, joined(parts), any(isinstance(part, Tensor) for part in parts))
         return Sequence(kind, items, joined(items))
 
     return display
@@ -287,7 +288,7 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
 def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
     """What `left operator right` is."""
     if isinstance(operator, ast.Mult) and isinstance(left, Sequence) and isinstance(right, Tensor):
-        return Sequence(left.kind, None, left.element)
+        return Sequence(left.kind, None, left.element, left.tensors)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         mask = (
             _mask_of(left)
@@ -305,18 +306,12 @@ def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
         if left.items is not None and right.items is not None:
             items = (*left.items, *right.items)
             return Sequence(left.kind, items, joined(items))
-        return Sequence(left.kind, None, _element(left, right))
+        return Sequence(left.kind, None, joint_element(left, right), left.tensors or right.tensors)
     if isinstance(operator, ast.Mult):
         for one in (left, right):
             if isinstance(one, Sequence):
-                return Sequence(one.kind, None, one.element)
+                return Sequence(one.kind, None, one.element, one.tensors)
     return UNKNOWN
-
-
-def _element(left: Sequence, right: Sequence) -> Value:
-    if left.items == ():
-        return right.element
-    return left.element if right.items == () else join(left.element, right.element)
 
 
 def _mask_of(value: Value) -> bool:
@@ -495,7 +490,7 @@ def _sliced(base: Sequence, node: ast.Slice) -> Value:
     if base.items is not None and ... not in bounds:
         items = base.items[slice(*bounds)]
         return Sequence(kind, items, joined(items))
-    return Sequence(kind, None, base.element)
+    return Sequence(kind, None, base.element, base.tensors)
 
 
 def _literal(node: ast.expr) -> Any:

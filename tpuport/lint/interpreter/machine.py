@@ -365,8 +365,12 @@ class Machine:
 
     def ask(self, event: Event, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
         """As `hear`, for an event in a function (its qualified name) of a class, or of none."""
-        for rule in self._listeners.get(type(event), ()):
-            answer = rule.check(event, self._context(module, function, owner))
+        listeners = self._listeners.get(type(event))
+        if listeners is None:
+            return
+        context = self._context(module, function, owner)
+        for rule in listeners:
+            answer = rule.check(event, context)
             if answer is not None:
                 for hit in (answer,) if isinstance(answer, Hit) else answer:
                     self._note(rule, hit, event.node, module, function)
@@ -374,11 +378,12 @@ class Machine:
     def _context(self, module: ModuleInfo, function: str, owner: ClassInfo | None) -> Context:
         """What rules may know of a place."""
         kept = module.__dict__.setdefault("contexts", {})
-        if function not in kept:
-            kept[function] = Context(
+        known = kept.get(function)
+        if known is None:
+            known = kept[function] = Context(
                 function, owner, self.options.torchax, module.lines, str(module.path), self.options.training
             )
-        return kept[function]
+        return known
 
     def _note(self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str) -> None:
         """Keep a finding of the running activity."""

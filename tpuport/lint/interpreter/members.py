@@ -14,6 +14,7 @@ from tpuport.lint.values import (
     STATIC,
     STR,
     UNKNOWN,
+    Choice,
     Class,
     External,
     Function,
@@ -27,6 +28,7 @@ from tpuport.lint.values import (
     Static,
     Tensor,
     Value,
+    join_all,
     tensor,
 )
 
@@ -110,11 +112,23 @@ def _of_instance(frame: "Frame", base: Instance, name: str) -> Value:
 def _of_class(frame: "Frame", base: Class, name: str) -> Value:
     classes = frame.machine.classes
     method = classes.method(base.info, name)
+    if method is None and name == "apply" and classes.is_autograd_function(base.info):
+        return _applied(frame, base.info)
     if method is not None:
         return Function(method, base if method.is_a("classmethod") else None)
     if classes.is_enumeration(base.info):
         return STATIC
     return classes.class_level(base.info, name) or (STATIC if name.startswith("__") else UNKNOWN)
+
+
+def _applied(frame: "Frame", info: ClassInfo) -> Value:
+    """`MyFunction.apply` of a `torch.autograd.Function`: its forward, behind a context that only backward reads."""
+    classes = frame.machine.classes
+    forward = classes.method(info, "forward")
+    if forward is None:
+        return UNKNOWN
+    context = () if classes.method(info, "setup_context") else (STATIC,)
+    return Partial(Function(forward), context, ())
 
 
 def _of_module(frame: "Frame", base: Module, name: str) -> Value:
@@ -132,6 +146,10 @@ def _of_function(frame: "Frame", base: Function, name: str) -> Value:
 
 def _of_partial(frame: "Frame", base: Partial, name: str) -> Value:
     return base.target if name == "func" else UNKNOWN
+
+
+def _of_choice(frame: "Frame", base: Choice, name: str) -> Value:
+    return join_all([attribute(frame, option, name) for option in base.options])
 
 
 def _of_unknown(frame: "Frame", base: Value, name: str) -> Value:
@@ -154,6 +172,7 @@ _HANDLERS: Final = {
     Module: _of_module,
     Function: _of_function,
     Partial: _of_partial,
+    Choice: _of_choice,
     Method: lambda frame, base, name: _of_unknown(frame, UNKNOWN, name),
     type(UNKNOWN): _of_unknown,
 }

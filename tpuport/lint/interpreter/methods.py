@@ -164,14 +164,14 @@ def _of_static(
 
 def _of_sequence(frame: Frame, node: ast.Call, receiver: Sequence, name: str, args: list[Value]) -> Value:
     if name in {"append", "add", "appendleft"} and args:
-        _replace(frame, node, Sequence(receiver.kind, None, _wider(receiver, args[0])), args[0])
+        _replace(frame, node, _grown(receiver, args[0]), args[0])
         return NONE
     if name == "insert" and len(args) > 1:
-        _replace(frame, node, Sequence(receiver.kind, None, _wider(receiver, args[1])), args[1])
+        _replace(frame, node, _grown(receiver, args[1]), args[1])
         return NONE
     if name in {"extend", "update"} and args:
         element = iteration.element(frame, args[0])
-        _replace(frame, node, Sequence(receiver.kind, None, _wider(receiver, element)), element)
+        _replace(frame, node, _grown(receiver, element), element)
         return NONE
     if name in {"pop", "popleft", "__getitem__"}:
         return receiver.element
@@ -188,8 +188,15 @@ def _of_sequence(frame: Frame, node: ast.Call, receiver: Sequence, name: str, ar
     return UNKNOWN
 
 
-def _wider(receiver: Sequence, value: Value) -> Value:
-    return value if receiver.items == () or receiver.element is UNKNOWN else join(receiver.element, value)
+def _grown(receiver: Sequence, value: Value) -> Value:
+    """The list with one element more."""
+    fresh = receiver.items == () or (receiver.element is UNKNOWN and not receiver.tensors)
+    return Sequence(
+        receiver.kind,
+        None,
+        value if fresh else join(receiver.element, value),
+        receiver.tensors or is_tensor(value),
+    )
 
 
 def _replace(frame: Frame, node: ast.Call, value: Value, added: Value | None) -> None:
@@ -229,7 +236,7 @@ def _of_mapping(
     if name == "values":
         return Sequence("iterator", None, values)
     if name == "keys":
-        return Sequence("iterator", None, STATIC)
+        return Sequence("dict_views", None, STATIC)
     if name == "copy":
         return receiver
     if name == "update":

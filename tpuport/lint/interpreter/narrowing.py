@@ -9,14 +9,17 @@ from tpuport.lint.values import (
     STATIC,
     TENSOR,
     UNKNOWN,
+    Choice,
     Class,
     External,
     Instance,
+    Layer,
     Mapping,
     Sequence,
     Static,
     Tensor,
     Value,
+    choice,
     without_none,
 )
 
@@ -89,9 +92,29 @@ def _call(frame: Frame, test: ast.Call, held: bool) -> None:
         frame.env[path] = TENSOR
     if name != "isinstance" or len(test.args) != 2:
         return
+    if isinstance(value, Choice):
+        _choose(frame, path, value, test.args[1], held)
+        return
     found = narrowed(frame, value, test.args[1])
     if held and found is not None:
         frame.env[path] = found
+
+
+def _choose(frame: Frame, path: str, value: Choice, classes: ast.expr, held: bool) -> None:
+    """Keep the options that may be instances of the classes, or those that may not."""
+    listed = classes.elts if isinstance(classes, ast.Tuple) else [classes]
+    wanted = [one_class(frame, item) for item in listed]
+    if not all(isinstance(kind, Instance) for kind in wanted):
+        return
+    infos = {kind.info for kind in wanted if isinstance(kind, Instance)}
+    kept = []
+    for option in value.options:
+        known = isinstance(option, Instance | Layer)
+        inside = isinstance(option, Instance) and infos.intersection(frame.machine.classes.mro(option.info))
+        if not known or bool(inside) == held:
+            kept.append(option)
+    if kept:
+        frame.env[path] = choice(kept)
 
 
 def narrowed(frame: Frame, value: Value, classes: ast.expr) -> Value | None:

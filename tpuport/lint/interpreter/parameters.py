@@ -203,6 +203,8 @@ def _by_evidence(info: FunctionInfo, name: str, optional: bool, entry: bool) -> 
     family = "int" if name.endswith("_ids") else ""
     if name in for_tensor:
         return tensor(family, optional=optional, origin=origin)
+    if entry and name.endswith("mask") and not _COUNTED_NAMES.search(name):
+        return tensor(optional=optional, origin=origin)
     if entry and not optional and _TENSOR_NAMES.match(name) and not _COUNTED_NAMES.search(name):
         return tensor(family, origin=origin)
     return UNKNOWN

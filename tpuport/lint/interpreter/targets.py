@@ -89,9 +89,8 @@ def _subscript(frame: Frame, target: ast.Subscript, value: Value) -> None:
             kept = tuple(entry for entry in base.entries if entry[0] != key)
             frame.env[path] = Mapping((*kept, (key, value)), base.element)
     elif isinstance(base, Sequence) and base.kind == "list":
-        frame.env[path] = Sequence(
-            "list", None, value if base.element is UNKNOWN else join(base.element, value)
-        )
+        element = value if base.element is UNKNOWN and not base.tensors else join(base.element, value)
+        frame.env[path] = Sequence("list", None, element, base.tensors or isinstance(value, Tensor))
 
 
 def stored_in_container(frame: Frame, target: ast.Subscript, value: Value) -> None:

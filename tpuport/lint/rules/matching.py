@@ -37,9 +37,7 @@ def holds_tensor(value: Value | None) -> bool:
     if isinstance(value, Tensor):
         return True
     if isinstance(value, Sequence):
-        if value.items is not None:
-            return any(isinstance(item, Tensor) for item in value.items)
-        return isinstance(value.element, Tensor)
+        return value.tensors
     return False
 
 

@@ -9,7 +9,10 @@ from tpuport.lint.values import Mapping, Sequence, Tensor
 
 def check(event: Membership, context: Context) -> Hit | None:
     """A tensor looked for in a list, or anything looked for in a tensor or a list of tensors."""
-    if isinstance(event.container, Mapping):
+    if isinstance(event.container, Mapping) or (
+        isinstance(event.container, Sequence) and event.container.kind in {"set", "dict_views"}
+    ):
+        # These look for a hash, and a tensor's is its identity.
         return None
     if isinstance(event.container, Tensor):
         return Hit()

@@ -1,0 +1,5 @@
+from .backbone import TinyFPN
+from .head import AnchorHead
+from .detector import Detector
+
+__all__ = ["TinyFPN", "AnchorHead", "Detector"]
