@@ -1,6 +1,7 @@
 """How far `tpuport lint` agrees with what models ask for when they run.
 
     python -m benchmarks.agreement                             diffusers and transformers
+    python -m benchmarks.agreement --every 5 --output seen.json   each fifth class of each library
     python -m benchmarks.agreement --library diffusers --limit 10 --observe-only --output seen.json
     python -m benchmarks.agreement --observed seen.json        lint again, from a stored observation
 
@@ -30,7 +31,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.matching import counted, score
+from benchmarks.matching import Score, counted, score
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # functions under torch.compile run as they are written
 
@@ -141,11 +142,13 @@ def follow(worker: "subprocess.Popen[bytes]", target: Path, expected: int) -> st
     return f"the process ended with code {worker.wait()}"
 
 
-def chosen(library: str, models: list[str] | None, limit: int | None) -> list[str]:
-    """The names of a library's models: those of `models`, or the first `limit`, or all."""
+def chosen(library: str, models: list[str] | None, limit: int | None, every: int = 1) -> list[str]:
+    """The names of a library's models: those of `models`, or each `every`th, the first `limit` of these."""
     from benchmarks import tiny_models
 
-    return [f"{library}:{model}" for model in models] if models else tiny_models.names(library)[:limit]
+    return (
+        [f"{library}:{model}" for model in models] if models else tiny_models.names(library)[::every][:limit]
+    )
 
 
 def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str, Any]:
@@ -195,10 +198,29 @@ def report(seen: dict[str, Any], without: list[str], console: Console) -> None:
         for place in places:
             line = f"{name}: {place.path}:{place.line}: {place.what}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+    parts: dict[str, dict[str, Any]] = {}
+    for path, file in seen["files"].items():
+        parts.setdefault(library_of(path), {})[path] = file
+    for library, files in sorted(parts.items()):
+        figures(library, score(files, findings, without), len(files), console)
+    if len(parts) > 1:
+        figures("all", tally, len(seen["files"]), console)
+
+
+def library_of(path: str) -> str:
+    """The library that an observed file belongs to, or the name of its directory."""
+    parts = Path(path).parts
+    return next((library for library in LIBRARIES if library in parts), parts[-2])
+
+
+def figures(name: str, tally: Score, files: int, console: Console) -> None:
+    """Print the two figures, and what they are shares of."""
     watched, judged = len(tally.hits) + len(tally.misses), len(tally.right) + len(tally.wrong)
-    console.print(f"recall {tally.recall:.1%} of {watched} watched lines", highlight=False)
-    console.print(f"precision {tally.precision:.1%} of {judged} errors on lines that ran", highlight=False)
-    console.print(f"{tally.idle} more errors stand on lines that never ran", highlight=False)
+    console.print(
+        f"{name}: {files} files; recall {tally.recall:.1%} of {watched} watched lines; precision "
+        f"{tally.precision:.1%} of {judged} errors on lines that ran; {tally.idle} errors on lines that never ran",
+        highlight=False,
+    )
 
 
 def load(paths: list[Path]) -> dict[str, Any]:
@@ -220,6 +242,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--model", action="append", help="run this class alone; may be repeated")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")
+    parser.add_argument("--every", type=int, default=1, help="take each Nth model of each library")
     parser.add_argument("--output", type=Path, help="where the observation is written, as JSON")
     parser.add_argument(
         "--observed",
@@ -247,14 +270,18 @@ def main() -> None:
     if options.worker is not None:
         work(options.names, options.worker, traced=not options.eager)
         return
-    console = Console(width=200)
+    console = Console(width=200, emoji=False)  # no faces for `:mask:`
     if options.observed:
         seen = load(options.observed)
         if options.output is not None:
             options.output.write_text(json.dumps(seen), encoding="utf-8")
     else:
         libraries = options.library or list(LIBRARIES)
-        names = [name for library in libraries for name in chosen(library, options.model, options.limit)]
+        names = [
+            name
+            for library in libraries
+            for name in chosen(library, options.model, options.limit, options.every)
+        ]
         seen = observe(names, options.output, traced=not options.eager)
     summarise(seen, console)
     if not options.observe_only:

@@ -1,0 +1,78 @@
+"""The figures are told by library, and a stored observation is scored again."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from benchmarks import agreement
+
+CODE = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, y):
+        if x.item() > 0:
+            return x * 2
+        return y[0].anything(x > 1)
+"""
+
+
+@pytest.fixture
+def seen(tmp_path):
+    files = {}
+    for library, notes in (("diffusers", {"7": ["value:item"]}), ("transformers", {"9": ["value:__bool__"]})):
+        path = tmp_path / library / "model.py"
+        path.parent.mkdir()
+        path.write_text(CODE, encoding="utf-8")
+        files[str(path)] = {
+            "ran": [6, 7, 8, 9],
+            "notes": {line: {"kinds": kinds, "by": []} for line, kinds in notes.items()},
+        }
+    return {"models": {}, "files": files}
+
+
+def printed(function, *args):
+    out = io.StringIO()
+    function(*args, Console(file=out, width=200, emoji=False))
+    return out.getvalue()
+
+
+def test_figures_by_library(seen):
+    lines = printed(agreement.report, seen, []).splitlines()
+    assert lines[-3:] == [
+        (
+            "diffusers: 1 files; recall 100.0% of 1 watched lines; precision 100.0% of 1 errors on lines that ran; "
+            "0 errors on lines that never ran"
+        ),
+        (
+            "transformers: 1 files; recall 0.0% of 1 watched lines; precision 0.0% of 1 errors on lines that ran; "
+            "0 errors on lines that never ran"
+        ),
+        (
+            "all: 2 files; recall 50.0% of 2 watched lines; precision 50.0% of 2 errors on lines that ran; "
+            "0 errors on lines that never ran"
+        ),
+    ]
+    assert [line.split(":")[0] for line in lines[:-3]] == ["missed", "false alarm"]
+
+
+def test_observations_are_stored_and_merged(tmp_path, seen):
+    for number, path in enumerate(seen["files"]):
+        part = {"models": {f"m{number}": {"status": "ran"}}, "files": {path: seen["files"][path]}}
+        (tmp_path / f"{number}.json").write_text(json.dumps(part))
+    loaded = agreement.load([tmp_path / "0.json", tmp_path / "1.json"])
+    assert set(loaded["models"]) == {"m0", "m1"}
+    assert printed(agreement.report, loaded, []) == printed(agreement.report, seen, [])
+
+
+def test_a_sample_is_spread_over_the_whole_library(monkeypatch):
+    from benchmarks import tiny_models
+
+    monkeypatch.setattr(tiny_models, "names", lambda library: [f"{library}:{n}" for n in range(10)])
+    assert agreement.chosen("diffusers", None, None, 4) == ["diffusers:0", "diffusers:4", "diffusers:8"]
+    assert agreement.chosen("diffusers", None, 2, 4) == ["diffusers:0", "diffusers:4"]
+    assert agreement.chosen("diffusers", ["A"], 2, 4) == ["diffusers:A"]
