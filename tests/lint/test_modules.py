@@ -42,6 +42,7 @@ def expression(text: str) -> ast.expr:
         ("from .ops import f", "f", ("from", "pkg.sub.ops", "f")),
         ("from ..ops import f", "f", ("from", "pkg.ops", "f")),
         ("from ...ops import f", "f", ("from", "ops", "f")),
+        ("from ....ops import f", "f", ("from", "ops", "f")),
         ("from .....ops import f", "f", ("from", "ops", "f")),
         ("if a:\n    import x", "x", ("import", "x")),
         ("for i in a:\n    import x", "x", ("import", "x")),
