@@ -46,7 +46,42 @@ def call(frame: Frame, node: ast.Call) -> Value:
     if callee is None:
         callee = expressions.evaluate(frame, node.func)
     args, keywords = arguments(frame, node)
+    if _passes_everything_on(frame, node):
+        functions = _functions(frame, callee)
+        if functions:
+            return join_all([frame.machine.call_declared(one, frame, frame.entry) for one in functions])
     return apply(frame, callee, args, keywords, node)
+
+
+def _passes_everything_on(frame: Frame, node: ast.Call) -> bool:
+    """Whether it is `f(*args, **kwargs)` of arguments that are not known."""
+    if len(node.args) != 1 or len(node.keywords) != 1 or node.keywords[0].arg is not None:
+        return False
+    star, stars = node.args[0], node.keywords[0].value
+    if not (
+        isinstance(star, ast.Starred) and isinstance(star.value, ast.Name) and isinstance(stars, ast.Name)
+    ):
+        return False
+    given, named = frame.name(star.value.id), frame.name(stars.id)
+    return (
+        isinstance(given, Sequence)
+        and given.items is None
+        and isinstance(named, Mapping)
+        and not named.entries
+    )
+
+
+def _functions(frame: Frame, callee: Value) -> list[Function]:
+    """The functions of the linted code that a call of this would run; none where that is not sure."""
+    found: list[Function] = []
+    for option in callee.options if isinstance(callee, Choice) else (callee,):
+        if isinstance(option, Instance) and frame.machine.classes.is_module(option.info):
+            method = frame.machine.classes.method(option.info, "forward")
+            option = Function(method, option) if method else option
+        if not isinstance(option, Function):
+            return []
+        found.append(option)
+    return found
 
 
 def arguments(frame: Frame, node: ast.Call) -> Arguments:

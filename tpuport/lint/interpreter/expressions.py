@@ -27,6 +27,7 @@ from tpuport.lint.values import (
     NONE,
     STATIC,
     STR,
+    TENSOR,
     TRUE,
     UNKNOWN,
     External,
@@ -446,7 +447,8 @@ def subscripted(frame: Frame, base: Value, values: list[Value], nodes: list[ast.
     if isinstance(base, Tensor):
         return _indexed_tensor(base, values, nodes)
     if isinstance(base, Sequence):
-        return _indexed_sequence(base, first, nodes)
+        # `x[:, 0]`: annotated as a list or tuple, used as the tensor that it is.
+        return _indexed_sequence(base, first, nodes) if len(nodes) == 1 else TENSOR
     if isinstance(base, Mapping):
         key = first.constant if isinstance(first, Static) else ...
         if key is not ...:

@@ -43,7 +43,6 @@ class _Kept:
         traced: the functions that it traced, itself among them.
         reached: those with the class of the object that each was called on, or None.
         consulted: files whose functions were interpreted.
-        depth: number of calls around it: that many names of its findings' routes are the callers'.
     """
 
     result: Value
@@ -51,7 +50,6 @@ class _Kept:
     traced: set[tuple[ModuleInfo, FunctionInfo]]
     reached: set[tuple[FunctionInfo, ClassInfo | None]]
     consulted: set[str]
-    depth: int
 
 
 class Machine:
@@ -91,7 +89,7 @@ class Machine:
 
     def start(self) -> _Kept:
         """Begin to note findings, traced functions and consulted files."""
-        self.activity.append(_Kept(UNKNOWN, {}, set(), set(), set(), len(self._stack)))
+        self.activity.append(_Kept(UNKNOWN, {}, set(), set(), set()))
         return self.activity[-1]
 
     def finish(self) -> _Kept:
@@ -106,11 +104,7 @@ class Machine:
         for key, finding in kept.findings.items():
             known = outer.findings.get(key)
             if known is None or _worse(finding.severity, known.severity):
-                # What was found on the first way here is on this way too.
-                route = (*self._stack, *finding.route[kept.depth :])
-                outer.findings[key] = (
-                    finding if route == finding.route else dataclasses.replace(finding, route=route)
-                )
+                outer.findings[key] = finding
         outer.traced |= kept.traced
         outer.reached |= kept.reached
         outer.consulted |= kept.consulted
@@ -120,9 +114,12 @@ class Machine:
         values = self._bind(info, receiver, None, {}, entry=True)
         self._remembered(info, receiver, values, emitting=True, entry=True, depth=0)
 
-    def call_declared(self, function: Function, caller: Frame) -> Value:
-        """Interpret a function of which only the definition is known, since something unknown calls it."""
-        values = self._bind(function.info, function.bound, None, {}, entry=False)
+    def call_declared(self, function: Function, caller: Frame, entry: bool = False) -> Value:
+        """Interpret a function of which only the definition is known, since something unknown calls it.
+
+        `entry`: it is handed an entry point's own arguments, so its parameters' names count as evidence too.
+        """
+        values = self._bind(function.info, function.bound, None, {}, entry=entry)
         return self._remembered(
             function.info, function.bound, values, caller.emitting, False, caller.depth + 1
         )

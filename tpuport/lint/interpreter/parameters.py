@@ -234,6 +234,8 @@ def _collect_evidence(info: FunctionInfo) -> tuple[frozenset[str], frozenset[str
                 others.add(node.value.id)
             elif isinstance(node.slice, ast.Tuple):
                 tensors.add(node.value.id)
+        elif isinstance(node, ast.If | ast.IfExp):
+            _evidence_of_filling(info, node, tensors)
     return frozenset(tensors), frozenset(others)
 
 
@@ -246,6 +248,42 @@ def _evidence_of_call(info: FunctionInfo, node: ast.Call, tensors: set[str], oth
         others.add(first)
     elif name.startswith("torch.nn.functional.") or name in _TORCH_OF_TENSOR:
         tensors.add(first)
+
+
+def _evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, tensors: set[str]) -> None:
+    """`if x is None: x = torch.zeros(...)`, `torch.zeros(...) if x is None else x`: a tensor, if it is given."""
+    test = node.test
+    if not (
+        isinstance(test, ast.Compare)
+        and isinstance(test.left, ast.Name)
+        and isinstance(test.ops[0], ast.Is)
+        and isinstance(test.comparators[0], ast.Constant)
+        and test.comparators[0].value is None
+    ):
+        return
+    name = test.left.id
+    if isinstance(node, ast.IfExp):
+        filled = isinstance(node.orelse, ast.Name) and node.orelse.id == name and _is_built(info, node.body)
+    else:
+        filled = any(
+            isinstance(one, ast.Assign)
+            and isinstance(one.targets[0], ast.Name)
+            and one.targets[0].id == name
+            and _is_built(info, one.value)
+            for one in node.body
+        )
+    if filled:
+        tensors.add(name)
+
+
+def _is_built(info: FunctionInfo, node: ast.expr) -> bool:
+    """Whether it is a call that makes a tensor, by its name."""
+    if not isinstance(node, ast.Call):
+        return False
+    head, _, last = info.module.dotted(node.func).rpartition(".")
+    if head == "torch" and last in library.FACTORIES:
+        return True
+    return isinstance(node.func, ast.Attribute) and node.func.attr.startswith("new_")
 
 
 _SAY_TENSOR: Final = library.TENSOR_ONLY_METHODS | {
