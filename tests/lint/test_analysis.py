@@ -1,6 +1,8 @@
 """What is traced and what is not, over files; and that findings depend on the files alone."""
 
 import ast
+import dataclasses
+import itertools
 import shutil
 import textwrap
 import time
@@ -11,8 +13,11 @@ import pytest
 
 from tpuport.lint import source
 from tpuport.lint.analysis import Analyser, Options, Outcome
+from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules import all_rules
+from tpuport.lint.interpreter import statements
+from tpuport.lint.rules import Hit, all_rules
+from tpuport.lint.values import Tensor
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 STOPS = ("TPU1", "TPU2")
@@ -794,28 +799,66 @@ def test_findings_do_not_depend_on_how_many_modules_are_kept(
     assert {name: tree.analyse(name, analyser).findings for name in names} == alone
 
 
+def test_a_call_made_in_another_file_is_no_call_of_this_one(tree: Tree) -> None:
+    """One file calls `inner` in so many ways that it is no longer told apart; the other knows its one way."""
+    tree.write("shared.py", "def inner(x, y):\n    return x[y]\n\ndef outer(x, y):\n    return inner(x, y)\n")
+    ways = "\n".join(
+        f"        inner({value}, x)"
+        for value in ("0", "'a'", "None", "[]", "()", "{}", "[x]", "(x,)", "x.shape")
+    )
+    head = "from shared import inner, outer\n\nclass Model(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+    tree.write("many.py", f"{head}{ways}\n        return outer(x, x > 0)\n")
+    tree.write("one.py", f"{head}        return outer(x, x > 0)\n")
+    expected = ["shared.py inner: x[y]"]
+    assert tree.stops("one.py") == expected
+    analyser = Analyser(Options(rules=all_rules()))
+    tree.analyse("many.py", analyser)
+    assert tree.stops("one.py", analyser) == expected
+
+
+def test_of_two_ways_to_one_place_the_worse_is_told(tree: Tree) -> None:
+    def check(event: Call, context: object) -> Hit | None:
+        tensor = any(isinstance(value, Tensor) for value in event.args)
+        return (
+            Hit(severity=Severity.ERROR if tensor else Severity.WARNING)
+            if event.name == "torch.abs"
+            else None
+        )
+
+    rule = dataclasses.replace(all_rules()[0], events=(Call,), check=check)
+    calls = ["helper(3)", "helper(x)", "helper([])"]
+    for order in itertools.permutations(calls):
+        body = "\n".join(f"        {call}" for call in order)
+        tree.write(
+            "model.py",
+            "def helper(y):\n    return torch.abs(y)\n\n"
+            f"class Model(nn.Module):\n    def forward(self, x: torch.Tensor):\n{body}\n",
+        )
+        (found,) = tree.analyse("model.py", Analyser(Options(rules=(rule,)))).findings
+        assert found.severity == Severity.ERROR, order
+
+
+@pytest.mark.parametrize("after", [1, 3, 10, 20, 28])
 def test_a_file_that_could_not_be_analysed_spoils_no_other(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     names = _library(tree)
-    expected = tree.analyse(names[4])
+    expected = tree.analyse(names[-1])
     analyser = Analyser(Options(rules=all_rules()))
-    from tpuport.lint.interpreter import statements
-
     real, calls = statements.block, 0
 
     def failing(*args: Any) -> bool:
         nonlocal calls
         calls += 1
-        if calls > 5:
+        if calls > after:
             raise RecursionError
         return real(*args)
 
     monkeypatch.setattr(statements, "block", failing)
     with pytest.raises(RecursionError):
-        tree.analyse(names[3], analyser)
+        tree.analyse(names[-1], analyser)
     monkeypatch.undo()
-    assert tree.analyse(names[4], analyser) == expected
+    assert tree.analyse(names[-1], analyser) == expected
 
 
 def test_every_file_that_matters_is_a_dependency_whatever_was_analysed_before(tree: Tree) -> None:
