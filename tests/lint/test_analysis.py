@@ -838,7 +838,7 @@ def test_of_two_ways_to_one_place_the_worse_is_told(tree: Tree) -> None:
         assert found.severity == Severity.ERROR, order
 
 
-@pytest.mark.parametrize("after", [1, 3, 10, 20, 28])
+@pytest.mark.parametrize("after", [1, 3, 8, 14, 20])
 def test_a_file_that_could_not_be_analysed_spoils_no_other(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:

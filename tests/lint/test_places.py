@@ -37,8 +37,8 @@ def test_a_chain_on_one_line_starts_where_it_starts() -> None:
 
 
 def test_a_chain_that_begins_in_other_letters() -> None:
-    code = "('é'\n  .é(3))"
-    assert shown(code) == (2, 4, 2, 8)
+    code = "('é'\n  .漢字(3))"
+    assert shown(code) == (2, 4, 2, 9)
 
 
 def test_what_has_no_place_is_at_the_start() -> None:

@@ -202,6 +202,8 @@ def test_unknown_swallows_all_but_none(value: Recipe) -> None:
         (sequence("tuple", [INT]), sequence("list", [INT, INT]), Sequence("list", None, INT)),
         (Mapping((("a", INT),), UNKNOWN), Mapping((("a", INT), ("b", TENSOR)), UNKNOWN),
          Mapping((("a", INT), ("b", UNKNOWN)), UNKNOWN)),
+        (Mapping((("b", INT),), STATIC), Mapping((("a", INT),), STATIC),
+         Mapping((("a", STATIC), ("b", STATIC)), STATIC)),
         (Instance(INFOS[0], (("x", INT), ("y", TENSOR))), Instance(INFOS[0], (("x", INT), ("y", INT))),
          Instance(INFOS[0], (("x", INT),))),
         (Instance(INFOS[0]), Instance(INFOS[1]), Choice((Instance(INFOS[1]), Instance(INFOS[0])))),
