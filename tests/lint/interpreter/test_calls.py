@@ -1,0 +1,101 @@
+"""Calls: functions, closures, lambdas, partials, generators, methods looked up by name, other files."""
+
+
+def test_functions_of_all_kinds(check):
+    check("""
+    from functools import partial
+    def plain(t): return t.max()
+    def pieces(t):
+        for row in t: yield row.sum()
+    shrink = lambda t: t[t > 0]  #! TPU101
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            def inner(t): return t + x
+            if plain(x) > 0: pass  #! TPU205
+            if inner(1).sum() > 0: pass  #! TPU205
+            if partial(torch.sum, x)() > 0: pass  #! TPU205
+            shrink(x)
+            for piece in pieces(x):
+                if piece > 0: pass  #! TPU205
+            q, k = map(lambda t: t.abs().sum(), (x, x))
+            if q > k: pass  #! TPU205
+            kept = list(filter(lambda n: n > 1, x.shape))
+            if len(kept) > 1: pass
+    """)
+
+
+def test_other_files(check):
+    check(
+        """
+    import tools
+    from tools import *
+    from tools import lengths as how_long
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            if tools.largest(x) > 0: pass  #! TPU205
+            if largest(x) > 0: pass  #! TPU205
+            if how_long(x) > 0: pass
+    """,
+        tools="""
+    def largest(t): return t.max()
+    def lengths(t): return t.shape[0]
+    """,
+    )
+
+
+def test_methods_by_name(check):
+    check("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for i in range(2): setattr(self, f"layer{i}", nn.Linear(4, 4))
+        def forward(self, x: torch.Tensor, mode="a"):
+            return getattr(self, "_run_" + mode)(x)
+        def _run_a(self, x): return x.item()  #! TPU201
+        def _run_b(self, x): return x.tolist()  #! TPU202
+        def other(self, x): return x.tolist()
+    """)
+
+
+def test_autograd_functions(check):
+    check("""
+    class Round(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, limit):
+            ctx.limit = limit
+            if limit > 3: pass
+            if x.abs().max() > limit: x = x / 2  #! TPU205
+            return x.round()
+        @staticmethod
+        def backward(ctx, g):
+            if g.sum() > 0: return g, None
+    rounded = Round.apply
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            if rounded(x, 4).sum() > 0: pass  #! TPU205
+            return Round.apply(x, 4)
+    """)
+
+
+def test_only_what_is_reached(check):
+    check("""
+    def host(t): return t.item()
+    class Model(nn.Module):
+        def __init__(self, table: torch.Tensor):
+            super().__init__()
+            self.limit = table.max().item()
+        def forward(self, x: torch.Tensor): return x
+        def save(self, x: torch.Tensor): return x.tolist()
+    def train(model, x: torch.Tensor):
+        if model(x).sum() > 0: return host(x)
+    """)
+
+
+def test_recursion_ends(check):
+    check("""
+    def down(t, n):
+        if t.sum() > 0: return t  #! TPU205
+        return down(t, n - 1)
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor): return down(x, 3)
+    """)

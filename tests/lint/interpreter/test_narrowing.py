@@ -1,0 +1,62 @@
+"""What conditions say of names."""
+
+
+def test_none(check_forward):
+    check_forward("""
+        if cond is None:
+            if cond: x = x + 1
+        else:
+            if cond.sum(): x = x + 1  #! TPU205
+        if cond is not None and cond.sum() > 0: x = x + 1  #! TPU205
+        if cond is None or cond.any(): x = x + 1  #! TPU205
+        if not (cond is None): x = x + 1
+    """)
+
+
+def test_types(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, scale):
+            if isinstance(scale, float) and scale > 1: x = x + 1
+            if isinstance(scale, torch.Tensor) and scale > 1: x = x + 1  #! TPU205
+            if torch.is_tensor(scale):
+                if scale > 1: x = x + 1  #! TPU205
+            if isinstance(scale, (int, float)):
+                if scale > 1: x = x + 1
+            if isinstance(x, list): return x[0].item()
+            return x
+    """)
+
+
+def test_one_of_several_layers(check):
+    check("""
+    class Counting(nn.Module):
+        def forward(self, x, step):
+            if step.sum() > 0: return x  #! TPU205
+            return x
+    class Plain(nn.Module):
+        def forward(self, x): return x
+    class Model(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.layers = nn.ModuleList([Counting() if config.a else Plain(), nn.Linear(4, 4)])
+        def forward(self, x: torch.Tensor):
+            for layer in self.layers:
+                if isinstance(layer, Counting):
+                    x = layer(x, x)
+                else:
+                    x = layer(x)
+            return x[x > 0]  #! TPU101
+    """)
+
+
+def test_answers_of_tracing(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            if torch.jit.is_tracing(): return x.item()
+            if torch.compiler.is_compiling() and x.sum() > 0: return x
+            if torch.cuda.is_available(): return x.item()
+            if not torch.compiler.is_compiling() and x.sum() > 0: return x  #! TPU205
+            return x
+    """)

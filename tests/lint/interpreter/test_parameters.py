@@ -1,0 +1,81 @@
+"""What parameters are: by annotation, by default, by what is done with them."""
+
+import pytest
+
+
+def test_annotations(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, a: torch.Tensor, n: int, pair: tuple[torch.Tensor, int], many: list[torch.Tensor],
+                    table: dict[str, torch.Tensor], text: "torch.Tensor", flag: bool = False):
+            if n > 1 or flag or pair[1] > 2 or len(many) > 1: pass
+            if a.sum(): pass  #! TPU205
+            if pair[0].sum(): pass  #! TPU205
+            if many[0].sum(): pass  #! TPU205
+            if table["x"].sum(): pass  #! TPU205
+            if text.sum(): pass  #! TPU205
+            if a > n: pass  #! TPU205
+    """)
+
+
+def test_names_and_use(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, hidden_states, attention_mask, subset_mask=None, num_frames=None, config=None, scale=1.0):
+            if hidden_states.sum() > 0: pass  #! TPU205
+            if subset_mask is not None:
+                hidden_states = hidden_states[subset_mask]  #! TPU101
+            if num_frames and num_frames > 2 and scale != 1.0 and config.depth > 2: pass
+            return hidden_states
+    """)
+
+
+@pytest.mark.parametrize(
+    "filling",
+    [
+        "if position is None: position = torch.arange(4)",
+        "position = torch.arange(4) if position is None else position",
+        "if position is None: position = x.new_zeros(4)",
+    ],
+)
+def test_a_default_that_is_filled_with_a_tensor(check, filling):
+    check(f"""
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, position=None):
+            {filling}
+            return x[: position.max() + 1]  #! TPU108
+    """)
+
+
+def test_labels_are_not_given(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor = None):
+            if labels is not None:
+                return x[labels != -100]
+            return x
+    """)
+
+
+def test_arguments_tell_more_than_names(check):
+    check("""
+    def helper(thing, count):
+        if thing.sum() > count: return 1  #! TPU205
+        if count > 3: return 2
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor):
+            helper(x, x.shape[0])
+    """)
+
+
+def test_everything_passed_on(check):
+    check("""
+    class Model(nn.Module):
+        def forward(self, *args, **kwargs):
+            return self.run(*args, **kwargs)
+
+        def run(self, features, features_mask=None):
+            if features_mask is not None:
+                features = features[:, : features_mask.long().sum(1).max()]  #! TPU108
+            return features
+    """)
