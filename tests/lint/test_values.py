@@ -206,6 +206,8 @@ def test_unknown_swallows_all_but_none(value: Recipe) -> None:
          Mapping((("a", STATIC), ("b", STATIC)), STATIC)),
         (Instance(INFOS[0], (("x", INT), ("y", TENSOR))), Instance(INFOS[0], (("x", INT), ("y", INT))),
          Instance(INFOS[0], (("x", INT),))),
+        (Choice((Instance(INFOS[0]), Instance(INFOS[1]))), Instance(INFOS[0], (("x", INT),)),
+         Choice((Instance(INFOS[0]), Instance(INFOS[1])))),
         (Instance(INFOS[0]), Instance(INFOS[1]), Choice((Instance(INFOS[1]), Instance(INFOS[0])))),
     ],
 )  # fmt: skip

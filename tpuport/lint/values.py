@@ -345,10 +345,22 @@ def choice(values: list[Value]) -> Value:
             isinstance(value, Sequence) and value.kind == "sequential"
         ):
             return UNKNOWN
-        options.update(dict.fromkeys(value.options if isinstance(value, Choice) else (value,)))
+        for option in value.options if isinstance(value, Choice) else (value,):
+            _add_option(options, option)
     if len(options) == 1:
         return next(iter(options))
     return Choice(tuple(options)) if len(options) <= _OPTIONS else UNKNOWN
+
+
+def _add_option(options: dict[Value, None], option: Value) -> None:
+    """Add an option; objects of one class are one option, with the attributes that they share."""
+    if isinstance(option, Instance):
+        for known in options:
+            if isinstance(known, Instance) and known.info is option.info:
+                del options[known]
+                option = join(known, option)
+                break
+    options[option] = None
 
 
 def _join_tensor(left: Tensor, right: Value) -> Value:
