@@ -85,18 +85,23 @@ def _isinstance(frame: Frame, args: list[Value], keywords: dict[str, Value], nod
     if isinstance(classes, ast.BinOp):
         listed = [classes.left, classes.right]
     kinds = [one_class(frame, item) for item in listed]
+    options = value.options if isinstance(value, Choice) else (value,)
+    answers = {_one_of(frame, option, kinds) for option in options}
+    answer = answers.pop() if len(answers) == 1 else None
+    return BOOL if answer is None else TRUE if answer else FALSE
+
+
+def _one_of(frame: Frame, value: Value, kinds: list[Value | None]) -> bool | None:
+    """Whether a value is an instance of one of the kinds; None where that is not sure."""
     answers = [_instance_of(frame, value, kind) for kind in kinds]
     if True in answers:
-        return TRUE
-    return FALSE if answers and all(answer is False for answer in answers) else BOOL
+        return True
+    return False if answers and all(answer is False for answer in answers) else None
 
 
 def _instance_of(frame: Frame, value: Value, kind: Value | None) -> bool | None:
     if kind is None or value is UNKNOWN:
         return None
-    if isinstance(value, Choice):
-        answers = {_instance_of(frame, option, kind) for option in value.options}
-        return answers.pop() if len(answers) == 1 else None
     if isinstance(value, Tensor):
         if isinstance(kind, Tensor):
             return None if value.optional else True
@@ -107,13 +112,15 @@ def _instance_of(frame: Frame, value: Value, kind: Value | None) -> bool | None:
         if isinstance(kind, Static) and value.kind and kind.kind:
             return value.kind == kind.kind if value.kind not in {"config", "shape"} else None
         return None
-    if isinstance(value, Sequence | Mapping) and isinstance(kind, Tensor | Static):
-        return False
-    if isinstance(value, Instance) and isinstance(kind, Tensor | Static | Sequence):
-        return False
-    if isinstance(value, Instance) and isinstance(kind, Instance):
+    if isinstance(value, Instance):
+        return _instance_of_class(frame, value, kind)
+    return False if isinstance(value, Sequence | Mapping) and isinstance(kind, Tensor | Static) else None
+
+
+def _instance_of_class(frame: Frame, value: Instance, kind: Value) -> bool | None:
+    if isinstance(kind, Instance):
         return True if kind.info in frame.machine.classes.mro(value.info) else None
-    return None
+    return False if isinstance(kind, Tensor | Static | Sequence) else None
 
 
 def _getattr(frame: Frame, args: list[Value], keywords: dict[str, Value], node: ast.Call) -> Value:

@@ -112,26 +112,12 @@ def apply(
     frame: Frame, callee: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
     """What calling a value gives; the rules hear of library calls."""
-    machine = frame.machine
     if isinstance(callee, Function):
-        if callee.info.qualname in _TRUE_WHEN_TRACED and args and args[0] != NONE:
-            return TRUE
-        if callee.info.qualname.endswith("get_interface"):
-            # A table of attention functions by name: the one given as its default stands for all.
-            for value in args:
-                if isinstance(value, Function):
-                    return value
-        return machine.call_function(callee.info, callee.bound, args, keywords, frame)
+        return _function(frame, callee, args, keywords)
     if isinstance(callee, Class):
-        return machine.classes.instantiate(frame, callee.info, args, keywords)
+        return frame.machine.classes.instantiate(frame, callee.info, args, keywords)
     if isinstance(callee, Instance):
         return call_instance(frame, callee, args, keywords)
-    if isinstance(callee, Partial):
-        return apply(frame, callee.target, [*callee.args, *args], {**dict(callee.keywords), **keywords}, node)
-    if isinstance(callee, Layer):
-        return library.layer_call(callee.name, args)
-    if isinstance(callee, Sequence) and callee.kind == "sequential":
-        return _sequential(frame, callee, args, node)
     if isinstance(callee, External):
         return _external(frame, callee.name, args, keywords, node)
     if isinstance(callee, Method):
@@ -139,6 +125,29 @@ def apply(
         if frame.emitting:
             frame.tell(Call(node, callee.name, callee.receiver, args, keywords, result))
         return result
+    return _apply_other(frame, callee, args, keywords, node)
+
+
+def _function(frame: Frame, callee: Function, args: list[Value], keywords: dict[str, Value]) -> Value:
+    if callee.info.qualname in _TRUE_WHEN_TRACED and args and args[0] != NONE:
+        return TRUE
+    if callee.info.qualname.endswith("get_interface"):
+        # A table of attention functions by name: the one given as its default stands for all.
+        for value in args:
+            if isinstance(value, Function):
+                return value
+    return frame.machine.call_function(callee.info, callee.bound, args, keywords, frame)
+
+
+def _apply_other(
+    frame: Frame, callee: Value, args: list[Value], keywords: dict[str, Value], node: ast.Call
+) -> Value:
+    if isinstance(callee, Partial):
+        return apply(frame, callee.target, [*callee.args, *args], {**dict(callee.keywords), **keywords}, node)
+    if isinstance(callee, Layer):
+        return library.layer_call(callee.name, args)
+    if isinstance(callee, Sequence) and callee.kind == "sequential":
+        return _sequential(frame, callee, args, node)
     if isinstance(callee, Choice):
         return join_all([apply(frame, option, args, keywords, node) for option in callee.options])
     if isinstance(callee, Static):

@@ -53,8 +53,8 @@ PARTS: Final = frozenset(
     "split chunk unbind tensor_split hsplit vsplit dsplit split_with_sizes unsafe_split".split()
 )
 FLOATING: Final = frozenset(
-    "softmax log_softmax sigmoid exp log sqrt rsqrt sin cos tan tanh mean var std norm rand randn normal erf linear gelu"
-    " silu relu layer_norm rms_norm group_norm scaled_dot_product_attention interpolate conv1d conv2d conv3d"
+    "softmax log_softmax sigmoid exp log sqrt rsqrt sin cos tan tanh mean var std norm rand randn normal erf linear"
+    " gelu silu relu layer_norm rms_norm group_norm scaled_dot_product_attention interpolate conv1d conv2d conv3d"
     " conv_transpose1d conv_transpose2d conv_transpose3d embedding dropout softplus normalize cosine_similarity"
     " grid_sample cross_entropy mse_loss rand_like randn_like linspace logspace hann_window polar"
     " avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d leaky_relu elu"
@@ -68,16 +68,17 @@ VIEWS: Final = frozenset(
     " view_as_real view_as_complex chunk split unbind".split()
 )
 FACTORIES: Final = frozenset(
-    "zeros ones empty full arange linspace logspace rand randn randint randperm eye tensor as_tensor zeros_like ones_like"
-    " empty_like full_like rand_like randn_like randint_like tril_indices triu_indices from_numpy scalar_tensor"
+    "zeros ones empty full arange linspace logspace rand randn randint randperm eye tensor as_tensor zeros_like"
+    " ones_like empty_like full_like rand_like randn_like randint_like tril_indices triu_indices from_numpy"
+    " scalar_tensor"
     " bernoulli normal empty_strided hann_window asarray".split()
 )
 # Methods that only tensors have: enough to take an unknown receiver for a tensor's result.
 TENSOR_ONLY_METHODS: Final = frozenset(
     "unsqueeze squeeze masked_fill masked_fill_ softmax permute contiguous detach cumsum expand expand_as"
     " type_as view_as reshape_as repeat_interleave flatten unflatten masked_scatter index_select"
-    " scatter scatter_add scatter_ scatter_add_ gather argmax argmin argsort topk clamp clamp_ tanh sigmoid exp log rsqrt"
-    " bool long float half bfloat16 double matmul bmm unbind chunk transpose unfold addmm baddbmm"
+    " scatter scatter_add scatter_ scatter_add_ gather argmax argmin argsort topk clamp clamp_ tanh sigmoid exp log"
+    " rsqrt bool long float half bfloat16 double matmul bmm unbind chunk transpose unfold addmm baddbmm"
     " new_zeros new_ones new_empty new_full new_tensor log_softmax nonzero masked_select index_add index_add_ copy_"
     " zero_ fill_ mul_ add_ sub_ div_ tril triu roll flip narrow movedim swapaxes nan_to_num logical_not logical_and"
     " logical_or eq ne lt le gt ge amax amin".split()
@@ -86,10 +87,12 @@ TENSOR_ONLY_METHODS: Final = frozenset(
 TENSOR_ATTRIBUTES: Final = frozenset("requires_grad grad_fn is_cuda is_leaf layout".split())
 
 _PYTHON_NAMESPACES: Final = (
-    "torch.cuda", "torch.backends", "torch.distributed", "torch.jit", "torch.compiler", "torch._dynamo", "torch.version",
-    "torch.utils", "torch.onnx", "torch.autograd", "torch.overrides", "torch.amp", "torch.mps", "torch.xpu",
+    "torch.cuda", "torch.backends", "torch.distributed", "torch.jit", "torch.compiler", "torch._dynamo",
+    "torch.version", "torch.utils", "torch.onnx", "torch.autograd", "torch.overrides", "torch.amp", "torch.mps",
+    "torch.xpu",
     "torch.profiler", "torch.fx", "torch._C", "torch.library", "torch.types", "torch.hub", "torch.npu", "torch.random",
-    "torch.testing", "torch._logging", "torch.accelerator", "torch.nn.init", "torch.export", "torch.func", "torch.serialization",
+    "torch.testing", "torch._logging", "torch.accelerator", "torch.nn.init", "torch.export", "torch.func",
+    "torch.serialization",
 )  # fmt: skip
 TENSOR_NAMESPACES: Final = (
     "torch.nn.functional.",
@@ -349,7 +352,8 @@ def _aminmax(first: Value, args: list[Value], keywords: dict[str, Value]) -> Val
 
 
 _MANY: Final = {
-    "sort": _sorted, "topk": _sorted, "where": _where, "nonzero": _nonzero, "argwhere": lambda *_: tensor("int", ndim=2),
+    "sort": _sorted, "topk": _sorted, "where": _where, "nonzero": _nonzero,
+    "argwhere": lambda *_: tensor("int", ndim=2),
     "unique": _unique, "unique_consecutive": _unique, "meshgrid": _meshgrid, "broadcast_tensors": _broadcast,
     "tolist": _tolist, "aminmax": _aminmax, "var_mean": _aminmax, "std_mean": _aminmax, "frexp": _aminmax,
     "max_pool2d": lambda first, *_: like(first), "max_pool1d": lambda first, *_: like(first),

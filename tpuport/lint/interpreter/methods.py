@@ -39,7 +39,8 @@ _TENSOR_STATIC: Final[dict[str, Value]] = {
 }  # fmt: skip
 _CASTS: Final = {
     "bool": ("bool", ""), "long": ("int", "int64"), "int": ("int", ""), "short": ("int", ""), "byte": ("int", ""),
-    "float": ("float", ""), "half": ("float", "float16"), "double": ("float", "float64"), "bfloat16": ("float", "bfloat16"),
+    "float": ("float", ""), "half": ("float", "float16"), "double": ("float", "float64"),
+    "bfloat16": ("float", "bfloat16"),
     "char": ("int", ""), "cfloat": ("complex", ""), "cdouble": ("complex", "complex128"),
 }  # fmt: skip
 _NEW: Final = frozenset("new_zeros new_ones new_empty new_full new_tensor".split())
@@ -103,9 +104,7 @@ def of_tensor(receiver: Tensor, name: str, args: list[Value], keywords: dict[str
             receiver.dtype, receiver.exact, receiver.ndim, view=name == "expand", origin=receiver.origin
         )
     bare = name[:-1] if name.endswith("_") and not name.startswith("_") else name
-    if bare == "apply":
-        return TENSOR
-    if bare == "logical_not" or (bare == "bitwise_not"):
+    if bare in {"logical_not", "bitwise_not"}:
         return tensor(
             "bool" if bare == "logical_not" else receiver.dtype, ndim=receiver.ndim, origin=receiver.origin
         )

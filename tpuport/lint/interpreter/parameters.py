@@ -94,18 +94,19 @@ def _named(machine: "Machine", node: ast.expr, module: ModuleInfo) -> Value:
         return _PLAIN[name]
     if last in dtypes.TENSOR_CLASSES and (name.startswith("torch") or name == last or "jaxtyping" in name):
         return tensor(dtypes.TENSOR_CLASSES[last])
-    if name in {"torch.nn.Parameter"}:
+    if name == "torch.nn.Parameter":
         return tensor("float", origin="parameter")
     if last.endswith(("Config", "Configuration")):
         return CONFIG
-    if last in _CONTAINERS:
-        return Sequence(_CONTAINERS[last], None, UNKNOWN)
-    if last in {"tuple", "Tuple"}:
-        return Sequence("tuple", None, UNKNOWN)
+    if last in _CONTAINERS or last in {"tuple", "Tuple"}:
+        return Sequence(_CONTAINERS.get(last, "tuple"), None, UNKNOWN)
     if last in _MAPPINGS:
         return Mapping((), UNKNOWN)
-    if not name:
-        return UNKNOWN
+    return _of_class(machine, node, module) if name else UNKNOWN
+
+
+def _of_class(machine: "Machine", node: ast.expr, module: ModuleInfo) -> Value:
+    """What a name of the linted code's own promises: an instance of a class, or what an alias stands for."""
     value = machine.module_expression(module, node)
     if isinstance(value, Class):
         return STATIC if machine.classes.is_enumeration(value.info) else Instance(value.info)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tpuport.lint.events import Arithmetic, Iterate, Returned, Subscript
-from tpuport.lint.interpreter import expressions, iteration, targets
+from tpuport.lint.interpreter import expressions, iteration, operators, subscripts, targets, truth
 from tpuport.lint.interpreter.frame import Environment, Frame, merge
 from tpuport.lint.interpreter.narrowing import narrow
 from tpuport.lint.modules import FunctionInfo
@@ -46,13 +46,13 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     right = expressions.evaluate(frame, node.value)
     if isinstance(target, ast.Subscript):
         base = expressions.evaluate(frame, target.value)
-        indices, nodes = expressions.indices(frame, target, base)
+        indices, nodes = subscripts.indices(frame, target, base)
         if frame.emitting:
             frame.tell(Subscript(target, base, indices, nodes, True, node.op, right, node))
         targets.stored_in_container(frame, target, right)
         return
     left = expressions.evaluate(frame, target)
-    result = expressions.arithmetic(left, node.op, right)
+    result = operators.arithmetic(left, node.op, right)
     if frame.emitting:
         frame.tell(Arithmetic(node, left, node.op, right, result, inplace=True))
     targets.bind(frame, target, result, node.value)
@@ -76,7 +76,7 @@ def _raise(frame: Frame, node: ast.Raise) -> bool:
 
 
 def _if(frame: Frame, node: ast.If) -> bool:
-    constant = expressions.truth(frame, node.test, "if")
+    constant = truth.truth(frame, node.test, "if")
     start = frame.env
     frame.env = dict(start)
     goes_on = False
@@ -139,7 +139,7 @@ def _for(frame: Frame, node: ast.For) -> None:
 
 def _while(frame: Frame, node: ast.While) -> None:
     def body() -> bool:
-        if expressions.truth(frame, node.test, "while") is False:
+        if truth.truth(frame, node.test, "while") is False:
             return True
         narrow(frame, node.test, True)
         return block(frame, node.body)
@@ -177,7 +177,7 @@ def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> bool:
 
 
 def _assert(frame: Frame, node: ast.Assert) -> None:
-    expressions.truth(frame, node.test, "assert")
+    truth.truth(frame, node.test, "assert")
     narrow(frame, node.test, True)
 
 
@@ -218,7 +218,7 @@ def _match(frame: Frame, node: ast.Match) -> bool:
                 if name:
                     frame.env[name] = subject if part is case.pattern else UNKNOWN
         if case.guard is not None:
-            expressions.truth(frame, case.guard, "if")
+            truth.truth(frame, case.guard, "if")
         if block(frame, case.body):
             after = frame.env if after is None else merge(after, frame.env)
     frame.env = merge(start, after) if after is not None else start

@@ -3,7 +3,7 @@
 import ast
 
 from tpuport.lint.events import AttributeStore, Iterate, Subscript
-from tpuport.lint.interpreter import expressions, iteration
+from tpuport.lint.interpreter import expressions, iteration, subscripts
 from tpuport.lint.interpreter.frame import Frame, forget, path_of
 from tpuport.lint.values import UNKNOWN, Mapping, Sequence, Static, Tensor, Value, join
 
@@ -74,7 +74,7 @@ def _attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
 
 def _subscript(frame: Frame, target: ast.Subscript, value: Value) -> None:
     base = expressions.evaluate(frame, target.value)
-    indices, nodes = expressions.indices(frame, target, base)
+    indices, nodes = subscripts.indices(frame, target, base)
     if frame.emitting:
         frame.tell(Subscript(target, base, indices, nodes, True, None, value, frame.statement))
     stored_in_container(frame, target, value)
