@@ -28,6 +28,21 @@ def test_types(check):
     """)
 
 
+def test_what_is_surely_a_tensor(check):
+    check("""
+    def as_tensor(t):
+        if torch.is_tensor(t): return t
+        return torch.tensor([t])
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, n: int):
+            as_tensor(x)
+            as_tensor(n)
+            y = x if torch.is_tensor(x) else torch.tensor([x])
+            z = x.item() if torch.is_tensor(n) else n
+            return y
+    """)
+
+
 def test_one_of_several_layers(check):
     check("""
     class Counting(nn.Module):

@@ -15,6 +15,7 @@ from tpuport.lint.values import (
     SHAPE,
     STATIC,
     TENSOR,
+    TRUE,
     UNKNOWN,
     External,
     Layer,
@@ -176,8 +177,8 @@ def _torch_call(name: str, args: list[Value], keywords: dict[str, Value]) -> Val
     if name.startswith("torch.nn."):
         return layer(name, args, keywords)
     last = name[6:]
-    if name in {"torch.is_grad_enabled", "torch.is_inference_mode_enabled"}:
-        return BOOL
+    if last == "is_tensor" and args:
+        return _is_tensor(args[0])
     if last in STATIC_FUNCTIONS:
         return {
             "device": DEVICE,
@@ -189,6 +190,13 @@ def _torch_call(name: str, args: list[Value], keywords: dict[str, Value]) -> Val
     if last[:1].isupper():
         return dtypes_class(last)
     return tensor_function(last, args, keywords)
+
+
+def _is_tensor(value: Value) -> Value:
+    """`torch.is_tensor(value)`."""
+    if isinstance(value, Tensor):
+        return BOOL if value.optional else TRUE
+    return FALSE if isinstance(value, Static) and value.kind not in {"", "config"} else BOOL
 
 
 def dtypes_class(last: str) -> Value:

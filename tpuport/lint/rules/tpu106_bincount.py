@@ -16,8 +16,9 @@ RULE = Rule(
     name="bincount",
     severity=Severity.ERROR,
     summary="`bincount`, with or without `minlength`",
-    why="`bincount` is as long as its largest element plus one, and `minlength` is only a lower bound. The largest"
-    " element is a value that does not exist while the program is traced. `histc` has a fixed number of bins and traces.",
+    why="`bincount` is as long as its largest element plus one, and `minlength` is only a lower bound. The "
+    "largest element is a value that does not exist while the program is traced. `histc` has a fixed "
+    "number of bins and traces.",
     reason="the result is as long as its largest element, which is not known while tracing",
     remedy="scatter ones into a table of fixed size: `torch.zeros(n).scatter_add(0, ids, torch.ones(...))`",
     bad=Example(

@@ -16,10 +16,11 @@ RULE = Rule(
     name="tensor-iteration",
     severity=Severity.WARNING,
     summary="a Python loop over a tensor: `for row in x`",
-    why="The number of rows is a shape, so the loop traces; but it is unrolled: the program holds its body once"
-    " for each row, takes as many times longer to compile, and is compiled anew for another number of rows. And if the body"
-    " needs a row's value as a Python number, it does not trace at all.",
-    reason="the loop is unrolled: the program grows with the number of rows and is compiled anew for another number",
+    why="The number of rows is a shape, so the loop traces; but it is unrolled: the program holds its body "
+    "once for each row, takes as many times longer to compile, and is compiled anew for another number of"
+    " rows. And if the body needs a row's value as a Python number, it does not trace at all.",
+    reason="the loop is unrolled: the program grows with the number of rows and is compiled anew for another "
+    "number",
     remedy="work on the whole tensor at once, or use `torch.vmap`",
     bad=Example(
         """
