@@ -102,6 +102,7 @@ class ModuleInfo:
         names: what each module-level name is bound to last: a `FunctionInfo`, a `ClassInfo`, `("import", dotted)`,
             `("from", dotted, name)` or an expression.
         stars: modules of `from x import *`, in their order.
+        imported: what imports bind, whatever is assigned to the name as well.
         classes: all classes, those inside functions and other classes first; of one name there may be several.
         functions: module-level functions; of one name there may be several.
     """
@@ -116,6 +117,7 @@ class ModuleInfo:
         self.package = name if is_package else name.rpartition(".")[0]
         self.names: dict[str, FunctionInfo | ClassInfo | ast.expr | tuple[str, ...]] = {}
         self.stars: list[str] = []
+        self.imported: dict[str, tuple[str, ...]] = {}
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
         self._classes: dict[ast.ClassDef, ClassInfo] = {}
@@ -157,16 +159,18 @@ class ModuleInfo:
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 if alias.asname:
-                    self.names[alias.asname] = ("import", alias.name)
+                    self.names[alias.asname] = self.imported[alias.asname] = ("import", alias.name)
                 else:
-                    self.names[alias.name.partition(".")[0]] = ("import", alias.name.partition(".")[0])
+                    top = alias.name.partition(".")[0]
+                    self.names[top] = self.imported[top] = ("import", top)
             return
         origin = self.absolute(statement)
         for alias in statement.names:
             if alias.name == "*":
                 self.stars += [origin] * stars
             else:
-                self.names[alias.asname or alias.name] = ("from", origin, alias.name)
+                name = alias.asname or alias.name
+                self.names[name] = self.imported[name] = ("from", origin, alias.name)
 
     def _take(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -196,6 +200,11 @@ class ModuleInfo:
         parts = parts[: max(0, len(parts) - (statement.level - 1))]
         return ".".join([*parts, statement.module] if statement.module else parts)
 
+    def binding(self, name: str) -> FunctionInfo | ClassInfo | ast.expr | tuple[str, ...] | None:
+        """What a name is called by: of `try: from a import f; except ImportError: f = None` the import."""
+        bound = self.names.get(name)
+        return self.imported.get(name, bound) if isinstance(bound, ast.Constant) else bound
+
     def dotted(self, node: ast.expr) -> str:
         """The dotted name of a Name or Attribute chain through this file's imports; "" if it is neither."""
         trail: list[str] = []
@@ -204,7 +213,7 @@ class ModuleInfo:
             node = node.value
         if not isinstance(node, ast.Name):
             return ""
-        bound = self.names.get(node.id)
+        bound = self.binding(node.id)
         head = node.id
         if isinstance(bound, tuple):
             head = bound[1] if bound[0] == "import" else f"{bound[1]}.{bound[2]}"

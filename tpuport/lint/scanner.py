@@ -194,6 +194,17 @@ class _Scan:
         self.body(node.body)
         self.function, self.owner = before
 
+    def _if_exp(self, node: ast.IfExp) -> None:
+        self.visit(node.test)
+        test = self.module.lines[node.test.lineno - 1 : node.test.end_lineno]
+        checks = any(_CHECKS.search(line) for line in test)
+        self.guards += 1
+        self.checks += checks
+        self.visit(node.body)
+        self.checks -= checks
+        self.visit(node.orelse)
+        self.guards -= 1
+
     def _if(self, node: ast.If) -> None:
         self.visit(node.test)
         # `if __name__ == "__main__":` does not run on import.
@@ -261,7 +272,7 @@ class _Scan:
         head = node
         while isinstance(head, ast.Attribute):
             head = head.value
-        if dotted and isinstance(head, ast.Name) and isinstance(self.module.names.get(head.id), tuple):
+        if dotted and isinstance(head, ast.Name) and isinstance(self.module.binding(head.id), tuple):
             return dotted
         return f".{node.attr}" if isinstance(node, ast.Attribute) else ""
 
@@ -306,6 +317,7 @@ _VISITORS: Final[dict[type, Any]] = {
     ast.AsyncFunctionDef: _Scan._definition,
     ast.ClassDef: _Scan._class,
     ast.If: _Scan._if,
+    ast.IfExp: _Scan._if_exp,
     ast.Try: _Scan._try,
     ast.TryStar: _Scan._try,
     ast.Import: _Scan._import,

@@ -224,7 +224,8 @@ def _collect_evidence(info: FunctionInfo) -> tuple[frozenset[str], frozenset[str
     others: set[str] = set()
     for node in ast.walk(info.node):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.attr in _SAY_TENSOR:
+            # A constructor's `cfg.dtype` and `cfg.shape` are settings.
+            if node.attr in _TENSOR_SETTINGS and not info.qualname.endswith("__init__"):
                 tensors.add(node.value.id)
             elif node.attr in _SAY_OTHER:
                 others.add(node.value.id)
@@ -241,6 +242,9 @@ def _collect_evidence(info: FunctionInfo) -> tuple[frozenset[str], frozenset[str
 
 
 def _evidence_of_call(info: FunctionInfo, node: ast.Call, tensors: set[str], others: set[str]) -> None:
+    func = node.func
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.attr in _SAY_TENSOR:
+        tensors.add(func.value.id)
     if not node.args or not isinstance(node.args[0], ast.Name):
         return
     name = info.module.dotted(node.func)
@@ -287,16 +291,9 @@ def _is_built(info: FunctionInfo, node: ast.expr) -> bool:
     return isinstance(node.func, ast.Attribute) and node.func.attr.startswith("new_")
 
 
-_SAY_TENSOR: Final = library.TENSOR_ONLY_METHODS | {
-    "shape",
-    "dtype",
-    "device",
-    "ndim",
-    "view",
-    "reshape",
-    "size",
-    "dim",
-}
+# Called on a name, these say that it is a tensor; read as attributes, the settings say so.
+_SAY_TENSOR: Final = library.TENSOR_ONLY_METHODS | {"view", "reshape", "size", "dim"}
+_TENSOR_SETTINGS: Final = frozenset({"shape", "dtype", "device", "ndim"})
 _SAY_OTHER: Final = frozenset(
     "items keys append extend pop lower startswith format get_seq_length layers get".split()
 )

@@ -55,7 +55,7 @@ class Model(nn.Module):
     mode = 'a'
 
     def forward(self, x):
-        return x * 2 if x.shape[0] in (1, 2) and self.mode in ['a', 'b'] else x
+        return x * 2 if x.shape[0] in (1, 2) and self.mode in ["a", "b"] else x
 """,
             "(torch.randn(2, 4),)",
         ),

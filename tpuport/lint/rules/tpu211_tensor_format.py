@@ -52,7 +52,7 @@ class Model(nn.Module):
 class Model(nn.Module):
     def forward(self, x):
         if x.shape[0] > 9:
-            raise ValueError(f'too many rows: {x}')
+            raise ValueError(f"too many rows: {x}")
         return x * 1
 """,
             "(torch.randn(2, 4),)",

@@ -3,7 +3,7 @@
 import ast
 from typing import Final
 
-from tpuport.lint.events import Import
+from tpuport.lint.events import Import, Use
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
@@ -15,14 +15,28 @@ PACKAGES: Final = frozenset(
 )
 
 
-def check(event: Import, context: Context) -> Hit | None:
-    """An import without a way out, at module level or in a function."""
+def check(event: Import | Use, context: Context) -> Hit | None:
+    """An import without a way out, at module level or in a function; a traced call without one."""
+    if isinstance(event, Use):
+        return _called(event)
     relative = isinstance(event.node, ast.ImportFrom) and event.node.level > 0
     name = event.name.partition(".")[0]
     if name not in PACKAGES or event.guarded or relative:
         return None
     reason = f"{name} needs a GPU to be installed or imported"
     return Hit(reason, severity=None if event.at_import else Severity.WARNING)
+
+
+def _called(event: Use) -> Hit | None:
+    """A guarded import helps only where the call is guarded too; an early return may do that, so it is a warning."""
+    name = event.name.partition(".")[0]
+    if name not in PACKAGES or event.call is None or not event.traced or event.guarded or event.decorator:
+        return None
+    return Hit(
+        f"{name} needs a GPU, and this call in traced code is under no condition",
+        "call it where the import succeeded only, and `F.scaled_dot_product_attention` elsewhere",
+        severity=Severity.WARNING,
+    )
 
 
 RULE = Rule(
@@ -73,6 +87,6 @@ class Model(nn.Module):
 """),
     ),
     harm="import",
-    events=(Import,),
+    events=(Import, Use),
     check=check,
 )
