@@ -36,7 +36,9 @@ def tally(observed):
 
 
 def listed(places: list[Place]) -> str:
-    return "".join(f"\n  {Path(place.path).relative_to(CORPUS)}:{place.line}: {place.what}" for place in places)
+    return "".join(
+        f"\n  {Path(place.path).relative_to(CORPUS)}:{place.line}: {place.what}" for place in places
+    )
 
 
 def test_the_corpus_is_varied(tally):

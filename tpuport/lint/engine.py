@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tpuport.errors import PortError
-from tpuport.lint import baseline, pool, source, suppressions
+from tpuport.lint import baseline, fixable, pool, source, suppressions
 from tpuport.lint.cache import Cache, directory_for
 from tpuport.lint.diagnostics import DIAGNOSTICS
 from tpuport.lint.discover import Excluder, discover
@@ -181,6 +181,7 @@ class Lint:
             told.known, told.findings = known, [one for one in told.findings if one not in known]
         stops = [one for one in (*told.findings, *told.known) if one.severity == Severity.ERROR]
         shown = {display: path for path, display in self.files.items()}
+        told.findings, exact = fixable.at_each_place(told.findings, self.lines)
         findings = [self._shown(finding) for finding in told.findings] + [
             dataclasses.replace(finding, severity=self.settings.severity(finding.rule, finding.severity))
             for finding in self.findings
@@ -197,6 +198,7 @@ class Lint:
             suppressed=told.suppressed,
             known=len(told.known),
             stale=told.stale,
+            exact_fixes=exact,
             fixed={self.files[path]: count for path, count in self.fixed.items()},
             diffs={self.files[path]: diff for path, diff in sorted(self.diffs.items())},
             cached=self._cached,

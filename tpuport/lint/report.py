@@ -28,6 +28,7 @@ class Report:
         suppressed: findings that comments suppress.
         known: findings that the baseline holds.
         stale: entries of the baseline that no longer occur.
+        exact_fixes: it was looked at each place whether it can be rewritten; else a finding says what its rule can do.
         fixed: by file, as the user sees it, how many places were rewritten.
         diffs: by file, the unified diff of what was rewritten.
         cached: files whose results came out of the cache.
@@ -46,6 +47,7 @@ class Report:
     suppressed: int
     known: int
     stale: int
+    exact_fixes: bool
     fixed: dict[str, int]
     diffs: dict[str, str]
     cached: int

@@ -55,9 +55,10 @@ def _fixes(report: Report) -> list[str]:
         places = counted(sum(report.fixed.values()), "place")
         lines.append(f"Fixed {places} in {counted(len(report.fixed), 'file')}.")
     safe, unsafe = report.fixable(Applicability.SAFE), report.fixable(Applicability.UNSAFE)
+    most = "" if report.exact_fixes else "Up to "
     if safe:
-        lines.append(f"{counted(safe, 'finding')} can be fixed with --fix.")
+        lines.append(f"{most}{counted(safe, 'finding')} can be fixed with --fix.")
     if unsafe:
         more = "more " if safe else ""
-        lines.append(f"{unsafe:,} {more}can be rewritten with --unsafe-fixes; look at the result.")
+        lines.append(f"{most}{unsafe:,} {more}can be rewritten with --unsafe-fixes; look at the result.")
     return lines

@@ -31,9 +31,12 @@ RULE = Rule(
     name="boolean-mask-write",
     severity=Severity.ERROR,
     summary="`x[mask] *= value`, and a mask beside an index of integers: `x[mask, index] = value`",
-    why="An augmented assignment first reads `x[mask]`, whose length depends on values that do not exist while the"
-    " program is traced, and ends with `NonConcreteBooleanIndexError`. A mask beside integers has to become a list of"
-    " places for the same reason. A plain `x[mask] = value` traces: with tpuport enabled a number, a tensor that"
+    why="An augmented assignment first reads `x[mask]`, whose length depends on values that do not exist "
+    "while the"
+    " program is traced, and ends with `NonConcreteBooleanIndexError`. A mask beside integers has to "
+    "become a list of"
+    " places for the same reason. A plain `x[mask] = value` traces: with tpuport enabled a number, a "
+    "tensor that"
     " broadcasts and the values for the true elements alike.",
     reason="`x[mask]` is read before it is written, and its length is not known while tracing",
     remedy="choose instead of picking: `x = torch.where(mask, x * value, x)`",

@@ -30,7 +30,8 @@ RULE = Rule(
     id="TPU214",
     name="tensor-as-index",
     severity=Severity.ERROR,
-    summary="a list, tuple or `nn.ModuleList` indexed by a tensor, or a list repeated a tensor's number of times",
+    summary="a list, tuple or `nn.ModuleList` indexed by a tensor, or a list repeated a tensor's number of "
+    "times",
     why="Which element of a Python list is meant must be known while the program is traced, and a number "
     "held in a tensor has no value then: `TracerIntegerConversionError`.",
     reason="Python must know which element is meant, and while tracing the tensor has no value",
