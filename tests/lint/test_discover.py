@@ -1,10 +1,12 @@
 """Which files a path means."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tpuport.lint.discover import Excluder, discover
+from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.findings import Severity
 
 
@@ -118,3 +120,29 @@ def test_symbolic_links(tree: Path) -> None:
     assert "pkg/out/o.py" in names, "a link to elsewhere is followed"
     assert "pkg/again/d.py" not in names, "what is below the path anyway is found there"
     assert "pkg/self.py" in names, "reading it says what is wrong"
+
+
+def test_a_directory_that_may_not_be_read_leaves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "open.py").write_text("x = 1\n")
+    stat, scandir = Path.stat, os.scandir
+
+    def refuse(path: object) -> None:
+        if "shut" in Path(str(path)).parts:
+            raise PermissionError(13, "Permission denied", str(path))
+
+    def checked_stat(self: Path, **options: bool) -> os.stat_result:
+        refuse(self.parent)
+        return stat(self, **options)
+
+    def checked_scandir(path: Path) -> object:
+        refuse(path)
+        return scandir(path)
+
+    monkeypatch.setattr(Path, "stat", checked_stat)
+    monkeypatch.setattr(os, "scandir", checked_scandir)
+    report = lint_paths([tmp_path], run=Run(cache=False))
+    assert report.files == 1
+    assert [finding.rule for finding in report.findings] == ["TPU002"]

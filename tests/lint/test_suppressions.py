@@ -1,10 +1,12 @@
 """`# tpuport: ignore[...]`."""
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from tpuport.lint import suppressions
+from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.suppressions import Suppressions
 
@@ -157,3 +159,12 @@ def test_they_survive_the_cache() -> None:
     found = suppressions.find(CODE + "# tpuport: ignore[nothing]\n")
     assert found.problems
     assert Suppressions.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_a_suppression_may_follow_another_comment_and_name_a_rule(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    head = "from torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return "
+    for comment in ("# noqa  # tpuport: ignore[TPU201] known", "# tpuport: ignore[item] known"):
+        file.write_text(f"{head}x * x.max().item()  {comment}\n")
+        report = lint_paths([file], run=Run(cache=False))
+        assert (report.findings, report.suppressed) == ((), 1)

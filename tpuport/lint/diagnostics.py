@@ -149,6 +149,14 @@ def known_ids() -> tuple[str, ...]:
     return (*_BY_ID, *(rule.id for rule in all_rules()))
 
 
+@functools.cache
+def ids_by_name() -> dict[str, str]:
+    """Id by name of all diagnostics and rules: `item` is TPU201."""
+    from tpuport.lint.rules.registry import all_rules
+
+    return {one.name: one.id for one in (*DIAGNOSTICS, *all_rules())}
+
+
 def longest(id: str, prefixes: tuple[str, ...]) -> int:  # noqa: A002
     """Length of the longest prefix that fits an id; 0 for ALL, -1 for none."""
     fitting = [

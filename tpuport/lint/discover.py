@@ -156,9 +156,10 @@ class _Walk:
             name, path = entry.name, Path(entry.path)
             if name.startswith(".") or name in SKIPPED or name.endswith(".egg-info"):
                 continue
-            if name in SKIPPED_UNLESS_PACKAGE and not (path / "__init__.py").exists():
+            # os.path.exists is false, not an error, for what lies in a directory that may not be read.
+            if name in SKIPPED_UNLESS_PACKAGE and not os.path.exists(path / "__init__.py"):  # noqa: PTH110
                 continue
-            if (path / "pyvenv.cfg").exists() or self.excluder.excludes(path):
+            if os.path.exists(path / "pyvenv.cfg") or self.excluder.excludes(path):  # noqa: PTH110
                 continue
             yield entry
 

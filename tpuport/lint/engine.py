@@ -137,14 +137,21 @@ class Lint:
         """The findings that are told, with absolute paths."""
         by_file: dict[str, list[Finding]] = collections.defaultdict(list)
         outside: list[Finding] = []
+        unasked: dict[str, list[Finding]] = collections.defaultdict(list)
         for finding in _merged(self.results.values()):
+            stops = finding.severity == Severity.ERROR and finding.stops
             if not self.settings.asked(finding.rule):
-                continue
-            if finding.path in self.files:
+                if stops and finding.path in self.files:
+                    unasked[finding.path].append(finding)
+            elif finding.path in self.files:
                 by_file[finding.path].append(finding)
-            elif finding.severity == Severity.ERROR and finding.stops:
+            elif stops:
                 outside.append(finding)
         told = Told([], outside, 0, [], 0)
+        for path, listed in unasked.items():
+            # A suppressed finding is one that somebody looked at, whichever rules are asked for now.
+            kept, _ = suppressions.apply(listed, self.results[path].suppressions, path, ())
+            told.unasked += [finding for finding in kept if finding in listed]
         ids = [item.id for item in (*DIAGNOSTICS, *all_rules()) if self.settings.asked(item.id)]
         for path, result in self.results.items():
             self._tell(path, result, by_file.get(path, []), ids, told)
@@ -198,6 +205,7 @@ class Lint:
             suppressed=told.suppressed,
             known=len(told.known),
             stale=told.stale,
+            unasked=tuple(sorted(finding.rule for finding in told.unasked)),
             exact_fixes=exact,
             fixed={self.files[path]: count for path, count in self.fixed.items()},
             diffs={self.files[path]: diff for path, diff in sorted(self.diffs.items())},
@@ -234,6 +242,7 @@ class Told:
         suppressed: number of findings that comments suppress.
         known: those in the baseline.
         stale: entries of the baseline without a finding.
+        unasked: errors that stop a trace, of rules that were not asked for.
     """
 
     findings: list[Finding]
@@ -241,6 +250,7 @@ class Told:
     suppressed: int
     known: list[Finding]
     stale: int
+    unasked: list[Finding] = dataclasses.field(default_factory=list)
 
 
 _ALWAYS = frozenset({"TPU001", "TPU002", "TPU006"})

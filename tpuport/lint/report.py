@@ -28,6 +28,7 @@ class Report:
         suppressed: findings that comments suppress.
         known: findings that the baseline holds.
         stale: entries of the baseline that no longer occur.
+        unasked: the rule of each error that stops a trace and was not asked for; all rules run in any case.
         exact_fixes: it was looked at each place whether it can be rewritten; else a finding says what its rule can do.
         fixed: by file, as the user sees it, how many places were rewritten.
         diffs: by file, the unified diff of what was rewritten.
@@ -47,6 +48,7 @@ class Report:
     suppressed: int
     known: int
     stale: int
+    unasked: tuple[str, ...]
     exact_fixes: bool
     fixed: dict[str, int]
     diffs: dict[str, str]
@@ -73,7 +75,9 @@ class Report:
     @property
     def expected_to_trace(self) -> bool:
         """Whether something is traced, all of it was read, and nothing in it was found to stop a trace."""
-        return self.entry_points > 0 and not (self.failed or self.stops or self._outside_libraries)
+        return self.entry_points > 0 and not (
+            self.failed or self.stops or self.unasked or self._outside_libraries
+        )
 
     @property
     def _outside_libraries(self) -> list[Finding]:
@@ -109,6 +113,10 @@ class Report:
         if self.stops:
             where = f"in or before the {reached}" if self.entry_points else "before anything is traced"
             return f"Not expected to trace: {counted(self.stops, 'error')} {where}."
+        if self.unasked:
+            rules = ", ".join(dict.fromkeys(self.unasked))
+            number = counted(len(self.unasked), "error")
+            return f"Not expected to trace: {number} of rules that were not asked for ({rules})."
         if not self.entry_points:
             return (
                 "Nothing in these files is traced: no nn.Module has a forward, nothing is compiled, "

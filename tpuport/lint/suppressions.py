@@ -7,7 +7,7 @@ import tokenize
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from tpuport.lint.diagnostics import known_ids, tell
+from tpuport.lint.diagnostics import ids_by_name, known_ids, tell
 from tpuport.lint.findings import Finding
 
 _COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<what>.*)", re.DOTALL)
@@ -113,22 +113,28 @@ class _Reader:
             self.opens = token.string == ":"
 
     def _comment(self, token: tokenize.TokenInfo) -> None:
-        match = _COMMENT.match(token.string)
+        match = _COMMENT.search(token.string)
         if match is None:
             return
-        line, column, end = token.start[0], token.start[1] + 1, token.end[1] + 1
+        line, column, end = token.start[0], token.start[1] + match.start() + 1, token.end[1] + 1
         ignore = _IGNORE.match(match["what"])
         if ignore is None:
             self.problems.append((line, column, end, "the comment names no rule: it suppresses nothing"))
             return
-        ids = tuple(part.strip().upper() for part in ignore["ids"].split(",") if part.strip())
+        written = [part.strip() for part in ignore["ids"].split(",") if part.strip()]
+        ids = tuple(ids_by_name().get(part.lower(), part.upper()) for part in written)
         unknown = [
             prefix
             for prefix in ids
             if not prefix.startswith("TPU") or not any(known.startswith(prefix) for known in known_ids())
         ]
         if unknown or not ids:
-            what = f"no rule's id starts with {unknown[0]!r}" if unknown else "the brackets name no rule"
+            first = written[ids.index(unknown[0])] if unknown else ""
+            what = (
+                f"no rule has the name {first!r}, or an id that starts so"
+                if unknown
+                else "the brackets name no rule"
+            )
             self.problems.append((line, column, end, f"{what}: the comment suppresses nothing"))
             return
         if ignore["word"] == "ignore-file":
