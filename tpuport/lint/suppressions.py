@@ -130,11 +130,7 @@ class _Reader:
         ]
         if unknown or not ids:
             first = written[ids.index(unknown[0])] if unknown else ""
-            what = (
-                f"no rule has the name {first!r}, or an id that starts so"
-                if unknown
-                else "the brackets name no rule"
-            )
+            what = f"no rule's id starts with {first!r}" if unknown else "the brackets name no rule"
             self.problems.append((line, column, end, f"{what}: the comment suppresses nothing"))
             return
         if ignore["word"] == "ignore-file":
