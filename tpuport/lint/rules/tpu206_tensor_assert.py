@@ -52,7 +52,7 @@ class Model(nn.Module):
             """
 class Model(nn.Module):
     def forward(self, x):
-        assert x.ndim == 2 and x.size(1) % 2 == 0, f'odd width {x.shape}'
+        assert x.ndim == 2 and x.size(1) % 2 == 0, f"odd width {x.shape}"
         return x * 2
 """,
             "(torch.randn(2, 4),)",

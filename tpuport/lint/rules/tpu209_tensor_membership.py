@@ -52,7 +52,7 @@ class Model(nn.Module):
         Example(
             """
 class Model(nn.Module):
-    mode = 'a'
+    mode = "a"
 
     def forward(self, x):
         return x * 2 if x.shape[0] in (1, 2) and self.mode in ["a", "b"] else x
