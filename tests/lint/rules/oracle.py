@@ -1,6 +1,7 @@
 """Runs a rule's examples: eagerly in torch, and compiled through torchax; shows each kind of harm."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -283,7 +284,9 @@ def dynamo(shop: Workshop, rule: Rule) -> None:
     path = shop.directory / "dynamo_example.py"
     run = f"\n\nimport tpuport\n\ntpuport.enable()\nprint(Model()(*{rule.bad.inputs}))\n"
     path.write_text(text(rule.bad) + run)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    # The watcher of models, which other tests import, turns dynamo off for its own processes.
+    env = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"}
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, env=env)
     assert done.returncode != 0
     assert "torch._dynamo.exc" in done.stderr, done.stderr
 
