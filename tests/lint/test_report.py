@@ -5,6 +5,16 @@ from pathlib import Path
 from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.settings import Settings
 
+MODEL = """\
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        print(f"{x}")
+        return x[x > 0] * x.max().item()
+"""
+
 
 def test_rules_that_were_not_asked_for_count_for_the_verdict(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
@@ -13,5 +23,29 @@ def test_rules_that_were_not_asked_for_count_for_the_verdict(tmp_path: Path) -> 
     report = lint_paths([file], Settings(select=("TPU4",)), Run(cache=False))
     assert (report.findings, report.exit_code, report.expected_to_trace) == ((), 0, False)
     assert report.verdict() == "Not expected to trace: 1 error of rules that were not asked for (TPU101)."
+    elsewhere = Settings(per_file_ignores=(("model.py", ("TPU1",)),), root=tmp_path)
+    assert "not asked for (TPU101)" in lint_paths([file], elsewhere, Run(cache=False)).verdict()
     file.write_text(code.format("  # tpuport: ignore[TPU101] masks are full here"))
     assert lint_paths([file], Settings(select=("TPU4",)), Run(cache=False)).expected_to_trace
+
+
+def test_selected_and_other_rules_both_count(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL)
+    verdict = lint_paths([file], Settings(select=("TPU1",)), Run(cache=False)).verdict()
+    assert verdict == (
+        "Not expected to trace: 1 error in or before the 1 function traced from 1 entry point, "
+        "and 1 error of rules that were not asked for (TPU201)."
+    )
+
+
+def test_errors_in_files_that_were_not_named_count_whatever_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("def read(x):\n    return x[x > 0]\n")
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from torch import nn\nfrom helper import read\n\n\n"
+        "class Model(nn.Module):\n    def forward(self, x):\n        return read(x)\n"
+    )
+    report = lint_paths([file], Settings(select=("TPU4",)), Run(cache=False))
+    assert not report.expected_to_trace
+    assert "files that were not named" in report.verdict()

@@ -137,21 +137,12 @@ class Lint:
         """The findings that are told, with absolute paths."""
         by_file: dict[str, list[Finding]] = collections.defaultdict(list)
         outside: list[Finding] = []
-        unasked: dict[str, list[Finding]] = collections.defaultdict(list)
         for finding in _merged(self.results.values()):
-            stops = finding.severity == Severity.ERROR and finding.stops
-            if not self.settings.asked(finding.rule):
-                if stops and finding.path in self.files:
-                    unasked[finding.path].append(finding)
-            elif finding.path in self.files:
+            if finding.path in self.files:
                 by_file[finding.path].append(finding)
-            elif stops:
+            elif _stops(finding):  # the verdict knows no selection
                 outside.append(finding)
         told = Told([], outside, 0, [], 0)
-        for path, listed in unasked.items():
-            # A suppressed finding is one that somebody looked at, whichever rules are asked for now.
-            kept, _ = suppressions.apply(listed, self.results[path].suppressions, path, ())
-            told.unasked += [finding for finding in kept if finding in listed]
         ids = [item.id for item in (*DIAGNOSTICS, *all_rules()) if self.settings.asked(item.id)]
         for path, result in self.results.items():
             self._tell(path, result, by_file.get(path, []), ids, told)
@@ -167,10 +158,16 @@ class Lint:
     ) -> None:
         ignored = self.settings.ignored_in(Path(path)) if self.settings.per_file_ignores else ()
         if ignored:
-            findings = [finding for finding in findings if not finding.rule.startswith(ignored)]
             ids = [one for one in ids if not one.startswith(ignored)]
-        kept, suppressed = suppressions.apply(findings, result.suppressions, path, ids)
-        told.findings += [finding for finding in kept if finding.rule in ids or finding.rule in _ALWAYS]
+        wanted = {*ids, *_ALWAYS}
+        asked = [finding for finding in findings if finding.rule in wanted]
+        kept, suppressed = suppressions.apply(asked, result.suppressions, path, ids)
+        told.findings += [finding for finding in kept if finding.rule in wanted]
+        # A suppressed finding is one that somebody looked at, whichever rules are asked for now.
+        unasked = [finding for finding in findings if finding.rule not in wanted and _stops(finding)]
+        told.unasked += [
+            one for one in suppressions.apply(unasked, result.suppressions, path, ())[0] if one in unasked
+        ]
         told.suppressed += suppressed
 
     def report(self, started: float) -> Report:
@@ -262,6 +259,10 @@ def baseline_counts(settings: Settings, run: Run) -> tuple[Path, collections.Cou
     if run.write_baseline:
         return file or Path("tpuport-baseline.json"), collections.Counter()
     return (file, baseline.read(file)) if file else None
+
+
+def _stops(finding: Finding) -> bool:
+    return finding.severity == Severity.ERROR and finding.stops
 
 
 def _merged(results: Iterable[FileResult]) -> Iterable[Finding]:

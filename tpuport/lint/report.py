@@ -112,11 +112,10 @@ class Report:
             return f"Whether it traces is not known: {counted(number, 'path')} could not be linted."
         if self.stops:
             where = f"in or before the {reached}" if self.entry_points else "before anything is traced"
-            return f"Not expected to trace: {counted(self.stops, 'error')} {where}."
+            more = f", and {self._unasked()}" if self.unasked else ""
+            return f"Not expected to trace: {counted(self.stops, 'error')} {where}{more}."
         if self.unasked:
-            rules = ", ".join(dict.fromkeys(self.unasked))
-            number = counted(len(self.unasked), "error")
-            return f"Not expected to trace: {number} of rules that were not asked for ({rules})."
+            return f"Not expected to trace: {self._unasked()}."
         if not self.entry_points:
             return (
                 "Nothing in these files is traced: no nn.Module has a forward, nothing is compiled, "
@@ -130,6 +129,10 @@ class Report:
             )
         lenient = "that stops it " if self.errors else ""
         return f"Expected to trace: no error {lenient}in the {reached}.{self._libraries()}"
+
+    def _unasked(self) -> str:
+        rules = ", ".join(dict.fromkeys(self.unasked))
+        return f"{counted(len(self.unasked), 'error')} of rules that were not asked for ({rules})"
 
     def _libraries(self) -> str:
         if not self.outside:
