@@ -108,6 +108,8 @@ def _run(options: argparse.Namespace) -> int:
         code = max(code, int(bool(report.diffs)))
     else:
         _show(report, options)
+    for pattern in report.unmatched_entry_points:
+        _say(f'entry-points: no function in these files is "{pattern}"')
     if options.write_baseline:
         _say(f"The baseline holds {report.known:,} findings.")
     return 0 if options.exit_zero and code == 1 else code

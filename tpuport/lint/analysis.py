@@ -2,11 +2,11 @@
 
 import ast
 import dataclasses
-import fnmatch
 import re
 import sys
 from collections.abc import Iterator
 
+from tpuport.lint import entries
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import Machine
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, definitions
@@ -91,8 +91,8 @@ class Analyser:
     def _analyse(self, module: ModuleInfo) -> Outcome:
         machine = self._machine
         kept = machine.start()
-        entries = dict.fromkeys(self._entries(module))
-        for info, receiver in entries:
+        starts = dict.fromkeys(self._entries(module))
+        for info, receiver in starts:
             # What an outer model calls with real arguments needs no guess at them.
             if (info, receiver.info if isinstance(receiver, Instance) else None) not in kept.reached:
                 machine.entry(info, receiver)
@@ -109,7 +109,7 @@ class Analyser:
         return Outcome(
             sorted(kept.findings.values()),
             tuple(sorted(consulted)),
-            len(entries),
+            len(starts),
             frozenset(f"{owner.path}:{function.qualname}" for owner, function in traced),
         )
 
@@ -183,10 +183,8 @@ class Analyser:
         everything: list[tuple[FunctionInfo, ClassInfo | None]] = [(info, None) for info in module.functions]
         everything += [(method, info) for info in module.classes for method in info.methods.values()]
         for function, owner in everything:
-            names = (function.qualname, f"{module.name}:{function.qualname}")
-            if any(
-                fnmatch.fnmatchcase(name, pattern) for pattern in self.options.entry_points for name in names
-            ):
+            patterns = self.options.entry_points
+            if any(entries.fits(pattern, module.path, function.qualname) for pattern in patterns):
                 yield function, Instance(owner) if owner else None
 
 

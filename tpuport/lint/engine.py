@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tpuport.errors import PortError
-from tpuport.lint import baseline, fixable, pool, source, suppressions
+from tpuport.lint import baseline, entries, fixable, pool, source, suppressions
 from tpuport.lint.cache import Cache, directory_for
 from tpuport.lint.diagnostics import DIAGNOSTICS
 from tpuport.lint.discover import Excluder, discover
@@ -191,12 +191,15 @@ class Lint:
             for finding in self.findings
             if self.settings.asked(finding.rule)
         ]
+        traced = frozenset[str]().union(*(result.traced for result in self.results.values()))
+        here = [place for place in traced if place.rpartition(":")[0] in self.files]
         return Report(
             findings=tuple(sorted(findings)),
             files=len(self.files),
             lines=sum(result.lines for result in self.results.values()),
             entry_points=sum(result.entry_points for result in self.results.values()),
-            traced=len(frozenset().union(*(result.traced for result in self.results.values()))),
+            traced=len(traced),
+            unmatched_entry_points=entries.unmatched(self.settings.entry_points, here),
             stops=sum(finding.stops and not finding.rule.startswith("TPU0") for finding in stops),
             outside=tuple(dataclasses.replace(one, path=_short(one.path)) for one in sorted(told.outside)),
             suppressed=told.suppressed,

@@ -22,6 +22,7 @@ class Report:
         lines: lines of these.
         entry_points: forwards and compiled functions that tracing starts from.
         traced: functions that it reaches, in whatever files.
+        unmatched_entry_points: patterns of the settings that fit no function of the files linted.
         stops: number of findings that stop a trace, whatever severity the settings give them; those of the baseline
             too.
         outside: errors that stop a trace in files that were not named, in code that is traced from those that were.
@@ -43,6 +44,7 @@ class Report:
     lines: int
     entry_points: int
     traced: int
+    unmatched_entry_points: tuple[str, ...]
     stops: int
     outside: tuple[Finding, ...]
     suppressed: int
@@ -117,9 +119,10 @@ class Report:
         if self.unasked:
             return f"Not expected to trace: {self._unasked()}."
         if not self.entry_points:
+            entry = "of the settings is in them" if self.unmatched_entry_points else "is set"
             return (
                 "Nothing in these files is traced: no nn.Module has a forward, nothing is compiled, "
-                "and no entry point is set."
+                f"and no entry point {entry}."
             )
         if outside := self._outside_libraries:
             first = outside[0]

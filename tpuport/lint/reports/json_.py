@@ -32,6 +32,7 @@ def _summary(report: Report) -> dict[str, Any]:
         "lines": report.lines,
         "entry_points": report.entry_points,
         "traced_functions": report.traced,
+        "unmatched_entry_points": list(report.unmatched_entry_points),
         "expected_to_trace": report.expected_to_trace,
         "verdict": report.verdict(),
         "exit_code": report.exit_code,
