@@ -128,10 +128,43 @@ def test_fix(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_baseline(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "model.py").write_text(MODEL)
     assert lint(["model.py", "--baseline", "known.json", "--write-baseline"]) == 0
-    assert "The baseline holds 3 findings." in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert f"The baseline {project / 'known.json'} holds 3 findings." in err
+    assert "Give --baseline known.json, or set" in err
     (project / "model.py").write_text("# moved\n\n" + MODEL)
     assert lint(["model.py", "--baseline", "known.json"]) == 0
     assert lint(["model.py", "--baseline", "gone.json"]) == 2
+
+
+def test_a_baseline_without_a_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "model.py").write_text(MODEL)
+    assert lint(["model.py", "--write-baseline"]) == 0
+    err = capsys.readouterr().err
+    assert f"The baseline {project / 'tpuport-baseline.json'} holds 3 findings." in err
+    assert "Give --baseline tpuport-baseline.json, or set" in err
+    settings = project / "pyproject.toml"
+    settings.write_text('[tool.tpuport.lint]\nbaseline = "tpuport-baseline.json"\n')
+    assert lint(["model.py", "--write-baseline"]) == 0
+    assert "Give" not in capsys.readouterr().err
+    assert lint(["model.py"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "why"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")]
+)
+def test_output_that_cannot_be_written_is_said_in_a_sentence(project: Path, where: str, why: str) -> None:
+    (project / "model.py").write_text(MODEL)
+    code = "import sys; from tpuport.cli.lint import lint; sys.exit(lint(['model.py', *sys.argv[1:]]))"
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        shell = ["sh", "-c", f'exec "$@" {where}', "sh", sys.executable, "-c", code, *more]
+        return subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
+
+    done = run()
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"the findings cannot be written: {why}\n")
+    assert "Traceback" not in done.stderr
+    assert run("--output-file", "found.txt").returncode == 1
 
 
 def test_output_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def lint(arguments: Sequence[str]) -> int:
             _say("interrupted; every file is whole", red=True)
             return 130
         except BrokenPipeError:  # whoever read the findings has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             return 1
     except SystemExit as error:  # argparse has shown its help, or what is wrong
         return error.code if isinstance(error.code, int) else 2
@@ -101,7 +101,8 @@ def _run(options: argparse.Namespace) -> int:
         raise PortError(
             "no path was given", where="PATH", fix="name files or directories: tpuport lint model/"
         )
-    report = _lint(options.paths, _settings(options), _how(options))
+    settings = _settings(options)
+    report = _lint(options.paths, settings, _how(options))
     code = report.exit_code
     if options.diff:
         _show_diff(report)
@@ -111,7 +112,7 @@ def _run(options: argparse.Namespace) -> int:
     for pattern in report.unmatched_entry_points:
         _say(f'entry-points: no function in these files is "{pattern}"')
     if options.write_baseline:
-        _say(f"The baseline holds {report.known:,} findings.")
+        _tell_baseline(report, options.baseline, settings)
     return 0 if options.exit_zero and code == 1 else code
 
 
@@ -182,6 +183,18 @@ def _show(report: "Report", options: argparse.Namespace) -> None:
         ) from None
 
 
+def _tell_baseline(report: "Report", named: Path | None, settings: "Settings") -> None:
+    from tpuport.lint.engine import DEFAULT_BASELINE
+    from tpuport.lint.report import counted
+
+    file = named or settings.baseline or DEFAULT_BASELINE
+    _say(f"The baseline {file.absolute()} holds {counted(report.known, 'finding')}.")
+    if settings.baseline is None:
+        _say(
+            f'Give --baseline {file}, or set `baseline = "{file}"` in [tool.tpuport.lint], and they are not told.'
+        )
+
+
 def _show_diff(report: "Report") -> None:
     from tpuport.lint.diagnostics import is_failure
     from tpuport.lint.report import counted
@@ -196,13 +209,34 @@ def _show_diff(report: "Report") -> None:
 
 def _print(text: str) -> None:
     """Write text as it is; what the terminal's encoding lacks is escaped."""
+    if sys.stdout is None:  # so Python starts where the shell has closed it
+        raise _unwritable("it is closed")
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise _unwritable(error.strerror or str(error)) from None
+
+
+def _unwritable(why: str) -> PortError:
+    return PortError(
+        f"the findings cannot be written: {why}", where="standard output", fix="give --output-file"
+    )
+
+
+def _drop_output() -> None:
+    """Send what is still to be written nowhere: Python tries once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(text: str, *, red: bool = False) -> None:
     """Write a line to standard error."""
+    if sys.stderr is None:
+        return
     text = f"\x1b[31m{text}\x1b[0m" if red and _color(sys.stderr) else text
     sys.stderr.write(text.encode(errors="backslashreplace").decode() + "\n")
     sys.stderr.flush()
@@ -213,7 +247,7 @@ _PLAIN: Final = {"dumb", ""}
 
 def _color(stream: Any) -> bool:
     """Whether colours are wanted: on a terminal, unless NO_COLOR is set; FORCE_COLOR wins over the terminal."""
-    if os.environ.get("NO_COLOR"):
+    if stream is None or os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from tpuport.errors import PortError
 from tpuport.lint import baseline, entries, fixable, pool, source, suppressions
@@ -253,6 +254,8 @@ class Told:
     unasked: list[Finding] = dataclasses.field(default_factory=list)
 
 
+# What is written without a name, in the working directory.
+DEFAULT_BASELINE: Final = Path("tpuport-baseline.json")
 _ALWAYS = frozenset({"TPU001", "TPU002", "TPU006"})
 
 
@@ -260,7 +263,7 @@ def baseline_counts(settings: Settings, run: Run) -> tuple[Path, collections.Cou
     """The baseline's file and what it holds; nothing yet where it is to be written; None where there is none."""
     file = run.baseline or settings.baseline
     if run.write_baseline:
-        return file or Path("tpuport-baseline.json"), collections.Counter()
+        return file or DEFAULT_BASELINE, collections.Counter()
     return (file, baseline.read(file)) if file else None
 
 
