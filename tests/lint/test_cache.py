@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tpuport.errors import PortError
 from tpuport.lint import cache
 from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.report import Report
@@ -152,6 +153,17 @@ def test_it_can_lie_anywhere(settled: Path, tmp_path: Path, word_analysis: list[
         lint_paths(["a.py"], None, Run(cache_directory=tmp_path / "elsewhere"))
     assert word_analysis == ["a.py"]
     assert not (settled / ".tpuport_cache").exists()
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_file_in_the_place_of_a_named_cache_is_an_error(
+    settled: Path, tmp_path: Path, word_analysis: list[str], name: str
+) -> None:
+    write(settled / "a.py", "")
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(PortError, match=r"the cache cannot be kept here: \w+"):
+        lint_paths(["a.py"], None, Run(cache_directory=tmp_path / name))
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_a_cache_that_cannot_be_written_is_logged(

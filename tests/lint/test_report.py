@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tpuport.lint.engine import Run, lint_paths
+from tpuport.lint.findings import Severity
+from tpuport.lint.reports.style import Style
+from tpuport.lint.reports.summary import summary
 from tpuport.lint.settings import Settings
 
 MODEL = """\
@@ -49,3 +54,24 @@ def test_errors_in_files_that_were_not_named_count_whatever_is_asked(tmp_path: P
     report = lint_paths([file], Settings(select=("TPU4",)), Run(cache=False))
     assert not report.expected_to_trace
     assert "files that were not named" in report.verdict()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(), "3 errors (1 of them does not stop the trace) ("),
+        (
+            Settings(severities=(("TPU501", Severity.ERROR),)),
+            "3 errors (1 of them does not stop the trace) (",
+        ),
+        (Settings(select=("TPU1",)), "1 error ("),
+        (Settings(select=("TPU211",)), "1 error that does not stop the trace ("),
+    ],
+)
+def test_the_summary_says_which_errors_do_not_stop_the_trace(
+    tmp_path: Path, settings: Settings, words: str
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL)
+    report = lint_paths([file], settings, Run(cache=False))
+    assert f": {words}" in summary(report, Style(color=False), families=False)[0]

@@ -59,7 +59,8 @@ def lint_paths(
         run: fixing, caching and the baseline.
 
     Raises:
-        PortError: the settings or the baseline cannot be used. What is wrong with a file is a finding.
+        PortError: the settings, the baseline or the cache's directory cannot be used. What is wrong with a
+            file is a finding.
     """
     started = time.perf_counter()
     if not paths:
@@ -103,6 +104,8 @@ class Lint:
         cache = None
         if self.run.cache and self.files:
             root = common_directory([*self.files])
+            if self.run.cache_directory is not None:
+                _make_directory(self.run.cache_directory)
             cache = Cache(self.run.cache_directory or directory_for(root), self.settings)
             self.results.update(cache.get(self.files))
             self._cached = len(self.results)
@@ -187,7 +190,8 @@ class Lint:
         stops = [one for one in (*told.findings, *told.known) if one.severity == Severity.ERROR]
         shown = {display: path for path, display in self.files.items()}
         told.findings, exact = fixable.at_each_place(told.findings, self.lines)
-        findings = [self._shown(finding) for finding in told.findings] + [
+        shown_now = [self._shown(finding) for finding in told.findings]
+        findings = shown_now + [
             dataclasses.replace(finding, severity=self.settings.severity(finding.rule, finding.severity))
             for finding in self.findings
             if self.settings.asked(finding.rule)
@@ -202,6 +206,10 @@ class Lint:
             traced=len(traced),
             unmatched_entry_points=entries.unmatched(self.settings.entry_points, here),
             stops=sum(finding.stops and not finding.rule.startswith("TPU0") for finding in stops),
+            passable=sum(
+                after.severity == Severity.ERROR and not (_stops(before) or before.rule.startswith("TPU0"))
+                for before, after in zip(told.findings, shown_now, strict=True)
+            ),
             outside=tuple(dataclasses.replace(one, path=_short(one.path)) for one in sorted(told.outside)),
             suppressed=told.suppressed,
             known=len(told.known),
@@ -257,6 +265,18 @@ class Told:
 # What is written without a name, in the working directory.
 DEFAULT_BASELINE: Final = Path("tpuport-baseline.json")
 _ALWAYS = frozenset({"TPU001", "TPU002", "TPU006"})
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "this is no directory" if isinstance(error, FileExistsError) else error.strerror
+        raise PortError(
+            f"the cache cannot be kept here: {reason}",
+            where=str(directory),
+            fix="name a directory that can be written, or give --no-cache",
+        ) from None
 
 
 def baseline_counts(settings: Settings, run: Run) -> tuple[Path, collections.Counter[baseline.Key]] | None:

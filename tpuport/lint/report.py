@@ -25,6 +25,7 @@ class Report:
         unmatched_entry_points: patterns of the settings that fit no function of the files linted.
         stops: number of findings that stop a trace, whatever severity the settings give them; those of the baseline
             too.
+        passable: findings at error level that do not stop a trace.
         outside: errors that stop a trace in files that were not named, in code that is traced from those that were.
         suppressed: findings that comments suppress.
         known: findings that the baseline holds.
@@ -46,6 +47,7 @@ class Report:
     traced: int
     unmatched_entry_points: tuple[str, ...]
     stops: int
+    passable: int
     outside: tuple[Finding, ...]
     suppressed: int
     known: int

@@ -24,6 +24,7 @@ def summary(report: Report, style: Style, *, families: bool) -> list[str]:
 def _counts(report: Report, style: Style) -> str:
     parts = [
         style(counted(report.count(severity), noun), color)
+        + (_passable(report) if severity == Severity.ERROR else "")
         for severity, noun, color in (
             (Severity.ERROR, "error", "red"),
             (Severity.WARNING, "warning", "yellow"),
@@ -39,6 +40,14 @@ def _counts(report: Report, style: Style) -> str:
     cached = f", {report.cached:,} unchanged since the last run" if report.cached else ""
     size = f"{counted(report.files, 'file')} with {counted(report.lines, 'line')}"
     return f"{size}: {found} ({report.seconds:.2f} s{cached})"
+
+
+def _passable(report: Report) -> str:
+    if not report.passable:
+        return ""
+    if report.passable == report.errors:
+        return " that do not stop the trace" if report.errors > 1 else " that does not stop the trace"
+    return f" ({report.passable:,} of them {'do' if report.passable > 1 else 'does'} not stop the trace)"
 
 
 def _families(report: Report) -> list[str]:
