@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from tpuport.cli.lint import lint
+from tpuport.errors import PortError
 from tpuport.lint.catalogue import entries
-from tpuport.lint.settings import find_settings
+from tpuport.lint.settings import find_settings, torchax_version
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lint.md").read_text()
@@ -65,6 +66,53 @@ def test_the_settings_shown_are_settings(project: Path) -> None:
         "jobs",
         "baseline",
     } <= set(names)
+
+
+def test_a_wrong_target_is_answered_with_the_form_shown(project: Path) -> None:
+    with pytest.raises(PortError) as caught:
+        torchax_version("new")
+    assert str(caught.value).rpartition("fix: write ")[2] == "torchax==0.0.13"
+    assert 'target-torchax = "torchax==0.0.13"' in PAGE
+
+
+SCRIPT = """\
+import torch
+
+
+def main():
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = torch.ones(3).cuda().sum()
+    print(loss.item())
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_in_a_training_script_only_what_runs_at_import_is_an_error(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "train.py").write_text(SCRIPT)
+    assert lint(["train.py", "--format", "concise"]) == 0
+    assert "train.py:6:16: TPU301 warning" in capsys.readouterr().out
+    (project / "train.py").write_text(
+        SCRIPT.replace("\n\n\ndef", "\n\nLIMIT = torch.ones(1).cuda()\n\n\ndef", 1)
+    )
+    assert lint(["train.py", "--format", "concise"]) == 1
+    assert "train.py:3:9: TPU301 error" in capsys.readouterr().out
+    assert "a warning, and an error where it runs on import" in " ".join(PAGE.split())
+
+
+def test_autocast_for_cuda_gives_way_as_the_page_says(project: Path) -> None:
+    model = project / "model.py"
+    model.write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        with torch.autocast('cuda', dtype=torch.bfloat16):\n            return x @ x\n"
+    )
+    lint(["model.py", "--fix"])
+    assert "autocast" not in model.read_text()
+    assert "gives way to its body, since torchax ignores autocast" in " ".join(PAGE.split())
 
 
 def test_the_suppressions_shown_suppress(project: Path) -> None:

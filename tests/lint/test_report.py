@@ -60,10 +60,7 @@ def test_errors_in_files_that_were_not_named_count_whatever_is_asked(tmp_path: P
     ("settings", "words"),
     [
         (Settings(), "3 errors (1 of them does not stop the trace) ("),
-        (
-            Settings(severities=(("TPU501", Severity.ERROR),)),
-            "3 errors (1 of them does not stop the trace) (",
-        ),
+        (Settings(severities=(("TPU211", Severity.WARNING),)), "2 errors and 1 warning ("),
         (Settings(select=("TPU1",)), "1 error ("),
         (Settings(select=("TPU211",)), "1 error that does not stop the trace ("),
     ],
