@@ -8,7 +8,7 @@ import pytest
 from tpuport.cli.lint import lint
 from tpuport.lint import entries
 
-FILE = Path("/home/a/repo/pipelines/video.py")
+FILE = Path("/elsewhere/repo/pipelines/video.py")
 
 
 @pytest.mark.parametrize(
