@@ -29,6 +29,22 @@ def attention(
 
     A query that may see no key gets zeros, never NaN. Scores and softmax are float32 whatever the inputs are.
     """
+    return attention_with_lse(
+        query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap, sinks_H=sinks_H
+    )[0]
+
+
+def attention_with_lse(
+    query_BHQD: Float[Array, "B H Q D"],
+    key_BKTD: Float[Array, "B K T D"],
+    value_BKTC: Float[Array, "B K T C"],
+    mask: Bool[Array, "#B #H #Q T"] | Float[Array, "#B #H #Q T"] | None = None,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    sinks_H: Float[Array, " H"] | None = None,
+) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
+    """Traced. `attention`, and the natural logarithm of the sum that it divides by (float32; -inf where no key is seen)."""
     batch, heads, queries, _ = query_BHQD.shape
     kv_heads, _, width = value_BKTC.shape[1:]
     groups = heads // kv_heads
@@ -36,16 +52,16 @@ def attention(
     scores = jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=jnp.float32) * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
-    visible = None
     if mask is not None:
         mask = _grouped(mask, kv_heads, groups)
         visible = mask if mask.dtype == jnp.bool_ else mask > jnp.finfo(mask.dtype).min
         scores = jnp.where(visible, scores if mask.dtype == jnp.bool_ else scores + mask, -jnp.inf)
-    weights = _softmax(scores, visible, None if sinks_H is None else sinks_H.reshape(kv_heads, groups))
+    weights, lse = _softmax(scores, None if sinks_H is None else sinks_H.reshape(kv_heads, groups))
     out = jnp.einsum(
         "bkgqt,bktc->bkgqc", weights.astype(value_BKTC.dtype), value_BKTC, preferred_element_type=jnp.float32
     )
-    return out.astype(query_BHQD.dtype).reshape(batch, heads, queries, width)
+    out = out.astype(query_BHQD.dtype).reshape(batch, heads, queries, width)
+    return out, lse.reshape(batch, heads, queries)
 
 
 def _grouped(mask: jax.Array, kv_heads: int, groups: int) -> jax.Array:
@@ -54,15 +70,15 @@ def _grouped(mask: jax.Array, kv_heads: int, groups: int) -> jax.Array:
     return mask[:, :, None] if heads == 1 else mask.reshape(batch, kv_heads, groups, queries, keys)
 
 
-def _softmax(scores: jax.Array, visible: jax.Array | None, sinks_KG: jax.Array | None) -> jax.Array:
-    """Softmax over the last axis of [B, K, G, Q, T]; a row of -inf gives zeros."""
-    if visible is None and sinks_KG is None:
-        return jax.nn.softmax(scores, axis=-1)
+def _softmax(scores: jax.Array, sinks_KG: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Softmax over the last axis of [B, K, G, Q, T], and the log of its sum; a row of -inf gives zeros and -inf."""
     top = jnp.max(scores, axis=-1, keepdims=True)
     # A sink of -inf takes no share, so no sinks are sinks of -inf.
     sinks = -jnp.inf if sinks_KG is None else sinks_KG.astype(jnp.float32)[None, :, :, None, None]
     top = jnp.maximum(top, sinks)
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
     weights = jnp.exp(scores - top)
     total = jnp.sum(weights, axis=-1, keepdims=True) + jnp.exp(sinks - top)
-    return weights / jnp.where(total == 0.0, 1.0, total)
+    empty = total == 0.0
+    total = jnp.where(empty, 1.0, total)
+    return weights / total, jnp.where(empty, -jnp.inf, jnp.log(total) + top)[..., 0]
