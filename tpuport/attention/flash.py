@@ -3,7 +3,6 @@
 Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension, C of values.
 """
 
-import jax
 from jaxtyping import Array, Float
 
 from tpuport.attention.mask import Mask
@@ -22,7 +21,7 @@ def flash(
     blocks: tuple[int, int, int] | None = None,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
-    """Traced. Attention without a score matrix in memory, and the log of its softmax's sum (float32, -inf: no key seen).
+    """Traced. Attention without a score matrix in memory, and the log of its softmax's sum (-inf: no key seen).
 
     Both results can be differentiated with respect to query, key, value and the mask's bias.
 

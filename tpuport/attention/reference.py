@@ -44,7 +44,7 @@ def attention_with_lse(
     softcap: float | None = None,
     sinks_H: Float[Array, " H"] | None = None,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
-    """Traced. `attention`, and the natural logarithm of the sum that it divides by (float32; -inf where no key is seen)."""
+    """Traced. `attention`, and the natural logarithm of the sum that it divides by (-inf: no key seen)."""
     batch, heads, queries, _ = query_BHQD.shape
     kv_heads, _, width = value_BKTC.shape[1:]
     groups = heads // kv_heads
