@@ -1,0 +1,138 @@
+"""Described TPUs, with the real libtpu."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tpuport.errors import PortError
+from tpuport.topology import GENERATIONS, compiled, described, generation_of
+from tpuport.topology.describe import full_name, generation_of_kind
+
+EVERY = [*GENERATIONS.values(), "v5e:2x4", "v6e:2x4"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_each_slice_has_its_devices_and_generation(name: str) -> None:
+    topology = described(name)
+    assert {device.platform for device in topology.devices} == {"tpu"}
+    assert generation_of(topology) == name.partition(":")[0]
+    chips = 8 if name.endswith("2x4") else 4
+    assert len(topology.devices) in (chips, 2 * chips), "a chip has one core or two"
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_generation_alone_is_its_smallest_slice(generation: str) -> None:
+    assert full_name(generation) == GENERATIONS[generation]
+
+
+@pytest.mark.parametrize("name", ["", "h100", "v6e:", "v6e:2", "v6e:axb", "V6E", "v6e:2x2:3", "v6e-8"])
+def test_a_name_that_is_none_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(PortError) as raised:
+        described(name)
+    assert all(known in str(raised.value) for known in EVERY)
+
+
+def test_a_layout_that_the_hardware_has_not_is_refused_with_the_reason() -> None:
+    with pytest.raises(PortError, match="is not divisible by") as raised:
+        described("v6e:1x1")
+    assert "v6e:2x2" in str(raised.value)
+
+
+def test_a_larger_slice_than_the_listed_ones() -> None:
+    assert len(described("v6e:16x16").devices) == 256
+
+
+@pytest.mark.parametrize(
+    ("kind", "generation"),
+    [
+        ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5e", "v5e"), ("TPU v5", "v5p"), ("TPU v5p", "v5p"),
+        ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x"), ("TPU v7x", "tpu7x"), ("cpu", None), ("TPU v2", None),
+    ],
+)  # fmt: skip
+def test_generation_of_a_device_kind(kind: str, generation: str | None) -> None:
+    assert generation_of_kind(kind) == generation
+
+
+def test_a_program_for_a_tpu() -> None:
+    x = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16)
+    program = compiled(lambda x, y: x @ y["w"], x, {"w": x}, topology=described("v5e"))
+    assert "T(8,128)" in program.as_text(), "the layouts of a TPU"
+    assert program.memory_analysis().output_size_in_bytes == 256 * 256 * 2
+
+
+def test_arguments_that_are_sharded_stay_so() -> None:
+    topology = described("v5e")
+    mesh = jax.sharding.Mesh(topology.devices, ("tp",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("tp"))
+    x = jax.ShapeDtypeStruct((256, 256), jnp.float32, sharding=split)
+    program = compiled(lambda x: x.sum(0), x, topology=topology)
+    assert "all-reduce" in program.as_text()
+    assert program.memory_analysis().argument_size_in_bytes == 256 * 256 * 4 // 4
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, **environment}
+    for name in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
+        if name not in environment:
+            variables.pop(name, None)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables)
+
+
+DESCRIBE = "from tpuport.topology import described; print(len(described({!r}).devices))"
+
+
+def test_the_terminal_stays_quiet_and_two_processes_share_libtpu() -> None:
+    described("v6e")  # this process holds it
+    done = run(DESCRIBE.format("v6e"))
+    assert (done.stdout, done.stderr) == ("4\n", "")
+
+
+def test_after_jax_has_started() -> None:
+    done = run("import jax; jax.devices(); " + DESCRIBE.format("v5p"), JAX_PLATFORMS="cpu")
+    assert (done.stdout, done.stderr) == ("4\n", "")
+
+
+HOLD = "from tpuport.topology import described; described('v6e'); print('held', flush=True); input()"
+
+
+def test_a_held_libtpu_is_said_to_be_held() -> None:
+    alone = {**os.environ, "ALLOW_MULTIPLE_LIBTPU_LOAD": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=alone
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        try:
+            done = run(DESCRIBE.format("v6e"), ALLOW_MULTIPLE_LIBTPU_LOAD="0")
+        finally:
+            holder.communicate("\n")
+    assert done.returncode == 1
+    assert "another process holds libtpu" in done.stderr
+    assert "set ALLOW_MULTIPLE_LIBTPU_LOAD=1" in done.stderr
+
+
+def test_without_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    with pytest.raises(PortError, match="libtpu is not installed") as raised:
+        described("v6e")
+    assert "pip install libtpu" in str(raised.value)
+
+
+def test_what_libtpu_says_is_shown_where_it_fails(tmp_path: Path) -> None:
+    broken = tmp_path / "libtpu.so"
+    broken.write_bytes(b"not a library")
+    done = run(DESCRIBE.format("v6e"), TPU_LIBRARY_PATH=str(broken))
+    assert done.returncode == 1
+    assert "PortError" in done.stderr
+    assert "file too short" in done.stderr or "invalid ELF" in done.stderr
+
+
+def test_a_closed_standard_error_does_no_harm() -> None:
+    done = run("import os; os.close(2); " + DESCRIBE.format("v6e"))
+    assert done.stdout == "4\n"
