@@ -14,7 +14,7 @@ from transformers.masking_utils import (
 )
 
 from tpuport import attention, compat
-from tpuport.attention.register import NAME, transformers_mask
+from tpuport.attention.register.transformers import NAME, transformers_mask
 
 
 @settings(max_examples=40, deadline=None)
