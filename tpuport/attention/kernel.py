@@ -1,0 +1,399 @@
+"""The attention kernel for TPU: an online softmax over blocks of keys, with the scores transposed.
+
+FlashAttention (Dao et al., 2022) on the matrix unit, with four choices of its own, each measured in docs/attention.md:
+
+- Scores are [keys, queries]: maxima are taken along sublanes, which the vector unit does without moving lanes, and a
+  row's maximum lies as the next product needs it.
+- The next chunk's scores are asked for before this chunk's exponentials, so that the matrix unit is not waiting.
+- Powers of two; log2(e) is part of the scale that the queries carry.
+- The values have one more row, of ones: the second product then sums the softmax as well. A key whose entry there is
+  zero, and whose value is zero, is masked exactly and at no cost, provided that its score is no new maximum.
+
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
+keys, C of values, S rows that a tile of the values' dtype has.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+NAME = "tpuport_flash"
+LOG2E = math.log2(math.e)
+# What a hidden key scores: far below any real score, and finite, so that differences of two are zero and not NaN.
+HIDDEN = -0.7 * float(np.finfo(np.float32).max)
+_NT = (((1,), (1,)), ((), ()))
+_NN = (((1,), (0,)), ((), ()))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is known of a call before it runs.
+
+    Attributes:
+        blocks: rows of queries, keys of a step, keys of a chunk of it.
+        queries, keys: Q and T without padding.
+        left, right, softcap: as in `flash_kernel`.
+    """
+
+    blocks: tuple[int, int, int]
+    queries: int
+    keys: int
+    left: int | None
+    right: int | None
+    softcap: float | None
+
+    @property
+    def has_band(self) -> bool:
+        """Whether positions decide what is seen."""
+        return self.left is not None or self.right is not None
+
+    def first_key(self, position: Any) -> Any:
+        """The first key that a query at this key position sees."""
+        return 0 if self.left is None else _larger(position - self.left, 0)
+
+    def last_key(self, position: Any) -> Any:
+        """The last key that a query at this key position sees; below `first_key` where there is none."""
+        end = self.keys - 1
+        return end if self.right is None else -_larger(-(position + self.right), -end)
+
+    def key_blocks(self, query_block: Any, offset: Any) -> tuple[Any, Any]:
+        """First and last block of keys for a block of queries; the last is below the first where there is none."""
+        rows, keys, _ = self.blocks
+        start = query_block * rows + offset
+        return _block_of(self.first_key(start), keys), _block_of(self.last_key(start + rows - 1), keys)
+
+    def steps(self, offset: Any) -> int:
+        """The most blocks of keys that any block of queries sees, at least one."""
+        rows, keys, _ = self.blocks
+        every = pl.cdiv(self.keys, keys)
+        if isinstance(offset, int):
+            spans = [self.key_blocks(i, offset) for i in range(pl.cdiv(self.queries, rows))]
+            return max(1, *(last - first + 1 for first, last in spans))
+        if self.left is None or self.right is None:
+            return every
+        return min(every, pl.cdiv(rows + self.left + self.right, keys) + 1)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return max(a, b) if isinstance(a, int) else jnp.maximum(a, b)
+
+
+def _block_of(key: Any, size: int) -> Any:
+    """The block that a key is in, -1 for one before the first. Mosaic divides towards zero, and has no `//`."""
+    return max(key, -1) // size if isinstance(key, int) else lax.div(jnp.maximum(key, -size) + size, size) - 1
+
+
+def flash_kernel(
+    query_BHQD: Float[Array, "B H Q D"],
+    key_BKTD: Float[Array, "B K T D"],
+    value_BKTC: Float[Array, "B K T C"],
+    *,
+    scale: float,
+    blocks: tuple[int, int, int],
+    softcap: float | None = None,
+    left: int | None = None,
+    right: int | None = None,
+    offset: Any = 0,
+    weights_BT: Float[Array, "#B T"] | None = None,
+    bias_BT: Float[Array, "#B T"] | None = None,
+    query_segments_BQ: Int[Array, "#B Q"] | None = None,
+    key_segments_BT: Int[Array, "#B T"] | None = None,
+    vmem_limit_bytes: int | None = None,
+    interpret: bool = False,
+) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
+    """Traced. (output, natural log of the softmax's sum); a query that sees no key gets zeros and -inf.
+
+    Args:
+        blocks: rows of queries, keys of a step, keys of a chunk of it; multiples of 128, the third divides the second.
+        left, right, offset: the band, as in `Mask`.
+        weights_BT: 1, or 0 for a key to be left out of the softmax's sum. Such a key must have a value of zeros, and
+            must not score above every other key that the query sees; `padding` sees to both. Not with a band.
+        bias_BT: added to a key's scores.
+        query_segments_BQ, key_segments_BT: from 0; a query sees the keys of its own number.
+        vmem_limit_bytes: vector memory that the kernel may take; None leaves the compiler's own limit.
+    """
+    layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, softcap)
+    factor = scale * LOG2E if softcap is None else scale / softcap
+    # Padded queries are cut off at the end. Padded keys repeat the last one, which leaves every maximum as it is.
+    query = _padded((query_BHQD.astype(jnp.float32) * factor).astype(query_BHQD.dtype), 2, blocks[0])
+    key = _padded(key_BKTD, 2, blocks[1], mode="edge")
+    value = _padded(_padded(value_BKTC, 2, blocks[1]), 3, _rows(value_BKTC.dtype)).swapaxes(2, 3)
+    extra = _Extra(
+        weights=_weights(layout, weights_BT, bias_BT, key_segments_BT, value.dtype),
+        bias=_bias(layout, bias_BT),
+        query_segments=_row(query_segments_BQ, blocks[0]),
+        key_segments=_row(key_segments_BT, blocks[1]),
+    )
+    out, lse = _call(layout, query, key, value, extra, offset, vmem_limit_bytes, interpret)
+    return out[:, :, : layout.queries, : value_BKTC.shape[3]], lse[:, :, 0, : layout.queries]
+
+
+class _Extra(NamedTuple):
+    """Operands that not every call has, each [B or 1, rows, Q or T]."""
+
+    weights: Any
+    bias: Any
+    query_segments: Any
+    key_segments: Any
+
+
+def _rows(dtype: Any) -> int:
+    """Rows of a tile: 8 of 32 bits each."""
+    return 32 // jnp.dtype(dtype).itemsize
+
+
+def _padded(x: jax.Array, axis: int, multiple: int, **how: Any) -> jax.Array:
+    missing = -x.shape[axis] % multiple
+    return x if missing == 0 else jnp.pad(x, [(0, missing if a == axis else 0) for a in range(x.ndim)], **how)
+
+
+def _row_of(x: jax.Array, batch: Any) -> Any:
+    """Where an operand [B or 1, ...] has what belongs to this row of the batch."""
+    return 0 if x.shape[0] == 1 else batch
+
+
+def _row(x: jax.Array | None, multiple: int) -> jax.Array | None:
+    """[B, n] as [B, 1, n], padded with -1, which no segment has."""
+    return None if x is None else _padded(x.astype(jnp.int32), 1, multiple, constant_values=-1)[:, None]
+
+
+def _bias(layout: Layout, bias_BT: jax.Array | None) -> jax.Array | None:
+    if bias_BT is None:
+        return None
+    # After the product with log2(e), which takes the lowest numbers to -inf.
+    bias = jnp.maximum(bias_BT.astype(jnp.float32) * LOG2E, HIDDEN)
+    return _padded(bias, 1, layout.blocks[1], constant_values=HIDDEN)[:, None]
+
+
+def _weights(
+    layout: Layout, weights_BT: jax.Array | None, bias: Any, segments: Any, dtype: Any
+) -> jax.Array | None:
+    """The row under the values as [B, S, T]; None where it is all ones, or the tail is hidden in another way."""
+    tail = -layout.keys % layout.blocks[1] and not (
+        layout.has_band or bias is not None or segments is not None
+    )
+    if weights_BT is None and not tail:
+        return None
+    weights = jnp.ones((1, layout.keys), dtype) if weights_BT is None else weights_BT.astype(dtype)
+    weights = _padded(weights, 1, layout.blocks[1])
+    return jnp.broadcast_to(weights[:, None], (weights.shape[0], _rows(dtype), weights.shape[1]))
+
+
+def _call(
+    layout: Layout,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    extra: _Extra,
+    offset: Any,
+    vmem_limit_bytes: int | None,
+    interpret: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """The pallas call on padded operands; `value` is [B, K, C, T]."""
+    batch, heads, queries, dim = query.shape
+    groups, width, (rows, keys, _) = heads // key.shape[1], value.shape[2], layout.blocks
+
+    def at_query(b: Any, h: Any, i: Any, j: Any, offset: Any) -> tuple:
+        return b, h, i, 0
+
+    def key_block(i: Any, j: Any, offset: Any) -> Any:
+        # Past the last block that is seen the index stays, so nothing more is fetched.
+        first, last = layout.key_blocks(i, offset[0])
+        return jnp.maximum(jnp.minimum(first + j, last), 0)
+
+    def along_keys(x: jax.Array) -> pl.BlockSpec:
+        block = lambda b, h, i, j, o: (_row_of(x, b), 0, key_block(i, j, o))  # noqa: E731
+        return pl.BlockSpec((None, x.shape[1], keys), block)
+
+    def along_queries(x: jax.Array) -> pl.BlockSpec:
+        return pl.BlockSpec((None, 1, rows), lambda b, h, i, j, o: (_row_of(x, b), 0, i))
+
+    specs = _Extra(along_keys, along_keys, along_queries, along_keys)
+    given = [(spec(x), x) for spec, x in zip(specs, extra, strict=True) if x is not None]
+    steps = layout.steps(offset)
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(batch, heads, queries // rows, steps),
+        in_specs=[
+            pl.BlockSpec((None, None, rows, dim), at_query),
+            pl.BlockSpec(
+                (None, None, keys, dim), lambda b, h, i, j, o: (b, lax.div(h, groups), key_block(i, j, o), 0)
+            ),
+            pl.BlockSpec(
+                (None, None, width, keys),
+                lambda b, h, i, j, o: (b, lax.div(h, groups), 0, key_block(i, j, o)),
+            ),
+            *(spec for spec, _ in given),
+        ],
+        out_specs=[
+            pl.BlockSpec((None, None, rows, width), at_query),
+            pl.BlockSpec((None, None, 1, rows), lambda b, h, i, j, o: (b, h, 0, i)),
+        ],
+        scratch_shapes=[
+            pltpu.VMEM((1, rows), jnp.float32),
+            pltpu.VMEM((width + _rows(value.dtype), rows), jnp.float32),
+        ],
+    )
+    shapes = [(*query.shape[:3], width), (batch, heads, 1, queries)]
+    call = pl.pallas_call(
+        functools.partial(_kernel, layout, [x is not None for x in extra]),
+        grid_spec=grid_spec,
+        out_shape=[
+            jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, (query.dtype, jnp.float32), strict=True)
+        ],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=vmem_limit_bytes,
+        ),
+        cost_estimate=_cost(layout, query, key, value, steps),
+        interpret=interpret,
+        name=NAME,
+    )
+    return call(jnp.asarray(offset, jnp.int32).reshape(1), query, key, value, *(x for _, x in given))
+
+
+def _cost(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, steps: int) -> pl.CostEstimate:
+    """Work over the blocks that are visited; XLA cannot look into a kernel."""
+    batch, heads, queries, dim = query.shape
+    rows, keys, _ = layout.blocks
+    pairs = batch * heads * queries * steps * keys
+    width = value.shape[2]
+    read = query.size + batch * heads * (queries // rows) * steps * keys * (dim + width)
+    return pl.CostEstimate(
+        flops=2 * pairs * (dim + width),
+        transcendentals=pairs,
+        bytes_accessed=(read + batch * heads * queries * width) * query.dtype.itemsize,
+    )
+
+
+def _kernel(
+    layout: Layout,
+    given: list[bool],
+    offset_ref: Any,
+    query_ref: Any,
+    key_ref: Any,
+    value_ref: Any,
+    *refs: Any,
+) -> None:
+    """One block of queries against one block of keys; value_ref is [C, keys]."""
+    refs_left = list(refs)
+    extra = _Extra(*(refs_left.pop(0) if there else None for there in given))
+    out_ref, lse_ref, top_ref, sum_ref = refs_left
+    block, step = pl.program_id(2), pl.program_id(3)
+    first, last = layout.key_blocks(block, offset_ref[0])
+
+    @pl.when(step == 0)
+    def _start() -> None:
+        top_ref[...] = jnp.full_like(top_ref, HIDDEN)
+        sum_ref[...] = jnp.zeros_like(sum_ref)
+
+    run = functools.partial(_block, layout, query_ref, key_ref, value_ref, extra, top_ref, sum_ref)
+    if not layout.has_band:
+        run(None)
+    else:
+        here = first + step
+        start = block * layout.blocks[0] + offset_ref[0]
+        begin = here * layout.blocks[1]
+        whole = (begin >= layout.first_key(start + layout.blocks[0] - 1)) & (
+            begin + layout.blocks[1] - 1 <= layout.last_key(start)
+        )
+        pl.when((here <= last) & whole)(lambda: run(None))
+        pl.when((here <= last) & ~whole)(lambda: run((begin, start)))
+
+    @pl.when(step == pl.num_programs(3) - 1)
+    def _finish() -> None:
+        width = value_ref.shape[0]
+        top, total = top_ref[...], sum_ref[width : width + 1, :]
+        empty = (top <= HIDDEN / 2) | (total == 0.0)
+        total = jnp.where(empty, 1.0, total)
+        out = jnp.where(empty, 0.0, sum_ref[:width, :] / total)
+        out_ref[...] = out.T.astype(out_ref.dtype)
+        lse_ref[...] = jnp.where(empty, -jnp.inf, (top + jnp.log2(total)) / LOG2E)
+
+
+def _block(
+    layout: Layout,
+    query_ref: Any,
+    key_ref: Any,
+    value_ref: Any,
+    extra: _Extra,
+    top_ref: Any,
+    sum_ref: Any,
+    place: tuple[Any, Any] | None,
+) -> None:
+    """The online softmax over the chunks of one block; `place`, for a band: first key, first query's key position."""
+    size = layout.blocks[2]
+    chunks = layout.blocks[1] // size
+    query = query_ref[...]
+    scores = functools.partial(_scores, layout, query, key_ref, extra, place)
+    top, total = top_ref[...], sum_ref[...]
+    following = scores(0)
+    for chunk in range(chunks):
+        current = following
+        if chunk + 1 < chunks:
+            following = scores(chunk + 1)  # before the exponentials of this one, see the top of the file
+        new_top = jnp.maximum(top, current.max(axis=0, keepdims=True))
+        weights = jnp.exp2(current - new_top).astype(value_ref.dtype)
+        here = pl.ds(chunk * size, size)
+        ones = (
+            jnp.ones((_rows(value_ref.dtype), size), value_ref.dtype)
+            if extra.weights is None
+            else extra.weights[:, here]
+        )
+        value = jnp.concatenate([value_ref[:, here], ones], axis=0)
+        total = total * jnp.exp2(top - new_top) + _dot(value, weights, _NN)
+        top = new_top
+    top_ref[...], sum_ref[...] = top, total
+
+
+def _scores(
+    layout: Layout, query: jax.Array, key_ref: Any, extra: _Extra, place: tuple[Any, Any] | None, chunk: int
+) -> jax.Array:
+    """Scores [keys of a chunk, queries], times log2(e)."""
+    size = layout.blocks[2]
+    here = pl.ds(chunk * size, size)
+    scores = _dot(key_ref[here, :], query, _NT)
+    if layout.softcap is not None:
+        scores = jnp.tanh(scores) * (layout.softcap * LOG2E)
+    if extra.bias is not None:
+        scores += _column(extra.bias[:, here])
+    visible = None
+    if extra.key_segments is not None:
+        visible = _column(extra.key_segments[:, here]) == extra.query_segments[...]
+    if place is not None:
+        band = _band(layout, place[0] + chunk * size, place[1], scores.shape)
+        visible = band if visible is None else visible & band
+    return scores if visible is None else jnp.where(visible, scores, HIDDEN)
+
+
+def _column(row: jax.Array) -> jax.Array:
+    """[1, n] as [n, 1]."""
+    return jnp.broadcast_to(row, (8, row.shape[1])).T[:, :1]
+
+
+def _band(layout: Layout, first_key: Any, position: Any, shape: tuple[int, ...]) -> jax.Array:
+    """Which keys [n, 1] the queries [1, m] see, the first of them at `first_key` and at key position `position`."""
+    key = lax.broadcasted_iota(jnp.int32, shape, 0)
+    distance = key - lax.broadcasted_iota(jnp.int32, shape, 1)
+    start = position - first_key
+    parts = []
+    if layout.right is not None:
+        parts.append(distance <= start + layout.right)
+    if layout.left is not None:
+        parts.append(distance >= start - layout.left)
+    if layout.keys % layout.blocks[1]:
+        parts.append(key < layout.keys - first_key)
+    return functools.reduce(jnp.logical_and, parts)
+
+
+def _dot(a: jax.Array, b: jax.Array, dimensions: Any) -> jax.Array:
+    return lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
