@@ -1,5 +1,7 @@
 """The definition against torch's SDPA and against float64 formulas."""
 
+from functools import partial
+
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import torch
 from hypothesis import given, settings
 
 from tpuport.attention import attention
+from tpuport.attention.reference import attention_with_lse
 
 
 def _inputs(seed: int, batch: int, heads: int, kv_heads: int, queries: int, keys: int, dim: int) -> tuple:
@@ -90,6 +93,33 @@ def test_a_query_that_sees_nothing_gets_zeros(with_sinks: bool) -> None:
     assert (out[:, :, 1] == 0).all()
     assert np.isfinite(out).all()
     assert (out[:, :, 0] != 0).any()
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_gradients_of_a_query_that_sees_nothing_are_zero(with_sinks: bool) -> None:
+    q, k, v = map(jnp.asarray, _inputs(0, 1, 2, 1, 3, 4, 8))
+    mask = jnp.ones((1, 1, 3, 4), bool).at[0, 0, 1].set(False)
+    sinks = jnp.zeros(2) if with_sinks else None
+
+    def loss(mask: jax.Array, *args: jax.Array) -> jax.Array:
+        out, lse = attention_with_lse(*args, mask, scale=1.0, sinks_H=sinks)
+        return out.sum() + jnp.where(jnp.isfinite(lse), lse, 0.0).sum()
+
+    got = jax.grad(partial(loss, mask), argnums=(0, 1, 2))(q, k, v)
+    assert (np.asarray(got[0])[:, :, 1] == 0).all()
+    # The row gives nothing to keys and values either: the gradients are those of the other rows alone.
+    others = jax.grad(partial(loss, jnp.ones((1, 1, 2, 4), bool)), argnums=(0, 1, 2))(q[:, :, ::2], k, v)
+    np.testing.assert_allclose(got[0][:, :, ::2], others[0], atol=1e-6)
+    for all_rows, some in zip(got[1:], others[1:], strict=True):
+        np.testing.assert_allclose(all_rows, some, atol=1e-6)
+
+
+def test_no_keys_give_zeros_and_no_queries_nothing() -> None:
+    q, k, v = map(jnp.asarray, _inputs(0, 1, 2, 1, 3, 4, 8))
+    out, lse = attention_with_lse(q, k[:, :, :0], v[:, :, :0], scale=1.0)
+    assert (out == 0).all()
+    assert (lse == -jnp.inf).all()
+    assert attention(q[:, :, :0], k, v, scale=1.0).shape == (1, 2, 0, 8)
 
 
 def test_scores_and_softmax_are_float32_for_bfloat16_inputs() -> None:

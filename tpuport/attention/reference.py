@@ -45,10 +45,10 @@ def attention_with_lse(
     sinks_H: Float[Array, " H"] | None = None,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
     """Traced. `attention`, and the natural logarithm of the sum that it divides by (-inf: no key seen)."""
-    batch, heads, queries, _ = query_BHQD.shape
+    batch, heads, queries, dim = query_BHQD.shape
     kv_heads, _, width = value_BKTC.shape[1:]
     groups = heads // kv_heads
-    query = query_BHQD.reshape(batch, kv_heads, groups, queries, -1)
+    query = query_BHQD.reshape(batch, kv_heads, groups, queries, dim)
     scores = jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=jnp.float32) * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
@@ -72,7 +72,8 @@ def _grouped(mask: jax.Array, kv_heads: int, groups: int) -> jax.Array:
 
 def _softmax(scores: jax.Array, sinks_KG: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Softmax over the last axis of [B, K, G, Q, T], and the log of its sum; a row of -inf gives zeros and -inf."""
-    top = jnp.max(scores, axis=-1, keepdims=True)
+    # The initial -inf is the maximum over no keys at all.
+    top = jnp.max(jax.lax.stop_gradient(scores), axis=-1, keepdims=True, initial=-jnp.inf)
     # A sink of -inf takes no share, so no sinks are sinks of -inf.
     sinks = -jnp.inf if sinks_KG is None else sinks_KG.astype(jnp.float32)[None, :, :, None, None]
     top = jnp.maximum(top, sinks)
