@@ -1,0 +1,97 @@
+"""What computed each attention call, and why: `tpuport.attention.explain()`."""
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any, overload
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tpuport.attention.calls import Call, seen
+
+_WIDTH = 200  # of the text form, which is for files and logs; a terminal has its own
+
+
+class Report(Sequence[Call]):
+    """Distinct calls in the order in which they were first seen; prints as a table.
+
+    Attributes:
+        counts: how often each was traced.
+        forgotten: how many are missing because there were too many.
+    """
+
+    def __init__(self, calls: dict[Call, int], forgotten: int = 0) -> None:
+        self._calls = tuple(calls)
+        self.counts = tuple(calls.values())
+        self.forgotten = forgotten
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @overload
+    def __getitem__(self, index: int) -> Call: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Call]: ...
+    def __getitem__(self, index: int | slice) -> Call | Sequence[Call]:
+        return self._calls[index]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        calls = [dataclasses.asdict(call) | {"calls": n} for call, n in zip(self, self.counts, strict=True)]
+        return {"calls": calls, "forgotten": self.forgotten}
+
+    def __rich__(self) -> Table:
+        table = Table(title="Attention", caption=self._caption(), show_lines=True)
+        for name in ("call", "query; key, value", "mask", "computed by", "mesh"):
+            table.add_column(name, overflow="fold")
+        table.add_column("traced", justify="right")
+        for call, count in zip(self, self.counts, strict=True):
+            within = f" in {call.module}" if call.module else ""
+            padding = f"\npadded keys: {call.padding}" if call.padding else ""
+            table.add_row(
+                f"{call.site}\nthrough {call.source}{within}", f"{_by(call.query)}; {_keys(call)}\n{call.dtype}",
+                escape(f"{call.mask}{padding}"), escape(f"{call.implementation}\n{call.reason}"),
+                call.mesh.replace("; ", "\n"), str(count),
+            )  # fmt: skip
+        return table
+
+    def _caption(self) -> str | None:
+        if not self:
+            return "No attention call has been traced. Cached programs trace nothing."
+        text = "splash: the fused kernel where the program is lowered for a TPU, XLA elsewhere"
+        return f"{text}; {self.forgotten} earlier calls forgotten" if self.forgotten else text
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        Console(file=out, width=_WIDTH, color_system=None, highlight=False).print(
+            self.__rich__(), markup=False
+        )
+        return out.getvalue()
+
+    __repr__ = __str__
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _keys(call: Call) -> str:
+    key, value = _by(call.key), _by(call.value)
+    return key if key == value else f"{key}, {value}"
+
+
+def explain(*, clear: bool = False) -> Report:
+    """Every distinct attention call since the start: what computed it and why, by place, shape and dtype.
+
+    Calls are noted while they are traced, so one that a cached program makes again is not counted again; a call in
+    a compiled loop counts once. At most 1,000 distinct calls are kept.
+
+    Args:
+        clear: forget them afterwards.
+
+    Returns:
+        A sequence of `Call`. `print` shows a table, `to_dict` gives plain values for JSON.
+    """
+    return Report(*seen(clear=clear))
