@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from tpuport.attention import padding as pad
+from tpuport.attention.backward import backward
 from tpuport.attention.blocks import block_sizes, vmem_limit_bytes
 from tpuport.attention.kernel import flash_kernel
 from tpuport.attention.mask import Mask
@@ -182,8 +183,6 @@ def _forward(static: _Static, q: Any, k: Any, v: Any, bias: Any, arrays: Any) ->
 
 
 def _backward(static: _Static, saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple:
-    from tpuport.attention.backward import backward
-
     q, k, v, bias, arrays, out, lse = saved
     grads = backward(
         q,

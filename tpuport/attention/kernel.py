@@ -5,7 +5,8 @@ FlashAttention (Dao et al., 2022) on the matrix unit, with four choices of its o
 - Scores are [keys, queries]: maxima are taken along sublanes, which the vector unit does without moving lanes, and a
   row's maximum lies as the next product needs it.
 - The next chunk's scores are asked for before this chunk's exponentials, so that the matrix unit is not waiting.
-- Powers of two; log2(e) is part of the scale that the queries carry.
+- The scale is applied to differences of scores, in the exponent and in float32, together with the log2(e) that powers
+  of two need. Scaled queries, which other kernels take, are rounded once more, and by a factor that is no power of two.
 - The values have one more row, of ones: the second product then sums the softmax as well. A key whose entry there is
   zero, and whose value is zero, is masked exactly and at no cost, provided that its score is no new maximum.
 
@@ -41,7 +42,8 @@ class Layout:
     Attributes:
         blocks: rows of queries, keys of a step, keys of a chunk of it.
         queries, keys: Q and T without padding.
-        left, right, softcap: as in `flash_kernel`.
+        left, right, scale, softcap: as in `flash_kernel`.
+        late: the scale is applied in the exponent, not before.
     """
 
     blocks: tuple[int, int, int]
@@ -49,7 +51,14 @@ class Layout:
     keys: int
     left: int | None
     right: int | None
+    scale: float
     softcap: float | None
+    late: bool
+
+    @property
+    def unit(self) -> float:
+        """What a difference of the kernel's scores counts in powers of two."""
+        return (self.scale if self.late else 1.0) * LOG2E
 
     @property
     def has_band(self) -> bool:
@@ -121,10 +130,11 @@ def flash_kernel(
         query_segments_BQ, key_segments_BT: from 0; a query sees the keys of its own number.
         vmem_limit_bytes: vector memory that the kernel may take; None leaves the compiler's own limit.
     """
-    layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, softcap)
-    factor = scale * LOG2E if softcap is None else scale / softcap
+    # Where the scores themselves are needed, or would be the wrong way round, the scale cannot wait.
+    late = scale > 0 and softcap is None and bias_BT is None
+    layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late)
     # Padded queries are cut off at the end. Padded keys repeat the last one, which leaves every maximum as it is.
-    query = _padded((query_BHQD.astype(jnp.float32) * factor).astype(query_BHQD.dtype), 2, blocks[0])
+    query = _padded(query_BHQD, 2, blocks[0])
     key = _padded(key_BKTD, 2, blocks[1], mode="edge")
     value = _padded(_padded(value_BKTC, 2, blocks[1]), 3, _rows(value_BKTC.dtype)).swapaxes(2, 3)
     extra = _Extra(
@@ -169,8 +179,7 @@ def _row(x: jax.Array | None, multiple: int) -> jax.Array | None:
 def _bias(layout: Layout, bias_BT: jax.Array | None) -> jax.Array | None:
     if bias_BT is None:
         return None
-    # After the product with log2(e), which takes the lowest numbers to -inf.
-    bias = jnp.maximum(bias_BT.astype(jnp.float32) * LOG2E, HIDDEN)
+    bias = jnp.maximum(bias_BT.astype(jnp.float32), HIDDEN)
     return _padded(bias, 1, layout.blocks[1], constant_values=HIDDEN)[:, None]
 
 
@@ -317,7 +326,7 @@ def _kernel(
         total = jnp.where(empty, 1.0, total)
         out = jnp.where(empty, 0.0, sum_ref[:width, :] / total)
         out_ref[...] = out.T.astype(out_ref.dtype)
-        lse_ref[...] = jnp.where(empty, -jnp.inf, (top + jnp.log2(total)) / LOG2E)
+        lse_ref[...] = jnp.where(empty, -jnp.inf, top * (layout.unit / LOG2E) + jnp.log(total))
 
 
 def _block(
@@ -342,7 +351,7 @@ def _block(
         if chunk + 1 < chunks:
             following = scores(chunk + 1)  # before the exponentials of this one, see the top of the file
         new_top = jnp.maximum(top, current.max(axis=0, keepdims=True))
-        weights = jnp.exp2(current - new_top).astype(value_ref.dtype)
+        weights = jnp.exp2((current - new_top) * layout.unit).astype(value_ref.dtype)
         here = pl.ds(chunk * size, size)
         ones = (
             jnp.ones((_rows(value_ref.dtype), size), value_ref.dtype)
@@ -350,7 +359,7 @@ def _block(
             else extra.weights[:, here]
         )
         value = jnp.concatenate([value_ref[:, here], ones], axis=0)
-        total = total * jnp.exp2(top - new_top) + _dot(value, weights, _NN)
+        total = total * jnp.exp2((top - new_top) * layout.unit) + _dot(value, weights, _NN)
         top = new_top
     top_ref[...], sum_ref[...] = top, total
 
@@ -358,12 +367,14 @@ def _block(
 def _scores(
     layout: Layout, query: jax.Array, key_ref: Any, extra: _Extra, place: tuple[Any, Any] | None, chunk: int
 ) -> jax.Array:
-    """Scores [keys of a chunk, queries], times log2(e)."""
+    """Scores [keys of a chunk, queries], in units of `layout.unit`."""
     size = layout.blocks[2]
     here = pl.ds(chunk * size, size)
     scores = _dot(key_ref[here, :], query, _NT)
     if layout.softcap is not None:
-        scores = jnp.tanh(scores) * (layout.softcap * LOG2E)
+        scores = jnp.tanh(scores * (layout.scale / layout.softcap)) * layout.softcap
+    elif not layout.late:
+        scores *= layout.scale
     if extra.bias is not None:
         scores += _column(extra.bias[:, here])
     visible = None
