@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from typing import Any, overload
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -42,8 +42,8 @@ class Report(Sequence[Call]):
         calls = [dataclasses.asdict(call) | {"calls": n} for call, n in zip(self, self.counts, strict=True)]
         return {"calls": calls, "forgotten": self.forgotten}
 
-    def __rich__(self) -> Table:
-        table = Table(title="Attention", caption=self._caption(), show_lines=True)
+    def __rich__(self) -> Group:
+        table = Table(show_lines=True)
         for name in ("call", "query; key, value", "mask", "computed by", "mesh"):
             table.add_column(name, overflow="fold")
         table.add_column("traced", justify="right")
@@ -55,9 +55,9 @@ class Report(Sequence[Call]):
                 escape(f"{call.mask}{padding}"), escape(f"{call.implementation}\n{call.reason}"),
                 call.mesh.replace("; ", "\n"), str(count),
             )  # fmt: skip
-        return table
+        return Group(*([table] if self else []), self._caption())
 
-    def _caption(self) -> str | None:
+    def _caption(self) -> str:
         if not self:
             return "No attention call has been traced. Cached programs trace nothing."
         text = "splash: the fused kernel where the program is lowered for a TPU, XLA elsewhere"
