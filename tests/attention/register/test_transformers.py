@@ -1,0 +1,487 @@
+"""tpuport's mask and attention functions against transformers' own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
+from transformers import masking_utils as masks
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+import tpuport
+from tpuport import attention, compat
+from tpuport.attention.register.lazy_mask import LazyMask
+from tpuport.attention.register.transformers import (
+    NAME,
+    register_transformers,
+    transformers_attention,
+    transformers_mask,
+    unregister_transformers,
+)
+from tpuport.errors import PortError
+
+ROWS = 2
+
+
+def on_device(value: Any) -> Any:
+    return compat.wrap(compat.to_jax(value)) if isinstance(value, torch.Tensor) else value
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def both(make: Callable[[Callable], Callable], **sizes: Any) -> tuple[Any, np.ndarray]:
+    """Our mask, and transformers' one; `make` gets what puts a tensor where the mask function needs it."""
+    padding = sizes.pop("attention_mask", None)
+    expected = masks.sdpa_mask(
+        ROWS, mask_function=make(lambda x: x), attention_mask=padding, allow_is_causal_skip=False, **sizes
+    )
+    with compat.environment():
+        got = transformers_mask(
+            ROWS, mask_function=make(on_device), attention_mask=on_device(padding), allow_is_causal_skip=False, **sizes
+        )  # fmt: skip
+    assert expected is not None
+    return got, expected.expand(ROWS, 1, *expected.shape[2:]).numpy()
+
+
+def pattern(kind: str, window: int, left: torch.Tensor) -> Callable[[Callable], Callable]:
+    return {
+        "causal": lambda _: masks.causal_mask_function,
+        "window": lambda _: masks.sliding_window_causal_mask_function(window),
+        "both ways": lambda _: masks.bidirectional_mask_function,
+        "window both ways": lambda _: masks.sliding_window_bidirectional_mask_function(window),
+        "chunks": lambda put: masks.chunked_causal_mask_function(window, put(left)),
+        "one of one": lambda _: masks.or_masks(masks.causal_mask_function),
+    }[kind]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 999), queries=st.integers(1, 6), keys=st.integers(6, 12), offset=st.integers(0, 6),
+    kv_offset=st.integers(0, 3), window=st.integers(1, 5), padded=st.booleans(), traced=st.booleans(),
+    kind=st.sampled_from(["causal", "window", "both ways", "window both ways", "chunks", "one of one"]),
+)  # fmt: skip
+def test_equals_transformers_mask_and_is_structure(
+    seed: int, queries: int, keys: int, offset: int, kv_offset: int, window: int, padded: bool, traced: bool, kind: str
+) -> None:  # fmt: skip
+    random = torch.rand(ROWS, keys + kv_offset, generator=generator(seed))
+    left = torch.randint(0, 3, (ROWS,), generator=generator(seed))
+    sizes = {"q_length": queries, "kv_length": keys, "q_offset": offset, "kv_offset": kv_offset}
+    sizes["attention_mask"] = random < 0.7 if padded else None
+    make = pattern(kind, window, left)
+    got, expected = both(make, **sizes)
+    assert isinstance(got, LazyMask)
+    assert got.structure is not None
+    assert got.structure.dense is None
+    np.testing.assert_array_equal(compat.as_jax(got), expected)
+    if traced:
+        with compat.environment():
+            got = transformers_mask(
+                ROWS, queries, keys, compat.wrap(jnp.int32(offset)), kv_offset, make(on_device),
+                on_device(sizes["attention_mask"]), allow_is_causal_skip=False,
+            )  # fmt: skip
+        assert got.structure.dense is None
+        np.testing.assert_array_equal(compat.as_jax(got), expected)
+
+
+def packed(lengths: list[int], start: int = 0) -> torch.Tensor:
+    """Positions that start anew with each sequence, [1, sum of lengths]."""
+    return torch.cat([torch.arange(n) + start for n in lengths])[None]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4), window=st.integers(1, 4), start=st.integers(0, 5),
+    kind=st.sampled_from(["causal", "window", "both ways", "window both ways", "chunks"]), traced=st.booleans(),
+)  # fmt: skip
+def test_packed_sequences_are_segments(
+    lengths: list[int], window: int, start: int, kind: str, traced: bool
+) -> None:
+    position_ids = packed(lengths, start).expand(ROWS, -1)
+    total = sum(lengths)
+    sequences = (torch.diff(position_ids, prepend=position_ids[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+    inner = pattern(kind, window, torch.zeros(ROWS, dtype=torch.long))
+
+    def make(put: Callable) -> Callable:
+        return masks.packed_sequence_compatibility_function(inner(put), put(position_ids), put(sequences))
+
+    got, expected = both(make, q_length=total, kv_length=total)
+    assert got.structure.dense is None
+    np.testing.assert_array_equal(compat.as_jax(got), expected)
+    if not traced:
+        return
+
+    def program(positions: jax.Array, sequences: jax.Array) -> jax.Array:
+        parts = [compat.wrap(positions), compat.wrap(sequences)]
+        function = masks.packed_sequence_compatibility_function(inner(on_device), *parts)
+        mask = transformers_mask(ROWS, total, total, mask_function=function, allow_is_causal_skip=False)
+        assert mask.structure.dense is None
+        return compat.as_jax(mask)
+
+    with compat.environment():
+        traced_mask = jax.jit(program)(compat.to_jax(position_ids), compat.to_jax(sequences))
+    np.testing.assert_array_equal(traced_mask, expected)
+
+
+def test_sequences_that_do_not_follow_positions_are_seen() -> None:
+    """Numbers of sequences that are not those of the positions have no structure, and are still right."""
+    positions = torch.tensor([[0, 1, 2, 7, 8, 3, 4, 5]]).expand(ROWS, -1)
+    sequences = torch.tensor([[0, 0, 0, 0, 1, 1, 0, 0]]).expand(ROWS, -1)
+    got, expected = both(
+        lambda put: masks.packed_sequence_compatibility_function(
+            masks.causal_mask_function, put(positions), put(sequences)
+        ),
+        q_length=8,
+        kv_length=8,
+    )
+    assert got.structure.dense is not None
+    assert "count on" in got.reason
+    np.testing.assert_array_equal(compat.as_jax(got), expected)
+
+
+def prefix(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """A mask function of a user."""
+    return (key < 3) | (key <= query)
+
+
+def two_by_two(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """A mask function of a user: no band, no segments."""
+    return (query * 5 + key * 3) % 7 > 2
+
+
+@pytest.mark.parametrize("vmap", [False, True])
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda put: masks.or_masks(masks.causal_mask_function, prefix), "union"),
+        (lambda put: masks.and_masks(masks.causal_mask_function, two_by_two), "two_by_two"),
+        (
+            lambda put: masks.or_masks(masks.causal_mask_function, masks.blockwise_overlay(put(GROUPS))),
+            "union",
+        ),
+    ],
+)
+def test_functions_of_the_user_are_evaluated(function: Callable, reason: str, vmap: bool) -> None:
+    padding = torch.rand(ROWS, 8, generator=generator(0)) < 0.7
+    got, expected = both(function, q_length=8, kv_length=8, attention_mask=padding, use_vmap=vmap)
+    np.testing.assert_array_equal(compat.as_jax(got), expected)
+    assert got.structure.dense is not None
+    assert reason in got.reason
+
+
+GROUPS = torch.tensor([[-1, 0, 0, -1, 1, 1, 1, -1]]).expand(ROWS, -1)
+
+
+def test_one_query_needs_keys_only() -> None:
+    got, expected = both(lambda _: two_by_two, q_length=1, kv_length=8, q_offset=5)
+    assert got.structure.keys_BT is not None
+    assert got.structure.dense is None
+    np.testing.assert_array_equal(compat.as_jax(got), expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "skipped"),
+    [
+        (masks.causal_mask_function, {"q_length": 6, "kv_length": 6}, True),
+        (masks.causal_mask_function, {"q_length": 6, "kv_length": 8}, False),
+        (masks.causal_mask_function, {"q_length": 2, "kv_length": 6, "q_offset": 4}, False),
+        (masks.causal_mask_function, {"q_length": 6, "kv_length": 6, "allow_is_causal_skip": False}, False),
+        (
+            masks.sliding_window_causal_mask_function(4),
+            {"q_length": 6, "kv_length": 6, "local_size": 4},
+            False,
+        ),
+        (
+            masks.sliding_window_causal_mask_function(9),
+            {"q_length": 6, "kv_length": 6, "local_size": 9},
+            True,
+        ),
+        (
+            masks.bidirectional_mask_function,
+            {"q_length": 6, "kv_length": 6, "allow_is_causal_skip": False},
+            False,
+        ),
+        (
+            masks.bidirectional_mask_function,
+            {
+                "q_length": 6,
+                "kv_length": 9,
+                "allow_is_causal_skip": False,
+                "allow_is_bidirectional_skip": True,
+            },
+            True,
+        ),
+    ],
+)
+def test_none_stands_for_what_transformers_lets_it_stand_for(
+    function: Callable, sizes: dict[str, Any], skipped: bool
+) -> None:
+    with compat.environment():
+        assert (transformers_mask(ROWS, mask_function=function, **sizes) is None) == skipped
+
+
+def test_a_ring_of_slots_is_masked_by_the_positions_it_holds() -> None:
+    """Position p is in slot p mod 4; the query is at 9, so the slots hold 8, 9, 6, 7; row 1 starts at 7."""
+    held = np.array([8, 9, 6, 7])
+    padding = torch.arange(12)[None] >= torch.tensor([[0], [7]])
+    with compat.environment():
+        got = transformers_mask(
+            2, 1, 4, compat.wrap(jnp.int32(9)), compat.wrap(jnp.asarray(held - np.arange(4))),
+            masks.sliding_window_causal_mask_function(3), compat.wrap(compat.to_jax(padding)),
+        )  # fmt: skip
+    assert np.asarray(compat.as_jax(got))[:, 0, 0].tolist() == [
+        [True, True, False, True],
+        [True, True, False, True],
+    ]
+    assert got.structure.dense is None
+
+
+def test_slots_never_written_are_masked() -> None:
+    with compat.environment():
+        got = transformers_mask(
+            1, 1, 4, compat.wrap(jnp.int32(1)), compat.wrap(jnp.asarray([0, 0, -4, -4])),
+            masks.causal_mask_function,
+        )  # fmt: skip
+    assert np.asarray(compat.as_jax(got)).ravel().tolist() == [True, True, False, False]
+
+
+def test_a_mask_on_the_host_is_transformers_own() -> None:
+    got = transformers_mask(1, 3, 3, allow_is_causal_skip=False, device=torch.device("cpu"))
+    assert type(got) is torch.Tensor
+    assert torch.equal(got[0, 0], torch.ones(3, 3).tril().bool())
+
+
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+ALTERNATING = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
+ENCODER = {key: SIZES[key] for key in list(SIZES)[:5]} | {"max_position_embeddings": 64, "pad_token_id": 0}
+FAMILIES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "LlamaForCausalLM": (SIZES, {"causal"}),
+    "MistralForCausalLM": (SIZES | {"sliding_window": 6}, {"window 6"}),
+    "Gemma2ForCausalLM": (SIZES | ALTERNATING | {"attn_logit_softcapping": 2.0}, {"window 6", "causal"}),
+    "Gemma3ForCausalLM": (SIZES | ALTERNATING, {"window 6", "causal"}),
+    "Qwen3ForCausalLM": (SIZES, {"causal"}),
+    "Phi3ForCausalLM": ({k: v for k, v in SIZES.items() if k != "head_dim"}, {"causal"}),
+    "GptOssForCausalLM": (
+        SIZES | ALTERNATING | {"num_local_experts": 4, "num_experts_per_tok": 2},
+        {"window 6", "causal"},
+    ),
+    "MixtralForCausalLM": (SIZES | {"num_local_experts": 4}, {"causal"}),
+    "Llama4ForCausalLM": (
+        SIZES | {"attention_chunk_size": 5, "layer_types": ["chunked_attention", "full_attention"],
+                 "num_local_experts": 2, "intermediate_size_mlp": 32},
+        {"causal, segments", "causal"},
+    ),
+    "BertModel": (ENCODER, {""}),
+    "ModernBertModel": (
+        ENCODER | {"local_attention": 6, "global_attn_every_n_layers": 2},
+        {"", "band 3 before, 3 after"},
+    ),
+}  # fmt: skip
+
+
+def model_of(name: str, config: dict[str, Any]) -> torch.nn.Module:
+    model_class = getattr(transformers, name)
+    torch.manual_seed(0)
+    model = model_class(model_class.config_class(**config)).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn(parameter.shape)  # sinks and biases take part
+    return model
+
+
+def outputs(
+    model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor | None
+) -> tuple[np.ndarray, np.ndarray, Any]:
+    """First output of torch and of the compiled port, and what `explain` says of the latter."""
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask)[0].numpy()
+    ported = tpuport.port(model)
+    attention.explain(clear=True)
+    got = tpuport.compile(ported)(input_ids=ids, attention_mask=mask)
+    return expected, compat.to_torch(compat.as_jax(got[0])).numpy(), attention.explain(clear=True)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_agree_with_torch_and_build_no_dense_mask(name: str) -> None:
+    config, kinds = FAMILIES[name]
+    ids = torch.randint(1, 64, (2, 12), generator=generator(1))
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    eager = {"attn_implementation": "eager"} if name in ("Gemma2ForCausalLM", "GptOssForCausalLM") else {}
+    expected, got, calls = outputs(model_of(name, config | eager), ids, mask)
+    np.testing.assert_allclose(got[0], expected[0], atol=2e-5)
+    np.testing.assert_allclose(got[1, 3:], expected[1, 3:], atol=2e-5)
+    assert {call.source for call in calls} == {"transformers"}
+    assert not any("dense" in call.mask for call in calls)
+    found = {call.mask.replace("padding", "").strip(", ").replace(", , ", ", ") for call in calls}
+    assert found == kinds
+    assert all("padding" in call.mask for call in calls)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+def test_relative_positions_are_added_where_the_mask_lets_them() -> None:
+    config = {"vocab_size": 64, "d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4}
+    model = model_of("T5ForConditionalGeneration", config)
+    for name, parameter in model.named_parameters():
+        if "relative_attention_bias" in name:
+            parameter.data = torch.randn(parameter.shape, generator=generator(3))
+    ids = torch.randint(1, 64, (2, 9), generator=generator(1))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    arguments = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "decoder_input_ids": ids[:, :5],
+        "use_cache": False,
+    }
+    with torch.no_grad():
+        expected = model(**arguments).logits
+    got = tpuport.compile(tpuport.port(model))(**arguments).logits
+    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
+
+
+def test_positions_that_a_model_counts_by_itself_are_one_sequence() -> None:
+    ids = torch.randint(1, 64, (1, 11), generator=generator(1))
+    model = model_of("LlamaForCausalLM", SIZES)
+    attention.explain(clear=True)
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+    got = tpuport.compile(tpuport.port(model))(input_ids=ids, use_cache=False).logits
+    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-5)
+    assert {call.mask for call in attention.explain(clear=True)} == {"causal"}
+
+
+def test_packed_sequences_see_themselves_only() -> None:
+    model = model_of("LlamaForCausalLM", SIZES)
+    ids = torch.randint(1, 64, (1, 11), generator=generator(1))
+    with torch.no_grad():
+        alone = torch.cat([model(input_ids=part).logits for part in ids.split([4, 7], dim=1)], dim=1)
+    ported = tpuport.port(model)
+    attention.explain(clear=True)
+    got = tpuport.compile(ported)(input_ids=ids, position_ids=packed([4, 7]), use_cache=False).logits
+    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), alone, atol=2e-5)
+    assert {call.mask for call in attention.explain(clear=True)} == {"causal, segments"}
+
+
+class Attention(torch.nn.Module):
+    is_causal = True
+    num_key_value_groups = 2
+
+
+def operands(queries: int = 4, keys: int = 4) -> list[torch.Tensor]:
+    shapes = ((2, 4, queries, 8), (2, 2, keys, 8), (2, 2, keys, 6))
+    return [torch.randn(shape, generator=generator(n)) for n, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"attention_mask": None}, {"attention_mask": None, "is_causal": False}, {"queries": 1},
+        {"attention_mask": torch.rand(2, 1, 4, 4, generator=generator(9)) < 0.7}, {"scaling": 0.7},
+        {"attention_mask": torch.randn(2, 4, 4, 4, generator=generator(9))}, {"keys": 7},
+        {"attention_mask": torch.randn(4, 4, generator=generator(9)), "position_bias": torch.randn(1, 4, 4, 4)},
+        {"position_bias": torch.randn(1, 4, 4, 4, generator=generator(9))},
+        {"attention_mask": torch.rand(2, 1, 1, 4, generator=generator(9)) < 0.7, "position_bias": torch.ones(1, 4, 4, 4)
+         },
+    ],
+)  # fmt: skip
+def test_attention_is_that_of_transformers(case: dict[str, Any]) -> None:
+    q, k, v = operands(case.pop("queries", 4), case.pop("keys", 4))
+    mask = case.pop("attention_mask", None)
+    module = Attention()
+    expected, _ = sdpa_attention_forward(module, q, k, v, mask, **case)
+    with compat.environment():
+        tensors = {name: on_device(value) for name, value in case.items()}
+        got, weights = transformers_attention(
+            module, on_device(q), on_device(k), on_device(v), on_device(mask), **tensors
+        )
+    assert weights is None
+    seen = torch.ones(2, 4, dtype=torch.bool) if mask is None or mask.ndim < 4 else None
+    seen = mask.broadcast_to(2, mask.shape[1], 4, 4).any(-1)[:, 0] if seen is None else seen
+    rows = seen[:, : q.shape[2]]
+    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got))[rows], expected[rows], atol=2e-6)
+
+
+def test_tensors_of_the_host_stay_with_torch() -> None:
+    q, k, v = operands()
+    expected, _ = sdpa_attention_forward(Attention(), q, k, v, None)
+    got, _ = transformers_attention(Attention(), q, k, v, None)
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dropout": 0.1}, "dropout"),
+        ({"output_attentions": True}, "weights"),
+        ({"cu_seq_lens_q": torch.tensor([0, 2, 4])}, "packed"),
+        ({"cache": object()}, "paged"),
+        ({"block_indices": torch.zeros(1)}, "blocks"),
+        ({"sinks": torch.zeros(1)}, "sink"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with compat.environment(), pytest.raises(PortError, match=message):
+        transformers_attention(Attention(), *map(on_device, operands()), None, **arguments)
+
+
+def test_tensors_of_which_some_are_on_the_host_are_refused() -> None:
+    q, k, v = operands()
+    with compat.environment(), pytest.raises(PortError, match="not on the device"):
+        transformers_attention(Attention(), on_device(q), k, v, None)
+    with pytest.raises(PortError, match="not on the device"):
+        transformers_attention(Attention(), q, k, v, None, softcap=3.0)
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    with compat.environment():
+        mask = transformers_mask(2, 4, 6, allow_is_causal_skip=False)
+        with pytest.raises(PortError, match="a mask"):
+            transformers_attention(Attention(), *map(on_device, operands()), mask)
+
+
+def test_an_indexer_chooses_keys() -> None:
+    q, k, v = operands(4, 5)
+    chosen = torch.tensor([[0, -1], [0, 1], [2, 1], [0, 3]]).expand(2, -1, -1)
+    allowed = torch.zeros(2, 1, 4, 6, dtype=torch.bool)
+    allowed.scatter_(-1, chosen[:, None] % 6, True)
+    visible = allowed[..., :5] & torch.ones(4, 5).tril().bool()
+    expected, _ = sdpa_attention_forward(Attention(), q, k, v, visible)
+    with compat.environment():
+        mask = transformers_mask(2, 4, 5)
+        got, _ = transformers_attention(
+            Attention(), *map(on_device, (q, k, v)), mask, indices=on_device(chosen)
+        )
+    np.testing.assert_allclose(compat.to_torch(compat.as_jax(got)), expected, atol=2e-6)
+
+
+def test_registration_leaves_no_trace() -> None:
+    unregister_transformers()
+    tables = [interface._global_mapping for interface in (AttentionInterface, AttentionMaskInterface)]
+    before = [list(table.items()) for table in tables]
+    register_transformers()
+    register_transformers()
+    assert all(NAME in table for table in tables)
+    unregister_transformers()
+    unregister_transformers()
+    assert [list(table.items()) for table in tables] == before
+
+
+def test_use_is_undone_at_the_end_of_the_block() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, **sizes))
+    before = model.config._attn_implementation
+    with attention.use(model):
+        assert model.config._attn_implementation == NAME
+    assert model.config._attn_implementation == before
