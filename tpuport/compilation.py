@@ -70,6 +70,7 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
     """
     with _tracing, contextlib.ExitStack() as stack:
         stack.enter_context(compat.environment())
+        stack.enter_context(attention.automatic([mesh_of(module) for module in modules]))
         for module, arrays in zip(modules, weights, strict=True):
             stack.enter_context(attention.use(module))
             stack.enter_context(transformers_experts.use(module, mesh_of(module)))
@@ -257,7 +258,7 @@ class CompiledFunction:
         weights = [arrays_of(module) for module in modules]
         # Weakly: jax keeps the static part of every program, and with it a model that has long been replaced.
         held = tuple((weakref.ref(module), settings_of(module)) for module in modules)
-        return weights, tensors, donated, (tree, tuple(static), held)
+        return weights, tensors, donated, (tree, tuple(static), held, attention.chosen())
 
     def _named(self, args: tuple, kwargs: dict) -> tuple[dict[str, Any], dict[str, Any]]:
         """Positional arguments by the name that the function gives them, in order, then those by name."""
@@ -267,7 +268,7 @@ class CompiledFunction:
 
     def _traced(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
         """Traced. Put the arguments together again and call the function with the weights in place."""
-        tree, kinds, held = static
+        tree, kinds, held, _ = static
         plain, caches = iter(compat.as_torch(tensors)), iter(compat.as_torch(donated))
         read = {
             "cache": lambda structure: jax.tree_util.tree_unflatten(structure, next(caches)),

@@ -1,0 +1,220 @@
+"""`torch.nn.functional.scaled_dot_product_attention` under torchax: every call that torch allows, from then on ours.
+
+Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
+keys, C of values; N any leading dimensions.
+"""
+
+import threading
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.nn import functional
+from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.utils._mode_utils import no_dispatch
+
+from tpuport import compat
+from tpuport.attention import settings
+from tpuport.attention.dispatch import attend
+from tpuport.attention.mask import Mask
+from tpuport.attention.provenance import structure_of
+from tpuport.attention.register.broadcasting import arrange
+from tpuport.attention.register.lazy_mask import LazyMask
+from tpuport.errors import PortError
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Traced. torch's function of this name on torchax tensors [N, H, Q, D], [N, K, T, D] and [N, K, T, C].
+
+    It takes every shape that torch takes, and means the same, but for three things. A query that sees no key gets
+    zeros, which torch's kernels give on some devices only; a key whose mask is the lowest finite number of its dtype
+    is not seen at all, where torch would take the mean over such keys if there are no others; and keys and values of
+    different lengths are refused, which torch's kernel for CPUs does not notice.
+
+    Raises:
+        PortError: dropout, a mask together with is_causal, or tensors that do not fit each other or that are not all
+            on the device.
+    """
+    if _all_on_host(query, key, value, attn_mask):
+        with no_dispatch():  # torch function modes are off in here already
+            return functional.scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+    if dropout_p:
+        raise PortError(
+            f"attention with dropout ({dropout_p}) is not computed",
+            where="dropout_p",
+            fix="call model.eval() first, or pass dropout_p=0.0: torch drops weights whenever it is not zero",
+        )
+    if attn_mask is not None and is_causal:
+        raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
+    structure, attn_mask = _causal(query, key, attn_mask, is_causal)
+    if _has_structure(query, key, attn_mask):
+        structure, attn_mask = attn_mask.structure, None  # type: ignore[union-attr]
+    q, k, v, mask = compat.as_jax((query, key, value, attn_mask))
+    _check_dtypes(q, k, v, mask)
+    operands = arrange(q, k, v, mask, enable_gqa)
+    if operands.mask is not None:
+        batch, heads, queries, _ = operands.query.shape
+        structure = structure_of(
+            operands.mask, batch=batch, heads=heads, queries=queries, keys=operands.key.shape[2]
+        )
+    q, factor = _scaled(operands.query, scale)
+    out = attend(q, operands.key, operands.value, structure, scale=factor, source="torch")
+    return compat.wrap(out.reshape(operands.output))
+
+
+def _all_on_host(query: Any, key: Any, value: Any, mask: Any) -> bool:
+    """Whether torch itself computes this call.
+
+    Raises:
+        PortError: some are on the device and some are not.
+    """
+    named = {"query": query, "key": key, "value": value, "attn_mask": mask}
+    tensors = {
+        n: x for n, x in named.items() if isinstance(x, torch.Tensor) and not isinstance(x, CausalBias)
+    }
+    host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
+    if host and len(host) < len(tensors):
+        raise PortError(
+            "an attention call has tensors on the device and tensors on the host",
+            where=", ".join(f"{name} {list(tensors[name].shape)} is on the host" for name in host),
+            fix='move them, x.to("jax"), or make them on the device of the others, device=query.device',
+        )
+    return bool(host)
+
+
+def _causal(query: Any, key: Any, mask: Any, is_causal: bool) -> tuple[Mask | None, Any]:
+    """(the band that the arguments name, the mask that is left)."""
+    if isinstance(mask, CausalBias):
+        named, given = (mask.seq_len_q, mask.seq_len_kv), (query.shape[-2], key.shape[-2])
+        if named != given:
+            raise PortError(
+                f"a causal bias for {named[0]} queries and {named[1]} keys",
+                where=f"attn_mask, for {given[0]} queries and {given[1]} keys",
+            )
+        lower = mask.variant == CausalVariant.LOWER_RIGHT
+        return Mask(right=0, offset=named[1] - named[0] if lower else 0), None
+    # torch aligns the first query with the first key, whatever the lengths are.
+    return (Mask(right=0) if is_causal else None), mask
+
+
+def _has_structure(query: Any, key: Any, mask: Any) -> bool:
+    """Whether the mask is one that transformers' models pass around, and is for these queries and keys as it is."""
+    if not isinstance(mask, LazyMask) or mask.structure is None or query.ndim != 4 or key.ndim != 4:
+        return False
+    scores = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return mask.shape[2:] == scores[2:] and all(n in (1, m) for n, m in zip(mask.shape, scores, strict=True))
+
+
+def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None) -> None:
+    dtypes = [query.dtype, key.dtype, value.dtype]
+    if len(set(dtypes)) > 1 or not jnp.issubdtype(query.dtype, jnp.floating):
+        raise PortError(
+            f"attention over {', '.join(map(str, dtypes))}",
+            fix="give query, key and value one floating dtype",
+        )
+    if mask is not None and mask.dtype not in (jnp.bool_, jnp.float32, query.dtype):
+        raise PortError(
+            f"an attention mask of {mask.dtype} for {query.dtype} queries",
+            where="attn_mask",
+            fix="give a boolean mask, True where a query sees a key, or numbers to add in float32 or the query's dtype",
+        )
+
+
+def _scaled(query: jax.Array, scale: Any) -> tuple[jax.Array, float]:
+    """The query and a factor that is known when the call is traced."""
+    if scale is None:
+        return query, (query.shape[-1] or 1) ** -0.5
+    if not isinstance(scale, torch.Tensor):
+        return query, float(scale)
+    array = compat.as_jax(scale) if compat.is_ported(scale) else jnp.float32(scale.item())
+    return (query.astype(jnp.float32) * array.astype(jnp.float32)).astype(query.dtype), 1.0
+
+
+def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
+    """Traced. `torch.nn.functional.multi_head_attention_forward` with our attention in it.
+
+    torchax runs it below the level at which it sees calls of attention; torch takes those apart there.
+    """
+    original: Any = functional.multi_head_attention_forward
+    # Without the query for a torch function mode, this is the function's own code, not a call that torchax answers.
+    names = original.__globals__ | {
+        "has_torch_function": lambda _: False,
+        "scaled_dot_product_attention": scaled_dot_product_attention,
+    }
+    body = types.FunctionType(original.__code__, names, None, original.__defaults__, original.__closure__)
+    body.__kwdefaults__ = original.__kwdefaults__
+    return body(*args, **kwargs)
+
+
+_OPERATORS = {
+    functional.scaled_dot_product_attention: scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
+    functional.multi_head_attention_forward: multi_head_attention_forward,
+}
+_lock = threading.RLock()
+_replaced: dict[Any, Any] = {}
+
+
+def _operator(target: Any, ours: Any) -> Any:
+    def lowered(*args: Any, **kwargs: Any) -> Any:
+        if settings.current() is not None:
+            return ours(*args, **kwargs)
+        return _earlier(target, args, kwargs)  # another thread has asked for ours, this one has not
+
+    lowered.tpuport_attention = True  # type: ignore[attr-defined]
+    return lowered
+
+
+def _earlier(target: Any, args: tuple, kwargs: dict) -> Any:
+    """What answered before `install`."""
+    operator = _replaced.get(target)
+    if operator is None:
+        return target(*args, **kwargs)
+    environment = compat.environment()
+    if operator.needs_env:
+        kwargs["env"] = environment
+    if not operator.is_jax_function:
+        return operator.func(*args, **kwargs)
+    args, kwargs = environment.t2j_iso((args, kwargs))
+    return environment.j2t_iso(operator.func(*args, **kwargs))
+
+
+def _is_ours(operator: Any) -> bool:
+    return getattr(getattr(operator, "func", None), "tpuport_attention", False)
+
+
+def install() -> None:
+    """Answer for torch's attention in torchax's environment. Idempotent."""
+    environment = compat.environment()
+    with _lock:
+        for target, ours in _OPERATORS.items():
+            present = environment._ops.get(target)
+            if not _is_ours(present):
+                _replaced[target] = present
+                environment.override_op_definition(target, _operator(target, ours))
+
+
+def uninstall() -> None:
+    """Put back what `install` replaced, except where something else has been put there since."""
+    environment = compat.environment()
+    with _lock:
+        for target in _OPERATORS:
+            if not _is_ours(environment._ops.get(target)):
+                continue
+            if (earlier := _replaced.pop(target, None)) is None:
+                del environment._ops[target]
+            else:
+                environment._ops[target] = earlier
