@@ -14,20 +14,19 @@ import pytest
 from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from tpuport.attention import parallel
+from tpuport.attention import sharing
 from tpuport.attention.mask import Mask
-from tpuport.attention.parallel import Plan, plan, sharded
+from tpuport.attention.parallel import plan, sharded
 from tpuport.attention.reference import attention
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 
 SCALE = 0.3
-_OPERATIONS = parallel._OPERATIONS
 MESHES = [(2, 2, 2), (1, 8, 1), (1, 1, 8), (8, 1, 1), (1, 2, 4), (2, 4, 1)]
 HEADS = [(8, 8), (8, 2), (6, 2), (12, 6), (5, 5), (5, 1), (8, 1), (24, 6), (1, 1)]
 PARTS = ["band", "padding", "queries", "segments", "bias", "softcap", "sinks", "one row for all"]
 # Eight devices take longer to compile for than these sizes take to compute.
-FEW = settings(deadline=None, max_examples=12, derandomize=True)
+FEW = settings(deadline=None, max_examples=10, derandomize=True)
 
 
 def _draw(seed: int, *shape: int) -> jax.Array:
@@ -62,16 +61,23 @@ def _mask(parts: set[str], band: tuple, batch: int, queries: int, keys: int) -> 
 
 @pytest.fixture(autouse=True, scope="module")
 def _dear_work() -> Iterator[None]:
-    """Small sizes are shared out as large ones are, where sharing needs padding; tests of costs take the true ones."""
+    """Small sizes are shared out as large ones are, where sharing needs padding."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "_OPERATIONS", 1e-6)
+        patch.setattr(sharing, "_OPERATIONS", 1e-6)
         yield
 
 
-def _check(inputs: tuple, mask: Mask, **options: Any) -> None:
+def _one_device(inputs: tuple, mask: Mask, **options: Any) -> jax.Array:
+    """The definition. Compiled: a fifth of the time that compiling each of its operations takes."""
     queries, keys = inputs[0].shape[2], inputs[1].shape[2]
+    return jax.jit(lambda *args: attention(*args, mask.to_dense(queries, keys), scale=SCALE, **options))(
+        *inputs
+    )
+
+
+def _check(inputs: tuple, mask: Mask, **options: Any) -> None:
     known = {name: value for name, value in options.items() if name not in ("mesh", "sequence")}
-    expected = attention(*inputs, mask.to_dense(queries, keys), scale=SCALE, **known)
+    expected = _one_device(inputs, mask, **known)
     got = sharded(*inputs, mask, scale=SCALE, **options)
     assert got.shape == expected.shape
     assert got.dtype == expected.dtype
@@ -123,10 +129,15 @@ def test_every_part_of_the_mask_at_once(shape: tuple, sizes: tuple) -> None:
     _check(inputs, mask, mesh=create_mesh(*shape), softcap=2.0, sinks_H=_draw(4, heads))
 
 
-@pytest.mark.parametrize("sequence", ["gather", "ring", "ulysses"])
 @pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [((2, 2, 2), (3, 8, 2, 9, 11)), ((1, 2, 4), (2, 8, 2, 6, 8)), ((1, 1, 8), (1, 6, 3, 4, 5))],
+    ("sequence", "shape", "sizes"),
+    [
+        ("gather", (2, 2, 2), (3, 8, 2, 9, 11)),
+        ("gather", (1, 1, 8), (1, 6, 3, 4, 5)),
+        ("ring", (1, 2, 4), (3, 6, 2, 9, 11)),
+        ("ulysses", (2, 2, 2), (3, 8, 2, 9, 11)),
+        ("ulysses", (1, 2, 4), (2, 8, 2, 6, 8)),
+    ],
 )
 def test_gradients_equal_those_of_one_device(sequence: str, shape: tuple, sizes: tuple) -> None:
     batch, heads, _, queries, keys = sizes
@@ -162,25 +173,18 @@ def test_offset_may_be_traced(sequence: str) -> None:
         )
 
     for offset in (0, 8):
-        dense = Mask(left=5, right=0, offset=offset).to_dense(9, 17)
-        expected = attention(*inputs, dense, scale=SCALE)
+        expected = _one_device(inputs, Mask(left=5, right=0, offset=offset))
         np.testing.assert_allclose(run(jnp.int32(offset)), expected, rtol=2e-5, atol=2e-6)
 
 
-def test_bfloat16_stays_bfloat16_and_near() -> None:
-    exact = _inputs(2, 4, 2, 16, 24)
-    inputs = tuple(array.astype(jnp.bfloat16) for array in exact)
-    expected = attention(*(array.astype(jnp.float32) for array in inputs), scale=SCALE)
-    for sequence in ("gather", "ring", "ulysses"):
-        got = sharded(
-            *inputs,
-            Mask(),
-            mesh=create_mesh(1, 4, 2) if sequence != "ulysses" else create_mesh(2, 4, 1),
-            scale=SCALE,
-            sequence=sequence,
-        )
-        assert got.dtype == jnp.bfloat16
-        np.testing.assert_allclose(got.astype(jnp.float32), expected, atol=1e-2)
+@pytest.mark.parametrize("sequence", ["gather", "ring", "ulysses"])
+def test_bfloat16_stays_bfloat16_and_near(sequence: str) -> None:
+    inputs = tuple(array.astype(jnp.bfloat16) for array in _inputs(2, 4, 2, 16, 24))
+    expected = _one_device(tuple(array.astype(jnp.float32) for array in inputs), Mask())
+    got = sharded(*inputs, Mask(), mesh=create_mesh(2, 4, 1), scale=SCALE, sequence=sequence)
+    assert got.dtype == jnp.bfloat16
+    # Half a unit in the last place of bfloat16 for the weights, for each part of the keys and for the result.
+    np.testing.assert_allclose(got.astype(jnp.float32), expected, atol=3 * 2**-9)
 
 
 def test_no_mesh_and_a_mesh_of_one_are_one_device() -> None:
@@ -223,7 +227,7 @@ def test_in_manual_code_each_device_makes_a_call_of_its_own() -> None:
         }
         return jax.jit(jax.shard_map(body, **options))(*inputs)
 
-    expected = attention(*inputs, Mask(right=0).to_dense(8, 8), scale=SCALE)
+    expected = _one_device(inputs, Mask(right=0))
     for axes in ({"dp", "sp", "tp"}, {"dp"}, {"tp"}):
         np.testing.assert_allclose(run(axes), expected, rtol=2e-5, atol=2e-6, err_msg=str(axes))
 
@@ -236,7 +240,7 @@ def test_in_code_manual_over_another_mesh_it_runs_as_on_one_device() -> None:
     got = jax.jit(jax.shard_map(body, mesh=other, in_specs=(cut,) * 3, out_specs=cut, check_vma=False))(
         *inputs
     )
-    expected = attention(*inputs, Mask(right=0).to_dense(4, 4), scale=SCALE)
+    expected = _one_device(inputs, Mask(right=0))
     np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
 
 
@@ -244,6 +248,8 @@ def test_refuses_before_work_starts() -> None:
     inputs, mesh = _inputs(1, 4, 2, 8, 8), create_mesh(1, 8, 1)
     with pytest.raises(PortError, match="dense mask"):
         sharded(*inputs, Mask(dense=jnp.ones((1, 1, 8, 8), jnp.bool_)), mesh=mesh, scale=SCALE)
+    with pytest.raises(PortError, match="mask padding"):
+        sharded(*inputs, Mask(), mesh=mesh, scale=SCALE, padding="none")
     with pytest.raises(PortError, match="'spiral'"):
         sharded(*inputs, Mask(), mesh=None, scale=SCALE, sequence="spiral")
     with pytest.raises(PortError, match=r"4 query heads .* over 8 devices"):
@@ -253,26 +259,6 @@ def test_refuses_before_work_starts() -> None:
     explicit = Mesh(np.array(jax.devices()), ("tp",), axis_types=(AxisType.Explicit,))
     with pytest.raises(PortError, match="Auto"):
         sharded(*inputs, Mask(), mesh=explicit, scale=SCALE)
-
-
-def _true_plan(monkeypatch: pytest.MonkeyPatch, shape: tuple, sizes: tuple) -> Plan:
-    monkeypatch.setattr(parallel, "_OPERATIONS", _OPERATIONS)
-    names = ("batch", "heads", "kv_heads", "queries", "keys")
-    return plan(**dict(zip(names, sizes, strict=True)), mesh=create_mesh(*shape))
-
-
-def test_shares_out_what_does_not_divide_where_that_is_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    long = _true_plan(monkeypatch, (1, 1, 8), (1, 6, 2, 8192, 8192))
-    assert (long.heads.local, long.heads.axis, long.kv_heads.local) == (1, "tp", 1)
-    short = _true_plan(monkeypatch, (1, 1, 8), (1, 6, 2, 1, 512))
-    assert (short.heads.local, short.heads.axis, short.kv_heads.local) == (6, None, 2)
-    assert "every device of tp=8" in short.reasons[0]
-    one_query = _true_plan(monkeypatch, (1, 8, 1), (1, 8, 8, 1, 8192))
-    assert one_query.queries.axis is None
-    video = _true_plan(monkeypatch, (1, 8, 1), (1, 40, 40, 32_763, 32_763))
-    assert (video.queries.local, video.queries.rest) == (4096, 5)
-    rows = _true_plan(monkeypatch, (4, 1, 2), (3, 8, 8, 4096, 4096))
-    assert (rows.batch.local, rows.batch.axis) == (1, "dp")
 
 
 def _collectives(function, mesh: Mesh, *inputs: tuple) -> collections.Counter:

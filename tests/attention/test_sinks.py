@@ -39,7 +39,7 @@ def test_gradients_equal_and_are_finite_where_no_key_is_seen() -> None:
 
     def grads(function) -> tuple:
         loss = lambda q, k, v, sinks: jnp.sum(weight * function(q, k, v, mask, sinks))  # noqa: E731
-        return jax.grad(loss, argnums=(0, 1, 2, 3))(q, k, v, sinks)
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(q, k, v, sinks)
 
     for got, expected in zip(grads(_after), grads(_within), strict=True):
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)

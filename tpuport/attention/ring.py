@@ -171,7 +171,8 @@ def _forward(call: _Ring, query: jax.Array, block: Arrays, own: Arrays) -> tuple
 
     def step(shift: Any, held: Arrays, state: Any) -> Any:
         def use(mask: Mask) -> Any:
-            return merge(*state, *call.attend(query, held["key"], held["value"], mask))
+            out, lse = call.attend(query, held["key"], held["value"], mask)
+            return merge(state[0], state[1], out, lse)
 
         return call.visit(use, state, shift, query, held, own)
 
