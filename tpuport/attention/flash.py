@@ -66,32 +66,34 @@ def flash(
     pad.check_mode(padding)
     if mask.dense is not None:
         raise PortError("the kernel takes masks as structure", where="mask.dense", fix="use attention_xla")
-    chosen = block_sizes(
-        heads=query_BHQD.shape[0] * query_BHQD.shape[1],
-        queries=query_BHQD.shape[2],
-        keys=key_BKTD.shape[2],
-        head_dim=query_BHQD.shape[3],
-        value_dim=value_BKTC.shape[3],
-        dtype=query_BHQD.dtype.name,
-        masked=mask.has_band or mask.key_segments_BT is not None or mask.bias_BT is not None,
-        blocks=blocks,
-    )
     offset = mask.offset if isinstance(mask.offset, int) else None
+    chosen = _blocks(query_BHQD.shape, key_BKTD, value_BKTC, mask, padding, blocks)
     static = _Static(
-        mask.left,
-        mask.right,
-        offset,
-        float(scale),
-        softcap,
-        padding,
-        tuple(chosen),
-        vmem_limit_bytes(),
-        interpret,
+        mask.left, mask.right, offset, float(scale), softcap, padding, chosen, vmem_limit_bytes(), interpret
     )
     arrays = {
         name: jnp.asarray(x) for name in _ARRAYS if (x := getattr(mask, name)) is not None and x is not offset
     }
     return _flash(static, query_BHQD, key_BKTD, value_BKTC, mask.bias_BT, arrays)
+
+
+def _blocks(
+    query: tuple[int, ...], key: jax.Array, value: jax.Array, mask: Mask, padding: str, asked: tuple | None
+) -> tuple[int, int, int]:
+    by_key = mask.keys_BT is not None and padding == "segment_ids"
+    return block_sizes(
+        heads=query[0] * query[1],
+        queries=query[2],
+        keys=key.shape[2],
+        head_dim=query[3],
+        value_dim=value.shape[3],
+        dtype=key.dtype.name,
+        masked=mask.has_band or mask.key_segments_BT is not None or mask.bias_BT is not None or by_key,
+        left=mask.left,
+        right=mask.right,
+        offset=mask.offset if isinstance(mask.offset, int) else 0,
+        blocks=asked,
+    )
 
 
 def _mask(static: _Static, bias: jax.Array | None, arrays: dict[str, jax.Array]) -> Mask:
