@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from jax.core import Tracer
 
 from tpuport import compat
 from tpuport.attention.mask import Mask
@@ -47,7 +48,7 @@ class LazyMask:
             return self._dense
         dense = _dense(self.structure or Mask(), self._size)
         # A tracer belongs to the trace that asks, which may be one inside of another (a checkpointed layer).
-        if not isinstance(dense, jax.core.Tracer):
+        if not isinstance(dense, Tracer):
             self._dense = dense
         return dense
 

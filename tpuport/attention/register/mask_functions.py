@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.core import Tracer
 
 from tpuport import compat
 from tpuport.attention.mask import Mask
-from tpuport.attention.provenance.emission import evaluate, is_constant
+from tpuport.attention.provenance.emission import evaluate
 from tpuport.attention.provenance.graph import Graph, Unknown
 
 
@@ -148,15 +149,16 @@ def _readers() -> dict[Any, Callable[[dict[str, Any], Places, Parts], None]]:
     """What reads each of transformers' functions, by the code that all functions made by one factory share."""
     from transformers import masking_utils as m
 
+    none: Any = None
     made = {
         m.causal_mask_function: _causal,
         m.bidirectional_mask_function: _bidirectional,
         m.sliding_window_overlay(1): _window,
         m.sliding_window_bidirectional_overlay(1): _window_both_ways,
-        m.chunked_overlay(1, None): _chunks,
-        m.packed_sequence_mask_function(None): _packed,
-        m.padding_mask_function(None): _padding,
-        m.remap_positions_for_packed_sequence(None, None): _remapped,
+        m.chunked_overlay(1, none): _chunks,
+        m.packed_sequence_mask_function(none): _packed,
+        m.padding_mask_function(none): _padding,
+        m.remap_positions_for_packed_sequence(none, none): _remapped,
         m.and_masks(m.causal_mask_function): _all_of,
         m.or_masks(m.causal_mask_function): _any_of,
     }
@@ -249,11 +251,10 @@ def _sequences(packed_BT: jax.Array, positions_BT: jax.Array) -> tuple[Any, Any]
 
 
 def _known(array: jax.Array) -> np.ndarray | None:
-    if not isinstance(array, jax.core.Tracer):
+    if not isinstance(array, Tracer):
         return np.asarray(array)
     try:
-        node = Graph().node(array)
-        return evaluate(node, (False,) * array.ndim) if is_constant(node) else None
+        return evaluate(Graph().node(array), (False,) * array.ndim)
     except Unknown:
         return None
 

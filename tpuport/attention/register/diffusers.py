@@ -1,0 +1,205 @@
+"""tpuport's attention as a backend of diffusers: `model.set_attention_backend("tpuport")`.
+
+diffusers looks backends up in an Enum and in the tables of a registry. This adds the one member and its entries, after
+checking that both are shaped as here known, and takes them out again.
+Shapes: B batch, H query heads, K key/value heads, S query length, T key/value length, D and C head dimensions.
+"""
+
+import enum
+import gc
+import importlib
+import inspect
+import logging
+import os
+import sys
+from typing import Any
+
+import torch
+
+from tpuport import compat
+from tpuport.attention.dispatch import attend
+from tpuport.attention.mask import Mask
+from tpuport.attention.provenance import structure_of
+from tpuport.attention.register.broadcasting import arrange
+from tpuport.errors import PortError
+
+logger = logging.getLogger("tpuport")
+
+NAME = "tpuport"
+_MEMBER = "TPUPORT"
+_MODULE = "diffusers.models.attention_dispatch"
+_CONSTANTS = "diffusers.utils.constants"
+_ARGUMENTS = {"query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
+_TABLES = ("_backends", "_constraints", "_supported_arg_names")
+_ENUM_TABLES = ("_member_map_", "_value2member_map_")
+
+
+def diffusers_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    _parallel_config: Any = None,
+    **others: Any,
+) -> torch.Tensor:
+    """Traced. A backend of diffusers: query [B, S, H, D], key [B, T, K, D], value [B, T, K, C] -> [B, S, H, C].
+
+    Tensors of the host go to diffusers' native backend.
+
+    Args:
+        attn_mask: [B, T], or what broadcasts to [B, H, S, T]; boolean, or added to the scores.
+        is_causal: query i sees keys 0 to i; excludes a mask.
+        scale: factor on the dot products; D ** -0.5 when None.
+        enable_gqa: each key/value head serves a group of query heads.
+        others: what diffusers gives to other backends.
+
+    Raises:
+        PortError: dropout, the log of the softmax's sum, diffusers' own parallelism, an argument that is not known, or
+            tensors of which some are on the host.
+    """
+    _refuse(dropout_p, return_lse, _parallel_config, others)
+    tensors = [x for x in (query, key, value, attn_mask) if x is not None]
+    if not any(map(compat.is_ported, tensors)):
+        return _on_host(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if not all(map(compat.is_ported, (query, key, value))):
+        raise PortError(
+            "attention over tensors of which some are not on the device", fix="tpuport.port(model)"
+        )
+    if attn_mask is not None and is_causal:
+        raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
+    mask = None if attn_mask is None else compat.to_jax(attn_mask)
+    if mask is not None and mask.shape == (query.shape[0], key.shape[1]):
+        mask = mask[:, None, None, :]  # as the native backend reads it, also where B is S
+    q, k, v = (x.swapaxes(1, 2) for x in compat.as_jax((query, key, value)))
+    operands = arrange(q, k, v, mask, enable_gqa)
+    structure = Mask(right=0) if is_causal else Mask()
+    if operands.mask is not None:
+        batch, heads, queries, _ = operands.query.shape
+        structure = structure_of(operands.mask, batch=batch, heads=heads, queries=queries, keys=k.shape[2])
+    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    out = attend(*operands[:3], structure, scale=factor, source="diffusers")
+    return compat.wrap(out.reshape(operands.output).swapaxes(1, 2))
+
+
+def _refuse(dropout: float, return_lse: bool, parallel: Any, others: dict[str, Any]) -> None:
+    """PortError for what would be ignored."""
+    if dropout:
+        raise PortError("attention dropout is on", where="dropout_p", fix="call model.eval() first")
+    if return_lse:
+        raise PortError(
+            "the backend gives no log-sum-exp", where="return_lse=True", fix="use another attention backend"
+        )
+    if parallel is not None:
+        raise PortError(
+            "diffusers' context parallelism needs torch processes",
+            where="enable_parallelism",
+            fix="leave it out, and give tpuport.port(model, mesh=...) a mesh with an sp axis",
+        )
+    if given := sorted(name for name, argument in others.items() if argument is not None):
+        raise PortError("arguments that this attention backend does not know", where=", ".join(given))
+
+
+def _on_host(*args: Any) -> torch.Tensor:
+    module = importlib.import_module(_MODULE)
+    return module._AttentionBackendRegistry._backends[module.AttentionBackendName.NATIVE](*args)
+
+
+class _EveryName(frozenset):
+    """Holds every name: diffusers drops the arguments whose names a backend does not list, and says nothing."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def register_diffusers() -> None:
+    """Make the attention backend "tpuport" known to diffusers; only models that choose it change. Idempotent.
+
+    `DIFFUSERS_ATTN_BACKEND=tpuport` in the environment chooses it for all models, if this comes before diffusers'
+    models are imported: without the backend, that import fails.
+
+    Raises:
+        PortError: this version of diffusers keeps its backends in another way.
+    """
+    module = _imported()
+    _check(module)
+    names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
+    if _MEMBER in names.__members__:
+        return
+    member = str.__new__(names, NAME)
+    member._name_, member._value_ = _MEMBER, NAME
+    member.__objclass__, member._sort_order_ = names, len(names._member_names_)
+    names._member_names_.append(_MEMBER)
+    names._member_map_[_MEMBER] = names._value2member_map_[NAME] = member
+    type.__setattr__(names, _MEMBER, member)
+    registry.register(member)(diffusers_attention)
+    registry._supported_arg_names[member] = _EveryName()
+    if os.environ.get("DIFFUSERS_ATTN_BACKEND") == NAME:
+        registry.set_active_backend(member)
+    logger.info("attention backend %r registered with diffusers", NAME)
+
+
+def unregister_diffusers() -> None:
+    """Take the backend out again; models that had chosen it go back to diffusers' default. Idempotent."""
+    module = sys.modules.get(_MODULE)
+    if module is None or _MEMBER not in module.AttentionBackendName.__members__:
+        return
+    names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
+    member = names[_MEMBER]
+    if registry._active_backend is member:
+        registry.set_active_backend(names.NATIVE)
+    _release(member)
+    for table in _TABLES:
+        getattr(registry, table).pop(member, None)
+    type.__delattr__(names, _MEMBER)
+    names._member_names_.remove(_MEMBER)
+    del names._member_map_[_MEMBER], names._value2member_map_[NAME]
+    logger.info("attention backend %r taken out of diffusers", NAME)
+
+
+def _imported() -> Any:
+    """diffusers' module of backends, imported although the environment may name one that it does not know yet."""
+    if _MODULE in sys.modules or os.environ.get("DIFFUSERS_ATTN_BACKEND") != NAME:
+        return importlib.import_module(_MODULE)
+    constants: Any = importlib.import_module(_CONSTANTS)
+    constants.DIFFUSERS_ATTN_BACKEND = "native"
+    try:
+        return importlib.import_module(_MODULE)
+    finally:
+        constants.DIFFUSERS_ATTN_BACKEND = NAME
+
+
+def _check(module: Any) -> None:
+    """PortError where the backends are not kept as `register_diffusers` knows it."""
+    names = getattr(module, "AttentionBackendName", None)
+    registry = getattr(module, "_AttentionBackendRegistry", None)
+    dispatch = getattr(module, "dispatch_attention_fn", None)
+    is_known = (
+        isinstance(names, enum.EnumMeta)
+        and issubclass(names, str)
+        and all(isinstance(getattr(names, table, None), dict) for table in _ENUM_TABLES)
+        and all(isinstance(getattr(registry, table, None), dict) for table in _TABLES)
+        and {"register", "set_active_backend", "_active_backend"} <= set(dir(registry))
+        and "NATIVE" in names.__members__
+        and callable(dispatch)
+        and set(inspect.signature(dispatch).parameters) >= _ARGUMENTS
+    )
+    if not is_known:
+        version = getattr(sys.modules.get("diffusers"), "__version__", "?")
+        raise PortError(
+            f"diffusers {version} keeps its attention backends in a way that is not known here",
+            where=_MODULE,
+            fix="pip install 'diffusers>=0.36,<0.43'; F.scaled_dot_product_attention is served without the backend",
+        )
+
+
+def _release(member: Any) -> None:
+    """Let every attention processor that had chosen the backend choose none."""
+    for holder in gc.get_referrers(member):
+        attributes = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+        if attributes.get("_attention_backend") is member:
+            attributes["_attention_backend"] = None
