@@ -93,6 +93,9 @@ KEYS = {
         .masked_fill(~m.bool()[:, None, None], -torch.inf),
     "times lowest": lambda m: ((1.0 - m.bool()[:, None, None].float()) * LOW),
     "times lowest in bf16": lambda m: ((1.0 - m.bool()[:, None, None].bfloat16()) * torch.finfo(torch.bfloat16).min),
+    "every second": lambda m: torch.cat([m, m], 1).bool()[:, places(m, T) * 2][:, None, None].expand(B, 1, Q, T),
+    "split": lambda m: torch.cat([m, m.flip(1)], 1).split(T, 1)[1].bool()[:, None, None].expand(B, 1, Q, T),
+    "tiled by indices": lambda m: m.bool()[:, None].repeat(1, Q, 1)[:, places(m, H * Q) % Q].view(B, H, Q, T),
     "over all of a batch": lambda m: m.bool()[0],
     "either of two": lambda m: (m.bool() | m.flip(1).bool())[:, None, None].expand(B, 1, Q, T),
     "one row": lambda m: m[:1].bool()[:, None, None],
@@ -109,6 +112,8 @@ BIAS = {
     "times -10000": lambda m: ((1 - m.bool().float()) * -10000.0)[:, None, None],
     "per head": lambda m: ((1 - m.bool().float()) * -10000.0).unsqueeze(1)
         .repeat_interleave(H, dim=0).view(B, H, -1, T),
+    "per head, of a size given": lambda m: ((1 - m.bool().float()) * -10000.0).unsqueeze(1)
+        .repeat_interleave(H, dim=0, output_size=B * H).view(B, H, -1, T),
     "for each query": lambda m: ((1 - m.bool().float()) * -10000.0)[:, None, None].expand(B, H, Q, T),
     "bf16": lambda m: ((1 - m.bool().bfloat16()) * -10000.0)[:, None, None],
 }  # fmt: skip

@@ -114,5 +114,4 @@ def _adds_nothing(mask: Node, rest: Node, low: float) -> bool:
     hiding = [value for value in possible if value <= low]
     if others is None:
         return all(np.isneginf(value) for value in hiding)
-    with np.errstate(all="ignore"):
-        return all(not (value + other > low) for value in hiding for other in others)
+    return all(not (value + other > low) for value in hiding for other in others)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tpuport.attention.provenance.constants import run
 from tpuport.attention.provenance.graph import DEEPEST, Node, Unknown
 from tpuport.attention.provenance.operations import groups, is_elementwise
 from tpuport.attention.provenance.rewriting import simplify
@@ -39,22 +40,14 @@ def _emit(node: Node, single: Axes) -> jax.Array:
     if simpler is not node:
         return emit(simpler, single)
     if is_elementwise(node):
-        return _run(node, [emit(operand, single if operand.shape else ()) for operand in node.operands])
+        return run(node, [emit(operand, single if operand.shape else ()) for operand in node.operands])
     rule = _RULES.get(node.name)
     found = None if rule is None else rule(node, single)
     if found is not None:
         return found
     if node.array is not None:
         return _first(jnp.asarray(node.array), single)
-    return _first(_run(node, [emit(o, (False,) * len(o.shape)) for o in node.operands]), single)
-
-
-def _run(node: Node, operands: list[jax.Array]) -> jax.Array:
-    """The operation on other operands of the same kind."""
-    if node.equation is None or node.equation.effects:
-        raise Unknown(node.name)
-    found = node.equation.primitive.bind(*operands, **node.params)
-    return found[node.output] if node.equation.primitive.multiple_results else found
+    return _first(run(node, [emit(o, (False,) * len(o.shape)) for o in node.operands]), single)
 
 
 def _first(array: jax.Array, single: Axes) -> jax.Array:
@@ -130,20 +123,6 @@ _RULES: dict[str, Any] = {
 def emit_scalar(node: Node) -> jax.Array:
     """Traced. The one value of an array that varies along no axis."""
     return jnp.reshape(emit(node, (True,) * len(node.shape)), ())
-
-
-def is_constant(node: Node, left: int = 500) -> bool:
-    """Whether nothing traced takes part in the node's value."""
-    pending, seen = [node], set()
-    while pending:
-        at = pending.pop()
-        if at in seen or at.known is not None:
-            continue
-        seen.add(at)
-        if at.equation is None or at.equation.effects or len(seen) > left:
-            return False
-        pending += at.operands
-    return True
 
 
 def evaluate(node: Node, single: Axes) -> np.ndarray:

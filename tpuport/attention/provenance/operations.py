@@ -47,14 +47,13 @@ def is_move(node: Node) -> bool:
 
 def on_numbers(node: Node, *operands: np.ndarray) -> np.ndarray | None:
     """The elementwise operation done by NumPy; None where that is not known to be what the device does."""
-    with np.errstate(all="ignore"):
-        if node.name in _NUMBERS:
-            return np.asarray(_NUMBERS[node.name](*operands), node.dtype)
-        if node.name == "convert_element_type":
-            return operands[0].astype(node.dtype)
-        if node.name == "select_n":
-            return np.choose(operands[0].astype(np.int64), operands[1:])
-        return None
+    if node.name in _NUMBERS:
+        return np.asarray(_NUMBERS[node.name](*operands), node.dtype)
+    if node.name == "convert_element_type":
+        return operands[0].astype(node.dtype)
+    if node.name == "select_n":
+        return np.choose(operands[0].astype(np.int64), operands[1:])
+    return None
 
 
 def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:

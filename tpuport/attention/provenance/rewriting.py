@@ -3,6 +3,7 @@
 import numpy as np
 from jax import lax
 
+from tpuport.attention.provenance.constants import chosen, chosen_axis
 from tpuport.attention.provenance.graph import Node, analysis
 from tpuport.attention.provenance.operations import SAME, is_elementwise, is_move
 from tpuport.attention.provenance.values import is_outer_product
@@ -132,7 +133,44 @@ def _transposed(node: Node, order: tuple[int, ...]) -> Node:
     return reshape(moved, shape[: len(order)])
 
 
+def _slice(node: Node, axis: int, start: int, count: int, step: int = 1) -> Node:
+    starts = tuple(start if at == axis else 0 for at in range(len(node.shape)))
+    ends = tuple(start + step * (count - 1) + 1 if at == axis else size for at, size in enumerate(node.shape))
+    strides = tuple(step if at == axis else 1 for at in range(len(node.shape)))
+    shape = tuple(count if at == axis else size for at, size in enumerate(node.shape))
+    params = {"start_indices": starts, "limit_indices": ends, "strides": strides}
+    return node.graph.apply(lax.slice_p, (node,), shape, node.dtype, params)
+
+
+def _split(node: Node) -> Node:
+    sizes = node.params["sizes"]
+    return _slice(node.operands[0], node.params["axis"], sum(sizes[: node.output]), sizes[node.output])
+
+
+def _gathered(node: Node) -> Node:
+    """Slices taken at even distances as a strided slice; all of them, each several times, as a broadcast."""
+    places, axis = chosen(node), chosen_axis(node)
+    if places is None or axis is None:
+        return node
+    source, count = node.operands[0], len(places)
+    first, step = int(places[0]), int(places[-1] - places[0]) // max(1, count - 1)
+    if (places == first + step * np.arange(count)).all() and step:
+        if step > 0:
+            return _slice(source, axis, first, count, step)
+        params = {"dimensions": (axis,)}
+        forward = _slice(source, axis, first + step * (count - 1), count, -step)
+        return node.graph.apply(lax.rev_p, (forward,), node.shape, node.dtype, params)
+    every, times = np.arange(source.shape[axis]), count // source.shape[axis]
+    for order, after in ((np.repeat(every, times), 1), (np.tile(every, times), 0)):
+        if np.array_equal(places, order):
+            spread = (*source.shape[: axis + after], times, *source.shape[axis + after :])
+            kept = tuple(at for at in range(len(spread)) if at != axis + after)
+            return reshape(broadcast(source, spread, kept), node.shape)
+    return node
+
+
 _RULES = dict.fromkeys(SAME, _unchanged) | {
     "convert_element_type": _conversion, "dot_general": _outer_product, "expand_dims": _squeezed,
+    "gather": _gathered, "split": _split,
     "reshape": _reshaped, "squeeze": _squeezed, "tile": _tile,
 }  # fmt: skip

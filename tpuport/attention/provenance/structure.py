@@ -9,7 +9,8 @@ import numpy as np
 from tpuport.attention.mask import Mask
 from tpuport.attention.provenance import bands, inspection
 from tpuport.attention.provenance.conditions import Condition, addends, conditions, lowest
-from tpuport.attention.provenance.emission import emit, evaluate, is_constant
+from tpuport.attention.provenance.constants import is_constant
+from tpuport.attention.provenance.emission import emit, evaluate
 from tpuport.attention.provenance.graph import Graph, Node, Unknown
 from tpuport.attention.provenance.rewriting import reshape
 from tpuport.attention.provenance.segments import segments
@@ -45,8 +46,8 @@ def structure_of(mask: jax.Array, *, batch: int, heads: int, queries: int, keys:
     if 0 in (*shape, queries, keys):
         return _dense(mask, queries, keys)
     try:
-        graph = Graph()
-        found = _structure(reshape(graph.node(mask), shape), queries, keys)
+        with np.errstate(all="ignore"):
+            found = _structure(reshape(Graph().node(mask), shape), queries, keys)
     except Unknown:
         found = None
     return _dense(mask, queries, keys) if found is None else found

@@ -5,15 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from tpuport.attention.provenance.constants import chosen
 from tpuport.attention.provenance.graph import Node, analysis
 from tpuport.attention.provenance.operations import SAME, is_elementwise, on_numbers
 
 MOST_VALUES = 4
 MOST_COMBINATIONS = 64
 _FEW_ELEMENTS = 1 << 16
-_MOVED = SAME | {
+_MOVED = {
     "broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "tile", "dynamic_slice",
-    "reduce_max", "reduce_min", "cummax", "cummin",
+    "reduce_max", "reduce_min", "cummax", "cummin", "split",
 }  # fmt: skip
 
 Values = tuple[Any, ...] | None
@@ -30,10 +31,14 @@ def values(node: Node) -> Values:
         found = _of_array(np.asarray(node.known))
     elif is_elementwise(node):
         found = _of_operation(node)
-    elif node.name in _MOVED and node.output < len(node.operands):
+    elif node.name in SAME and node.output < len(node.operands):
         found = values(node.operands[node.output])
+    elif node.name in _MOVED:
+        found = values(node.operands[0])
     elif node.name in ("concatenate", "pad"):
         found = _together(node)
+    elif chosen(node) is not None:
+        found = values(node.operands[0])
     elif is_outer_product(node):
         found = (
             *{node.dtype.type(a * b) for a in values(node.operands[0]) for b in values(node.operands[1])},

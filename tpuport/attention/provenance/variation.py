@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tpuport.attention.provenance.constants import chosen_axis
 from tpuport.attention.provenance.graph import Node, analysis
 from tpuport.attention.provenance.operations import groups, is_elementwise
 from tpuport.attention.provenance.rewriting import simplify
@@ -94,10 +95,17 @@ def _iota(node: Node) -> Axes:
     return tuple(axis == node.params["dimension"] for axis in range(len(node.shape)))
 
 
+def _gather(node: Node) -> Axes:
+    axis = chosen_axis(node)
+    if axis is None:
+        return _anywhere(node)
+    return tuple(at == axis or may for at, may in enumerate(varies(node.operands[0])))
+
+
 _RULES: dict[str, Callable[[Node], Axes]] = {
     "broadcast_in_dim": _broadcast, "reshape": _reshape, "transpose": _transpose, "slice": _same, "rev": _same,
     "dynamic_slice": _same, "concatenate": _along, "pad": _pad, "iota": _iota, "sort": _along, "cumsum": _along,
-    "cummax": _along, "cummin": _along, "cumprod": _along,
+    "cummax": _along, "cummin": _along, "cumprod": _along, "gather": _gather,
 } | {
     f"reduce_{name}": _reduction for name in ("and", "max", "min", "or", "prod", "sum", "xor")
 }  # fmt: skip
