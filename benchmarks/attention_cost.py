@@ -1,0 +1,125 @@
+"""What attention costs on a TPU by the compiler's own schedule, ours against jax's splash kernel.
+
+    python benchmarks/attention_cost.py                 the tables of docs/attention.md: v6e, v5e, v5p
+    python benchmarks/attention_cost.py --topology v6e
+
+No TPU is needed: the real compiler schedules each kernel for a described one. A core executes a bundle a cycle when
+nothing stalls. Figures are bundles for 2048 x 2048 pairs of a query and a key, of one head of size 128 in bfloat16, at
+8,192 queries and keys.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+HEADS, LENGTH, DIM = 6, 8192, 128
+PAIRS = 2048 * 2048
+# What the guides and ports in the wild give jax's kernel.
+SPLASH_BLOCKS = (2048, 2048, 1024)
+ROWS = {
+    "jax splash, no mask": {"kernel": "splash"},
+    "jax splash, no mask, log-sum-exp saved": {"kernel": "splash", "save": True},
+    "jax splash, segment ids": {"kernel": "splash", "segments": True},
+    "tpuport, no mask": {"kernel": "ours"},
+    "tpuport, exact padding": {"kernel": "ours", "padding": "exact"},
+    "tpuport, segment ids": {"kernel": "ours", "padding": "segment_ids"},
+}
+
+
+def program(
+    kernel: str, generation: str, save: bool = False, segments: bool = False, padding: str = ""
+) -> tuple:
+    """(function, abstract arguments) for `tpuport.topology.bundles.Compiler`."""
+    import jax
+    import jax.numpy as jnp
+
+    one = jax.ShapeDtypeStruct((1, HEADS, LENGTH, DIM), jnp.bfloat16)
+    row = jax.ShapeDtypeStruct((1, LENGTH), jnp.bool_)
+    if kernel == "splash":
+        return _splash(save, segments), (one, one, one, row)
+    return _ours(padding, generation), (one, one, one, row)
+
+
+def _splash(save: bool, segments: bool) -> Callable:
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    query, key, compute = SPLASH_BLOCKS
+    made = kernel.make_splash_mha(
+        masks.MultiHeadMask([masks.FullMask((LENGTH, LENGTH))] * HEADS),
+        block_sizes=kernel.BlockSizes(block_q=query, block_kv=key, block_kv_compute=compute),
+        head_shards=1, q_seq_shards=1, save_residuals=save,
+    )  # fmt: skip
+
+    def run(q: Any, k: Any, v: Any, real: Any) -> Any:
+        ids = kernel.SegmentIds(jnp.ones(LENGTH, jnp.int32), real[0].astype(jnp.int32)) if segments else None
+        return made(q[0], k[0], v[0], segment_ids=ids)
+
+    return run
+
+
+def _ours(padding: str, generation: str) -> Callable:
+    from tpuport.attention.blocks import assume_generation
+    from tpuport.attention.flash import flash
+    from tpuport.attention.mask import Mask
+
+    def run(q: Any, k: Any, v: Any, real: Any) -> Any:
+        with assume_generation(generation):
+            mask = Mask(keys_BT=real) if padding else Mask()
+            return flash(q, k, v, mask, scale=DIM**-0.5, padding=padding or "exact")[0]
+
+    return run
+
+
+def blocks_of(row: dict[str, Any], generation: str) -> tuple[int, int, int]:
+    from tpuport.attention.blocks import block_sizes
+
+    if row["kernel"] == "splash":
+        return SPLASH_BLOCKS
+    return block_sizes(
+        heads=HEADS, queries=LENGTH, keys=LENGTH, head_dim=DIM, value_dim=DIM, dtype="bfloat16",
+        masked=row.get("padding") == "segment_ids", generation=generation,
+    )  # fmt: skip
+
+
+def measure(topology: str) -> dict[str, float]:
+    """Bundles for 2048 x 2048 pairs, by row."""
+    from tpuport.topology.bundles import Compiler
+
+    generation = topology.partition(":")[0]
+    found = {}
+    with Compiler(topology) as compiler:
+        for name, row in ROWS.items():
+            result = compiler.count("benchmarks.attention_cost:program", row | {"generation": generation})
+            if result.failure:
+                raise SystemExit(f"{name} on {topology}: {result.failure}")
+            query, key, _ = blocks_of(row, generation)
+            (kernel,) = result.kernels
+            found[name] = kernel.bundles * PAIRS / (query * key)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--topology", action="append", help="v6e, v5e or v5p; more than once for more")
+    chosen = parser.parse_args().topology or ["v6e", "v5e", "v5p"]
+    tables = {topology: measure(topology) for topology in chosen}
+    write = lambda cells: sys.stdout.write("| " + " | ".join(cells) + " |\n")  # noqa: E731
+    write(["", *chosen, *(f"of jax splash, {name}" for name in chosen)])
+    write(["---", *["---:"] * (2 * len(chosen))])
+    for name in ROWS:
+        values = [tables[t][name] for t in chosen]
+        shares = [tables[t][name] / tables[t]["jax splash, no mask"] for t in chosen]
+        write([name, *(f"{value:,.0f}" for value in values), *(f"{share:.3f}" for share in shares)])
+
+
+if __name__ == "__main__":
+    main()
