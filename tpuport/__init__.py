@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
+    from tpuport import attention as attention
     from tpuport.activation import disable as disable
     from tpuport.activation import enable as enable
     from tpuport.checkpoint import load as load
@@ -37,10 +38,15 @@ _PUBLIC = {
     "kv_cache_bytes": "tpuport.generation",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+# Rooms whose own names are public.
+_MODULES = ("attention",)
+
+__all__ = ["__version__", *_PUBLIC, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"tpuport.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'tpuport' has no attribute {name!r}")
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
@@ -49,4 +55,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_PUBLIC, *_MODULES])
