@@ -114,9 +114,18 @@ def _pad(node: Node, single: Axes) -> jax.Array | None:
     return lax.pad(emit(node.operands[0], single), emit(node.operands[1], ()), config)
 
 
+def _gather(node: Node, single: Axes) -> jax.Array | None:
+    """With fewer indices; whole slices are kept."""
+    numbers, (source, indices) = node.params["dimension_numbers"], node.operands
+    if numbers.operand_batching_dims or any(single[axis] for axis in numbers.offset_dims):
+        return None
+    of_indices = tuple(one for axis, one in enumerate(single) if axis not in numbers.offset_dims)
+    return run(node, [emit(source, (False,) * len(source.shape)), emit(indices, (*of_indices, False))])
+
+
 _RULES: dict[str, Any] = {
     "broadcast_in_dim": _broadcast, "transpose": _transpose, "reshape": _reshape, "slice": _slice,
-    "rev": _reversal, "concatenate": _concatenate, "pad": _pad,
+    "rev": _reversal, "concatenate": _concatenate, "gather": _gather, "pad": _pad,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tpuport.attention.provenance import history
 
 MOST_NODES = 2000
 DEEPEST = 48
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint"}
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "checkpoint"}  # not those with derivatives of their own
 
 
 class Unknown(Exception):

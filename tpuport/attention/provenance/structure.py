@@ -96,6 +96,9 @@ class _Parts:
 
     def add_condition(self, condition: Condition) -> bool:
         """A condition on the pairs that are visible."""
+        if not condition.wanted:
+            self._visible_keys.append(jnp.zeros((1, self._keys), jnp.bool_))
+            return True
         if not condition.node.shape:
             condition = Condition(reshape(condition.node, (1, 1, 1, 1)), condition.wanted)
         may = varies(condition.node)
@@ -114,9 +117,7 @@ class _Parts:
         node, may = condition.node, varies(condition.node)
         single = (not may[_BATCH], True, axis != _QUERIES or not may[axis], axis != _KEYS or not may[axis])
         size = self._queries if axis == _QUERIES else self._keys
-        if not condition.wanted:
-            visible = jnp.zeros((1, size), jnp.bool_)
-        elif (
+        if (
             is_constant(node)
             and np.prod(node.shape) // max(1, node.shape[_QUERIES + _KEYS - axis]) <= _FEW_KEYS
         ):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tpuport.attention.provenance.constants import chosen_axis
 from tpuport.attention.provenance.graph import Node, analysis
 from tpuport.attention.provenance.operations import groups, is_elementwise
 from tpuport.attention.provenance.rewriting import simplify
@@ -96,10 +95,15 @@ def _iota(node: Node) -> Axes:
 
 
 def _gather(node: Node) -> Axes:
-    axis = chosen_axis(node)
-    if axis is None:
+    """Along an axis of its indices as they differ, along an axis of the slices as the operand differs."""
+    numbers, (source, indices) = node.params["dimension_numbers"], node.operands
+    if numbers.operand_batching_dims:
         return _anywhere(node)
-    return tuple(at == axis or may for at, may in enumerate(varies(node.operands[0])))
+    of_source = iter(may for at, may in enumerate(varies(source)) if at not in numbers.collapsed_slice_dims)
+    of_indices = iter(varies(indices)[:-1])
+    return tuple(
+        next(of_source if at in numbers.offset_dims else of_indices) for at in range(len(node.shape))
+    )
 
 
 _RULES: dict[str, Callable[[Node], Axes]] = {
