@@ -6,6 +6,7 @@ import typer
 
 import tpuport
 from tpuport.cli.doctor import doctor
+from tpuport.cli.tune import tune
 
 app = typer.Typer(
     name="tpuport",
@@ -15,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(doctor)
+app.add_typer(tune, name="tune")
 
 
 @app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})

@@ -32,11 +32,13 @@ class Compilation:
     Attributes:
         kernels: each Pallas kernel of the program; empty where it did not compile.
         failure: the first line of what the compiler said where it did not, else None.
+        died: whether the failure is that the compiler crashed or took too long.
         seconds: that it took.
     """
 
     kernels: tuple[KernelBundles, ...]
     failure: str | None
+    died: bool
     seconds: float
 
 
@@ -98,7 +100,7 @@ class Compiler:
         kernels = tuple(
             KernelBundles(**{**kernel, "sections": tuple(kernel["sections"])}) for kernel in reply["kernels"]
         )
-        return Compilation(kernels, reply["failure"], seconds)
+        return Compilation(kernels, reply["failure"], reply.get("died", False), seconds)
 
     def _start(self) -> None:
         # The import path is handed over: the worker finds what this process would.
@@ -175,7 +177,7 @@ class Compiler:
 
 
 def _failed(why: str) -> dict[str, Any]:
-    return {"kernels": [], "failure": why}
+    return {"kernels": [], "failure": why, "died": True}
 
 
 def _read(process: subprocess.Popen[str], replies: "queue.SimpleQueue[str]") -> None:

@@ -121,7 +121,7 @@ def _unknown(name: str, why: str | None = None) -> PortError:
     return PortError(
         f'no TPU slice is called "{name}"' + (f": {why}" if why else ""),
         where="topology",
-        fix=f"one of {', '.join(GENERATIONS.values())}, v5e:2x4, v6e:2x4 or a larger layout, "
+        fix=f"use one of {', '.join(GENERATIONS.values())}, v5e:2x4, v6e:2x4 or a larger layout, "
         f"or {', '.join(GENERATIONS)} for the smallest",
     )
 

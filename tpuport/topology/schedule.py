@@ -6,7 +6,6 @@ each of them uses.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -79,35 +78,33 @@ def _text(directory: Path, kernel: str, label: str) -> str:
 
 def sections(bundles: str) -> tuple[int, ...]:
     """Lengths of the conditional parts inside the step, from the listing of all bundles."""
-    spans = list(_conditional(bundles))
+    spans, length = _conditional(bundles)
     # Around the kernel's own code the pipeline puts a condition of its own, which holds in every step.
-    outer = max(spans, key=lambda span: span[1] - span[0], default=None)
-    if outer is None:
-        return ()
-    inside = [span for span in spans if span != outer and _within(span, outer)]
-    top = [span for span in inside if not any(_within(span, other) for other in inside if other != span)]
-    # A part so wide that it is most of the step, with nothing inside: there was no condition around it.
-    return tuple(end - start - 1 for start, end in sorted(top or [outer]))
+    widest = max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
+    if 2 * (widest[1] - widest[0]) > length:
+        spans = [span for span in spans if span != widest and _within(span, widest)]
+    top = [span for span in spans if not any(_within(span, other) for other in spans if other != span)]
+    return tuple(end - start - 1 for start, end in sorted(top))
 
 
 def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _conditional(bundles: str) -> Iterator[tuple[int, int]]:
-    """Address of each branch over a part of the program, and of the first bundle after the part."""
+def _conditional(bundles: str) -> tuple[list[tuple[int, int]], int]:
+    """(address of each branch over a part of the program, and of the first bundle after the part); all bundles."""
     branches: dict[str, int] = {}
+    spans = []
     address = 0
     for line in bundles.splitlines():
         start = _BUNDLE.match(line)
         if start:
             address = int(start[1], 0)
-        for region in _TARGET.findall(line):
-            if region in branches:
-                yield branches.pop(region), address
+        spans += [(branches.pop(region), address) for region in _TARGET.findall(line) if region in branches]
         branch = _BRANCH.search(line)
         if branch:
             branches[branch[1]] = address
+    return spans, address + 1
 
 
 def utilization(table: str) -> dict[str, float]:

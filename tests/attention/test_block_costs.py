@@ -1,0 +1,107 @@
+"""How often each part of the kernel's step runs, against the kernel's own layout and against a mask in full."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpuport.attention.block_costs import Blocks, Call, Row, Step, cycles, visits, vmem_bytes, vmem_limit
+from tpuport.attention.kernel import Layout
+from tpuport.attention.mask import Mask
+
+sizes = st.sampled_from([128, 256, 384, 640])
+edges = st.none() | st.integers(0, 1500)
+
+
+def call_of(queries: int, keys: int, left=None, right=None, offset: int = 0, **more) -> Call:
+    return Call(more.pop("heads", 1), queries, keys, 128, 128, 2, left, right, offset, **more)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    queries=st.integers(1, 1500), keys=st.integers(1, 1500), rows=sizes, block=sizes, left=edges, right=edges,
+    offset=st.integers(-1500, 1500),
+)  # fmt: skip
+def test_visits_are_those_of_the_mask_in_full(queries, keys, rows, block, left, right, offset) -> None:
+    call = call_of(queries, keys, left, right, offset)
+    seen = visits(call, Blocks(rows, block, 128))
+    row_blocks, key_blocks = -(-queries // rows), -(-keys // block)
+    # The last block of queries is full: what is over is computed, and cut off.
+    dense = np.asarray(
+        Mask(left=left, right=right, offset=offset).to_dense(row_blocks * rows, key_blocks * block)
+    )
+    dense = np.broadcast_to(dense, (1, 1, row_blocks * rows, key_blocks * block))[0, 0].copy()
+    dense[:, keys:] = False
+    tiles = dense.reshape(row_blocks, rows, key_blocks, block)
+    touched, full = tiles.any((1, 3)), tiles.all((1, 3))
+    if not call.has_band:
+        assert seen == (row_blocks, row_blocks * key_blocks, 0, row_blocks * key_blocks)
+        return
+    assert seen.whole == full.sum()
+    # Between a row's first and last block all are visited; a band of rows cannot leave one out.
+    assert seen.whole + seen.edge >= touched.sum()
+    assert seen.whole + seen.edge <= touched.sum() + row_blocks
+    layout = Layout((rows, block, 128), queries, keys, left, right, 1.0, None, late=True)
+    assert seen.steps == row_blocks * layout.steps(offset)
+
+
+def test_causal_visits_half_the_blocks_and_the_diagonal() -> None:
+    seen = visits(call_of(8192, 8192, right=0), Blocks(1024, 1024, 512))
+    assert seen == (8, 28, 8, 64)
+
+
+def test_a_window_visits_a_band() -> None:
+    seen = visits(call_of(8192, 8192, left=1023, right=0), Blocks(1024, 1024, 512))
+    assert seen.whole == 0
+    assert seen.edge == 15
+    assert seen.steps == 16
+
+
+STEP = Step(start=10, finish=20, fixed=5, whole=5000, edge=6000)
+
+
+def test_cycles_are_each_part_as_often_as_it_runs() -> None:
+    blocks = Blocks(1024, 1024, 512)
+    assert cycles(call_of(2048, 4096), blocks, STEP, "v6e") == 2 * 30 + 8 * 5000 + 8 * 5
+    assert cycles(call_of(2048, 4096, heads=6), blocks, STEP, "v6e") == 6 * (2 * 30 + 8 * 5000 + 8 * 5)
+    assert cycles(call_of(2048, 2048, right=0), blocks, STEP, "v6e") == 2 * 30 + 5000 + 2 * 6000 + 4 * 5
+    assert cycles(call_of(2048, 4096, masked=True), blocks, STEP, "v6e") == 2 * 30 + 8 * 6000 + 8 * 5
+
+
+def test_memory_is_the_limit_of_small_blocks_of_queries() -> None:
+    step = Step(0, 0, 0, 100, 100)
+    read = 1024 * (128 + 128) * 2
+    assert cycles(call_of(128, 1024), Blocks(128, 1024, 512), step, "v6e") == pytest.approx(read / 937)
+
+
+def test_a_step_from_a_schedule() -> None:
+    assert Step.of(1000, (100, 200), has_band=False) == Step(100, 200, 0, 700, 700)
+    assert Step.of(2000, (100, 500, 700, 200), has_band=True) == Step(100, 200, 500, 500, 700)
+    # Sections that are not the kernel's: nothing is left out.
+    for sections in ((), (100,), (1, 2, 3)):
+        for has_band in (False, True):
+            step = Step.of(1000, sections, has_band=has_band)
+            assert (step.whole, step.edge, step.start, step.finish, step.fixed) == (1000, 1000, 0, 0, 0)
+
+
+def test_a_row_goes_through_its_points() -> None:
+    steps = {2: Step(10, 20, 0, 300, 400), 6: Step(10, 20, 0, 700, 1000), 8: Step(10, 20, 0, 1000, 1400)}
+    row = Row.through(1024, 512, steps)
+    assert all(row.step(chunks) == step for chunks, step in steps.items())
+    assert [row.step(chunks).whole for chunks in (1, 3, 7, 10)] == [200, 400, 850, 1300]
+    assert row.step(4).edge == 700
+    assert Row.from_json(json.loads(json.dumps(dataclasses.asdict(row)))) == row
+
+
+def test_vector_memory() -> None:
+    small, large = (
+        vmem_bytes(call_of(8192, 8192), Blocks(*b)) for b in ((128, 128, 128), (2048, 8192, 1024))
+    )
+    assert small < 2 << 20
+    # The compiler of v4 said 29.03 MiB.
+    assert 29 << 20 < large < 35 << 20
+    assert vmem_limit("v4") == 16 << 20
+    assert vmem_limit("v5p") < vmem_limit("v6e") < 128 << 20

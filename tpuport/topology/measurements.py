@@ -1,0 +1,93 @@
+"""What was compiled once, kept on disk: an interrupted search goes on where it stopped."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from tpuport.topology.bundles import Compilation, Compiler
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The schedule of a program's one kernel, or why it has none."""
+
+    bundles: int
+    sections: tuple[int, ...]
+    matrix_unit: float
+    failure: str | None
+
+
+def versions() -> dict[str, str]:
+    """Versions of jax and libtpu, on which schedules depend."""
+    return {name: metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
+
+
+def cache_file(topology: str) -> Path:
+    """Where measurements with these versions, this kernel and this topology are kept."""
+    digest = hashlib.blake2b(json.dumps([versions(), topology]).encode(), digest_size=8)
+    digest.update((resources.files("tpuport.attention") / "kernel.py").read_bytes())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "tpuport" / "tune" / f"{topology.replace(':', '-')}-{digest.hexdigest()}.jsonl"
+
+
+class Measurements:
+    """Measured programs, of a file and of a compiler for what is not in it.
+
+    Args:
+        compiler: entered.
+        file: a line of JSON for each program; made when the first is measured.
+    """
+
+    def __init__(self, compiler: Compiler, file: Path) -> None:
+        self._compiler = compiler
+        self.file = file
+        self._known = dict(_lines(file))
+        self.compiled = 0
+
+    def of(self, function: str, arguments: dict[str, Any]) -> Measurement:
+        """The measurement of a program, as `Compiler.count` takes it."""
+        key = json.dumps([function, arguments], sort_keys=True)
+        if key not in self._known:
+            compilation = self._compiler.count(function, arguments)
+            self._known[key] = _measurement(compilation)
+            self.compiled += 1
+            if not compilation.died:  # another time, with more time or memory, it may live
+                self._keep(key, self._known[key])
+        return self._known[key]
+
+    def _keep(self, key: str, found: Measurement) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as file:
+            # The newline comes first: the last line may be one that an interruption cut off.
+            file.write("\n" + json.dumps({"program": key, **asdict(found)}))
+
+
+def _measurement(compilation: Compilation) -> Measurement:
+    if compilation.failure is not None:
+        return Measurement(0, (), 0.0, compilation.failure)
+    if len(compilation.kernels) != 1:
+        return Measurement(0, (), 0.0, f"the program has {len(compilation.kernels)} kernels, not one")
+    (kernel,) = compilation.kernels
+    return Measurement(kernel.bundles, kernel.sections, kernel.utilization["MXU"], None)
+
+
+def _lines(file: Path) -> list[tuple[str, Measurement]]:
+    """What the file holds; a line that an interruption cut off is left out."""
+    found = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            found.append(
+                (entry.pop("program"), Measurement(**{**entry, "sections": tuple(entry["sections"])}))
+            )
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found

@@ -1,0 +1,65 @@
+"""Attention shapes of real models, by name, for measuring."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tpuport.errors import PortError
+
+_LETTERS: Final = "B,H,K,Q,T,D"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One attention call: batch, query heads, key/value heads, query length, key length, head dimension.
+
+    `causal` is what the model itself does; `name` is what the user wrote.
+    """
+
+    name: str
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    causal: bool = False
+
+
+NAMED: Final = {
+    shape.name: shape
+    for shape in (
+        Shape("llama3-8b-8k", 1, 32, 8, 8192, 8192, 128, causal=True),
+        Shape("wan2.1-32760", 1, 40, 40, 32760, 32760, 128),  # 14B, 480 x 832, 81 frames
+        Shape("wan2.1-75600", 1, 40, 40, 75600, 75600, 128),  # 14B, 720 x 1280, 81 frames
+        Shape("hunyuanvideo1.5-111600", 1, 16, 16, 111600, 111600, 128),  # 720p, 121 frames
+        Shape("flux-4608", 1, 24, 24, 4608, 4608, 128),  # 1024 x 1024, and 512 tokens of text
+    )
+}
+
+
+def shape_of(text: str) -> Shape:
+    """The shape that a name, or six numbers such as "1,32,8,8192,8192,128", stands for.
+
+    Raises:
+        PortError: neither of them, or numbers that are no attention.
+    """
+    if text in NAMED:
+        return NAMED[text]
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 6 or not all(part.isascii() and part.isdecimal() for part in parts):
+        raise _unusable(text, f"it is neither a known name nor six numbers {_LETTERS}")
+    batch, heads, kv_heads, queries, keys, head_dim = (int(part) for part in parts)
+    shape = Shape(text, batch, heads, kv_heads, queries, keys, head_dim)
+    if 0 in (batch, heads, kv_heads, queries, keys, head_dim):
+        raise _unusable(text, "every number must be at least 1")
+    if shape.heads % shape.kv_heads:
+        raise _unusable(text, f"{shape.kv_heads} key/value heads do not divide {shape.heads} query heads")
+    return shape
+
+
+def _unusable(text: str, why: str) -> PortError:
+    return PortError(
+        f'"{text}" is no attention shape: {why}',
+        where="--shape",
+        fix=f"use one of {', '.join(NAMED)}, or {_LETTERS} such as 1,32,8,8192,8192,128",
+    )
