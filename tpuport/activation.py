@@ -54,6 +54,8 @@ def disable() -> None:
         from tpuport import pytrees
         from tpuport.compat import runtime
 
+        if "tpuport.attention" in sys.modules:
+            sys.modules["tpuport.attention"].unregister()
         pytrees.retract()
         warnings.uninstall()
         runtime.retract()

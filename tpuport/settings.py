@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tpuport import attention
 from tpuport.checkpoint import times_ported
 
 _PLAIN = frozenset({bool, int, str, bytes, type(None), torch.dtype})
@@ -42,13 +43,14 @@ def exact(value: Any) -> Hashable:
 
 
 def settings_of(model: torch.nn.Module) -> Hashable:
-    """A key of what a program takes from a model beside its weights: how often it was ported, its mode, its config.
+    """A key of what a program takes from a model beside its weights: how often it was ported, its mode, its config,
+    and how attention is registered.
 
     Attributes of single modules, such as a layer's scaling factor, are not in it: they are many, and this is computed
     in every call. `tpuport.port` again makes new programs.
     """
     config = getattr(model, "config", None)
-    return times_ported(model), model.training, exact(config)
+    return times_ported(model), model.training, exact(config), attention.chosen()
 
 
 class Static:

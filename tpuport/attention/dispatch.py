@@ -36,6 +36,7 @@ def attend(
     softcap: float | None = None,
     sinks_H: jax.Array | None = None,
     source: str,
+    note: str = "",
     site: tuple[str, str] | None = None,
 ) -> jax.Array:
     """Traced. Attention by whatever serves this call best, noted for `explain`. A query that sees no key gets zeros.
@@ -47,6 +48,7 @@ def attend(
         softcap: scores become softcap * tanh(score / softcap).
         sinks_H: one extra logit a head, without a value.
         source: the library whose call this is: "torch", "transformers" or "diffusers".
+        note: why a mask came without structure, where its maker knows.
         site: (place in the code, class of the module) of the call; None looks for it in the stack.
 
     Returns:
@@ -59,7 +61,7 @@ def attend(
     mask = Mask() if mask is None else mask
     options = settings.current() or Settings()
     _check(query_BHQD, key_BKTD, value_BKTC, mask, sinks_H)
-    obstacle = _obstacle(query_BHQD, key_BKTD, value_BKTC, mask)
+    obstacle = _obstacle(query_BHQD, key_BKTD, value_BKTC, mask, note)
     fused, reason = _choose(query_BHQD.shape[2], key_BKTD.shape[2], options, obstacle)
     _note(query_BHQD, key_BKTD, value_BKTC, mask, options, (fused, reason), source, site)
     if 0 in (*query_BHQD.shape[:3], key_BKTD.shape[2], value_BKTC.shape[3]):
@@ -108,13 +110,14 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     return shape[-1] == whole[-1] and all(n in (1, m) for n, m in zip(shape[:2], whole[:2], strict=True))
 
 
-def _obstacle(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask) -> str | None:
+def _obstacle(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, note: str) -> str | None:
     """Why the kernel cannot serve this call; None where it can."""
     dims = (query.shape[3], value.shape[3])
     if 0 in (*query.shape[:3], key.shape[2], value.shape[3]):
         return "nothing to compute: a dimension is 0"
     if mask.dense is not None:
-        return f"a mask without known structure, {list(mask.dense.shape)} {mask.dense.dtype}"
+        shape = f"{list(mask.dense.shape)} {mask.dense.dtype}"
+        return f"a mask without known structure, {shape}{f' ({note})' if note else ''}"
     if query.dtype not in (jnp.bfloat16, jnp.float32):
         return f"the kernel computes bfloat16 and float32, not {query.dtype}"
     if not all(dim in HEAD_DIMENSIONS for dim in dims):

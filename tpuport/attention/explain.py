@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from tpuport.attention.calls import Call, seen
 
-_WIDTH = 200  # of the text form, which is for files and logs; a terminal has its own
+_WIDTH = 120  # of the text form, which is for files and logs; a terminal has its own
 
 
 class Report(Sequence[Call]):
-    """Distinct calls in the order in which they were first seen; prints as a table.
+    """Distinct calls in the order in which they were first seen; prints a few lines for each.
 
     Attributes:
         counts: how often each was traced.
@@ -43,19 +43,8 @@ class Report(Sequence[Call]):
         return {"calls": calls, "forgotten": self.forgotten}
 
     def __rich__(self) -> Group:
-        table = Table(show_lines=True)
-        for name in ("call", "query; key, value", "mask", "computed by", "mesh"):
-            table.add_column(name, overflow="fold")
-        table.add_column("traced", justify="right")
-        for call, count in zip(self, self.counts, strict=True):
-            within = f" in {call.module}" if call.module else ""
-            padding = f"\npadded keys: {call.padding}" if call.padding else ""
-            table.add_row(
-                f"{call.site}\nthrough {call.source}{within}", f"{_by(call.query)}; {_keys(call)}\n{call.dtype}",
-                escape(f"{call.mask}{padding}"), escape(f"{call.implementation}\n{call.reason}"),
-                call.mesh.replace("; ", "\n"), str(count),
-            )  # fmt: skip
-        return Group(*([table] if self else []), self._caption())
+        parts = [_entry(call, count) for call, count in zip(self, self.counts, strict=True)]
+        return Group(*parts, Text(self._caption()))
 
     def _caption(self) -> str:
         if not self:
@@ -65,12 +54,28 @@ class Report(Sequence[Call]):
 
     def __str__(self) -> str:
         out = io.StringIO()
-        Console(file=out, width=_WIDTH, color_system=None, highlight=False).print(
-            self.__rich__(), markup=False
-        )
+        Console(file=out, width=_WIDTH, color_system=None, highlight=False).print(self.__rich__())
         return out.getvalue()
 
     __repr__ = __str__
+
+
+def _entry(call: Call, count: int) -> Group:
+    """A call in a few lines, which any terminal has room for."""
+    where = f"{call.site}{f' in {call.module}' if call.module else ''}"
+    traced = "once" if count == 1 else f"{count} times"
+    padding = f", padded keys: {call.padding}" if call.padding else ""
+    facts = {
+        "called": f"through {call.source}, traced {traced}",
+        "shapes": f"{_by(call.query)}; {_keys(call)} {call.dtype}",
+        "mask": f"{call.mask}{padding}",
+        call.implementation: call.reason,
+        "mesh": call.mesh.replace("; ", "\n"),
+    }
+    lines = Table.grid(padding=(0, 2))
+    for name, text in facts.items():
+        lines.add_row(Text(f"  {name}", style="green" if name == call.implementation else "dim"), Text(text))
+    return Group(Text(where, style="bold"), lines)
 
 
 def _by(shape: tuple[int, ...]) -> str:
@@ -92,6 +97,6 @@ def explain(*, clear: bool = False) -> Report:
         clear: forget them afterwards.
 
     Returns:
-        A sequence of `Call`. `print` shows a table, `to_dict` gives plain values for JSON.
+        A sequence of `Call`. `print` shows them, `to_dict` gives plain values for JSON.
     """
     return Report(*seen(clear=clear))

@@ -27,7 +27,7 @@ def attention(
         softcap: scores become softcap * tanh(score / softcap), as in Gemma 2.
         sinks_H: one extra logit a head that takes its share of the softmax and has no value, as in GPT-OSS.
 
-    A query that may see no key gets zeros, never NaN. Scores and softmax are float32 whatever the inputs are.
+    A query that may see no key gets zeros, never NaN. Scores and softmax are float32, or float64 where the inputs are.
     """
     return attention_with_lse(
         query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap, sinks_H=sinks_H
@@ -48,8 +48,9 @@ def attention_with_lse(
     batch, heads, queries, dim = query_BHQD.shape
     kv_heads, _, width = value_BKTC.shape[1:]
     groups = heads // kv_heads
+    wide = jnp.promote_types(query_BHQD.dtype, jnp.float32)
     query = query_BHQD.reshape(batch, kv_heads, groups, queries, dim)
-    scores = jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=jnp.float32) * scale
+    scores = jnp.einsum("bkgqd,bktd->bkgqt", query, key_BKTD, preferred_element_type=wide) * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     if mask is not None:
@@ -58,7 +59,7 @@ def attention_with_lse(
         scores = jnp.where(visible, scores if mask.dtype == jnp.bool_ else scores + mask, -jnp.inf)
     weights, lse = _softmax(scores, None if sinks_H is None else sinks_H.reshape(kv_heads, groups))
     out = jnp.einsum(
-        "bkgqt,bktc->bkgqc", weights.astype(value_BKTC.dtype), value_BKTC, preferred_element_type=jnp.float32
+        "bkgqt,bktc->bkgqc", weights.astype(value_BKTC.dtype), value_BKTC, preferred_element_type=wide
     )
     out = out.astype(query_BHQD.dtype).reshape(batch, heads, queries, width)
     return out, lse.reshape(batch, heads, queries)
@@ -75,7 +76,7 @@ def _softmax(scores: jax.Array, sinks_KG: jax.Array | None) -> tuple[jax.Array, 
     # The initial -inf is the maximum over no keys at all.
     top = jnp.max(jax.lax.stop_gradient(scores), axis=-1, keepdims=True, initial=-jnp.inf)
     # A sink of -inf takes no share, so no sinks are sinks of -inf.
-    sinks = -jnp.inf if sinks_KG is None else sinks_KG.astype(jnp.float32)[None, :, :, None, None]
+    sinks = -jnp.inf if sinks_KG is None else sinks_KG.astype(scores.dtype)[None, :, :, None, None]
     top = jnp.maximum(top, sinks)
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
     weights = jnp.exp(scores - top)

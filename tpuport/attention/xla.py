@@ -42,7 +42,8 @@ def attention_xla(
         dense = mask.to_dense(queries, keys)
         return attention_with_lse(query_BHQD, key_BKTD, value_BKTC, dense, scale=scale, softcap=softcap)
     # The loop's gradient sums the blocks' in the dtype of what the loop is given. XLA removes the two casts.
-    key, value = key_BKTD.astype(jnp.float32), value_BKTC.astype(jnp.float32)
+    wide = jnp.promote_types(query_BHQD.dtype, jnp.float32)
+    key, value = key_BKTD.astype(wide), value_BKTC.astype(wide)
 
     @jax.checkpoint
     def block(first: jax.Array) -> tuple[jax.Array, jax.Array]:

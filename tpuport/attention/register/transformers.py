@@ -70,14 +70,15 @@ def transformers_attention(
         mask = _biased(mask, compat.as_jax(position_bias), (queries, keys))
     q, k, v, sinks = compat.as_jax((query, key, value, s_aux))
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    source = f"transformers ({reason})" if reason else "transformers"
     if _has_segments(kwargs) and mask.query_segments_BQ is None:
         raise PortError(
             "lengths of packed sequences, and a mask that does not tell the sequences apart",
             where=f"{type(module).__name__}: {', '.join(n for n in _VARLEN if kwargs.get(n) is not None)}",
             fix="give position_ids that start anew with each sequence, and neither attention_mask nor a cache",
         )
-    out = attend(q, k, v, mask, scale=scale, softcap=softcap, sinks_H=sinks, source=source)
+    out = attend(
+        q, k, v, mask, scale=scale, softcap=softcap, sinks_H=sinks, source="transformers", note=reason
+    )
     return compat.wrap(out.swapaxes(1, 2)), None
 
 
