@@ -182,6 +182,33 @@ def test_nothing_as_large_as_the_pairs_is_computed():
     assert "1000,1000" not in text
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_random_masks(known):
+    def run(key):
+        key = jax.random.key(0) if known else jax.random.wrap_key_data(key)
+        pairs = jax.random.bernoulli(key, 0.5, (Q, T))
+        keys = jnp.broadcast_to(jax.random.bernoulli(key, 0.5, (B, 1, 1, T)), (B, 1, Q, T))
+        assert structure(pairs)[1] == {"dense"}
+        mask, names = structure(keys)
+        assert names == {"keys_BT"}
+        return keys, mask.to_dense(Q, T)
+
+    keys, dense = jax.jit(run)(jax.random.key_data(jax.random.key(1)))
+    assert_same(keys, Given(dense))
+
+
+def test_a_long_history_of_constants_is_given_up():
+    @jax.jit
+    def run(x):
+        places = jnp.zeros((1, T), jnp.int32)
+        for _ in range(1_000):
+            places = places + 1
+        assert structure((places > jnp.arange(Q)[:, None]) ^ jnp.tri(Q, T, dtype=jnp.bool_))[1] == {"dense"}
+        return x
+
+    run(1.0)
+
+
 def test_a_long_history_is_given_up():
     @jax.jit
     def run(keys):

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from jax.extend.core import jaxpr_as_fun
 
 from tpuport.attention.provenance import structure_of
@@ -186,6 +186,8 @@ SETTINGS = settings(
 
 
 @SETTINGS
+@example(["constant band"], [("-inf or lowest", 0, 0), ("jitted", 0, 0)], (B, H, 5, 7), "bool", True)
+@example(["constant band"], [("number", 0, 0), ("-inf or lowest", 0, 0)], (B, H, 5, 7), "float32", True)
 @given(
     leaf_names=st.lists(
         st.sampled_from(sorted(inputs((1, 1, 1, 1), 0)) + sorted(leaves((1, 1, 1, 1)))),

@@ -13,16 +13,28 @@ _MOST_OPERATIONS = 500
 @analysis(lambda node: False)
 def is_constant(node: Node) -> bool:
     """Whether nothing traced takes part in the node's value."""
-    pending, seen = [node], set()
+    return in_order(node) is not None
+
+
+def in_order(node: Node) -> list[Node] | None:
+    """What a node is computed of, each after its operands, the node last; None where something traced is among it."""
+    pending, done, order = [node], set(), []
     while pending:
         at = pending.pop()
-        if at in seen or at.known is not None:
+        if at in done:
             continue
-        seen.add(at)
-        if at.equation is None or at.equation.effects or len(seen) > _MOST_OPERATIONS:
-            return False
-        pending += at.operands
-    return True
+        operands = () if at.known is not None else at.operands
+        if at.known is None and (at.equation is None or at.equation.effects):
+            return None
+        waiting = [operand for operand in operands if operand not in done]
+        if waiting:
+            pending += [at, *waiting]
+        else:
+            done.add(at)
+            order.append(at)
+        if len(pending) + len(done) > _MOST_OPERATIONS:
+            return None
+    return order
 
 
 def run(node: Node, operands: list[jax.Array]) -> jax.Array:
@@ -57,19 +69,15 @@ def chosen(node: Node) -> np.ndarray | None:
     axis = chosen_axis(node)
     if axis is None or node.shape[axis] > _MOST_INDICES or not is_constant(node.operands[1]):
         return None
-    try:
-        with jax.ensure_compile_time_eval():
-            places = np.asarray(_computed(node.operands[1], {}))[:, 0]
-    except Unknown:
-        return None
+    with jax.ensure_compile_time_eval():
+        places = np.asarray(_computed(node.operands[1]))[:, 0]
     inside = places.size and places.min() >= 0 and places.max() < node.operands[0].shape[axis]
     return places if inside else None
 
 
-def _computed(node: Node, made: dict[Node, jax.Array]) -> jax.Array:
-    if node not in made:
-        known = node.known
-        made[node] = (
-            run(node, [_computed(o, made) for o in node.operands]) if known is None else jnp.asarray(known)
-        )
+def _computed(node: Node) -> jax.Array:
+    made: dict[Node, jax.Array] = {}
+    for at in in_order(node) or ():
+        known = at.known
+        made[at] = jnp.asarray(known) if known is not None else run(at, [made[o] for o in at.operands])
     return made[node]

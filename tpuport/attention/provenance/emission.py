@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tpuport.attention.provenance.constants import run
+from tpuport.attention.provenance.constants import in_order, run
 from tpuport.attention.provenance.graph import DEEPEST, Node, Unknown
 from tpuport.attention.provenance.operations import groups, is_elementwise
 from tpuport.attention.provenance.rewriting import simplify
@@ -136,19 +136,12 @@ def emit_scalar(node: Node) -> jax.Array:
 
 def evaluate(node: Node, single: Axes) -> np.ndarray:
     """The value, computed now, of a node for which `is_constant` holds."""
+    copies: dict[Node, Node] = {}
+    for at in in_order(node) or ():
+        operands = () if at.known is not None else tuple(copies[operand] for operand in at.operands)
+        # Of its arrays only those that are no tracers.
+        copies[at] = Node(at.graph, at.shape, at.dtype, at.equation, operands, at.known, at.output)
+    if node not in copies:
+        raise Unknown(node.name)
     with jax.ensure_compile_time_eval():
-        return np.asarray(_evaluated(node, single))
-
-
-def _evaluated(node: Node, single: Axes) -> jax.Array:
-    """`emit` on a copy of the graph that has no traced arrays."""
-    return emit(_untraced(node, {}), single)
-
-
-def _untraced(node: Node, made: dict[Node, Node]) -> Node:
-    if node not in made:
-        operands = () if node.known is not None else tuple(_untraced(o, made) for o in node.operands)
-        made[node] = Node(
-            node.graph, node.shape, node.dtype, node.equation, operands, node.known, node.output
-        )
-    return made[node]
+        return np.asarray(emit(copies[node], single))

@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend import core
@@ -43,7 +45,8 @@ class Node:
     ) -> None:
         self.graph = graph
         self.shape = tuple(int(size) for size in shape)
-        self.dtype = np.dtype(dtype)
+        # The keys of random numbers have a dtype that NumPy has not.
+        self.dtype: Any = dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
         self.equation = equation
         self.name: str = "" if equation is None else equation.primitive.name
         self.params: dict[str, Any] = {} if equation is None else equation.params
@@ -62,8 +65,9 @@ class Node:
 
     @property
     def known(self) -> Any:
-        """The array if it is no tracer, else None."""
-        return None if isinstance(self.array, Tracer) else self.array
+        """The array if its values can be read now, else None."""
+        readable = not isinstance(self.array, Tracer) and getattr(self.array, "is_fully_addressable", True)
+        return self.array if readable else None
 
 
 class Equation:

@@ -43,7 +43,7 @@ def _unchanged(node: Node) -> Node:
 def _sunk(move: Node) -> Node:
     """A move of an elementwise operation's result as the operation on moved operands."""
     source = simplify(move.operands[0])
-    if not is_elementwise(source):
+    if not is_elementwise(source) or not source.shape:
         return move
     operands = tuple(_moved(move, operand) if operand.shape else operand for operand in source.operands)
     return move.graph.apply(source.equation.primitive, operands, move.shape, source.dtype, source.params)
