@@ -84,10 +84,18 @@ def api() -> str:
     """A heading and a mkdocstrings block for each public name."""
     import tpuport
 
-    def block(name: str, module: str) -> str:
-        return f"::: {module}.{name}\n    options:\n      heading: tpuport.{name}\n"
+    def block(name: str, path: str) -> str:
+        return f"::: {path}\n    options:\n      heading: tpuport.{name}\n"
 
-    return "\n".join(block(name, module) for name, module in tpuport._PUBLIC.items())
+    # A room's public names, at the modules that define them.
+    rooms = {
+        "attention.register": "tpuport.attention.register.register",
+        "attention.unregister": "tpuport.attention.register.unregister",
+        "attention.explain": "tpuport.attention.explain.explain",
+        "attention.attention": "tpuport.attention.reference.attention",
+    }
+    blocks = [block(name, f"{module}.{name}") for name, module in tpuport._PUBLIC.items()]
+    return "\n".join([*blocks, *(block(name, path) for name, path in rooms.items())])
 
 
 TABLES: dict[str, Callable[[], str]] = {

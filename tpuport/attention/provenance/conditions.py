@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from tpuport.attention.provenance.graph import Node
@@ -56,7 +56,7 @@ def _taken_apart(node: Node, wanted: frozenset[Any]) -> list[tuple[Node, frozens
 
 def lowest(dtype: Any) -> float:
     """The lowest finite number of a float dtype: it and -inf hide."""
-    return float(ml_dtypes.finfo(dtype).min)
+    return float(jnp.finfo(dtype).min)
 
 
 def addends(node: Node) -> tuple[list[Condition], list[Node]]:
