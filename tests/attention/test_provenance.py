@@ -96,6 +96,10 @@ KEYS = {
     "every second": lambda m: torch.cat([m, m], 1).bool()[:, places(m, T) * 2][:, None, None].expand(B, 1, Q, T),
     "split": lambda m: torch.cat([m, m.flip(1)], 1).split(T, 1)[1].bool()[:, None, None].expand(B, 1, Q, T),
     "tiled by indices": lambda m: m.bool()[:, None].repeat(1, Q, 1)[:, places(m, H * Q) % Q].view(B, H, Q, T),
+    "a part of its rows": lambda m: m.bool()[:, None, None].expand(B, 1, Q + 5, T)[:, :, 5:],
+    "rows joined": lambda m: torch.cat([m.bool()[:, None, None].expand(B, 1, 5, T)] * 2, 3)[:, :, :1, T:],
+    "some and none": lambda m: torch.cat([ones(m, B, 1, Q, 30), ~ones(m, B, 1, Q, T - 30)], -1),
+    "counted": lambda m: ones(m, B, 1, Q, T).int().cumsum(-1) < 30,
     "over all of a batch": lambda m: m.bool()[0],
     "either of two": lambda m: (m.bool() | m.flip(1).bool())[:, None, None].expand(B, 1, Q, T),
     "one row": lambda m: m[:1].bool()[:, None, None],
@@ -131,6 +135,20 @@ def test_of_numbers_that_may_hide():
     half = np.maximum(numbers, -100).astype(np.float16)
     half[:, 1::5] = np.finfo(np.float16).min
     assert found(lambda x: x[:, None, None], half)[0] == {"bias_BT", "keys_BT"}
+
+
+def test_a_bias_as_large_as_the_lowest_number_may_unhide():
+    def build(m, x):
+        return torch.where(m.bool(), 0.0, LOW)[:, None, None, :] + x[:, None, :, None]
+
+    numbers = np.array([[0.0, 1e30, 1e32, 3e38]] * B, np.float32)
+    assert found(build, tokens(), numbers, sizes=(B, H, 4, T))[0] == {"dense"}
+
+    def band(x):
+        return torch.full((T, T), LOW, device=x.device).triu(1) + x[:, None, None]
+
+    numbers = np.linspace(-3e38, 3e38, B * T, dtype=np.float32).reshape(B, T)
+    assert found(band, numbers, sizes=(B, H, T, T))[0] == {"dense"}
 
 
 def test_unknown_integers_times_a_number_are_a_bias_that_may_hide():
@@ -228,6 +246,18 @@ def test_long_bands_are_never_built():
     assert band["all"] == (None, 0, 0)
 
 
+def test_numbers_that_overflow():
+    """Of known values the structure may be found all the same, by looking at them."""
+    found(
+        lambda m: (places(m, T).to(torch.int8) * 4)[None] <= (places(m, Q).to(torch.int8) * 4)[:, None],
+        tokens(),
+    )
+    found(
+        lambda m: (places(m, T).to(torch.int8) + 100)[None] <= (places(m, Q).to(torch.int8) + 100)[:, None],
+        tokens(),
+    )
+
+
 def test_padding_and_places():
     def build(m):
         return (ones(m, T, T).tril()[None, None] & m.bool()[:, None, None, :]).expand(B, H, T, T)
@@ -299,6 +329,11 @@ TRAPS = {
     "integers whose product may be positive": lambda m: (m[:, None, None] * m[:, None, :, None]) > 0,
     "bits": lambda m: (m[:, None, None] & m[:, None, :, None]).bool(),
     "one column for all": lambda m: torch.cat([ones(m, B, 1, T, 1), square(m)[..., 1:]], -1),
+    "some rows": lambda m: torch.cat([square(m)[:, :, :9], ~ones(m, B, 1, T - 9, T)], 2) | m.bool()[:, None, :, None],
+    "overflow": lambda m: (places(m, T).to(torch.int8) * 3 + 100)[None]
+        <= (places(m, T).to(torch.int8) * 3)[:, None] + 100 * m[:1, :1].to(torch.int8),
+    "known overflow": lambda m: ((places(m, T).to(torch.int8) * 4)[None] <= (places(m, T).to(torch.int8) * 4)[:, None])
+        ^ (m.bool()[:1, :, None] & m.bool()[:1, None]),
     "not causal": lambda m: ones(m, T, T).tril() | m.bool()[:, None, None],
     "different distances": lambda m: 2 * places(m, T)[None] <= places(m, T)[:, None] + m.sum(),
     "start of each row": lambda m: places(m, T)[None, None] <= (places(m, T)[None] + m.sum(1)[:, None])[:, :, None],
