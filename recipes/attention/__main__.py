@@ -18,11 +18,11 @@ import tpuport
 
 console = Console(highlight=False)
 
-LLAMA = {
+LLAMA: dict[str, Any] = {
     "vocab_size": 512, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
     "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 1024,
 }  # fmt: skip
-VIDEO = {
+VIDEO: dict[str, Any] = {
     "in_channels": 16, "out_channels": 16, "num_attention_heads": 4, "attention_head_dim": 32,
     "cross_attention_dim": 128, "num_layers": 2, "caption_channels": 64,
 }  # fmt: skip
@@ -47,7 +47,7 @@ def llama() -> tuple[Any, dict[str, Any]]:
 def video() -> tuple[Any, dict[str, Any]]:
     """An LTX video transformer, and inputs for guidance: two rows whose captions are padded differently."""
     import torch
-    from diffusers import LTXVideoTransformer3DModel
+    from diffusers.models import LTXVideoTransformer3DModel
 
     torch.manual_seed(0)
     model = LTXVideoTransformer3DModel(**VIDEO).eval()

@@ -97,9 +97,8 @@ def _blocks(
 
 
 def _mask(static: _Static, bias: jax.Array | None, arrays: dict[str, jax.Array]) -> Mask:
-    return Mask(
-        **{"left": static.left, "right": static.right, "offset": static.offset, "bias_BT": bias} | arrays
-    )
+    parts: dict[str, Any] = {"offset": static.offset} | arrays
+    return Mask(left=static.left, right=static.right, bias_BT=bias, **parts)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -180,7 +179,8 @@ def _hidden(mask: Mask, k: jax.Array, v: jax.Array, queries: int, padding: str) 
 
 
 def _forward(static: _Static, q: Any, k: Any, v: Any, bias: Any, arrays: Any) -> tuple[Any, Any]:
-    out, lse = _flash(static, q, k, v, bias, arrays)
+    results: Any = _flash(static, q, k, v, bias, arrays)
+    out, lse = results
     return (out, lse), (q, k, v, bias, arrays, out, lse)
 
 
