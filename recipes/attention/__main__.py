@@ -47,7 +47,7 @@ def llama() -> tuple[Any, dict[str, Any]]:
 def video() -> tuple[Any, dict[str, Any]]:
     """An LTX video transformer, and inputs for guidance: two rows whose captions are padded differently."""
     import torch
-    from diffusers.models import LTXVideoTransformer3DModel
+    from diffusers.models.transformers.transformer_ltx import LTXVideoTransformer3DModel
 
     torch.manual_seed(0)
     model = LTXVideoTransformer3DModel(**VIDEO).eval()
