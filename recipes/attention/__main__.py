@@ -107,9 +107,9 @@ def denoise(mesh: Any) -> bool:
 
 def main(
     sequence: Annotated[str, typer.Option(help="gather, ring or ulysses")] = "gather",
-    dp: Annotated[int, typer.Option(help="devices that share out the batch")] = 1,
-    sp: Annotated[int, typer.Option(help="devices that share out the sequence")] = 4,
-    tp: Annotated[int, typer.Option(help="devices that share out the heads")] = 2,
+    dp: Annotated[int, typer.Option(min=1, help="devices that share out the batch")] = 1,
+    sp: Annotated[int, typer.Option(min=1, help="devices that share out the sequence")] = 4,
+    tp: Annotated[int, typer.Option(min=1, help="devices that share out the heads")] = 2,
 ) -> None:
     """Run both models on dp x sp x tp devices; on a machine without a TPU, the CPU stands in for them."""
     if os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":

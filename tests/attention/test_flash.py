@@ -125,12 +125,13 @@ def test_exact_padding_equals_the_sequence_without_it(problem: Callable) -> None
     np.testing.assert_array_equal(padded[0], cut[0])
 
 
-def test_zeroed_padding_is_off_by_the_share_of_the_padding(problem: Callable) -> None:
+@pytest.mark.parametrize("interpret", [True, False])
+def test_zeroed_padding_is_off_by_the_share_of_the_padding(problem: Callable, interpret: bool) -> None:
     made = problem(4, shape=(1, 2, 1, 256, 512), dims=(64, 64))
     made.parts["keys_BT"] = np.arange(512)[None] < 300
     expected = {name: x.detach().numpy() for name, x in made.torch().items()}
     share = np.exp(expected["lse"] - np.logaddexp(expected["lse"], np.log(212)))
-    got, _ = _run(made, padding="zero")
+    got, _ = _run(made, padding="zero", interpret=interpret)
     np.testing.assert_allclose(got, expected["out"] * share[..., None], atol=2e-5)
     assert np.abs(np.asarray(got) - expected["out"]).max() > 0.02
 

@@ -117,7 +117,8 @@ def _obstacle(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, no
         return "nothing to compute: a dimension is 0"
     if mask.dense is not None:
         shape = f"{list(mask.dense.shape)} {mask.dense.dtype}"
-        return f"a mask without known structure, {shape}{f' ({note})' if note else ''}"
+        why = note or "made outside of the traced function, or in a way that is not known"
+        return f"a mask without known structure, {shape}: {why}"
     if query.dtype not in (jnp.bfloat16, jnp.float32):
         return f"the kernel computes bfloat16 and float32, not {query.dtype}"
     if not all(dim in HEAD_DIMENSIONS for dim in dims):
@@ -140,9 +141,12 @@ def _choose(queries: int, keys: int, options: Settings, obstacle: str | None) ->
     if obstacle is not None:
         return False, obstacle
     if queries <= FEW_QUERIES:
-        return False, f"decoding: {queries} queries, where the kernel works on 128 at a time"
+        return (
+            False,
+            f"{queries} {'query' if queries == 1 else 'queries'}, where the kernel works on 128 at a time",
+        )
     if queries * keys <= FEW_SCORES:
-        return False, f"{queries} x {keys} scores a head are one tile: not worth a kernel"
+        return False, f"{queries} x {keys} scores a head are too few to be worth a kernel"
     return True, f"{queries} x {keys} scores a head stay out of memory"
 
 

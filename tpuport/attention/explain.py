@@ -49,8 +49,10 @@ class Report(Sequence[Call]):
     def _caption(self) -> str:
         if not self:
             return "No attention call has been traced. Cached programs trace nothing."
-        text = "splash: the fused kernel where the program is lowered for a TPU, XLA elsewhere"
-        return f"{text}; {self.forgotten} earlier calls forgotten" if self.forgotten else text
+        notes = [f"{self.forgotten} earlier calls forgotten"] if self.forgotten else []
+        if any(call.implementation == "splash" for call in self):
+            notes.insert(0, "splash: tpuport's kernel where the program is lowered for a TPU, XLA elsewhere")
+        return "; ".join(notes)
 
     def __str__(self) -> str:
         out = io.StringIO()

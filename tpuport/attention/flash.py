@@ -4,7 +4,7 @@ Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value l
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -56,7 +56,8 @@ def flash(
 
     Args:
         mask: anything but `dense`, which only the XLA definition takes.
-        padding: how `keys_BT` is applied where nothing else is masked key by key: "exact", "segment_ids" or "zero".
+        padding: how `keys_BT` is applied where nothing else is masked key by key: "exact", "segment_ids" or "zero". The
+            first two differ in the kernel only; the third is wrong, and wrong on every device.
         blocks: rows of queries, keys of a step of the kernel, keys of a chunk of it; None takes the tuned ones.
         interpret: run the kernel itself on any device, slowly, for tests.
 
@@ -66,6 +67,10 @@ def flash(
     pad.check_mode(padding)
     if mask.dense is not None:
         raise PortError("the kernel takes masks as structure", where="mask.dense", fix="use attention_xla")
+    if padding == "zero" and _only_padding(mask):
+        # Out here, so that XLA and gradients have the same fault as the kernel: it is for comparison.
+        key_BKTD, value_BKTC, _ = pad.zeroed(key_BKTD, value_BKTC, mask.keys_BT)
+        mask = replace(mask, keys_BT=None)
     offset = mask.offset if isinstance(mask.offset, int) else None
     chosen = _blocks(query_BHQD.shape, key_BKTD, value_BKTC, mask, padding, blocks)
     static = _Static(
@@ -94,6 +99,12 @@ def _blocks(
         offset=mask.offset if isinstance(mask.offset, int) else 0,
         blocks=asked,
     )
+
+
+def _only_padding(mask: Mask) -> bool:
+    """Whether keys are padded, and nothing else is masked key by key."""
+    others = (mask.bias_BT, mask.key_segments_BT)
+    return mask.keys_BT is not None and not mask.has_band and all(x is None for x in others)
 
 
 def _mask(static: _Static, bias: jax.Array | None, arrays: dict[str, jax.Array]) -> Mask:
@@ -169,9 +180,8 @@ def _hidden(mask: Mask, k: jax.Array, v: jax.Array, queries: int, padding: str) 
     if bias is not None:
         keys = jnp.where(real[:, None, :, None], k, 0)
         return keys, clean, None, jnp.where(real, bias, -jnp.inf), query_segments, key_segments
-    if not mask.has_band and key_segments is None and padding != "segment_ids":
-        prepared = pad.exact(k, v, real) if padding == "exact" else pad.zeroed(k, v, real)
-        return *prepared, None, None, None
+    if _only_padding(mask) and padding == "exact":
+        return *pad.exact(k, v, real), None, None, None
     key_segments = pad.segments(real, key_segments)
     if query_segments is None:
         query_segments = jnp.zeros((1, queries), jnp.int32)

@@ -26,6 +26,9 @@ class Registration:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
+    def __repr__(self) -> str:
+        return f"<tpuport attention: {self.settings}>"
+
     def undo(self) -> None:
         """Restore what was before, whatever has been registered since. A second time does nothing."""
         if settings.withdraw(self):
