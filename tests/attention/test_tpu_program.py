@@ -13,7 +13,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tpuport import attention, compat
 from tpuport.attention.blocks import assume_generation
+from tpuport.attention.flash import flash
 from tpuport.attention.kernel import NAME
+from tpuport.attention.mask import Mask
 from tpuport.topology import compiled, described
 
 LENGTH = 8192
@@ -132,3 +134,36 @@ def test_gradients_compile_and_stay_small() -> None:
     assert NAME in program.as_text()
     assert _largest(program.as_text()) < LENGTH**2
     assert program.memory_analysis().temp_size_in_bytes < LENGTH**2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [160, 192, 256])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("kind", ["none", "keys", "bias", "segments"])
+def test_the_smallest_vector_memory_holds_wide_heads(kind: str, dtype: Any, dim: int) -> None:
+    """v4 has 16 MiB; the default block sizes have to fit in."""
+    row = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
+
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, numbers: jax.Array) -> jax.Array:
+        masks = {
+            "none": Mask(),
+            "keys": Mask(keys_BT=numbers > 0),
+            "bias": Mask(bias_BT=numbers.astype(jnp.float32)),
+            "segments": Mask(query_segments_BQ=numbers, key_segments_BT=numbers),
+        }
+        return flash(q, k, v, masks[kind], scale=0.1)[0]
+
+    with assume_generation("v4"):
+        compiled(run, *_shapes(1, 4, 4096, dim, dtype=dtype), row, topology=described("v4"))
+
+
+def test_each_generation_gets_its_own_blocks() -> None:
+    """jax would give a second one what it traced for the first."""
+
+    def run(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return flash(q, k, v, Mask(right=0), scale=0.1)[0]
+
+    for name in ("v6e", "v4"):
+        with assume_generation(name):
+            program = compiled(run, *_shapes(1, 4, LENGTH, 128, dtype=jnp.float32), topology=described(name))
+        assert NAME in program.as_text()

@@ -184,7 +184,7 @@ def _masked(scores: jax.Array, mask: Mask) -> jax.Array:
     dense = dense[:, :, None]
     if dense.dtype == jnp.bool_:
         return jnp.where(dense, scores, -jnp.inf)
-    return jnp.where(dense > jnp.finfo(dense.dtype).min, scores + dense, -jnp.inf)
+    return jnp.where(dense <= jnp.finfo(dense.dtype).min, -jnp.inf, scores + dense)
 
 
 def _edge(heads: int) -> int:

@@ -145,9 +145,10 @@ def cycles(call: Call, blocks: Blocks, step: Step, generation: str) -> Number:
 
 
 def vmem_bytes(call: Call, blocks: Blocks) -> int:
-    """Vector memory that the kernel takes, on the safe side: compilers were seen to take 60 to 100% of it."""
-    inputs = (blocks.query + blocks.key) * call.head_dim + blocks.key * call.value_dim
-    outputs = blocks.query * (call.value_dim + 2)
+    """Vector memory that the kernel's windows and scores take, registers that are spilled left out."""
+    dim, width = (-(-size // 128) * 128 for size in (call.head_dim, call.value_dim))  # lanes are padded
+    inputs = (blocks.query + blocks.key) * dim + blocks.key * call.value_dim
+    outputs = blocks.query * (width + 2)
     twice = 2 * (inputs + outputs) * call.itemsize  # one block is worked on while the next comes in
     running = (call.value_dim + 16) * blocks.query * 4
     scores = blocks.compute * blocks.query * 4
@@ -158,6 +159,15 @@ def vmem_limit(generation: str) -> int:
     """Vector memory in bytes that a kernel may take on a generation, the rest being left to the program around it."""
     capacity = _VMEM[generation] << 20
     return capacity if capacity <= 16 << 20 else capacity * 7 // 8
+
+
+def vmem_budget(generation: str) -> int:
+    """What `vmem_bytes` may come to: the limit, and on v4 three quarters of it.
+
+    Spilled registers come on top. On v4, with 16 MiB in all, they were seen to take 5.
+    """
+    limit = vmem_limit(generation)
+    return limit if limit > 16 << 20 else limit * 3 // 4
 
 
 @dataclass(frozen=True)

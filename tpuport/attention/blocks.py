@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
-from tpuport.attention.block_costs import Blocks, Call, Row, cycles, vmem_bytes, vmem_limit
+from tpuport.attention.block_costs import Blocks, Call, Row, cycles, vmem_budget, vmem_bytes, vmem_limit
 from tpuport.errors import PortError
 
 __all__ = ["Blocks", "assume_generation", "block_sizes", "chosen", "generation", "ranked", "vmem_limit_bytes"]
@@ -155,7 +155,7 @@ def _costed(row: Row, chunks: int, call: Call, generation: str) -> Costed | None
     blocks = Blocks(row.query, chunks * row.compute, row.compute)
     step = row.step(chunks)
     bundles = step.start + step.finish + step.fixed + step.whole + (step.edge if call.has_band else 0)
-    if bundles > _MOST_BUNDLES or vmem_bytes(call, blocks) > vmem_limit(generation):
+    if bundles > _MOST_BUNDLES or vmem_bytes(call, blocks) > vmem_budget(generation):
         return None
     return Costed(blocks, cycles(call, blocks, step, generation), bundles)
 

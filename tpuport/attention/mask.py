@@ -48,7 +48,8 @@ class Mask:
         visible = self.dense
         added = None
         if visible is not None and visible.dtype != jnp.bool_:
-            added, visible = visible, visible > jnp.finfo(visible.dtype).min
+            # NaN is no way to hide a key: it shows in the output, as it does in torch.
+            added, visible = visible, ~(visible <= jnp.finfo(visible.dtype).min)
         if self.bias_BT is not None:
             bias = self.bias_BT.astype(jnp.float32)[:, None, None, :]
             added = bias if added is None else added + bias

@@ -55,7 +55,7 @@ def attention_with_lse(
         scores = softcap * jnp.tanh(scores / softcap)
     if mask is not None:
         mask = _grouped(mask, kv_heads, groups)
-        visible = mask if mask.dtype == jnp.bool_ else mask > jnp.finfo(mask.dtype).min
+        visible = mask if mask.dtype == jnp.bool_ else ~(mask <= jnp.finfo(mask.dtype).min)
         scores = jnp.where(visible, scores if mask.dtype == jnp.bool_ else scores + mask, -jnp.inf)
     weights, lse = _softmax(scores, None if sinks_H is None else sinks_H.reshape(kv_heads, groups))
     out = jnp.einsum(

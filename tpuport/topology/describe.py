@@ -114,7 +114,11 @@ def compiled(
     def placed(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or first)
 
-    return jax.jit(function, **jit_options).lower(*jax.tree.map(placed, arguments)).compile()
+    def fresh(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    # A function of its own for each call: jax keeps what it traced, and block sizes depend on the generation assumed.
+    return jax.jit(fresh, **jit_options).lower(*jax.tree.map(placed, arguments)).compile()
 
 
 def _unknown(name: str, why: str | None = None) -> PortError:

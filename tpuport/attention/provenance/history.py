@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import Literal
 
 
 def equation_of(tracer: Any) -> tuple[Any, int] | None:
@@ -17,7 +18,9 @@ def equation_of(tracer: Any) -> tuple[Any, int] | None:
     The equation has `primitive`, `params`, `effects` and `invars`; the last are tracers.
     """
     equation: Any = getattr(tracer, "parent", None)
-    if not all(hasattr(equation, name) for name in ("primitive", "params", "effects", "invars", "outvars")):
+    if not _is_of_jit(tracer) or not all(
+        hasattr(equation, name) for name in ("primitive", "params", "effects", "invars", "outvars")
+    ):
         return None
     places = [
         place for place, result in enumerate(equation.outvars) if result is getattr(tracer, "val", None)
@@ -25,12 +28,19 @@ def equation_of(tracer: Any) -> tuple[Any, int] | None:
     return (equation, places[0]) if len(places) == 1 else None
 
 
+def _is_of_jit(tracer: Any) -> bool:
+    """Whether this is what `jax.jit` traces with. In the tracers of vmap and the like, `val` is another thing."""
+    return type(tracer).__name__ == "DynamicJaxprTracer"
+
+
 def concrete(value: Any) -> jax.Array | np.ndarray | None:
     """The array itself where `value` is no tracer or stands for a constant of the trace; else None."""
     if not isinstance(value, Tracer):
         return value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
+    if not _is_of_jit(value):
+        return None
     atom: Any = getattr(value, "val", None)
-    if hasattr(atom, "val"):  # a literal
+    if isinstance(atom, Literal):
         return np.asarray(atom.val, value.dtype)
     constants = getattr(getattr(getattr(value, "_trace", None), "frame", None), "constvar_to_val", {})
     try:

@@ -176,7 +176,7 @@ class _Parts:
         bias = jnp.broadcast_to(bias.reshape(batch, -1), (batch, self._keys))
         low, possible = lowest(node.dtype), values(node)
         if possible is None or any(value <= low for value in possible):
-            visible = bias > low
+            visible = ~(bias <= low)
             self._visible_keys.append(visible)
             bias = jnp.where(visible, bias, 0)
         self._bias = bias.astype(jnp.float32)
@@ -187,7 +187,7 @@ class _Parts:
         if batch * queries * keys > inspection.MOST_ELEMENTS or not is_constant(node):
             return False
         known = evaluate(node, (not varies(node)[_BATCH], True, False, False))[:, 0]
-        visible = known > lowest(node.dtype)
+        visible = ~(known <= lowest(node.dtype))
         if np.where(visible, known, 0).any():
             return False
         if not varies(node)[_KEYS]:

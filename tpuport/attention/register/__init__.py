@@ -34,7 +34,20 @@ class Registration:
         if settings.withdraw(self):
             _release()
 
+    def again(self) -> None:
+        """Register once more after `undo`. Does nothing while it is in force."""
+        if self in settings.owners():
+            return
+        _hold()
+        settings.choose(self, self.settings)
+        try:
+            names.give()
+        except BaseException:
+            self.undo()
+            raise
+
     def __enter__(self) -> "Registration":
+        self.again()
         return self
 
     def __exit__(
@@ -76,9 +89,7 @@ def register(
     """
     check_mesh(mesh)
     made = Registration(Settings(mesh, sequence, padding, implementation, interpret))
-    _hold()
-    settings.choose(made, made.settings)
-    names.give()
+    made.again()
     return made
 
 

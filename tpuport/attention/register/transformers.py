@@ -159,7 +159,7 @@ def _biased(mask: Mask, bias: jax.Array, scores: tuple[int, int]) -> Mask:
     if mask.dense.dtype == jnp.bool_:
         return replace(mask, dense=jnp.where(mask.dense, bias, jnp.finfo(bias.dtype).min))
     lowest = jnp.finfo(mask.dense.dtype).min
-    return replace(mask, dense=jnp.where(mask.dense > lowest, mask.dense + bias, lowest))
+    return replace(mask, dense=jnp.where(mask.dense <= lowest, lowest, mask.dense + bias))
 
 
 def transformers_mask(
