@@ -23,6 +23,13 @@ from transformers.utils import ModelOutput
 
 from tpuport import compat, pytrees
 
+
+@pytest.fixture(autouse=True)
+def registered():
+    """Other files of tests retract what they registered."""
+    pytrees.register()
+
+
 pytrees.register()
 
 SIZES = {

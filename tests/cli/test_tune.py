@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tpuport.cli import app
-from tpuport.topology.bundles import Compilation
+from tpuport.topology.bundles import Compilation, Compiler
 from tpuport.topology.schedule import KernelBundles
 
 SMALL = "1,2,2,100,200,64"
@@ -21,12 +21,12 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["tune", "attention", *arguments])
 
 
-class Quick:
+class Quick(Compiler):
     """In the compiler's place: schedules by a formula."""
 
     asked = 0
 
-    def __init__(self, topology: str, *, timeout: float) -> None:
+    def __init__(self, topology: str, *, timeout: float = 1.0) -> None:
         pass
 
     def __enter__(self) -> "Quick":
@@ -155,16 +155,12 @@ def test_wrong_usage_exits_with_2_before_anything_is_compiled(
     assert quick.asked == 0
 
 
-def test_no_candidate_is_exit_code_1(tmp_path: Path) -> None:
-    # A head so wide that no block of it fits.
-    code = "from tpuport.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "tune", "attention", "--topology", "v4", "--shape", "1,1,1,128,128,65536"],
-        capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "block sizes" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_no_candidate_is_exit_code_1(quick: type[Quick], monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Compilation((), "Ran out of memory in memory space vmem.", False, 0.1)
+    monkeypatch.setattr(Quick, "count", lambda *_: failed)
+    result = run("--topology", "v6e", "--shape", SMALL)
+    assert result.exit_code == 1, result.output
+    assert "block sizes" in str(result.exception)
 
 
 def test_the_real_compiler(tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def shape_of(text: str) -> Shape:
     shape = Shape(text, batch, heads, kv_heads, queries, keys, head_dim)
     if 0 in (batch, heads, kv_heads, queries, keys, head_dim):
         raise _unusable(text, "every number must be at least 1")
-    if not 32 <= head_dim <= 256:
-        raise _unusable(text, f"the kernel serves head dimensions 32 to 256, not {head_dim}")
     if shape.heads % shape.kv_heads:
         raise _unusable(text, f"{shape.kv_heads} key/value heads do not divide {shape.heads} query heads")
+    if not 32 <= head_dim <= 256:
+        raise _unusable(text, f"the kernel serves head dimensions 32 to 256, not {head_dim}")
     return shape
 
 
