@@ -51,6 +51,8 @@ bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quote
 	$(PY) benchmarks/decode.py
 	$(PY) benchmarks/load.py
 	$(PY) benchmarks/lint.py --rival $(RIVALS)/bin/torchfix
+	$(PY) benchmarks/attention_cost.py
+	$(PY) benchmarks/attention_error.py --plot docs/img/attention-error.svg
 
 docs: $(STAMP) ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
