@@ -67,7 +67,7 @@ def flash(
     pad.check_mode(padding)
     if mask.dense is not None:
         raise PortError("the kernel takes masks as structure", where="mask.dense", fix="use attention_xla")
-    if padding == "zero" and _only_padding(mask):
+    if padding == "zero" and mask.keys_BT is not None and _only_padding(mask):
         # Out here, so that XLA and gradients have the same fault as the kernel: it is for comparison.
         key_BKTD, value_BKTC, _ = pad.zeroed(key_BKTD, value_BKTC, mask.keys_BT)
         mask = replace(mask, keys_BT=None)
