@@ -36,6 +36,8 @@ def test_take_along_a_dimension(agree):
     agree(lambda x, i: torch.take_along_dim(x, i, dim=-1), X, indices)
     agree(lambda x, i: x.take_along_dim(i[:1], 2), X, indices)
     agree(lambda x, i: torch.take_along_dim(x, i), X, indices)
+    agree(lambda x, i: torch.take_along_dim(x, i[..., :1], dim=1), X, indices.clamp(max=2))
+    agree(lambda x, i: torch.take_along_dim(x[:1], i, dim=-1), X, indices)
 
 
 def test_flatten_refuses_what_torch_refuses():

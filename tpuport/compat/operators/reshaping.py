@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 
 from tpuport.compat.convert import jax_dtype
@@ -31,11 +30,8 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
     """Traced. Elements along a dimension, x and indices broadcast against each other in the others."""
     if dim is None:
         return jnp.take_along_axis(x.ravel(), indices.ravel(), axis=0)
-    axis = dim % x.ndim
-    before = np.broadcast_shapes(x.shape[:axis], indices.shape[:axis])
-    after = np.broadcast_shapes(x.shape[axis + 1 :], indices.shape[axis + 1 :])
-    x, indices = (jnp.broadcast_to(array, (*before, array.shape[axis], *after)) for array in (x, indices))
-    return jnp.take_along_axis(x, indices, axis=axis)
+    # Not broadcast first: an index that is the same along a dimension then moves whole slices, not elements.
+    return jnp.take_along_axis(x, indices, axis=dim)
 
 
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
