@@ -11,14 +11,14 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.activation import disable as disable
     from tpuport.activation import enable as enable
     from tpuport.checkpoint import load as load
-    from tpuport.checkpoint import port as port
-    from tpuport.checkpoint import to_cpu as to_cpu
     from tpuport.compilation import compile as compile
     from tpuport.errors import PortError as PortError
     from tpuport.generation import generate as generate
     from tpuport.generation import kv_cache_bytes as kv_cache_bytes
     from tpuport.mesh import create_mesh as create_mesh
     from tpuport.mesh import initialize_distributed as initialize_distributed
+    from tpuport.porting import port as port
+    from tpuport.porting import to_cpu as to_cpu
     from tpuport.sharding import ShardingRules as ShardingRules
 
 __version__ = "0.1.0"
@@ -31,8 +31,8 @@ _PUBLIC = {
     "initialize_distributed": "tpuport.mesh",
     "ShardingRules": "tpuport.sharding",
     "load": "tpuport.checkpoint",
-    "port": "tpuport.checkpoint",
-    "to_cpu": "tpuport.checkpoint",
+    "port": "tpuport.porting",
+    "to_cpu": "tpuport.porting",
     "compile": "tpuport.compilation",
     "generate": "tpuport.generation",
     "kv_cache_bytes": "tpuport.generation",

@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tpuport.compat.calling import on_device
     from tpuport.compat.convert import (
         as_jax,
         as_torch,
@@ -30,6 +31,7 @@ _PUBLIC = {
     "environment": "runtime",
     "is_ported": "convert",
     "jax_dtype": "convert",
+    "on_device": "calling",
     "to_jax": "convert",
     "to_torch": "convert",
     "torch_dtype": "convert",
@@ -44,6 +46,7 @@ __all__ = [
     "environment",
     "is_ported",
     "jax_dtype",
+    "on_device",
     "to_jax",
     "to_torch",
     "torch_dtype",

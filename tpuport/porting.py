@@ -1,0 +1,51 @@
+"""`port` and `to_cpu`: of one model, or of a whole pipeline of diffusers."""
+
+from typing import Any
+
+from tpuport import checkpoint
+
+
+def port(model: Any, **options: Any) -> Any:
+    """Move a model, or every model of a diffusers pipeline, to the devices of a mesh, in place.
+
+    Args:
+        model: a `torch.nn.Module` (see `tpuport.checkpoint.port`) or a `DiffusionPipeline` (see
+            `tpuport.diffusion.port_pipeline`).
+        options: `mesh`, `rules`, `dtype`, `allow`, and for a pipeline those of `port_pipeline`.
+
+    Returns:
+        The same object.
+
+    Raises:
+        PortError: it cannot be moved; nothing was moved then.
+    """
+    if is_pipeline(model):
+        from tpuport import diffusion
+
+        return diffusion.port_pipeline(model, **options)
+    return checkpoint.port(model, **options)
+
+
+def to_cpu(value: Any) -> Any:
+    """Take a ported pipeline, a ported model, or results on the device back to the host.
+
+    Args:
+        value: a ported `DiffusionPipeline`, which becomes what it was before, in place; or whatever
+            `tpuport.checkpoint.to_cpu` takes.
+
+    Returns:
+        The same with everything on the host.
+    """
+    if is_pipeline(value):
+        from tpuport import diffusion
+
+        return diffusion.take_back(value)
+    return checkpoint.to_cpu(value)
+
+
+def is_pipeline(value: Any) -> bool:
+    """Whether this is a pipeline of diffusers; found out without importing diffusers."""
+    return any(
+        base.__name__ == "DiffusionPipeline" and base.__module__.startswith("diffusers.")
+        for base in type(value).__mro__
+    )
