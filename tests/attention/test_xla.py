@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import PartitionSpec as P
 
-from tpuport.attention import xla
+from tpuport.attention import blocking, xla
 from tpuport.attention.mask import Mask
 
 BANDS = [
@@ -212,6 +212,6 @@ def test_memory_is_bounded(gradients: bool) -> None:
 @pytest.mark.parametrize("scores", [1, 2**20, 2**40])
 def test_blocks_cover_every_query_within_the_limit(queries: int, scores: int) -> None:
     size = xla.block_size(queries, scores)
-    first = np.asarray(xla.starts(queries, size))
+    first = np.asarray(blocking.starts(queries, size))
     assert set(range(queries)) == {int(f) + i for f in first for i in range(size)}
     assert size == 1 or (size - 1) * scores * 4 <= xla.SCORES_LIMIT

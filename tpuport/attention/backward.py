@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from tpuport.attention import xla
+from tpuport.attention import blocking, xla
 from tpuport.attention.mask import Mask
 
 # Queries and keys of a block at most. Smaller blocks follow a band more closely and stay in a CPU's cache (1,024 takes
@@ -124,7 +124,7 @@ def _sum_blocks(
 
     def add(i: Any, j: Any, sums: _Gradients) -> _Gradients:
         row, column = jnp.minimum(i * rows, queries - rows), jnp.minimum(j * columns, keys - columns)
-        inside = _columns(xla.rows(mask, row, rows), column, columns)
+        inside = _columns(blocking.rows(mask, row, rows), column, columns)
         part = block(
             _Queries(*(jax.lax.dynamic_slice_in_dim(x, row, rows, 3) for x in of_queries)),
             _Keys(*(jax.lax.dynamic_slice_in_dim(x, column, columns, 2) for x in of_keys)),

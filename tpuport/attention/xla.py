@@ -4,19 +4,22 @@ Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value l
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from tpuport.attention.blocking import join, rows, starts
+from tpuport.attention.by_head import attention_by_head, worthwhile
 from tpuport.attention.mask import Mask
 from tpuport.attention.reference import attention_with_lse
 
 # Bytes of float32 scores that one block may have; three arrays of this size live at once, seven where gradients are
-# computed. Below it nothing is cut, so that XLA sees, and can shard, plain matmuls. The limit that is fastest on a CPU
-# is smaller (its cache: 16 MiB, 8% faster than 64 MiB; one piece of 512 MiB takes 2.6 times as long). A TPU wants
+# computed. Below it nothing is cut, so that XLA sees, and can shard, plain matmuls. A TPU wants
 # many queries for each time that it reads all keys: here Llama 3 8B's 32 heads over 8,192 keys have 128 of them, one
-# tile of its matrix unit.
+# tile of its matrix unit. A CPU takes another way, `by_head`.
 SCORES_LIMIT = 128 * 2**20
 
 
@@ -35,6 +38,34 @@ def attention_xla(
     sum that the softmax divides by. A query that may see no key gets zeros and -inf. Gradients (of the mask's floating
     arrays too) compute each block again, so they are bounded as well.
     """
+    batch, heads, queries, _ = query_BHQD.shape
+    keys = key_BKTD.shape[2]
+    forms = [
+        functools.partial(form, scale=scale, softcap=softcap) for form in (attention_by_head, _in_blocks)
+    ]
+    if not worthwhile(batch, heads, queries, keys):
+        return forms[1](query_BHQD, key_BKTD, value_BKTC, mask)
+    # What is no array stays outside: `platform_dependent` takes arrays alone.
+    fields = {field.name: getattr(mask, field.name) for field in dataclasses.fields(mask)}
+    arrays = {name: value for name, value in fields.items() if isinstance(value, jax.Array)}
+
+    def on(form: Callable) -> Callable:
+        return lambda q, k, v, parts: form(q, k, v, dataclasses.replace(mask, **parts))
+
+    return jax.lax.platform_dependent(
+        query_BHQD, key_BKTD, value_BKTC, arrays, cpu=on(forms[0]), default=on(forms[1])
+    )
+
+
+def _in_blocks(
+    query_BHQD: Float[Array, "B H Q D"],
+    key_BKTD: Float[Array, "B K T D"],
+    value_BKTC: Float[Array, "B K T C"],
+    mask: Mask,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
     batch, heads, queries, _ = query_BHQD.shape
     keys = key_BKTD.shape[2]
     size = block_size(queries, batch * heads * keys)
@@ -60,30 +91,3 @@ def block_size(queries: int, scores: int) -> int:
     """Queries of one block, where one query has that many scores: all blocks alike, as few as the limit allows."""
     blocks = -(-queries * scores * 4 // SCORES_LIMIT)
     return -(-queries // max(1, min(blocks, queries)))
-
-
-def starts(queries: int, size: int) -> jax.Array:
-    """First query of each block, int32. The last block ends with the last query, and may overlap the one before."""
-    return jnp.minimum(jnp.arange(0, queries, size, dtype=jnp.int32), queries - size)
-
-
-def join(blocks_NBHQx: jax.Array, queries: int) -> jax.Array:
-    """Traced. Blocks [N, B, H, size, ...] as one [B, H, Q, ...]; of what two blocks have, the last one's counts."""
-    count, batch, heads, size, *rest = blocks_NBHQx.shape
-    whole = jnp.moveaxis(blocks_NBHQx[:-1], 0, 2).reshape(batch, heads, (count - 1) * size, *rest)
-    return jnp.concatenate([whole[:, :, : queries - size], blocks_NBHQx[-1]], axis=2)
-
-
-def rows(mask: Mask, first: jax.Array, size: int) -> Mask:
-    """Traced. The mask of `size` queries from number `first` on, over all keys."""
-
-    def cut(array: jax.Array | None, axis: int) -> jax.Array | None:
-        return None if array is None else jax.lax.dynamic_slice_in_dim(array, first, size, axis)
-
-    return dataclasses.replace(
-        mask,
-        offset=mask.offset + first,
-        queries_BQ=cut(mask.queries_BQ, 1),
-        query_segments_BQ=cut(mask.query_segments_BQ, 1),
-        dense=cut(mask.dense, 2),
-    )
