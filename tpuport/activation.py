@@ -3,6 +3,7 @@
 import logging
 import sys
 import threading
+from typing import Literal
 
 from tpuport.compat import versions, warnings
 
@@ -12,22 +13,30 @@ _lock = threading.RLock()
 _enabled = False
 
 
-def enable() -> None:
+def enable(*, patches: Literal["error", "warn", "off"] | None = None) -> None:
     """Make the installed torch, torchax and jax work together in this process.
 
     Checks the versions; imports torchax, through a shim where it needs one; installs the operators that torchax lacks
     or gets wrong; filters the warnings that are known to be harmless; registers caches and outputs of transformers
-    and diffusers as pytrees. Each change is logged to the logger "tpuport". Tensors on the CPU behave as before:
-    torchax takes part only inside `with compat.environment()`.
+    and diffusers as pytrees; applies patches to known models, now or when they are imported. Each change is logged to
+    the logger "tpuport". Tensors on the CPU behave as before: torchax takes part only inside
+    `with compat.environment()`.
 
-    Calls do not nest: a second one changes nothing, and one `disable` undoes any number of them.
+    Calls do not nest: a second one changes nothing but `patches`, and one `disable` undoes any number of them.
+
+    Args:
+        patches: what happens where a patch finds another source than it was written for. "error": a PortError, from
+            here or out of the import of that model. "warn": a logged warning, and the patch is not applied. "off": no
+            patches. None leaves it as it is, at first as the environment's TPUPORT_PATCHES says, else "error".
 
     Raises:
-        PortError: the installed versions cannot work together.
+        PortError: the installed versions cannot work together, or a patch does not fit; nothing is changed then.
     """
     global _enabled
     with _lock:
         if _enabled:
+            if patches is not None:
+                _patch(patches)
             return
         versions.check()
         from tpuport.compat import runtime
@@ -38,7 +47,18 @@ def enable() -> None:
 
         pytrees.register()
         _enabled = True
+        try:
+            _patch(patches)
+        except BaseException:
+            disable()
+            raise
         logger.info("enabled")
+
+
+def _patch(strictness: Literal["error", "warn", "off"] | None) -> None:
+    from tpuport.patches import registry
+
+    registry.apply_all(strictness)
 
 
 def disable() -> None:
@@ -49,6 +69,8 @@ def disable() -> None:
     """
     global _enabled
     with _lock:
+        if "tpuport.patches.registry" in sys.modules:
+            sys.modules["tpuport.patches.registry"].revert_all()
         if not _enabled and "tpuport.compat.runtime" not in sys.modules:
             return  # nothing has been imported that changes anything; importing it now would take seconds
         from tpuport import pytrees

@@ -1,0 +1,381 @@
+"""Patches: applied when what they replace is imported, checked against its source, listed, and taken back.
+
+A patch that is registered waits for its target's module. When that is imported, or has been, the target's source is
+compared with the one that the patch was written for, and a function is put in its place that calls the replacement
+where tensors are on the device; names that other modules have bound to the target are put right as well. `revert_all`
+puts everything back.
+"""
+
+import collections
+import dataclasses
+import importlib
+import importlib.metadata
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Literal
+
+import wrapt
+
+from tpuport.errors import PortError
+from tpuport.patches import entry_points, targets
+from tpuport.patches.digests import digest as digest
+from tpuport.patches.dispatch import Switch
+from tpuport.patches.patch import Patch as Patch
+from tpuport.patches.preparing import before_tracing as before_tracing
+from tpuport.patches.preparing import preparations
+from tpuport.patches.status import Refusal, State, Status, check_version, installed_version
+
+logger = logging.getLogger("tpuport")
+
+Strictness = Literal["error", "warn", "off"]
+VARIABLE = "TPUPORT_PATCHES"
+
+_lock = threading.RLock()  # held for changes of what follows, never while a module is imported
+_patches: dict[str, Patch] = {}
+_origins: dict[str, str] = {}
+_applied: dict[str, "_Record"] = {}
+_refused: dict[str, tuple[State, str]] = {}
+_armed: set[str] = set()  # modules that wrapt will tell of
+_strictness: Strictness = "off"
+_asked: Strictness | None = None  # what the user said last, until everything is reverted
+_loaded = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    """A patch in force: where, in which module object, and what stands there now."""
+
+    switch: Switch
+    module: ModuleType
+    place: targets.Place
+    raw: Any
+
+
+def register(patch: Patch) -> None:
+    """Make a patch known; it is applied at once where patches are in force. Registering it again changes nothing.
+
+    Raises:
+        PortError: another patch has its name; or it cannot be applied (see `apply_all`).
+    """
+    _register(patch, "registered in code")
+    if _strictness != "off":
+        _arm(patch.module)
+
+
+def _register(patch: Patch, origin: str) -> None:
+    with _lock:
+        known = _patches.setdefault(patch.name, patch)
+        if known != patch:
+            raise PortError(
+                f"two patches are called {patch.name!r}, for {known.target} and {patch.target}",
+                where=f"registered by {_origins[patch.name]} and {origin}", fix="rename one",
+            )  # fmt: skip
+        _origins.setdefault(patch.name, origin)
+
+
+def unregister(name: str) -> None:
+    """Forget a patch, and take it back where it is applied. Does nothing for a name that is not known."""
+    with _lock:
+        _revert([name])
+        _patches.pop(name, None)
+        _origins.pop(name, None)
+        _refused.pop(name, None)
+
+
+def apply_all(strictness: Strictness | None = None) -> None:
+    """Put every registered patch in force: now where its target is imported, otherwise when it will be.
+
+    Those that are in force stay as they are. A module that was reloaded, or imported anew, is patched again.
+
+    Args:
+        strictness: what happens where a target is not what its patch was written for. "error": a PortError, from this
+            call or out of the import of the target. "warn": a logged warning, and the patch is not applied. "off":
+            no patch is applied, and none stays. None: as in the last call that said; then as TPUPORT_PATCHES in the
+            environment says; then "error".
+
+    Raises:
+        PortError: as `strictness` says; then no patch is in force.
+    """
+    global _strictness, _asked
+    chosen = _chosen(strictness)
+    if chosen == "off":
+        revert_all()
+    with _lock:
+        _asked = strictness or _asked
+        _strictness = chosen
+        _refused.clear()
+    if chosen == "off":
+        return
+    try:
+        _load(strict=chosen == "error")
+        for name in dict.fromkeys(patch.module for patch in list(_patches.values())):
+            _arm(name)
+    except BaseException:
+        revert_all()
+        raise
+
+
+def revert_all() -> None:
+    """Put back everything that patches replaced; imports to come patch nothing. Does nothing when there is nothing."""
+    global _strictness, _asked
+    with _lock:
+        _strictness, _asked = "off", None
+        _refused.clear()
+        names = list(_applied)
+        _revert(names)
+    if names:
+        logger.info("reverted %d patches: %s", len(names), ", ".join(names))
+
+
+def applied() -> tuple[str, ...]:
+    """Names of the patches that are in force now."""
+    with _lock:
+        return tuple(_applied)
+
+
+def original(target: str) -> Callable[..., Any]:
+    """The function that a patch replaced, of the target as the patch names it; without a patch, the target itself.
+
+    For a method it is the plain function, to be called with `self`.
+
+    Raises:
+        PortError: there is no such function.
+    """
+    with _lock:
+        for record in _applied.values():
+            if record.switch.patch.target == target:
+                return record.place.function
+    module, _, qualname = target.partition(":")
+    return targets.locate(importlib.import_module(module), qualname).function
+
+
+def prepared(
+    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a module's call after what `before_tracing` registered for its classes, bases first.
+
+    Without any, or where the patches of the class are not in force, they are as they were.
+    """
+    args, kwargs = tuple(args), dict(kwargs)
+    for cls in reversed(type(module).__mro__):
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        if not _serves(name):
+            continue
+        for function in preparations(name):
+            args, kwargs = function(module, args, kwargs)
+    return args, kwargs
+
+
+def _serves(cls: str) -> bool:
+    """Whether a class is patched now; also one that no patch names, while patches are in force."""
+    own = [patch for patch in list(_patches.values()) if patch.target.rpartition(".")[0] == cls]
+    with _lock:
+        records = [_applied[patch.name] for patch in own if patch.name in _applied]
+    for record in records:
+        record.switch.replacement()  # its module is what registers preparations
+    return bool(records) or (not own and _strictness != "off")
+
+
+def statuses() -> list[Status]:
+    """Every registered patch with its state, in the order of registration; nothing is imported for it."""
+    _load()
+    with _lock:
+        return [_status(patch) for patch in _patches.values()]
+
+
+def _status(patch: Patch) -> Status:
+    state, detail = _refused.get(patch.name, ("waiting for import", ""))
+    if patch.name in _applied:
+        state = "applied"
+    elif _strictness == "off":
+        state = "off"
+    elif state == "waiting for import":
+        try:
+            check_version(patch)
+        except Refusal as refusal:
+            state, detail = refusal.state, str(refusal)
+    return Status(patch, state, installed_version(patch), _origins[patch.name], detail)
+
+
+def _chosen(strictness: Strictness | None) -> Strictness:
+    if strictness is not None:
+        return strictness
+    value = _asked or os.environ.get(VARIABLE) or "error"
+    if value not in ("error", "warn", "off"):
+        raise PortError(f"{VARIABLE} is {value!r}", fix='set it to "error", "warn" or "off"')
+    return value
+
+
+def _load(*, strict: bool = False) -> None:
+    """Register what tpuport brings, and once what other distributions do."""
+    global _loaded
+    if _loaded:
+        return
+    from tpuport.patches.builtin import PATCHES
+
+    for patch in PATCHES:
+        _register(patch, "tpuport")
+    complete = True
+    for point in entry_points.points():
+        try:
+            for patch in entry_points.patches(point):
+                _register(patch, entry_points.origin(point))
+        except PortError as error:
+            if strict:
+                raise
+            logger.warning("%s", error)
+            complete = False
+    _loaded = complete
+
+
+def _arm(name: str) -> None:
+    """Patch a module if it has been imported, else when it will be."""
+    module = sys.modules.get(name)
+    if module is not None and getattr(getattr(module, "__spec__", None), "_initializing", False):
+        module = importlib.import_module(name)  # another thread is at it: wait
+        if getattr(module.__spec__, "_initializing", False):
+            logger.warning(
+                "%s is being imported by this thread; enable its patches before, or afterwards", name
+            )
+            return
+    if name in sys.modules:
+        _apply(sys.modules[name])
+        return
+    with _lock:
+        if name in _armed:
+            return
+        _armed.add(name)
+    wrapt.register_post_import_hook(_imported, name)
+
+
+def _imported(module: ModuleType) -> None:
+    """wrapt's call, inside the import of the module, once."""
+    name = module.__name__
+    with _lock:
+        _armed.discard(name)
+    try:
+        if _strictness != "off":
+            _apply(module)
+    except BaseException:
+        # The import fails, and Python forgets the module. The next attempt has to meet the hook again, which wrapt
+        # takes only for a module that is not there.
+        sys.modules.pop(name, None)
+        with _lock:
+            _armed.add(name)
+        wrapt.register_post_import_hook(_imported, name)
+        raise
+
+
+def _apply(module: ModuleType) -> None:
+    """Apply every patch of a module that has been imported."""
+    new: list[_Record] = []
+    for patch in [patch for patch in _patches.values() if patch.module == module.__name__]:
+        try:
+            record = _checked(patch, module)
+        except Refusal as refusal:
+            _refused[patch.name] = (refusal.state, str(refusal))
+            if _strictness == "error" and refusal.state not in ("version outside range", "not installed"):
+                raise refusal.error from None
+            logger.warning("patch %s is not applied: %s", patch.name, refusal)
+            continue
+        if record is not None:
+            new.append(record)
+    _put(module, new)
+
+
+def _checked(patch: Patch, module: ModuleType) -> _Record | None:
+    """What applying a patch would put where; None where it is in force."""
+    with _lock:
+        known = _applied.get(patch.name)
+        if known is not None:
+            if known.module is module and vars(known.place.holder).get(known.place.name) is known.raw:
+                return None
+            _revert([patch.name])  # the module was imported anew, or reloaded
+        rival = next(
+            (r.switch.patch for r in _applied.values() if r.switch.patch.target == patch.target), None
+        )
+    check_version(patch)
+    if rival is not None:
+        error = PortError(
+            f"patches {rival.name!r} and {patch.name!r} replace the same function", where=patch.target
+        )
+        raise Refusal("failed", error)
+    place = _place(patch, module)
+    switch = Switch(patch, place.function)
+    try:
+        switch.prepare()
+    except PortError as error:
+        raise Refusal("failed", error) from error
+    return _Record(switch, module, place, place.holding(switch.wrapper))
+
+
+def _place(patch: Patch, module: ModuleType) -> targets.Place:
+    """The target, checked to be what the patch was written for."""
+    version = f"{patch.package} {installed_version(patch)}" if patch.package else module.__name__
+    fix = (
+        f"reinstall {version} if its files were edited, or take another version of it or of the patch's package; or "
+        f'run without the patch: {VARIABLE}=warn, or tpuport.enable(patches="warn")'
+    )
+    try:
+        place = targets.locate(module, patch.qualname)
+    except PortError as error:
+        what = f"{version} lacks the function that patch {patch.name!r} replaces: {error.what}"
+        raise Refusal("target missing", PortError(what, where=patch.target, fix=error.fix or fix)) from None
+    try:
+        found = digest(place.function)
+    except PortError as error:
+        raise Refusal("source differs", error) from None
+    if found not in patch.source:
+        what = f"{version} has another source than the one that patch {patch.name!r} was written for"
+        raise Refusal("source differs", PortError(what, where=f"{patch.target}, digest {found}", fix=fix))
+    return place
+
+
+def _put(module: ModuleType, records: list[_Record]) -> None:
+    """Make patches active, and bind every name that has an original to what stands in."""
+    with _lock:
+        records = [record for record in records if record.switch.patch.name not in _applied]
+        if not records or _strictness == "off":
+            return  # another thread was faster, or has reverted everything
+        for record in records:
+            holder, name = record.place.holder, record.place.name
+            if isinstance(holder, type):
+                type.__setattr__(holder, name, record.raw)
+                targets.rewrite_classes(holder, {record.place.raw: record.raw})
+            else:
+                setattr(holder, name, record.raw)
+            record.switch.active = True
+            _applied[record.switch.patch.name] = record
+            logger.info("patched %s: %s", record.switch.patch.target, record.switch.patch.why)
+        count = targets.rewrite(module, {
+            old: new for record in records for old, new in
+            ((record.place.raw, record.raw), (record.place.function, record.switch.wrapper))
+        })  # fmt: skip
+        logger.debug("%d more names were bound to what is patched in %s", count, module.__name__)
+
+
+def _revert(names: list[str]) -> None:
+    by_module: dict[int, list[_Record]] = collections.defaultdict(list)
+    for name in names:
+        record = _applied.pop(name, None)
+        if record is not None:
+            record.switch.active = False
+            by_module[id(record.module)].append(record)
+    for records in by_module.values():
+        for record in records:
+            holder, name = record.place.holder, record.place.name
+            if vars(holder).get(name) is not record.raw:
+                continue  # somebody has put another function there since
+            if isinstance(holder, type):
+                type.__setattr__(holder, name, record.place.raw)
+                targets.rewrite_classes(holder, {record.raw: record.place.raw})
+            else:
+                setattr(holder, name, record.place.raw)
+        targets.rewrite(records[0].module, {
+            old: new for record in records for old, new in
+            ((record.raw, record.place.raw), (record.switch.wrapper, record.place.function))
+        })  # fmt: skip
