@@ -16,12 +16,13 @@ import torch
 from jax.core import Tracer
 from torch.nn.utils.stateless import _reparametrize_module
 
-from tpuport import attention, compat, pytrees
+from tpuport import attention, compat, pytrees, rotary
 from tpuport.capture import Reach
 from tpuport.checkpoint import mesh_of, ported_models
 from tpuport.errors import PortError
 from tpuport.patches import transformers_experts, transformers_rotary
 from tpuport.settings import Static, settings_of
+from tpuport.sharding.sequence import sequence_sharded
 
 logger = logging.getLogger("tpuport")
 
@@ -30,6 +31,7 @@ _MANY = 4
 # An array of this many bytes or more does not belong into a program.
 _LARGE = 1 << 20
 _tracing = threading.RLock()
+_depth = threading.local()  # .inside: how many `in_place` this thread is in
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -48,7 +50,10 @@ def use_persistent_cache() -> None:
 
 
 def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
-    """Every parameter and buffer of a ported model by name, an array that several names share under the first only."""
+    """Every parameter and buffer of a ported model by name, an array that several names share under the first only.
+
+    Beside them, tables over positions that `precompute_rotary` has given it.
+    """
     with _tracing:  # while another thread traces the model, it holds traced values
         transformers_rotary.prepare(model)
         named = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -59,7 +64,7 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
             where=", ".join(strangers[:5]),
             fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
         )
-    return {name: compat.as_jax(tensor) for name, tensor in named.items()}
+    return {name: compat.as_jax(tensor) for name, tensor in named.items()} | rotary.position_tables(model)
 
 
 @contextlib.contextmanager
@@ -73,10 +78,31 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
         stack.enter_context(attention.automatic([mesh_of(module) for module in modules]))
         for module, arrays in zip(modules, weights, strict=True):
             stack.enter_context(attention.use(module))
+            stack.enter_context(sequence_sharded(module, mesh_of(module)))
             stack.enter_context(transformers_experts.use(module, mesh_of(module)))
             stack.enter_context(transformers_rotary.by_length(module))
-            stack.enter_context(_reparametrize_module(module, compat.as_torch(arrays), tie_weights=True))
-        yield
+            own, tables = rotary.divided(arrays)
+            stack.enter_context(rotary.looked_up(module, tables))
+            stack.enter_context(_reparametrize_module(module, compat.as_torch(own), tie_weights=True))
+        _depth.inside = getattr(_depth, "inside", 0) + 1
+        try:
+            yield
+        finally:
+            _depth.inside -= 1
+
+
+def tracing() -> bool:
+    """Whether this thread is tracing a compiled function now, models' weights being those of the trace."""
+    return getattr(_depth, "inside", 0) > 0
+
+
+def prepared(module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments with what a model's patches decide outside of the trace."""
+    try:
+        from tpuport.patches.registry import prepared as by_patches
+    except ImportError:
+        return args, kwargs
+    return by_patches(module, args, kwargs)
 
 
 class _Shape(str):
@@ -201,6 +227,7 @@ class CompiledFunction:
         self._function = function
         self._reach: Reach | None = None
         self._checked: set[Hashable] = set()
+        self._tables = rotary.Tables()
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._parameters = inspect.signature(called).parameters
@@ -221,14 +248,21 @@ class CompiledFunction:
 
     def _ready(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """The program's arguments; those of a new program are traced, and its constants looked at."""
-        parts = self._split(args, kwargs)
-        _, tensors, donated, static = parts
+        weights, tensors, donated, static = self._split(args, kwargs)
         shapes = [(x.shape, x.dtype) for group in (tensors, *donated) for x in group if hasattr(x, "dtype")]
         key = (static, tuple(shapes))
+        traced = functools.partial(self._traced, static=static)
+        weights = self._tables.beside(weights, key, self._modules(), traced, tensors, donated)
+        parts = weights, tensors, donated, static
         if key not in self._checked:
             _check_constants(self.program.name, self.program.constants(*parts))
             self._checked.add(key)
         return parts
+
+    def parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
+        """(the function as it is traced, the arrays it is traced with but for rotary tables) of a call."""
+        weights, tensors, donated, static = self._split(args, kwargs)
+        return functools.partial(self._traced, static=static), (weights, tensors, donated)
 
     def _modules(self) -> list[torch.nn.Module]:
         if self._reach is None or not self._reach.holds():

@@ -1,7 +1,8 @@
 """Sharding rules out of a model's own tensor-parallel plan.
 
 transformers keeps a plan on the configuration and the classes (`model.tp_plan`, and `model.ep_plan` for
-experts), diffusers on the class (`_tp_plan`); both map module or parameter names to styles. Decided here:
+experts), diffusers on the class (`_tp_plan`); both map module or parameter names to styles. Most classes of diffusers
+have none, and theirs is found in their structure (`sharding.diffusers`). Decided here:
 
 - Experts are shared out whole (dimension 0) whatever the plan cuts inside them: their fused gate and up
   matrices cannot be cut over the intermediate width without moving activations between devices.
@@ -24,11 +25,17 @@ from typing import Any, NamedTuple
 from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
+from tpuport.sharding.diffusers import diffusers_plan
 from tpuport.sharding.families import FAMILY_PLANS
 from tpuport.sharding.rules import Rule, show
 from tpuport.sharding.styles import AXIS, Cut, cut_of, plan_regex, spec_of
 
 logger = logging.getLogger("tpuport")
+
+
+# What attention modules call their number of heads ("heads" in diffusers), and a head's size.
+_HEADS = ("num_heads", "num_attention_heads", "heads")
+_HEAD_DIM = ("head_dim", "head_size")
 
 
 class Entry(NamedTuple):
@@ -52,7 +59,7 @@ def plan_of(model: Any) -> dict[str, Any]:
 
     Later sources win: the family's plan, the expert-parallel plan, the tensor-parallel plan.
     """
-    own = getattr(model, "_tp_plan", None) or {}
+    own = diffusers_plan(model) or getattr(model, "_tp_plan", None) or {}
     return {**_family_plan(model), **(getattr(model, "_ep_plan", None) or {}), **own}
 
 
@@ -201,10 +208,14 @@ class _Derivation:
             return None
         sizes = list(shape)
         width = sizes[-1] if entry.cut is Cut.ROWS else sizes[-2:][0]
-        total = _number(attention, "num_heads", "num_attention_heads") or _number(
+        total = _number(attention, *_HEADS) or _number(
             getattr(attention, "config", self.config), "num_attention_heads"
         )
-        head_dim = _number(attention, "head_dim", "head_size")
+        head_dim = _number(attention, *_HEAD_DIM)
+        if head_dim is None and total and (inner := _number(attention, "inner_dim")):
+            head_dim = (
+                inner // total
+            )  # diffusers: heads of keys may be fewer, and are nowhere else to be seen
         if head_dim and width % head_dim == 0:
             held = width // head_dim
             return gcd(held, total) if total and held > total else held
@@ -213,11 +224,11 @@ class _Derivation:
     def _attention_above(self, path: str) -> Any:
         for _ in range(2):
             path = path.rpartition(".")[0]
-            module = self.modules.get(path)
-            if module is not None and _number(
-                module, "head_dim", "head_size", "num_heads", "num_attention_heads"
-            ):
-                return module
+            module = self.modules.get(path) if path else None
+            if module is not None and _number(module, *_HEAD_DIM, *_HEADS):
+                # A block may say what the attention in it has; its other weights hold no heads.
+                parts = module.children()
+                return None if any(_number(part, *_HEAD_DIM, *_HEADS) for part in parts) else module
         return None
 
 
