@@ -20,8 +20,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tpuport import compat
 from tpuport.errors import PortError
+from tpuport.patches.preparing import before_tracing
 from tpuport.patches.reordering import valid_first
 
+_MODULE = "diffusers.models.transformers.transformer_hunyuan_video15"
 _TEXT, _GLYPHS, _IMAGE = range(3)  # rows of the model's embedding of token kinds
 _INPUTS = (
     "hidden_states", "encoder_hidden_states", "encoder_attention_mask", "encoder_hidden_states_2",
@@ -101,6 +103,7 @@ def _unpatched(self: Any, tokens: torch.Tensor, shape: torch.Size) -> torch.Tens
     return tokens.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(batch, -1, *sizes)
 
 
+@before_tracing(f"{_MODULE}:HunyuanVideo15Transformer3DModel")
 def without_empty_streams(model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Arguments of the transformer, checked, with None for image embeddings and glyphs that are all padding.
 
