@@ -1,0 +1,133 @@
+"""A scheduler as tables: every step is a row of numbers, and the row's place is a traced index.
+
+Shapes: N timesteps, I inputs of a step (sample, model output, noise, history), O outputs (next sample, other fields
+of diffusers' output, history).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Tables are padded to a multiple of this many rows, so that a warm-up of two steps and a run of fifty fit one program.
+ROWS = 64
+
+State = tuple[jax.Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTables:
+    """What a scheduler does in each of its steps; a pytree whose arrays are leaves.
+
+    Attributes:
+        timesteps: [N], what the model is told: float32, or int32 where the scheduler counts in whole numbers.
+        coefficients: [N, O, I] float32; a step's outputs are these sums of its inputs.
+        scales: [N] float32, what the sample is multiplied with on its way into the model.
+        slots: names of the history tensors, such as "model_outputs.0".
+        fields: names of the outputs before the history, the next sample's first.
+        noises: normal noise tensors that a step takes.
+    """
+
+    timesteps: Any  # arrays, or what a tree of them is mapped to
+    coefficients: Any
+    scales: Any
+    slots: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ("prev_sample",)
+    noises: int = 0
+
+    def __len__(self) -> int:
+        return self.timesteps.shape[0]
+
+    def padded(self, multiple: int = ROWS) -> "StepTables":
+        """The same tables with rows of zeros after the last, up to a multiple of `multiple`."""
+        more = -len(self) % multiple
+        pad = lambda x: jnp.pad(x, ((0, more),) + ((0, 0),) * (x.ndim - 1))  # noqa: E731
+        return dataclasses.replace(
+            self,
+            timesteps=pad(self.timesteps),
+            coefficients=pad(self.coefficients),
+            scales=pad(self.scales),
+        )
+
+
+jax.tree_util.register_dataclass(
+    StepTables,
+    data_fields=["timesteps", "coefficients", "scales"],
+    meta_fields=["slots", "fields", "noises"],
+)
+
+
+def initial_state(tables: StepTables, sample: jax.Array) -> State:
+    """The empty history of a run: a float32 array of zeros like `sample`, placed as it is, for every slot."""
+    return tuple(jnp.zeros_like(sample, dtype=jnp.float32) for _ in tables.slots)
+
+
+def outputs(
+    tables: StepTables,
+    index: jax.Array | int,
+    model_output: jax.Array,
+    sample: jax.Array,
+    state: State,
+    noise: Sequence[jax.Array] = (),
+) -> tuple[State, State]:
+    """Traced. (the fields of a step's output, in the sample's dtype; the next state, in float32).
+
+    Args:
+        tables: of any number of rows.
+        index: the step's place in the tables, traced or not.
+        model_output: of the sample's shape, any floating dtype.
+        sample: any shape, any floating dtype.
+        state: from `initial_state` or from the step before.
+        noise: `tables.noises` arrays of the sample's shape, drawn from a normal distribution.
+    """
+    row = jax.lax.dynamic_index_in_dim(tables.coefficients, index, keepdims=False)
+    inputs = [x.astype(jnp.float32) for x in (sample, model_output, *noise, *state)]
+    sums = [_sum(row[place], inputs) for place in range(row.shape[0])]
+    fields = len(tables.fields)
+    return tuple(x.astype(sample.dtype) for x in sums[:fields]), tuple(sums[fields:])
+
+
+def _sum(coefficients: jax.Array, inputs: list[jax.Array]) -> jax.Array:
+    """Traced. Elementwise, because a product of matrices would round its inputs on a TPU."""
+    # What a step does not take must not count, be it infinite or no number.
+    terms = [jnp.where(c == 0, 0, c * x) for c, x in zip(coefficients, inputs, strict=True)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def step(
+    tables: StepTables,
+    index: jax.Array | int,
+    model_output: jax.Array,
+    sample: jax.Array,
+    state: State,
+    noise: Sequence[jax.Array] = (),
+) -> tuple[jax.Array, State]:
+    """Traced. One step of the scheduler: (next sample in the sample's dtype, next state); see `outputs`."""
+    (following, *_), state = outputs(tables, index, model_output, sample, state, noise)
+    return following, state
+
+
+def from_numpy(
+    timesteps: np.ndarray,
+    coefficients: np.ndarray,
+    scales: np.ndarray,
+    slots: Sequence[str],
+    fields: Sequence[str],
+    noises: int,
+) -> StepTables:
+    """Tables on the default device, in 32 bits."""
+    kind = np.int32 if np.issubdtype(timesteps.dtype, np.integer) else np.float32
+    return StepTables(
+        jnp.asarray(timesteps.astype(kind)),
+        jnp.asarray(coefficients.astype(np.float32)),
+        jnp.asarray(scales.astype(np.float32)),
+        tuple(slots),
+        tuple(fields),
+        noises,
+    )
