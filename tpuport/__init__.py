@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.activation import enable as enable
     from tpuport.checkpoint import load as load
     from tpuport.compilation import compile as compile
+    from tpuport.diffusion import denoise as denoise
     from tpuport.errors import PortError as PortError
     from tpuport.generation import generate as generate
     from tpuport.generation import kv_cache_bytes as kv_cache_bytes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.mesh import initialize_distributed as initialize_distributed
     from tpuport.porting import port as port
     from tpuport.porting import to_cpu as to_cpu
+    from tpuport.rotary import precompute_rotary as precompute_rotary
     from tpuport.sharding import ShardingRules as ShardingRules
 
 __version__ = "0.1.0"
@@ -36,6 +38,8 @@ _PUBLIC = {
     "compile": "tpuport.compilation",
     "generate": "tpuport.generation",
     "kv_cache_bytes": "tpuport.generation",
+    "denoise": "tpuport.diffusion",
+    "precompute_rotary": "tpuport.rotary",
 }
 
 # Rooms whose own names are public.

@@ -1,6 +1,9 @@
 """`port` and `to_cpu`: of one model, or of a whole pipeline of diffusers."""
 
+import sys
 from typing import Any
+
+import torch
 
 from tpuport import checkpoint
 
@@ -40,6 +43,8 @@ def to_cpu(value: Any) -> Any:
         from tpuport import diffusion
 
         return diffusion.take_back(value)
+    if isinstance(value, torch.nn.Module) and "tpuport.diffusion.pipeline" in sys.modules:
+        sys.modules["tpuport.diffusion.pipeline"].restore(value)  # a model out of a ported pipeline
     return checkpoint.to_cpu(value)
 
 

@@ -1,4 +1,4 @@
-"""A component of a pipeline whose `forward` is a compiled program: the module stays the user's, its calls do not change.
+"""A component of a pipeline whose `forward` is a compiled program: the module stays the user's, and so do its calls.
 
 `module.forward` is replaced on the instance. Calls from outside run the program for their shapes; while something is
 being traced (the whole loop as one program, a function of the user's own) the original forward runs and becomes part

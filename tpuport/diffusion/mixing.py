@@ -103,7 +103,7 @@ class Mixed(TorchFunctionMode):
             return compat.on_device(function, *self.uploaded((args, kwargs)))
         except (jax.errors.JaxRuntimeError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Whatever is wrong here, torch is the judge: it raises its own error, or its result is the right one.
             result = self._on_host(function, args, kwargs)
             if name not in _logged:
@@ -267,7 +267,8 @@ def _to(args: tuple, kwargs: dict) -> Any:
         )
     if not compat.is_ported(tensor):
         return tensor.to(*_host_devices(tuple(rest)), **kwargs)
-    device, dtype, _, _ = torch._C._nn._parse_to(*rest, **{k: v for k, v in kwargs.items() if k != "copy"})
+    parse: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
+    device, dtype, _, _ = parse(*rest, **{k: v for k, v in kwargs.items() if k != "copy"})
     if device is not None and device.type not in _DEVICE_TYPES:
         return to_host(tensor).to(device=device, dtype=dtype)
     return tensor if dtype is None else compat.on_device(torch.Tensor.to, (tensor, dtype), {})

@@ -1,30 +1,35 @@
 """`tpuport.port(pipeline)`: the user's own pipeline object, its models on the devices, called as before.
 
 The pipeline's class becomes a subclass of itself, of the same name, whose `__call__` runs the user's code under
-`mixing.mixed()`. Its `device` is the host: what the pipeline makes out of nothing is made there, as torch makes it;
-latents and predictions are on the device from the first call of the denoiser on.
+`mixing.mixed()`. Its `device` is the host: what the pipeline makes out of nothing is made there, as torch makes it.
+Latents and predictions are on the device from the first call of the denoiser to the end.
 """
 
-import contextlib
 import dataclasses
-import functools
-import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import torch
 from jax.sharding import Mesh
 
-from tpuport import checkpoint, pytrees
+from tpuport import checkpoint
 from tpuport.checkpoint import mesh_of
-from tpuport.diffusion import mixing
-from tpuport.diffusion.components import compile_forward, restore_forward
+from tpuport.checkpoint.layout import check_placing, one_device_mesh
+from tpuport.diffusion import checks, schedulers
+from tpuport.diffusion.components import CompiledForward, compile_forward, restore_forward
+from tpuport.diffusion.ported_class import original_class, ported_class
+from tpuport.diffusion.progress import StepBar
 from tpuport.diffusion.vae import compile_parts, is_autoencoder, restore_parts
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 
 logger = logging.getLogger("tpuport")
+
+# Names of the components that denoise, which is what one set of rules is for.
+_DENOISERS = ("transformer", "transformer_2", "unet", "prior", "decoder")
+# Filters of finished pictures, which turn their inputs into NumPy arrays inside of the forward.
+_LEFT_OUT = ("safety_checker",)
 
 
 @dataclasses.dataclass
@@ -34,10 +39,16 @@ class Ported:
     Attributes:
         mesh: where its models are.
         components: the models by the name that the pipeline has for them.
+        scheduler: "device" for tpuport's step, "host" for the scheduler's own.
+        batch_guidance: whether conditions are batched; None where that shares them over dp.
+        bar: the progress bar of the call that is running.
     """
 
     mesh: Mesh
     components: dict[str, torch.nn.Module]
+    scheduler: Literal["device", "host"]
+    batch_guidance: bool | None
+    bar: StepBar | None = None
 
 
 def port_pipeline(
@@ -45,48 +56,168 @@ def port_pipeline(
     *,
     mesh: Mesh | None = None,
     rules: ShardingRules | Mapping[str, ShardingRules] | None = None,
-    dtype: torch.dtype | str | None = None,
+    dtype: torch.dtype | str | Mapping[str, torch.dtype | str] | None = None,
     allow: str | Iterable[str] = (),
     components: Iterable[str] | None = None,
+    scheduler: Literal["device", "host"] = "device",
+    batch_guidance: bool | None = None,
 ) -> Any:
-    """Move the models of a diffusers pipeline to the devices of a mesh, in place, and compile them."""
-    for name, module in pipe.components.items():
-        if isinstance(module, torch.nn.Module):
-            checkpoint.port(module, mesh=mesh, allow=allow, dtype=dtype)
-            _compile(module)
-    pipe.__class__ = _ported_class(type(pipe))
-    pipe._tpuport = Ported(mesh_of(pipe.transformer), {})
+    """Move the models of a diffusers pipeline to the devices of a mesh, in place, and compile their forwards.
+
+    The pipeline is called as before, with tensors of the host, and what it gives, and what its callbacks see, are
+    tensors of the host. Each model's forward is compiled once for each shape; of a VAE its encoder and its decoder are,
+    so that tiling and slicing bound the memory they take. A model that another ported pipeline shares is left as it is
+    where no option asks for anything else. A ported pipeline may be ported again, to another mesh too.
+
+    Args:
+        pipe: a `DiffusionPipeline` with its models on the host, or a ported one.
+        mesh: None for one device (or, for a ported pipeline, the mesh that it is on).
+        rules: by component's name; or one for those that denoise. None for each model's own plan; VAEs are replicated.
+        dtype: for all models, or by component's name; None keeps theirs.
+        allow: names of rules and parameters that the sharding audits let pass.
+        components: names of the models to move, which leaves the others on the host; None for all, without a safety
+            checker.
+        scheduler: "device", or "host" for one whose step tpuport cannot do.
+        batch_guidance: whether the conditions of a guider (positive and negative prompt) are one call of the model of
+            several times the batch. None: where the mesh's dp divides that and not the batch alone.
+
+    Returns:
+        The same pipeline.
+
+    Raises:
+        PortError: a model that cannot be moved, rules that do not fit, a scheduler that is not supported. The pipeline
+            is as it was then.
+    """
+    check_placing(mesh, None)
+    checks.check_portable(pipe)
+    if scheduler not in ("device", "host"):
+        raise PortError(f"scheduler={scheduler!r}", where="port", fix='scheduler="device" or "host"')
+    state: Ported | None = vars(pipe).get("_tpuport")
+    modules = _chosen(pipe, components)
+    mesh = mesh or (state.mesh if state else None) or _shared_mesh(modules.values()) or one_device_mesh()
+    options = _options(modules, rules, dtype)
+    if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
+        checks.check_scheduler(pipe.scheduler)
+    _port_all(modules, mesh, options, allow, again=state is not None)
+    for module in _distinct(modules.values()):
+        compile_parts(module) if is_autoencoder(module) else compile_forward(module)
+    if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
+        schedulers.install(pipe.scheduler)
+    pipe.__class__ = ported_class(original_class(type(pipe)))
+    vars(pipe)["_tpuport"] = Ported(mesh, modules, scheduler, batch_guidance)
     return pipe
 
 
-def _compile(module):
+def take_back(pipe: Any) -> Any:
+    """Make a ported pipeline what it was before, in place, its models on the host.
+
+    Models that it shares with another ported pipeline are taken from that one too, which then asks to be ported again.
+    """
+    state: Ported | None = vars(pipe).pop("_tpuport", None)
+    pipe.__class__ = original_class(type(pipe))
+    modules = {
+        name: module for name, module in pipe.components.items() if isinstance(module, torch.nn.Module)
+    }
+    for module in _distinct({**(state.components if state else {}), **modules}.values()):
+        restore(module)
+        checkpoint.to_cpu(module)
+    if getattr(pipe, "scheduler", None) is not None:
+        schedulers.uninstall(pipe.scheduler)
+    return pipe
+
+
+def restore(module: torch.nn.Module) -> None:
+    """Give a model, and the parts of an autoencoder, the forwards back that they had."""
     if is_autoencoder(module):
-        compile_parts(module)
-    else:
-        compile_forward(module)
+        restore_parts(module)
+    restore_forward(module)
 
 
-class _Methods:
-    @property
-    def device(self):
-        return torch.device("cpu")
+def _chosen(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:
+    """The models to move, by name."""
+    modules = {name: held for name, held in pipe.components.items() if isinstance(held, torch.nn.Module)}
+    if names is None:
+        for name in _LEFT_OUT:
+            if modules.pop(name, None) is not None:
+                logger.info("the %s stays on the host: its forward cannot be a program", name)
+        return modules
+    wanted = [names] if isinstance(names, str) else list(names)
+    _check_names(wanted, modules, "components")
+    return {name: modules[name] for name in wanted}
 
-    @property
-    def _execution_device(self):
-        return torch.device("cpu")
+
+def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], where: str) -> None:
+    if strangers := [str(name) for name in names if name not in modules]:
+        raise PortError(
+            f"{', '.join(strangers)}: no such model is to be moved",
+            where=where,
+            fix=f"one of {', '.join(modules)}",
+        )
 
 
-@functools.cache
-def _ported_class(cls: type) -> type:
-    original = cls.__call__
+def _options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, dict[str, Any]]:
+    """By component's name, `rules` and `dtype` as `checkpoint.port` takes them."""
+    by_rules: dict[str, Any] = {}
+    if isinstance(rules, Mapping):
+        by_rules = dict(rules)
+    elif rules is not None:
+        by_rules = {name: rules for name in modules if name in _DENOISERS}
+        if not by_rules:
+            raise PortError(
+                "this pipeline has no model of a known denoiser's name, which one set of rules would be for",
+                where="rules",
+                fix="rules={component name: ShardingRules}",
+            )
+    by_dtype = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
+    _check_names(by_rules, modules, "rules")
+    _check_names(by_dtype, modules, "dtype")
+    for name, module in modules.items():
+        check_placing(None, by_rules.get(name))
+        if is_autoencoder(module):
+            by_rules.setdefault(name, ShardingRules({}))
+    given = {name for name in modules if rules is not None and name in by_rules}
+    return {
+        name: {
+            "rules": by_rules.get(name),
+            "dtype": by_dtype.get(name),
+            "own": name in given or by_dtype.get(name),
+        }
+        for name in modules
+    }
 
-    @functools.wraps(original)
-    def __call__(self, *args, **kwargs):
-        with mixing.mixed(self._tpuport.mesh):
-            return checkpoint.to_cpu(original(self, *args, **kwargs))
 
-    return type(
-        cls.__name__,
-        (_Methods, cls),
-        {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__call__": __call__},
-    )
+def _port_all(
+    modules: dict[str, torch.nn.Module],
+    mesh: Mesh,
+    options: dict[str, dict[str, Any]],
+    allow: str | Iterable[str],
+    again: bool,
+) -> None:
+    """Port every model once; where one cannot be, those that were on the host go back."""
+    done: set[int] = set()
+    moved: list[torch.nn.Module] = []
+    try:
+        for name, module in modules.items():
+            wanted, before = options[name], mesh_of(module)
+            if id(module) in done or (before == mesh and not again and not wanted["own"]):
+                continue
+            done.add(id(module))
+            checkpoint.port(module, mesh=mesh, rules=wanted["rules"], dtype=wanted["dtype"], allow=allow)
+            if before is None:
+                moved.append(module)
+    except BaseException:
+        for module in moved:
+            checkpoint.to_cpu(module)
+        raise
+
+
+def _shared_mesh(modules: Iterable[torch.nn.Module]) -> Mesh | None:
+    """The mesh of models that another pipeline has brought there."""
+    return next((mesh for module in modules if (mesh := mesh_of(module)) is not None), None)
+
+
+def _distinct(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    return list({id(module): module for module in modules}.values())
+
+
+__all__ = ["CompiledForward", "Ported", "port_pipeline", "restore", "take_back"]

@@ -91,7 +91,7 @@ def _mixing(vae: torch.nn.Module, method: Callable) -> Callable:
         with mixing.mixed(mesh_of(vae)):
             return method(*args, **kwargs)
 
-    called.tpuport_original = method  # pyright: ignore[reportFunctionMemberAccess]
+    called.tpuport_original = method  # pyright: ignore[reportAttributeAccessIssue]
     return called
 
 
