@@ -6,6 +6,7 @@ import typer
 
 import tpuport
 from tpuport.cli.doctor import doctor
+from tpuport.cli.patches import patches
 from tpuport.cli.tune import tune
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(doctor)
+app.command()(patches)
 app.add_typer(tune, name="tune")
 
 

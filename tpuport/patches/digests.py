@@ -101,9 +101,26 @@ def _lines(node: ast.AST) -> Iterator[str]:
         yield f".{field}"
         if field == "body" and isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False):
             value = value[1:]
+        if isinstance(node, ast.JoinedStr):
+            value = list(_joined(value))
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, ast.AST):
                 yield from _lines(item)
             else:
                 yield f"{type(item).__name__} {item!r}"
     yield ")"
+
+
+def _joined(parts: list[ast.expr]) -> Iterator[ast.expr]:
+    """The parts of an f-string with neighbouring texts in one, which some versions of Python keep apart."""
+    text = ""
+    for part in parts:
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+            continue
+        if text:
+            yield ast.Constant(text)
+        text = ""
+        yield part
+    if text:
+        yield ast.Constant(text)

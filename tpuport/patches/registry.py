@@ -202,9 +202,16 @@ def _status(patch: Patch) -> Status:
 
 
 def _chosen(strictness: Strictness | None) -> Strictness:
-    if strictness is not None:
-        return strictness
-    value = _asked or os.environ.get(VARIABLE) or "error"
+    return strictness or _asked or environment_strictness()
+
+
+def environment_strictness() -> Strictness:
+    """What TPUPORT_PATCHES says, "error" where it says nothing.
+
+    Raises:
+        PortError: it says something else than "error", "warn" or "off".
+    """
+    value = os.environ.get(VARIABLE) or "error"
     if value not in ("error", "warn", "off"):
         raise PortError(f"{VARIABLE} is {value!r}", fix='set it to "error", "warn" or "off"')
     return value
@@ -275,7 +282,7 @@ def _apply(module: ModuleType) -> None:
     new: list[_Record] = []
     for patch in [patch for patch in _patches.values() if patch.module == module.__name__]:
         try:
-            record = _checked(patch, module)
+            record = _checked(patch, module, new)
         except Refusal as refusal:
             _refused[patch.name] = (refusal.state, str(refusal))
             if _strictness == "error" and refusal.state not in ("version outside range", "not installed"):
@@ -287,18 +294,17 @@ def _apply(module: ModuleType) -> None:
     _put(module, new)
 
 
-def _checked(patch: Patch, module: ModuleType) -> _Record | None:
-    """What applying a patch would put where; None where it is in force."""
+def _checked(patch: Patch, module: ModuleType, others: list[_Record]) -> _Record | None:
+    """What applying a patch beside others would put where; None where it is in force."""
     with _lock:
         known = _applied.get(patch.name)
         if known is not None:
             if known.module is module and vars(known.place.holder).get(known.place.name) is known.raw:
                 return None
             _revert([patch.name])  # the module was imported anew, or reloaded
-        rival = next(
-            (r.switch.patch for r in _applied.values() if r.switch.patch.target == patch.target), None
-        )
+        others = [*others, *_applied.values()]
     check_version(patch)
+    rival = next((other.switch.patch for other in others if other.switch.patch.target == patch.target), None)
     if rival is not None:
         error = PortError(
             f"patches {rival.name!r} and {patch.name!r} replace the same function", where=patch.target
