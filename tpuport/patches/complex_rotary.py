@@ -4,10 +4,14 @@ A table of complex numbers is a pair of real arrays on the device; a program tha
 number in it.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import torch
 
 from tpuport import compat
+from tpuport.patches import registry
 
 _PARTS = "tpuport_parts"
 
@@ -40,3 +44,29 @@ def _turned(x: torch.Tensor, freqs_cis: torch.Tensor, heads: int) -> torch.Tenso
     """`rotated` by complex freqs_cis, which lacks the dimension `heads` of x."""
     cos, sin = parts(freqs_cis)
     return rotated(x, cos.unsqueeze(heads), sin.unsqueeze(heads))
+
+
+def _by_choice(target: str, heads: int) -> Callable[..., torch.Tensor]:
+    """The replacement of a function that takes cosines and sines, or with `use_real=False` complex numbers."""
+
+    def replacement(x: torch.Tensor, freqs_cis: Any, use_real: bool = True, **options: Any) -> torch.Tensor:
+        if use_real:
+            return registry.original(target)(x, freqs_cis, use_real=True, **options)
+        return _turned(x, freqs_cis, heads)
+
+    replacement.__doc__ = (
+        f"Traced. x [B, S, H, D] turned by freqs_cis, complex [S, D/2] or [B, S, D/2]: {target}."
+    )
+    return replacement
+
+
+_MODELS = "diffusers.models.transformers"
+apply_qwen = _by_choice(f"{_MODELS}.transformer_qwenimage:apply_rotary_emb_qwen", 1)
+apply_qwen21 = _by_choice(f"{_MODELS}.transformer_qwenimage21:apply_rotary_emb_qwen", 1)
+apply_nucleus = _by_choice(f"{_MODELS}.transformer_nucleusmoe_image:_apply_rotary_emb_nucleus", 1)
+apply_common = _by_choice("diffusers.models.embeddings:apply_rotary_emb", 2)
+
+
+def apply_anyflow(hidden_states: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
+    """Traced. hidden_states [B, H, S, D] turned by complex freqs, of a shape that broadcasts to [B, H, S, D/2]."""
+    return rotated(hidden_states, *parts(freqs))
