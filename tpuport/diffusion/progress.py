@@ -2,7 +2,10 @@
 
 import contextlib
 import functools
+import logging
+import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -61,7 +64,7 @@ class StepBar(tqdm):
 
     def __enter__(self) -> "StepBar":
         if not self.disable:
-            self._stack.enter_context(logging_redirect_tqdm(tqdm_class=tqdm))
+            self._stack.enter_context(logging_redirect_tqdm(_loggers(), tqdm_class=tqdm))
         self._since = time.perf_counter()
         return super().__enter__()
 
@@ -76,9 +79,18 @@ class StepBar(tqdm):
         """The step's result, an array or a tensor of the device: `update` waits for it."""
         self._watched = array
 
+    def __iter__(self) -> Iterator[Any]:
+        # tqdm's own looks at the clock now and then only.
+        with contextlib.closing(self):
+            for item in self.iterable:
+                yield item
+                self.update()
+
     def update(self, n: float | None = 1) -> bool | None:
-        """So many more steps are done, once what is watched is there."""
+        """So many more steps are done, once what is watched is there; a bar that is not shown waits for nothing."""
         watched, self._watched = self._watched, None
+        if self.disable:
+            return super().update(n)
         if watched is not None:
             jax.block_until_ready(compat.as_jax(watched) if isinstance(watched, torch.Tensor) else watched)
         if n:
@@ -111,6 +123,16 @@ class StepBar(tqdm):
     @property
     def format_dict(self) -> dict[str, Any]:
         return {**super().format_dict, "timing": self.timing if hasattr(self, "seconds") else ""}
+
+
+def _loggers() -> list[logging.Logger]:
+    """Those that write to the terminal, where the bar is."""
+    names = (None, "tpuport", "diffusers", "transformers", "accelerate")
+    return [
+        logger
+        for logger in map(logging.getLogger, names)
+        if any(getattr(handler, "stream", None) in (sys.stdout, sys.stderr) for handler in logger.handlers)
+    ]
 
 
 def _short(seconds: float) -> str:

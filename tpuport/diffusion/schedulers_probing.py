@@ -167,8 +167,9 @@ def _build(
             if name in rows:
                 coefficients[place, row] = rows[name].reshape(basis).double().numpy()
         scales[place] = float(probe.scaled.reshape(basis)[0])
-    if not (np.isfinite(coefficients).all() and np.isfinite(scales).all()):
-        raise _Nonlinear("some of its coefficients are not finite")
+    finite = np.isfinite(coefficients).all(axis=(1, 2)) & np.isfinite(scales)
+    if not finite.all():
+        raise _Nonlinear(f"its own step gives infinite or no numbers at step {finite.argmin()}")
     for place, (record, (sample, output)) in enumerate(zip(records, inputs, strict=True), start):
         _check(record, sample, output, coefficients[place], scales[place], (fields, slots, noises), tolerance)
     if len(slots) > _MANY_SLOTS:

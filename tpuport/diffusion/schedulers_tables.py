@@ -83,21 +83,14 @@ def outputs(
         state: from `initial_state` or from the step before.
         noise: `tables.noises` arrays of the sample's shape, drawn from a normal distribution.
     """
-    row = jax.lax.dynamic_index_in_dim(tables.coefficients, index, keepdims=False)
-    inputs = [x.astype(jnp.float32) for x in (sample, model_output, *noise, *state)]
-    sums = [_sum(row[place], inputs) for place in range(row.shape[0])]
+    row = jax.lax.dynamic_index_in_dim(tables.coefficients, index, keepdims=False)  # [O, I]
+    inputs = jnp.stack([x.astype(jnp.float32) for x in (sample, model_output, *noise, *state)])
+    row = row.reshape(*row.shape, *[1] * sample.ndim)
+    # Products and a sum, because a product of matrices would round its inputs on a TPU. What a step does not take must
+    # not count, be it infinite or no number.
+    sums = jnp.sum(jnp.where(row == 0, 0, row * inputs), axis=1)
     fields = len(tables.fields)
     return tuple(x.astype(sample.dtype) for x in sums[:fields]), tuple(sums[fields:])
-
-
-def _sum(coefficients: jax.Array, inputs: list[jax.Array]) -> jax.Array:
-    """Traced. Elementwise, because a product of matrices would round its inputs on a TPU."""
-    # What a step does not take must not count, be it infinite or no number.
-    terms = [jnp.where(c == 0, 0, c * x) for c, x in zip(coefficients, inputs, strict=True)]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
 
 
 def step(
