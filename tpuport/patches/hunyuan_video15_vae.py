@@ -1,9 +1,9 @@
 """HunyuanVideo-1.5's video autoencoder: attention that is causal from frame to frame, without its mask.
 
-Its own forward writes a mask of S x S numbers one row at a time: thousands of updates to trace, and 250 MB at 31 latent
-frames of one tile. A position sees its own frame and those before, so each frame attends to a prefix of the keys, for
-which no mask is needed; what lies behind the prefix is not computed.
-Shapes: B batch, C channels, F frames, h height, w width, S = F h w.
+Its own forward writes a mask of S x S numbers one row at a time: thousands of updates to trace, and 250 MB at 31
+latent frames of one tile. A position sees its own frame and those before, so each frame attends to a prefix of the
+keys, for which no mask is needed; what lies behind the prefix is not computed.
+Shapes: B batch, H heads, C channels, F frames, h height, w width, S = F h w.
 """
 
 from typing import Any
