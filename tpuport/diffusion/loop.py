@@ -124,8 +124,8 @@ class _Run:
 
     def __init__(self, denoiser: Denoiser, tables: StepTables, inputs: Inputs, kind: Kind) -> None:
         self._denoiser, self._inputs, self._kind = denoiser, inputs, kind
+        self._arrays: dict[str, Any] = {}
         self._timesteps, self._tables = tables.timesteps, tables.padded()
-        self._arrays = compilation.arrays_of(denoiser.model)
 
     def _steps(self, carry: Carry, start: int, stop: int) -> tuple[Carry, jax.Array]:
         return self._denoiser.program(
@@ -136,6 +136,7 @@ class _Run:
         # A copy, because the program takes its memory for what it gives back.
         array = jnp.array(compat.to_jax(latents), copy=True)
         array = self._denoiser.put(array)
+        self._arrays = self._denoiser.arrays(array, self._tables, self._inputs, self._kind)
         carry, stop = Carry(array, initial_state(self._tables, array)), len(self._timesteps)
         if not progress and callback is None:
             carry, _ = self._steps(carry, start, stop)

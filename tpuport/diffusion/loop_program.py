@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import checkpoint, compat, pytrees
-from tpuport.compilation import Program, in_place
+from tpuport import checkpoint, compat, pytrees, rotary
+from tpuport.compilation import Program, arrays_of, in_place
 from tpuport.diffusion.loop_lifting import lower
 from tpuport.diffusion.schedulers_tables import StepTables, step
 from tpuport.errors import PortError
@@ -83,6 +83,7 @@ class Denoiser:
         self.parameters = parameters
         self.sample = next((name for name in _SAMPLES if name in parameters), next(iter(parameters)))
         self.time = next((name for name in _TIMES if name in parameters), None)
+        self._rotary = rotary.Tables()
         name = type(model).__name__
         self.program = Program(self._traced, f"{name} denoising", static_argnums=(6,), donate_argnums=(1,))
 
@@ -90,6 +91,18 @@ class Denoiser:
     def model(self) -> Any:
         """The ported model."""
         return self._model()
+
+    def arrays(self, latents: jax.Array, tables: StepTables, inputs: Inputs, kind: Kind) -> dict[str, Any]:
+        """The model's weights, and its rotary tables for these inputs, by name."""
+
+        def predict(weights: list[dict[str, Any]], latents: jax.Array, inputs: Inputs) -> jax.Array:
+            return self._predict(weights[0], latents, tables, jnp.int32(0), inputs, kind)
+
+        shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves((latents, inputs)))
+        [found] = self._rotary.beside(
+            [arrays_of(self.model)], (kind, shapes), [self.model], predict, latents, inputs
+        )
+        return found
 
     def _traced(
         self,
