@@ -85,7 +85,7 @@ class Mixed(TorchFunctionMode):
             return self._attribute(function, args)
         if name == "to":
             return _to(args, kwargs)
-        if name in _READS:
+        if name in _READS or name == "double":
             return function(*hosted(args), **hosted(kwargs))
         if name in _RANDOM or _writes_to_host(name, args, kwargs):
             return self._on_host(function, args, kwargs)
@@ -260,15 +260,21 @@ def _to(args: tuple, kwargs: dict) -> Any:
     kwargs = dict(kwargs)
     like = next((x for x in (*rest, kwargs.pop("other", None)) if isinstance(x, torch.Tensor)), None)
     if like is not None:  # another tensor: of its dtype, and where it was
-        return (
-            compat.on_device(torch.Tensor.to, (tensor, like.dtype), {})
-            if compat.is_ported(tensor)
-            else (tensor.to(like.dtype))
-        )
+        return _cast(tensor, like.dtype)
     if not compat.is_ported(tensor):
         return tensor.to(*_host_devices(tuple(rest)), **kwargs)
     parse: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
     device, dtype, _, _ = parse(*rest, **{k: v for k, v in kwargs.items() if k != "copy"})
     if device is not None and device.type not in _DEVICE_TYPES:
         return to_host(tensor).to(device=device, dtype=dtype)
-    return tensor if dtype is None else compat.on_device(torch.Tensor.to, (tensor, dtype), {})
+    return tensor if dtype is None else _cast(tensor, dtype)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Where the tensor is; on the host for double precision, which the device has not unless jax runs with x64."""
+    if not compat.is_ported(tensor):
+        return tensor.to(dtype)
+    held = compat.torch_dtype(compat.jax_dtype(dtype))
+    if dtype.is_floating_point and held != dtype:
+        return to_host(tensor).to(dtype)
+    return compat.on_device(torch.Tensor.to, (tensor, held), {})
