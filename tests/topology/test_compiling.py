@@ -1,0 +1,130 @@
+"""Models compiled for a described TPU: what the report says, against arithmetic, and what is refused."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from tpuport.errors import PortError
+from tpuport.sharding import ShardingRules
+from tpuport.topology import compile_for
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+GIB = 1 << 30
+
+
+class Attending(torch.nn.Module):
+    """Attention, and a linear layer of E = 256 that a rule can cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(256, 1024, bias=False)
+        self.second = torch.nn.Linear(1024, 256, bias=False)
+        self.register_buffer("scale", torch.ones(256))
+
+    def forward(self, x: torch.Tensor, twice: bool = False) -> torch.Tensor:
+        q = x.unflatten(2, (2, 128)).transpose(1, 2)
+        out = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        out = out.transpose(1, 2).flatten(2) * self.scale
+        return self.second(self.first(out)) * (2 if twice else 1)
+
+
+RULES = ShardingRules(
+    {
+        r"first\.weight": jax.sharding.PartitionSpec("tp"),
+        r"second\.weight": jax.sharding.PartitionSpec(None, "tp"),
+    }
+)
+TOKENS = 1024
+
+
+@pytest.fixture(scope="module")
+def report():
+    x = torch.empty(1, TOKENS, 256, dtype=torch.bfloat16, device="meta")
+    return compile_for(
+        Attending, {"x": x, "twice": True}, topology="v6e", sp=2, tp=2, rules=RULES, dtype="bfloat16"
+    )
+
+
+def test_weights_and_shapes_are_those_of_the_mesh(report) -> None:
+    assert (report.topology, report.generation, report.devices) == ("v6e:2x2", "v6e", 4)
+    assert report.mesh == {"dp": 1, "sp": 2, "tp": 2}
+    assert (report.model, report.parameters) == ("Attending", 2 * 256 * 1024)
+    assert report.weight_bytes == 2 * 2 * 256 * 1024 + 2 * 256
+    assert report.memory.weights == 2 * 256 * 1024 + 2 * 256
+    assert report.inputs == {"x": "bfloat16[1,1024,256]", "twice": "True"}
+
+
+def test_memory_adds_up_and_is_compared_with_the_device(report) -> None:
+    memory = report.memory
+    parts = memory.weights + memory.arguments + memory.outputs + memory.temporaries + memory.code
+    assert memory.used == parts
+    assert memory.capacity == 31.25 * GIB
+    assert report.fits
+    assert memory.outputs == TOKENS * 256 * 2 // 2, "as attention leaves it over sp"
+
+
+def test_flops_of_the_kernel_and_the_layers_are_those_of_arithmetic(report) -> None:
+    # tp shares out the heads and the width; sp the queries, and what comes of them.
+    attention = 4 * TOKENS**2 * 256 / 4
+    layers = 2 * 2 * TOKENS * 256 * 1024 / 4
+    assert report.flops == pytest.approx(attention + layers, rel=0.01)
+
+
+def test_attention_is_the_kernel_and_the_program_says_what_devices_send(report) -> None:
+    [(call, times)] = report.attention
+    assert (call.implementation, times) == ("splash", 1)
+    assert "1024 queries over sp=2" in call.mesh
+    assert "tpu_custom_call" in report.program.as_text()
+    kinds = {one.kind: one for one in report.collectives}
+    assert kinds["all-reduce"].count == 1
+    assert kinds["all-reduce"].nbytes >= TOKENS * 256 * 2 / 2
+
+
+def test_the_report_is_plain_values(report) -> None:
+    plain = report.to_dict()
+    assert json.loads(json.dumps(plain))["memory"]["fits"] is True
+    assert plain["buffers"][0]["nbytes"] >= plain["buffers"][-1]["nbytes"]
+    assert "program" not in plain
+
+
+def test_a_program_that_does_not_fit_has_a_report_that_says_so() -> None:
+    x = jax.ShapeDtypeStruct((1, 1 << 22, 4096), jnp.bfloat16)
+    report = compile_for(
+        lambda: torch.nn.Linear(4096, 4096), {"input": x}, topology="v5e", dp=4, dtype="bfloat16"
+    )
+    assert not report.fits
+    assert report.flops is None
+    assert report.memory.used is None or report.memory.used > report.memory.capacity
+    assert "RESOURCE_EXHAUSTED" in (report.refused or "")
+    assert report.to_dict()["memory"]["fits"] is False
+
+
+def test_bad_input_is_refused() -> None:
+    x = torch.empty(1, 8, 256)
+    with pytest.raises(PortError, match="neither a model nor a function"):
+        compile_for("model", {"x": x})
+    with pytest.raises(PortError, match="built a dict"):
+        compile_for(dict, {"x": x})
+    with pytest.raises(PortError, match="takes 3"):
+        compile_for(Attending, {"x": x}, topology="v6e", tp=3)
+    with pytest.raises(PortError, match="matches no parameter"):
+        compile_for(
+            Attending, {"x": x}, topology="v6e", tp=4, rules=ShardingRules({"third": RULES[r"first\.weight"]})
+        )
+
+
+def test_the_models_own_place_is_restored() -> None:
+    with torch.device("meta"):
+        model = Attending()
+    with pytest.raises(PortError, match="matches no parameter"):
+        compile_for(
+            model,
+            {"x": torch.empty(1, 8, 256)},
+            topology="v6e",
+            tp=4,
+            rules=ShardingRules({"a": RULES[r"first\.weight"]}),
+        )
+    assert getattr(model, "tpuport_mesh", None) is None
