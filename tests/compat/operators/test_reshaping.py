@@ -40,6 +40,23 @@ def test_take_along_a_dimension(agree):
     agree(lambda x, i: torch.take_along_dim(x[:1], i, dim=-1), X, indices)
 
 
+REPEATS = {
+    "flat": lambda x: torch.repeat_interleave(x, 2),
+    "method": lambda x: x.repeat_interleave(repeats=3, dim=0, output_size=6),
+    "from the end": lambda x: x.repeat_interleave(2, -1),
+    "function": lambda x: torch.repeat_interleave(x, 2, dim=1, output_size=6),
+    "a view": lambda x: x[:, 1:].repeat_interleave(2, dim=1),
+    "each its own": lambda x: torch.repeat_interleave(
+        x, torch.tensor([2, 1], device=x.device), dim=0, output_size=3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_repeats(agree, name):
+    agree(REPEATS[name], X, tolerance=0)
+
+
 def test_flatten_refuses_what_torch_refuses():
     with compat.environment():
         ported = compat.wrap(compat.to_jax(X))

@@ -18,6 +18,7 @@ TOPICS = (
     "attention",
     "construction",
     "grouped_mm",
+    "in_place",
     "indexing",
     "outside",
     "precision",

@@ -34,6 +34,24 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
     return jnp.take_along_axis(x, indices, axis=dim)
 
 
+def repeat_interleave(
+    x: jax.Array, repeats: int | jax.Array, dim: int | None = None, *, output_size: int | None = None
+) -> jax.Array:
+    """Traced. Every element along a dimension (of the flat tensor where None) so often, one after the other.
+
+    Numbers of repeats that are traced need `output_size`, their sum.
+    """
+    if dim is None:
+        x, dim = x.reshape(-1), 0
+    if isinstance(repeats, int):
+        # Plain broadcasting, through which a mask's origin can be seen.
+        axis = dim % x.ndim
+        shape = (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
+        wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), shape)
+        return wide.reshape(*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
+    return jnp.repeat(x, repeats, axis=dim, total_repeat_length=output_size)
+
+
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """`tensor.type_as(other)`: a new tensor of other's dtype, or this one if it has it."""
     return tensor if tensor.dtype == other.dtype else tensor.to(other.dtype)
@@ -73,7 +91,10 @@ def _reshaped_in_place(tensor: Any, function: Any) -> Any:
 
 
 _aten = torch.ops.aten
+_REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repeat_interleave.self_int,
+            _aten.repeat_interleave.self_Tensor)  # fmt: skip
 LOWERINGS = (
+    *(Lowering(target, on_arrays(repeat_interleave), "takes no output_size") for target in _REPEATS),
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
     Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
     Lowering(

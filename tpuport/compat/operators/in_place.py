@@ -1,0 +1,36 @@
+"""In-place forms of elementwise operators that torchax has in their ordinary form only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tpuport.compat.operators.registry import Lowering
+
+_aten = torch.ops.aten
+_NAMES = (
+    "abs", "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac",
+    "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sgn", "sign", "silu", "sin", "sinh",
+    "square", "tan", "trunc",
+)  # fmt: skip
+
+
+def in_place(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The form of an operator that writes its result into its first argument, a tensor or a view, and returns it."""
+
+    def write(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor.copy_(function(tensor, *args, **kwargs))
+
+    return write
+
+
+LOWERINGS = tuple(
+    Lowering(
+        getattr(_aten, f"{name}_").default,
+        in_place(getattr(_aten, name).default),
+        "has no lowering",
+        is_view_op=True,
+    )
+    for name in _NAMES
+)
+METHODS = ()
