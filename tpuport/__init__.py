@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.generation import kv_cache_bytes as kv_cache_bytes
     from tpuport.mesh import create_mesh as create_mesh
     from tpuport.mesh import initialize_distributed as initialize_distributed
+    from tpuport.patches.gpu import gpu_shim as gpu_shim
     from tpuport.porting import port as port
     from tpuport.porting import to_cpu as to_cpu
     from tpuport.rotary import precompute_rotary as precompute_rotary
@@ -37,6 +38,7 @@ _PUBLIC = {
     "to_cpu": "tpuport.porting",
     "compile": "tpuport.compilation",
     "generate": "tpuport.generation",
+    "gpu_shim": "tpuport.patches.gpu",
     "kv_cache_bytes": "tpuport.generation",
     "denoise": "tpuport.diffusion",
     "precompute_rotary": "tpuport.rotary",

@@ -1,0 +1,217 @@
+"""A shim under which code that was written for one GPU can be imported and built without any: `tpuport.gpu_shim`.
+
+It is for research repositories that ask for `torch.cuda`, put tensors on "cuda", or import attention kernels while they
+are imported or their models are built. What it answers is listed in `whitelist()`; everything else stays as it is.
+"""
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from tpuport.errors import PortError
+from tpuport.patches import gpu_devices, gpu_torch
+from tpuport.patches.gpu_calls import Call, Calls
+from tpuport.patches.gpu_packages import PACKAGES, Finder
+
+_ABSENT: Any = object()
+_lock = threading.RLock()
+_current: "GpuShim | None" = None
+
+
+class GpuShim:
+    """The shim, off until it is entered or enabled; see `gpu_shim`."""
+
+    def __init__(self, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False) -> None:
+        self._calls = Calls()
+        self._allow = dict(allow) if isinstance(allow, Mapping) else dict.fromkeys(allow)
+        self._available = available
+        self._finder: Finder | None = None
+        self._mode: gpu_devices.Devices | None = None
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    @property
+    def calls(self) -> list[Call]:
+        """What was rewritten so far, each call once for each line that made it."""
+        return list(self._calls.counts)
+
+    def enable(self) -> "GpuShim":
+        """Switch it on, for this thread where tensors are made, for the process otherwise. Again changes nothing.
+
+        Raises:
+            PortError: another shim is on, or `allow` names what is not there.
+        """
+        global _current
+        with _lock:
+            if _current is self:
+                return self
+            if _current is not None:
+                raise PortError("a GPU shim is on already", where="tpuport.gpu_shim", fix="leave it first")
+            _current = self
+            try:
+                self._install()
+            except BaseException:
+                self.disable()
+                raise
+        return self
+
+    def disable(self) -> None:
+        """Put back everything. Names that code has kept from the shim behave as without it, stand-ins stay theirs."""
+        global _current
+        with _lock:
+            if _current is not self:
+                return
+            self._calls.active = False
+            if self._mode is not None:
+                gpu_devices.remove(self._mode)
+                self._mode = None
+            for holder, name, former, ours in reversed(self._replaced):
+                if vars(holder).get(name) is not ours:
+                    continue  # the code that ran has put its own there
+                if former is _ABSENT:
+                    delattr(holder, name)
+                else:
+                    setattr(holder, name, former)
+            self._replaced.clear()
+            if self._finder is not None:
+                self._finder.uninstall()
+                self._finder = None
+            _current = None
+
+    def __enter__(self) -> "GpuShim":
+        return self.enable()
+
+    def __exit__(self, *error: object) -> None:
+        self.disable()
+
+    def _install(self) -> None:
+        functions = {name: value for name, value in self._allow.items() if ":" in name}
+        packages = [name for name in self._allow if ":" not in name]
+        self._answer_torch()
+        self._answer_distributed()
+        for name, value in functions.items():
+            self._answer_allowed(name, value)
+        self._finder = Finder((*PACKAGES, *packages), self._calls.note)
+        self._finder.install()
+        self._mode = gpu_devices.Devices(self._calls)
+        self._mode.__enter__()
+        self._calls.active = True
+
+    def _answer_torch(self) -> None:
+        answers = dict(gpu_torch.CUDA)
+        if self._available:
+            answers["is_available"] = lambda: True
+        for name, answer in answers.items():
+            self._function("torch.cuda", name, answer)
+        for name, made in gpu_torch.CUDA_CLASSES.items():
+            self._put("torch.cuda", name, _noting(made, f"torch.cuda.{name}", self._calls))
+        for name in gpu_torch.TENSOR_TYPES:
+            self._put("torch.cuda", f"{name}Tensor", getattr(torch, f"{name}Tensor"))
+        for name in gpu_torch.SDP:
+            self._function("torch.backends.cuda", name, gpu_torch.nothing)
+        for name, answer in gpu_devices.answers().items():
+            self._put("torch", name, answer(self._calls))
+        for name, cls in gpu_devices.autocast_classes(self._calls).items():
+            self._put("torch", name, cls)
+        self._put("torch", "Generator", gpu_devices.generator_class(self._calls))
+
+    def _answer_distributed(self) -> None:
+        if not torch.distributed.is_available() or torch.distributed.is_initialized():
+            return  # what there is, is real
+        for name, answer in gpu_torch.Distributed().answers().items():
+            self._function("torch.distributed", name, answer)
+
+    def _answer_allowed(self, name: str, value: Any) -> None:
+        module, _, path = name.partition(":")
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise PortError(
+                f"allow names {name!r}, whose module does not import: {error}", where="allow"
+            ) from error
+        if value is None or callable(value):
+            self._function(module, path, value or gpu_torch.nothing)
+        else:
+            self._put(module, path, value)
+
+    def _function(self, module: str, path: str, answer: Callable[..., Any]) -> None:
+        """Let a function, if it is there, answer in our way while the shim is on."""
+        holder, name = _holder(module, path)
+        former = getattr(holder, name, None)
+        if former is None:
+            return
+        calls, said = self._calls, f"{module}.{path}"
+
+        @functools.wraps(former, updated=())
+        def answered(*args: Any, **kwargs: Any) -> Any:
+            if not calls.active:
+                return former(*args, **kwargs)
+            result = answer(*args, **kwargs)
+            calls.note(said, "nothing" if result is None else _short(result))
+            return result
+
+        self._put(module, path, answered)
+
+    def _put(self, module: str, path: str, value: Any) -> None:
+        holder, name = _holder(module, path)
+        self._replaced.append((holder, name, vars(holder).get(name, _ABSENT), value))
+        setattr(holder, name, value)
+
+
+def _noting(cls: type, name: str, calls: Calls) -> type:
+    """A class that says when it is made."""
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        if calls.active:
+            calls.note(name, "one that does nothing")
+
+    return type(
+        cls.__name__, (cls,), {"__init__": initialize, "__doc__": cls.__doc__, "__module__": cls.__module__}
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else type(value).__name__
+
+
+def _holder(module: str, path: str) -> tuple[Any, str]:
+    holder: Any = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for part in outer:
+        holder = getattr(holder, part)
+    return holder, name
+
+
+def gpu_shim(*, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False) -> GpuShim:
+    """Let code that was written for a GPU be imported, and its models be built, without one.
+
+    In a `with` block, or between `enable()` and `disable()`. Meanwhile the functions of `torch.cuda` and
+    `torch.distributed` that would fail answer as one GPU and one process would; what is put on a CUDA device is put on
+    the CPU; autocast of a CUDA device is switched off; and imports of attention packages that are not installed give
+    stand-ins, whose attention is `F.scaled_dot_product_attention`. `tpuport.patches.gpu.whitelist()` lists it all.
+    Everything else behaves as before. Afterwards all of it is put back, also after an exception. Each call that was
+    rewritten is logged to the logger "tpuport" with its line, and kept in `calls`.
+
+    Args:
+        allow: more to answer for. "package" is a package whose import gives a stand-in where it is not installed;
+            "module:name" a function that does nothing. A mapping says what stands at a "module:name": a function, or
+            any value.
+        available: whether `torch.cuda.is_available()` says yes, for code that insists on it.
+    """
+    return GpuShim(allow, available)
+
+
+def whitelist() -> dict[str, tuple[str, ...]]:
+    """What the shim answers for, by kind."""
+    functions = [f"torch.cuda.{name}" for name in (*gpu_torch.CUDA, *gpu_torch.CUDA_CLASSES)]
+    functions += [f"torch.cuda.{name}Tensor" for name in gpu_torch.TENSOR_TYPES]
+    functions += [f"torch.backends.cuda.{name}" for name in gpu_torch.SDP]
+    functions += [f"torch.{name}" for name in gpu_devices.answers()]
+    functions += ["torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.Generator"]
+    functions += [f"torch.distributed.{name}" for name in gpu_torch.Distributed().answers()]
+    devices = ("Tensor.cuda", "Tensor.to", "Tensor.type", "Tensor.pin_memory", "pin_memory=", "device=")
+    return {"functions": tuple(sorted(functions)), "devices": devices, "imports": tuple(sorted(PACKAGES))}

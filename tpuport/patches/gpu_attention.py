@@ -1,0 +1,181 @@
+"""Attention functions of GPU packages, computed by `F.scaled_dot_product_attention`.
+
+Where that is defined; other options of theirs are refused. Under tpuport that function is a fused kernel on the device.
+Shapes: B batch, Q query length, T key length, H query heads, K key heads, D head dimension.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tpuport.errors import PortError
+
+_INSTEAD = "call F.scaled_dot_product_attention, with a mask where there is padding"
+
+
+def refuse(name: str, **options: Any) -> None:
+    """PortError for options that are not None, False or zero."""
+    for option, value in options.items():
+        if value is None or value is False or (isinstance(value, (int, float)) and value == 0):
+            continue
+        raise PortError(f"{name} with {option} has no form in plain torch here", where=option, fix=_INSTEAD)
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    **others: Any,
+) -> torch.Tensor:
+    """flash_attn's function: q [B, Q, H, D], k and v [B, T, K, D] -> [B, Q, H, D].
+
+    The last query sees the last key, both with `causal` and with a window; a query that sees no key gets zeros.
+
+    Raises:
+        PortError: soft cap, ALiBi or returned probabilities are asked for.
+    """
+    del deterministic  # this is
+    refuse(
+        "flash_attn_func",
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        return_attn_probs=return_attn_probs,
+        **others,
+    )
+    left, right = window_size
+    right = 0 if causal else right
+    query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    options: dict[str, Any] = {
+        "dropout_p": dropout_p,
+        "scale": softmax_scale,
+        "enable_gqa": q.shape[2] != k.shape[2],
+    }
+    if left < 0 and right < 0:
+        out = functional.scaled_dot_product_attention(query, key, value, **options)
+    elif left < 0 and right == 0 and q.shape[1] == k.shape[1]:
+        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, **options)
+    else:
+        mask = _window(q.shape[1], k.shape[1], left, right, q.device)
+        out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
+        out = torch.where(mask.any(dim=-1, keepdim=True), out, torch.zeros_like(out))
+    return out.transpose(1, 2)
+
+
+def _window(queries: int, keys: int, left: int, right: int, device: torch.device) -> torch.Tensor:
+    """Which keys a query sees, boolean [Q, T]."""
+    places = torch.arange(queries, device=device).unsqueeze(1) + (keys - queries)
+    others = torch.arange(keys, device=device).unsqueeze(0)
+    seen = others >= places - left if left >= 0 else others >= 0
+    return seen & (others <= places + right) if right >= 0 else seen.expand(queries, keys)
+
+
+def flash_attn_qkvpacked_func(qkv: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """flash_attn's function of qkv [B, T, 3, H, D]; options as `flash_attn_func` has them."""
+    q, k, v = qkv.unbind(dim=2)
+    return flash_attn_func(q, k, v, *args, **kwargs)
+
+
+def flash_attn_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """flash_attn's function of q [B, Q, H, D] and kv [B, T, 2, K, D]; options as `flash_attn_func` has them."""
+    k, v = kv.unbind(dim=2)
+    return flash_attn_func(q, k, v, *args, **kwargs)
+
+
+def flash_attn_varlen_func(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """flash_attn's function of sequences laid end to end: the lengths are values, so no program fits them.
+
+    Raises:
+        PortError: always.
+    """
+    raise PortError(
+        "flash_attn_varlen_func takes sequences laid end to end, whose lengths no compiled program can follow",
+        where="cu_seqlens_q, cu_seqlens_k", fix="keep the batch padded, and " + _INSTEAD,
+    )  # fmt: skip
+
+
+class LowerTriangularMask:
+    """xformers' causal mask: the first query sees the first key."""
+
+
+def memory_efficient_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Any = None,
+    p: float = 0.0,
+    scale: float | None = None,
+    **others: Any,
+) -> torch.Tensor:
+    """xformers' function: query [B, Q, H, D], key and value [B, T, H, D] -> [B, Q, H, D]; or all without H.
+
+    Args:
+        attn_bias: numbers to add, [B, H, Q, T], or a `LowerTriangularMask`.
+        others: `op` is a matter of speed and ignored.
+
+    Raises:
+        PortError: another kind of mask, or option.
+    """
+    refuse("memory_efficient_attention", **{name: value for name, value in others.items() if name != "op"})
+    causal = isinstance(attn_bias, LowerTriangularMask)
+    if not causal and attn_bias is not None and not isinstance(attn_bias, torch.Tensor):
+        raise PortError(
+            f"a mask of type {type(attn_bias).__name__} has no form here", where="attn_bias", fix=_INSTEAD
+        )
+    tensors = (query, key, value) if query.ndim == 4 else tuple(t.unsqueeze(2) for t in (query, key, value))
+    out = functional.scaled_dot_product_attention(
+        *(tensor.transpose(1, 2) for tensor in tensors), attn_mask=None if causal else attn_bias, dropout_p=p,
+        is_causal=causal, scale=scale,
+    ).transpose(1, 2)  # fmt: skip
+    return out if query.ndim == 4 else out.squeeze(2)
+
+
+def sageattn(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensor_layout: str = "HND",
+    is_causal: bool = False,
+    sm_scale: float | None = None,
+    return_lse: bool = False,
+    **others: Any,
+) -> torch.Tensor:
+    """SageAttention's function without its rounding: "HND" is [B, H, T, D], "NHD" [B, T, H, D].
+
+    Raises:
+        PortError: another layout or option, or causal attention of lengths that differ.
+    """
+    refuse(
+        "sageattn", return_lse=return_lse, **{k: v for k, v in others.items() if not k.startswith("smooth")}
+    )
+    if tensor_layout not in ("HND", "NHD"):
+        raise PortError(f"there is no layout {tensor_layout!r}", where="tensor_layout", fix='"HND" or "NHD"')
+    query, key, value = (t if tensor_layout == "HND" else t.transpose(1, 2) for t in (q, k, v))
+    if is_causal and query.shape[2] != key.shape[2]:
+        raise PortError(
+            "causal attention of lengths that differ can mean two things", where="is_causal", fix=_INSTEAD
+        )
+    grouped = query.shape[1] != key.shape[1]
+    out = functional.scaled_dot_product_attention(
+        query, key, value, is_causal=is_causal, scale=sm_scale, enable_gqa=grouped
+    )
+    return out if tensor_layout == "HND" else out.transpose(1, 2)
+
+
+class FusedRMSNorm(torch.nn.RMSNorm):
+    """apex's norm, whose epsilon is 1e-5 where none is given."""
+
+    def __init__(self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine)
+
+
+class FusedLayerNorm(torch.nn.LayerNorm):
+    """apex's norm: torch's."""

@@ -1,0 +1,63 @@
+"""What the GPU shim rewrote: each call once for each line that made it, logged when it is first met."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import sys
+from pathlib import Path
+
+import torch
+
+logger = logging.getLogger("tpuport")
+
+# Frames of these are how a call got here, not who made it.
+_BETWEEN = (
+    f"{Path(__file__).parent}/gpu", f"{Path(torch.__file__).parent}/", contextlib.__file__, functools.__file__, "<frozen ",
+    "<@beartype",
+)  # fmt: skip
+_CHECKERS = ("/site-packages/jaxtyping/", "/site-packages/beartype/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call that was rewritten.
+
+    Args:
+        name: what was called or imported, with its module.
+        became: what was done instead.
+        file, line: where.
+    """
+
+    name: str
+    became: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.name} -> {self.became}"
+
+
+class Calls:
+    """The calls that were rewritten while `active`, with how often each was."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.counts: dict[Call, int] = {}
+
+    def note(self, name: str, became: str) -> None:
+        """Count a call of whoever is calling now."""
+        call = Call(name, became, *_caller())
+        if call not in self.counts:
+            logger.info("gpu shim: %s", call)
+        self.counts[call] = self.counts.get(call, 0) + 1
+
+
+def _caller() -> tuple[str, int]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_BETWEEN) and not any(part in file for part in _CHECKERS):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return "?", 0

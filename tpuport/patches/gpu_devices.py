@@ -1,0 +1,164 @@
+"""The GPU shim where code names a CUDA device: factories, `.to`, autocast, generators, `torch.load`."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import overrides
+from torch.overrides import TorchFunctionMode
+
+from tpuport.patches.gpu_calls import Calls
+
+_CUDA = re.compile(r"cuda(:\d+)?")
+_CUDA_TYPE = "torch.cuda."
+_NAMES = {"_parse_to": "Module.to", "to": "Tensor.to", "type": "Tensor.type"}
+
+
+def is_cuda(value: Any) -> bool:
+    """Whether a value names a CUDA device."""
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and _CUDA.fullmatch(value) is not None
+
+
+class Devices(TorchFunctionMode):
+    """Puts on the CPU what calls of this thread would put on a CUDA device."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if not self.calls.active or func is torch.device:
+            return func(*args, **kwargs)
+        if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
+            self.calls.note(f"Tensor.{func.__name__}", "the tensor itself")
+            return args[0]
+        moved = _moved(func, args, kwargs)
+        if moved is None:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", str(func))
+        self.calls.note(f"{_NAMES.get(name, name)} on a CUDA device", "on the CPU")
+        return func(*moved[0], **moved[1])
+
+
+def _moved(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments with the CPU in place of CUDA devices; None where there are none."""
+    named_by_text = func in (torch.Tensor.to, torch.as_tensor)
+    where = [
+        place
+        for place, value in enumerate(args)
+        if is_cuda(value) and (named_by_text or not isinstance(value, str))
+    ]
+    if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+        where.append(1)  # a number is a CUDA device
+    if func is torch.Tensor.type and len(args) > 1 and str(args[1]).startswith(_CUDA_TYPE):
+        return (args[0], str(args[1]).replace(_CUDA_TYPE, "torch."), *args[2:]), kwargs
+    device, pinned = kwargs.get("device"), kwargs.get("pin_memory")
+    named = is_cuda(device) or type(device) is int
+    if not where and not named and not pinned:
+        return None
+    if named:
+        kwargs["device"] = "cpu"
+    if pinned:
+        kwargs["pin_memory"] = False
+    return tuple("cpu" if place in where else value for place, value in enumerate(args)), kwargs
+
+
+def _load(calls: Calls) -> Callable[..., Any]:
+    former: Any = torch.load
+
+    @functools.wraps(former)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if calls.active and not callable(map_location):
+            calls.note("torch.load", "with map_location on the CPU")
+            map_location = "cpu"
+        return former(f, map_location, *args, **kwargs)
+
+    return load
+
+
+def _default_device(calls: Calls) -> Callable[..., Any]:
+    former = torch.set_default_device
+
+    @functools.wraps(former)
+    def set_default_device(device: Any) -> None:
+        if calls.active and (is_cuda(device) or type(device) is int):
+            calls.note("torch.set_default_device", "nothing")
+        else:
+            former(device)
+
+    return set_default_device
+
+
+def _default_type(calls: Calls) -> Callable[..., Any]:
+    former = torch.set_default_tensor_type
+
+    @functools.wraps(former)
+    def set_default_tensor_type(t: Any) -> None:
+        if calls.active and isinstance(t, str) and t.startswith(_CUDA_TYPE):
+            calls.note("torch.set_default_tensor_type", "the type on the CPU")
+            t = t.replace(_CUDA_TYPE, "torch.")
+        former(t)
+
+    return set_default_tensor_type
+
+
+def answers() -> dict[str, Callable[[Calls], Callable[..., Any]]]:
+    """Functions of torch that take a device elsewhere than in a tensor's call: what makes ours, by name."""
+    return {"load": _load, "set_default_device": _default_device, "set_default_tensor_type": _default_type}
+
+
+def autocast_classes(calls: Calls) -> dict[str, type]:
+    """`torch.autocast` and the older name, for which autocast of a CUDA device changes nothing, without a warning."""
+    original: Any = torch.autocast
+
+    class autocast(original):  # noqa: N801  torch's name
+        """torch's, switched off for CUDA devices."""
+
+        def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+            if calls.active and is_cuda(device_type):
+                calls.note(f"torch.autocast({device_type!r})", "switched off")
+                super().__init__("cuda", enabled=False)
+            else:
+                super().__init__(device_type, *args, **kwargs)
+
+    class cuda_autocast(original):  # noqa: N801
+        """torch.cuda.amp's, switched off."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if calls.active:
+                calls.note("torch.cuda.amp.autocast", "switched off")
+            super().__init__("cuda", enabled=False)
+
+    return {"autocast": autocast, "amp.autocast": autocast, "cuda.amp.autocast": cuda_autocast}
+
+
+def generator_class(calls: Calls) -> type:
+    """`torch.Generator` that is made on the CPU where a CUDA device is named."""
+    original = torch.Generator
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, original)
+
+        def __call__(cls, device: Any = "cpu") -> torch.Generator:
+            if calls.active and is_cuda(device):
+                calls.note("torch.Generator on a CUDA device", "on the CPU")
+                device = "cpu"
+            return original(device)
+
+    return Kind("Generator", (), {"__module__": "torch", "__doc__": original.__doc__})
+
+
+def remove(mode: Devices) -> None:
+    """Take a mode off this thread's stack, wherever on it it is, and those that another thread has ended."""
+    modes = [overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+    for other in reversed(modes):
+        if other is not mode and not (isinstance(other, Devices) and not other.calls.active):
+            overrides._push_mode(other)

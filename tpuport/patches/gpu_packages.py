@@ -1,0 +1,116 @@
+"""Stand-ins for GPU packages that are not installed, so that what imports them can be imported."""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from tpuport.errors import PortError
+
+# Imports that are answered where the package is not installed, each with the version that it states.
+PACKAGES = {
+    "apex": "0.1",
+    "flash_attn": "2.8.3",
+    "flash_attn_2_cuda": "2.8.3",
+    "flash_attn_3": "3.0.0",
+    "flash_attn_interface": "3.0.0",
+    "sageattention": "2.2.0",
+    "spas_sage_attn": "0.1.0",
+    "transformer_engine": "2.0.0",
+    "xformers": "0.0.32",
+}
+
+_FLASH = (
+    "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_kvpacked_func", "flash_attn_varlen_func",
+)  # fmt: skip
+
+# Names that do what the package's do; every other name is there to be imported, and an error when it is called.
+WORKING = {
+    "flash_attn": _FLASH,
+    "flash_attn.flash_attn_interface": _FLASH,
+    "flash_attn_interface": ("flash_attn_varlen_func",),
+    "xformers.ops": ("memory_efficient_attention", "LowerTriangularMask"),
+    "sageattention": ("sageattn",),
+    "apex.normalization": ("FusedLayerNorm", "FusedRMSNorm"),
+    "apex.normalization.fused_layer_norm": ("FusedLayerNorm", "FusedRMSNorm"),
+}
+
+
+class _Kind(type):
+    """The type of placeholders: they can be named, inherited from and asked for attributes, but not called."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise PortError(
+            f"{cls.__module__}.{cls.__qualname__} is a stand-in of the GPU shim and computes nothing",
+            fix="take the part of the model that calls it out of the way, or replace it by plain torch",
+        )
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _placeholder(cls.__module__, f"{cls.__qualname__}.{name}")
+
+
+def _placeholder(module: str, name: str) -> type:
+    return _Kind(name.rpartition(".")[2], (), {"__module__": module, "__qualname__": name})
+
+
+class StandIn(ModuleType):
+    """A module that has every name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__version__":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if name == "__version__":
+            return f"{PACKAGES.get(self.__name__, '0.0')}+tpuport"
+        if name in WORKING.get(self.__name__, ()):
+            value = getattr(importlib.import_module("tpuport.patches.gpu_attention"), name)
+        else:
+            value = _placeholder(self.__name__, name)
+        setattr(self, name, value)
+        return value
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Answers for the packages given, after everything that is installed."""
+
+    def __init__(self, packages: Iterable[str], note: Callable[[str, str], None]) -> None:
+        self.packages, self.note = set(packages), note
+        self.made: list[ModuleType] = []
+
+    def install(self) -> None:
+        """Begin to answer."""
+        sys.meta_path.append(self)
+
+    def uninstall(self) -> None:
+        """Answer no more, and take away the modules that were made, also from the packages that hold them."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for module in self.made:
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+            parent, _, name = module.__name__.rpartition(".")
+            holder = vars(sys.modules[parent]) if parent in sys.modules else {}
+            if holder.get(name) is module:
+                del holder[name]
+        self.made.clear()
+        importlib.invalidate_caches()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        parent = sys.modules.get(fullname.rpartition(".")[0])
+        if fullname not in self.packages and not isinstance(parent, StandIn):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = StandIn(spec.name, "Stands in for a package that is not installed.")
+        self.made.append(module)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.note(f"import {module.__name__}", "a stand-in")
