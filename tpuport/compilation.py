@@ -23,6 +23,7 @@ from tpuport.errors import PortError
 from tpuport.patches import transformers_experts, transformers_rotary
 from tpuport.settings import Static, settings_of
 from tpuport.sharding.sequence import sequence_sharded
+from tpuport.tracing import lock as _tracing
 
 logger = logging.getLogger("tpuport")
 
@@ -30,7 +31,6 @@ logger = logging.getLogger("tpuport")
 _MANY = 4
 # An array of this many bytes or more does not belong into a program.
 _LARGE = 1 << 20
-_tracing = threading.RLock()
 _depth = threading.local()  # .inside: how many `in_place` this thread is in
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

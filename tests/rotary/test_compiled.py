@@ -3,22 +3,26 @@
 import re
 from typing import Any
 
-import jax
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 
 import tpuport
-from tpuport import compat, rotary
+from tpuport import compat
 from tpuport.compilation import Program
+from tpuport.diffusion.loop import denoise
+from tpuport.rotary import finding, store
 
 # Of models that ask for int64.
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 
 
-@pytest.fixture(scope="module", params=["wan", "ltx", "qwen"])
+@pytest.fixture(scope="module", params=[pytest.param("wan", marks=pytest.mark.slow), "ltx", "qwen"])
 def trio(request: pytest.FixtureRequest) -> Any:
     model, ported, inputs = request.getfixturevalue(request.param)
-    return model, tpuport.compile(ported), inputs
+    tpuport.enable()
+    yield model, tpuport.compile(ported), inputs
+    tpuport.disable()
 
 
 def _agree(model: torch.nn.Module, compiled: Any, inputs: dict[str, Any]) -> None:
@@ -35,15 +39,15 @@ def test_each_new_shape_is_one_program_and_leaves_the_others(
     for height, expected in ((8, 1), (6, 2), (8, 2), (6, 2)):
         _agree(model, compiled, inputs(height=height))
         assert compiled.program.compilations == expected
-    monkeypatch.setattr(rotary.store, "_MOST", 1)
+    monkeypatch.setattr(store, "_MOST", 1)
     for height in (
         8,
         6,
         8,
     ):  # each evicts the other's table, which is made again for the program that there is
         _agree(model, compiled, inputs(height=height))
-        (module,) = rotary.finding.by_shape(compiled._modules()[0]).values()
-        assert len(rotary.store._kept[module]) == 1
+        (module,) = finding.by_shape(compiled._modules()[0]).values()
+        assert len(store._kept[module]) == 1
     assert compiled.program.compilations == 2
 
 
@@ -61,41 +65,50 @@ def test_no_table_is_made_inside_of_the_program(trio: Any, monkeypatch: pytest.M
     if type(model).__name__.startswith(
         "LTX"
     ):  # the others take rows of buffers; this one's tables are all waves
-        monkeypatch.setattr(rotary.store, "needs", lambda *_: [])
+        monkeypatch.setattr(store, "needs", lambda *_: [])
         without = tpuport.compile(compiled._modules()[0]).lower(**given).as_text()
         assert len(_waves(without)) > 1
+
+
+def test_no_complex_number_is_multiplied(qwen: Any) -> None:
+    _, ported, inputs = qwen
+    tpuport.enable()
+    text = tpuport.compile(ported).lower(**inputs()).as_text()
+    tpuport.disable()
+    operations = set(re.findall(r"stablehlo\.(\w+).*complex<", text))
+    assert operations <= {"complex"}  # which the compiler drops: nothing takes it
 
 
 def test_replicated_on_a_mesh(ltx: Any) -> None:
     model, _, inputs = ltx
     ported = tpuport.port(type(model).from_config(model.config), mesh=tpuport.create_mesh(dp=4, tp=2))
-    table = rotary.precompute_rotary(ported, **inputs())
+    table = tpuport.precompute_rotary(ported, **inputs())
     assert [(entry.name, entry.kind) for entry in table] == [("rope", "table")]
     cos, sin = table[0].shapes
     assert cos == sin == (2, 24, 24)
     assert table[0].nbytes == 2 * 4 * 2 * 24 * 24
-    held = rotary.store._kept[ported.rope].popitem()[1].arrays[0]
+    held = store._kept[ported.rope].popitem()[1].arrays[0]
     assert held.sharding.is_fully_replicated
     assert len(held.sharding.device_set) == 8
 
 
-def test_tables_beside_the_weights_of_a_program_of_ones_own(wan: Any) -> None:
-    """What a loop as one program does: the function that it traces calls the model."""
-    from tpuport.compilation import arrays_of, in_place
-
-    model, ported, inputs = wan
+def test_the_denoising_loop_makes_no_table_in_its_steps(ltx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ported, inputs = ltx
     given = inputs()
-
-    def traced(weights: list, latents: jax.Array) -> jax.Array:
-        with in_place([ported], weights):
-            call = {**given, "hidden_states": compat.wrap(latents)}
-            for name in ("timestep", "encoder_hidden_states"):
-                call[name] = compat.wrap(compat.to_jax(given[name]))
-            return compat.as_jax(ported(**call)[0])
-
-    latents = compat.to_jax(given["hidden_states"])
-    weights = rotary.Tables().beside([arrays_of(ported)], "key", [ported], traced, latents)
-    got = Program(traced, "loop")(weights, latents)
-    with torch.no_grad():
-        torch.testing.assert_close(compat.to_torch(got), model(**given)[0], atol=1e-5, rtol=1e-5)
-    assert any(name.startswith("rotary table:rope") for name in weights[0])
+    latents = given.pop("hidden_states")
+    conditions = {name: given[name] for name in given.keys() - {"timestep", "return_dict"}}
+    scheduler = FlowMatchEulerDiscreteScheduler()
+    calls: list[tuple] = []
+    run = Program.__call__
+    monkeypatch.setattr(
+        Program, "__call__", lambda self, *args: (calls.append((self, args)), run(self, *args))[1]
+    )
+    got = denoise(ported, scheduler, latents, num_inference_steps=2, conditions=conditions, progress=False)
+    scheduler.set_timesteps(2)
+    for timestep in scheduler.timesteps:
+        with torch.no_grad():
+            noise = model(latents, timestep=timestep.expand(2), return_dict=False, **conditions)[0]
+        latents = scheduler.step(noise, timestep, latents, return_dict=False)[0]
+    torch.testing.assert_close(tpuport.to_cpu(got), latents, atol=1e-5, rtol=1e-5)
+    [(program, args)] = [call for call in calls if "denoising" in call[0].name]
+    assert _waves(program.lower(*args).as_text()) == {"2x128xf32"}

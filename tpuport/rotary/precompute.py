@@ -13,6 +13,7 @@ from tpuport.checkpoint import mesh_of
 from tpuport.errors import PortError
 from tpuport.rotary import positions, probing, store
 from tpuport.rotary.finding import by_position, by_shape
+from tpuport.tracing import lock
 
 logger = logging.getLogger("tpuport")
 
@@ -72,7 +73,8 @@ def precompute_rotary(model: Any, *args: Any, max_length: int | None = None, **k
     values = not any(_is_described(leaf) for leaf in jax.tree.leaves((args, kwargs), is_leaf=_is_described))
     args, kwargs = jax.tree.map(_example, (args, kwargs), is_leaf=_is_described)
     traced, arguments = CompiledFunction(model).parts(args, kwargs)
-    probed = probing.probe([model], traced, arguments, lambda m: by_shape(m) | by_position(m))
+    with lock:
+        probed = probing.probe([model], traced, arguments, lambda m: by_shape(m) | by_position(m))
     inputs = jax.tree.leaves(arguments) if values else None
     found = _tables(model, traced, arguments) + _over_positions(model, probed, inputs, max_length)
     served = {entry.name for entry in found}
@@ -112,7 +114,9 @@ def _example(leaf: Any) -> Any:
 
 def _tables(model: torch.nn.Module, traced: Any, arguments: tuple) -> list[Found]:
     found = []
-    for need in probing.needs([model], traced, arguments):
+    with lock:
+        needed = probing.needs([model], traced, arguments)
+    for need in needed:
         table = store.table(model, need)
         shapes = tuple(tuple(array.shape) for array in table.arrays)
         module = type(model.get_submodule(need.name)).__name__

@@ -15,7 +15,8 @@ from tpuport.rotary.finding import Arguments
 from tpuport.rotary.hosting import Host
 from tpuport.rotary.positions import Positions
 from tpuport.rotary.probing import Need, instead, needs
-from tpuport.rotary.tables import Table, keep
+from tpuport.rotary.tables import Table, keep, put_again
+from tpuport.tracing import lock
 
 logger = logging.getLogger("tpuport")
 
@@ -23,7 +24,7 @@ logger = logging.getLogger("tpuport")
 _PREFIX = "rotary table:"
 # Tables of one module that are kept; a shape that comes back after as many others has its table made again.
 _MOST = 8
-_kept: weakref.WeakKeyDictionary[torch.nn.Module, OrderedDict[Hashable, Table]] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[torch.nn.Module, OrderedDict[tuple, Table]] = weakref.WeakKeyDictionary()
 _positions: weakref.WeakKeyDictionary[torch.nn.Module, dict[Hashable, Positions]] = (
     weakref.WeakKeyDictionary()
 )
@@ -35,6 +36,8 @@ def table(model: torch.nn.Module, need: Need) -> Table:
     mesh: Any = mesh_of(model)
     kept = _kept.setdefault(module, OrderedDict())
     key = (times_ported(model), mesh, need.key)
+    for other in [other for other in kept if other[:2] != key[:2]]:
+        del kept[other]  # of the devices that the model was on, or of a module that was changed since
     if key not in kept:
         output = Host(module)(need.arguments)
         kept[key] = made = keep(output, mesh, need.signature, need.shapes_decide)
@@ -65,7 +68,8 @@ def _evict(module: torch.nn.Module, in_use: int) -> None:
 
 def _found(models: Sequence[torch.nn.Module], traced: Callable[..., Any], arguments: tuple) -> list[Need]:
     try:
-        return needs(models, traced, arguments)
+        with lock:
+            return needs(models, traced, arguments)
     except Exception as error:  # noqa: BLE001 - the program's own trace meets it again, and says it better
         logger.info("not looked for rotary tables: %s: %.200s", type(error).__name__, error)
         return []
@@ -116,11 +120,14 @@ def position_tables(model: torch.nn.Module) -> dict[str, Any]:
     """The tables over positions that a model was given, as arguments of its programs beside the weights."""
     if not _positions:
         return {}
-    return {
-        f"{_PREFIX}{name}:positions {number}": found
-        for name, module in model.named_modules()
-        for number, found in enumerate(_positions.get(module, {}).values())
-    }
+    mesh = mesh_of(model)
+    tables: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        held = _positions.get(module, {})
+        for number, (signature, found) in enumerate(list(held.items())):
+            held[signature] = put_again(found, mesh)
+            tables[f"{_PREFIX}{name}:positions {number}"] = held[signature]
+    return tables
 
 
 def divided(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

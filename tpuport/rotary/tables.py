@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.core import Tracer
 from jax.sharding import Mesh
 
 from tpuport import compat
@@ -64,6 +65,15 @@ jax.tree_util.register_dataclass(Table, data_fields=["arrays"], meta_fields=["fo
 def put(tensor: torch.Tensor, mesh: Mesh) -> jax.Array:
     """A host tensor on every device of the mesh, whole."""
     return scatter(tensor, tensor.dtype, replicated(mesh))
+
+
+def put_again(table: Any, mesh: Any) -> Any:
+    """A pytree of arrays on every device of a mesh: as it is where it is there already."""
+    wanted = replicated(mesh)
+    arrays = jax.tree.leaves(table)
+    if all(isinstance(x, Tracer) or x.sharding == wanted for x in arrays):
+        return table
+    return jax.device_put(table, wanted)
 
 
 def keep(output: Any, mesh: Mesh, signature: Hashable, shapes_decide: bool) -> Table:
