@@ -17,6 +17,8 @@ PACKAGE = """
             Patch("fits", "clilib:f", "clilib", ">=1", "It reads a value.", "clilib_patches:f", ({digest!r},)),
             Patch("old", "clilib:f", "clilib", "<1", "It read a value.", "clilib_patches:f", ("0" * 64,)),
             Patch("gone", "clilib.more:g", "clilib", ">=1", "[red] is no markup.", "clilib_patches:f", ("0" * 64,)),
+            Patch("newer", "clilib.later:g", "clilib", ">=1", "Why not.", "clilib_patches:f", ("0" * 64,)),
+            Patch("broken", "clilib.broken:g", "clilib", ">=1", "Why not.", "clilib_patches:f", ("0" * 64,)),
             Patch("absent", "nowhere:g", "no-such-package", "", "Why not.", "clilib_patches:f", ("0" * 64,)),
         ]
 
@@ -34,6 +36,7 @@ def site(tmp_path_factory) -> Any:
     (root / "clilib").mkdir()
     (root / "clilib/__init__.py").write_text("def f(x):\n    return float(x)\n")
     (root / "clilib/more.py").write_text("h = 1\n")
+    (root / "clilib/broken.py").write_text("import no_such_dependency\n")
     sys.path.insert(0, str(root))
     try:
         digest = digests.digest("clilib:f")
@@ -96,6 +99,10 @@ def test_check_imports_the_targets_and_compares(site):
     done = run(site, "--check", "--format", "json")
     statuses = {status["name"]: status for status in json.loads(done.stdout)["patches"]}
     assert statuses.pop("gone")["state"] == "target missing"
+    assert "clilib 1.0 has no module clilib.later" in statuses.pop("newer")["detail"]
+    broken = statuses.pop("broken")
+    assert broken["state"] == "failed"
+    assert "no_such_dependency" in broken["detail"]
     assert done.returncode == 1
     assert statuses.pop("fits")["state"] == "applied"
     assert {statuses.pop("old")["state"], statuses.pop("absent")["state"]} <= {

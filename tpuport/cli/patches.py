@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from tpuport.patches.status import Status
+    from tpuport.patches.status import State, Status
 
 _STYLES = {"applied": "green", "waiting for import": "green", "off": "dim", "not installed": "dim"}
 _WRONG = ("source differs", "target missing", "failed")
@@ -40,23 +40,28 @@ def patches(
     raise typer.Exit(1 if any(status.state in _WRONG for status in statuses) else 0)
 
 
-def _import_targets(statuses: "list[Status]") -> dict[str, str]:
+def _import_targets(statuses: "list[Status]") -> "dict[str, tuple[State, str]]":
     """Import the modules of patches that wait for it; what went wrong, by module."""
-    waiting = [status.patch.module for status in statuses if status.state == "waiting for import"]
-    failures = {}
+    waiting = [status for status in statuses if status.state == "waiting for import"]
+    failures: dict[str, tuple[State, str]] = {}
     with Console(stderr=True).status("importing what is patched"):
-        for module in dict.fromkeys(waiting):
+        for status in waiting:
+            module = status.patch.module
             try:
                 importlib.import_module(module)
             except Exception as error:  # noqa: BLE001  whatever a library raises is a line of the list
-                failures[module] = f"{module} does not import: {type(error).__name__}: {error}"
+                absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "?")
+                said = f"{module} does not import: {type(error).__name__}: {error}"
+                failures[module] = ("not installed", "") if absent else ("failed", said)
     return failures
 
 
-def _with(status: "Status", failures: dict[str, str]) -> "Status":
-    if status.patch.module in failures and status.state == "waiting for import":
-        return dataclasses.replace(status, state="failed", detail=failures[status.patch.module])
-    return status
+def _with(status: "Status", failures: "dict[str, tuple[State, str]]") -> "Status":
+    if status.patch.module not in failures or status.state != "waiting for import":
+        return status
+    state, detail = failures[status.patch.module]
+    detail = detail or f"{status.patch.package} {status.installed} has no module {status.patch.module}"
+    return dataclasses.replace(status, state=state, detail=detail)
 
 
 def _as_json(status: "Status") -> dict[str, object]:

@@ -13,8 +13,8 @@ logger = logging.getLogger("tpuport")
 
 # Frames of these are how a call got here, not who made it.
 _BETWEEN = (
-    f"{Path(__file__).parent}/gpu", f"{Path(torch.__file__).parent}/", contextlib.__file__, functools.__file__, "<frozen ",
-    "<@beartype",
+    f"{Path(__file__).parent}/gpu", f"{Path(torch.__file__).parent}/", contextlib.__file__, functools.__file__,
+    "<frozen ", "<@beartype",
 )  # fmt: skip
 _CHECKERS = ("/site-packages/jaxtyping/", "/site-packages/beartype/")
 

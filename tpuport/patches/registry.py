@@ -39,6 +39,7 @@ _patches: dict[str, Patch] = {}
 _origins: dict[str, str] = {}
 _applied: dict[str, "_Record"] = {}
 _refused: dict[str, tuple[State, str]] = {}
+_warned: set[str] = set()  # what was logged since patches are in force
 _armed: set[str] = set()  # modules that wrapt will tell of
 _strictness: Strictness = "off"
 _asked: Strictness | None = None  # what the user said last, until everything is reverted
@@ -125,6 +126,7 @@ def revert_all() -> None:
     with _lock:
         _strictness, _asked = "off", None
         _refused.clear()
+        _warned.clear()
         names = list(_applied)
         _revert(names)
     if names:
@@ -287,7 +289,10 @@ def _apply(module: ModuleType) -> None:
             _refused[patch.name] = (refusal.state, str(refusal))
             if _strictness == "error" and refusal.state not in ("version outside range", "not installed"):
                 raise refusal.error from None
-            logger.warning("patch %s is not applied: %s", patch.name, refusal)
+            text = f"patch {patch.name} is not applied: {refusal}"
+            if text not in _warned:
+                logger.warning("%s", text)
+                _warned.add(text)
             continue
         if record is not None:
             new.append(record)
