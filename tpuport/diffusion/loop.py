@@ -112,7 +112,6 @@ def denoise(
             rescaled=guidance_rescale != 0,
             timestep_scale=float(timestep_scale),
             timestep_dtype=None if timestep_dtype is None else str(compat.jax_dtype(timestep_dtype)),
-            settings=None,
         )
         numbers_ = np.float32(guidance_scale), np.float32(guidance_rescale)
         run = _Run(denoiser, tables, Inputs(tensors, held, *numbers_), kind)
@@ -138,6 +137,7 @@ class _Run:
         array = self._denoiser.put(array)
         self._arrays = self._denoiser.arrays(array, self._tables, self._inputs, self._kind)
         carry, stop = Carry(array, initial_state(self._tables, array)), len(self._timesteps)
+        self._denoiser.check(self._arrays, carry, self._tables, self._inputs, self._kind)
         if not progress and callback is None:
             carry, _ = self._steps(carry, start, stop)
             return compat.wrap(carry.latents)

@@ -15,7 +15,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import checkpoint, compat, pytrees, rotary
-from tpuport.compilation import Program, arrays_of, in_place
+from tpuport.compilation import Program, _check_constants, arrays_of, in_place
 from tpuport.diffusion.loop_lifting import lower
 from tpuport.diffusion.schedulers_tables import StepTables, step
 from tpuport.errors import PortError
@@ -52,7 +52,6 @@ class Kind(NamedTuple):
     rescaled: bool
     timestep_scale: float
     timestep_dtype: str | None
-    settings: Hashable
 
 
 class Inputs(NamedTuple):
@@ -84,6 +83,7 @@ class Denoiser:
         self.sample = next((name for name in _SAMPLES if name in parameters), next(iter(parameters)))
         self.time = next((name for name in _TIMES if name in parameters), None)
         self._rotary = rotary.Tables()
+        self._checked: set[Hashable] = set()
         name = type(model).__name__
         self.program = Program(self._traced, f"{name} denoising", static_argnums=(6,), donate_argnums=(1,))
 
@@ -103,6 +103,21 @@ class Denoiser:
             [arrays_of(self.model)], (kind, shapes), [self.model], predict, latents, inputs
         )
         return found
+
+    def check(
+        self, arrays: dict[str, Any], carry: Carry, tables: StepTables, inputs: Inputs, kind: Kind
+    ) -> None:
+        """Look at the constants of a new program.
+
+        Raises:
+            PortError: a weight of a model would be one of them.
+        """
+        key = kind, tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves((carry, tables, inputs)))
+        if key not in self._checked:
+            one = np.int32(1)
+            constants = self.program.constants(arrays, carry, tables, one, one, inputs, kind)
+            _check_constants(self.program.name, constants)
+            self._checked.add(key)
 
     def _traced(
         self,

@@ -86,7 +86,7 @@ class StepBar(tqdm):
                 yield item
                 self.update()
 
-    def update(self, n: float | None = 1) -> bool | None:
+    def update(self, n: int | float | None = 1) -> bool | None:
         """So many more steps are done, once what is watched is there; a bar that is not shown waits for nothing."""
         watched, self._watched = self._watched, None
         if self.disable:

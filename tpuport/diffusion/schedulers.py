@@ -3,6 +3,8 @@
 import inspect
 from typing import Any
 
+import numpy as np
+
 from tpuport.diffusion.schedulers_probing import build, clone
 from tpuport.diffusion.schedulers_step import PortedStep, install, uninstall
 from tpuport.diffusion.schedulers_tables import StepTables, initial_state, outputs, step
@@ -71,6 +73,8 @@ def _ready(scheduler: Any, schedule: dict[str, Any], options: dict[str, Any]) ->
             fix="give a scheduler of diffusers, such as pipe.scheduler",
         )
     given, options = ({k: v for k, v in named.items() if v is not None} for named in (schedule, options))
+    if isinstance(given.get("sigmas"), list | tuple):
+        given["sigmas"] = np.array(given["sigmas"], float)  # some classes take nothing else
     twin = clone(scheduler)
     if given:
         _set_timesteps(twin, given | options)
