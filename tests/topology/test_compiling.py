@@ -6,7 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
+from diffusers.models.transformers.transformer_hunyuan_video15 import HunyuanVideo15Transformer3DModel
 
+import tpuport
+from benchmarks import hunyuan_compile
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 from tpuport.topology import compile_for
@@ -128,3 +131,50 @@ def test_the_models_own_place_is_restored() -> None:
             rules=ShardingRules({"a": RULES[r"first\.weight"]}),
         )
     assert getattr(model, "tpuport_mesh", None) is None
+
+
+@pytest.fixture
+def config():
+    with torch.device("meta"):
+        return HunyuanVideo15Transformer3DModel(num_layers=1).config
+
+
+def test_arithmetic_of_linear_layers_is_two_flops_for_each_weight_and_token(config) -> None:
+    parts = hunyuan_compile.arithmetic(config, frames=1, height=30, width=40)
+    inner = 2048
+    assert parts["video stream"] == 2 * 12 * inner**2 * 1200
+    assert parts["text stream"] == 2 * 12 * inner**2 * 1256
+    assert parts["attention"] == 4 * 2456**2 * inner
+    assert parts["modulation"] == 2 * (2 * 6 + 2) * inner**2
+
+
+def test_torch_counts_the_same_for_a_small_model() -> None:
+    """torch's own counter, on the video and text streams of one block."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        model = HunyuanVideo15Transformer3DModel(num_layers=1).eval()
+        block = model.transformer_blocks[0]
+        video, text = torch.empty(1, 1200, 2048), torch.empty(1, 1256, 2048)
+        mask = torch.empty(1, 1256, dtype=torch.bool)
+        rotary = torch.empty(1200, 128), torch.empty(1200, 128)
+        with FlopCounterMode(display=False) as counter:
+            block(video, text, torch.empty(1, 2048), mask, rotary)
+    parts = hunyuan_compile.arithmetic(model.config, frames=1, height=30, width=40)
+    ours = sum(parts[name] for name in ("attention", "video stream", "text stream", "modulation"))
+    assert counter.get_total_flops() == ours - 2 * 2 * 2048**2, "but for the modulation of the last norm"
+
+
+@pytest.mark.slow
+def test_one_block_at_121_frames_of_720p(config) -> None:
+    """The real sizes with one block of 54: half a minute of a compiler in a hurry."""
+    tpuport.enable()
+    try:
+        made = hunyuan_compile.report(blocks=1, dp=1, sp=4, tp=2, effort=-1.0)
+    finally:
+        tpuport.disable()
+    assert made["memory"]["fits"]
+    assert made["flops_to_arithmetic"] == pytest.approx(1, abs=0.03)
+    assert made["square_arrays"]["found"] == []
+    assert made["resident_bytes"] < 8e9
+    assert {call["implementation"] for call in made["attention"]} == {"splash"}

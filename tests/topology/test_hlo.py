@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpuport.topology.hlo import Array, arrays, collectives, instructions, largest
+from tpuport.topology.hlo import Array, arrays, collectives, instructions, largest, square
 
 FRAGMENT = """HloModule jit_call, is_scheduled=true
 
@@ -45,6 +45,11 @@ def test_what_is_inside_of_a_fusion_takes_no_memory() -> None:
     found = largest(list(instructions(FRAGMENT)), 2)
     assert found[0] == (Array("f32", (128, 256)), "fusion", 1)
     assert found[1] == (Array("bf16", (128, 256)), "all-gather-start", 1)
+
+
+def test_square_arrays_are_found_inside_of_fusions_too() -> None:
+    assert square(list(instructions(FRAGMENT)), 128) == [Array("bf16", (128, 256)), Array("f32", (128, 256))]
+    assert square(list(instructions(FRAGMENT)), 129) == []
 
 
 def test_bytes_of_narrow_types() -> None:

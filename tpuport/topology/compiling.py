@@ -75,6 +75,7 @@ def compile_for(
     rules: ShardingRules | None = None,
     dtype: torch.dtype | str | None = None,
     allow: str | tuple[str, ...] = (),
+    effort: float | None = None,
 ) -> Report:
     """Compile one call of a model for a described TPU. No weight is allocated, and no TPU is used.
 
@@ -89,6 +90,8 @@ def compile_for(
         mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
         rules, allow: as in `tpuport.port`.
         dtype: for floating-point parameters; None keeps theirs.
+        effort: the compiler's on speed, from -1 to 1; None is 0, which runs have. At -1 it is done several times sooner
+            with a program that does the same and takes more memory, so that what fits then fits.
 
     Returns:
         The report. A program that does not fit into memory has one too, with `fits` False.
@@ -96,17 +99,16 @@ def compile_for(
     Raises:
         PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
     """
-    chips = described(topology)
+    built, chips = _built(model), described(topology)
     mesh = mesh or create_mesh(dp, sp, tp, devices=chips.devices)
     check_placing(mesh, rules)
-    built = _built(model)
     weights = _weights(built, mesh, rules, as_torch_dtype(dtype), allow)
     generation = generation_of(chips)
     with assume_generation(generation):
         lowered = _lowered(built, dict(inputs), weights, mesh)
     logger.info("lowered in %.1f s; compiling for %s", lowered.seconds, topology)
     started = time.perf_counter()
-    program, refused = _compiled(lowered)
+    program, refused = _compiled(lowered, effort)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
     parameters = {id(value): value for value in built.parameters()}.values()
     whole = {id(value): value for value in weights.values()}.values()
@@ -116,7 +118,7 @@ def compile_for(
         parameters=sum(value.numel() for value in parameters), weight_bytes=sum(_nbytes(value) for value in whole),
         inputs={name: _shown(value) for name, value in inputs.items()},
         memory=_memory(program, refused, lowered.weight_bytes, CAPACITY[generation]), refused=refused,
-        attention=lowered.attention, seconds=seconds, program=program, **_counted(program),
+        attention=lowered.attention, effort=effort, seconds=seconds, program=program, **_counted(program),
     )  # fmt: skip
 
 
@@ -241,10 +243,11 @@ def _on(model: Any, mesh: Mesh) -> Iterator[None]:
         model.tpuport_mesh = before
 
 
-def _compiled(lowered: Lowered) -> tuple[Any, str | None]:
+def _compiled(lowered: Lowered, effort: float | None) -> tuple[Any, str | None]:
     """(the program, None), or (None, what the compiler said) where it does not fit."""
+    options = {} if effort is None else {"exec_time_optimization_effort": float(effort)}
     try:
-        return lowered.stage.compile(), None
+        return lowered.stage.compile(compiler_options=options), None
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -123,3 +123,9 @@ def largest(program: list[Instruction], count: int) -> list[tuple[Array, str, in
             made[key] = made.get(key, 0) + 1
     ranked = sorted(made.items(), key=lambda item: -item[0][0].nbytes)
     return [(array, operation, times) for (array, operation), times in ranked[:count]]
+
+
+def square(program: list[Instruction], least: int) -> list[Array]:
+    """Arrays with two dimensions of at least `least`, in fusions too: what a matrix of attention's scores would be."""
+    found = {array for instruction in program for array in instruction.arrays}
+    return sorted(array for array in found if sum(size >= least for size in array.dims) > 1)

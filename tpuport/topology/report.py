@@ -67,6 +67,7 @@ class Report:
         attention: each distinct attention call that was traced, and how often.
         buffers: the largest, largest first.
         refused: what the compiler said where the program does not fit.
+        effort: the compiler's, where it is not what runs have.
         seconds: of tracing and lowering ("lower"), and of compiling ("compile").
         program: the jax.stages.Compiled; not in `to_dict`.
     """
@@ -86,6 +87,7 @@ class Report:
     attention: tuple[tuple[Call, int], ...]
     buffers: tuple[Buffer, ...]
     refused: str | None
+    effort: float | None
     seconds: dict[str, float]
     program: Any = dataclasses.field(default=None, repr=False, compare=False)
 
