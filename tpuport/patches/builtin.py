@@ -44,6 +44,8 @@ _COMPLEX_ROTARY = [
     ),
 ]
 
+_TRANSFORMERS = "diffusers.models.transformers"
+
 # Autoencoders of videos whose tiles are blended by the same loops, and the loops' digests.
 _TILED = {
     "hunyuan-video-1.5": "autoencoder_kl_hunyuanvideo15:AutoencoderKLHunyuanVideo15",
@@ -67,6 +69,42 @@ PATCHES: list[Patch] = [
         why="it asks in Python whether image embeddings are zero, and reads valid tokens by boolean masks",
         replacement="tpuport.patches.hunyuan_video15:forward",
         source=("cc4a7977ea978e86ad850c38c594e3b456e4e899f9a03ad70ea3d1dbf24831c3",),
+    ),
+    Patch(
+        name="hunyuan-video.text-refiner",
+        target=f"{_TRANSFORMERS}.transformer_hunyuan_video:HunyuanVideoIndividualTokenRefiner.forward",
+        package="diffusers",
+        versions=_DIFFUSERS,
+        why="its mask is dense; the same for every valid token as padding, which kernels take",
+        replacement="tpuport.patches.hunyuan_video:refiner_forward",
+        source=("5e13e99063b438453cd382c6d90c6576ccfaad08c6e4b5c22b5085683c38aa88",),
+    ),
+    Patch(
+        name="hunyuan-image.text-refiner",
+        target=f"{_TRANSFORMERS}.transformer_hunyuanimage:HunyuanImageIndividualTokenRefiner.forward",
+        package="diffusers",
+        versions=_DIFFUSERS,
+        why="its mask is dense; the same for every valid token as padding, which kernels take",
+        replacement="tpuport.patches.hunyuan_video:refiner_forward",
+        source=("1b2e70e298498773536558edabc92958ff35a786f0098c51c7b896e1b9bfb4d9",),
+    ),
+    Patch(
+        name="framepack.forward",
+        target=f"{_TRANSFORMERS}.transformer_hunyuan_video_framepack:HunyuanVideoFramepackTransformer3DModel.forward",
+        package="diffusers",
+        versions=_DIFFUSERS,
+        why="it cuts text to its number of valid tokens, or writes a mask row by row up to such numbers",
+        replacement="tpuport.patches.hunyuan_video:framepack_forward",
+        source=("d48b113cb1086f41d8dc0a9ca37768d2b18e211c1e5311590a7710c42944cf26",),
+    ),
+    Patch(
+        name="mochi.attention",
+        target="diffusers.models.attention_processor:MochiAttnProcessor2_0.__call__",
+        package="diffusers",
+        versions=_DIFFUSERS,
+        why="it looks up the places of valid text tokens in each sample",
+        replacement="tpuport.patches.mochi:attention_call",
+        source=("ec92ebf1a868dda5692d6824268d5b1792c737258583faf769568a5e60947f64",),
     ),
     Patch(
         name="hunyuan-video-1.5.vae-attention",
