@@ -212,11 +212,16 @@ def _is_dynamic(value: Any) -> bool:
 class CompiledFunction:
     """What `tpuport.compile` returns: called like the original, with torch tensors on the host or on the device.
 
+    Args:
+        modules: the ported models that the function uses; None to look for them.
+
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
     """
 
-    def __init__(self, function: Callable, name: str | None = None) -> None:
+    def __init__(
+        self, function: Callable, name: str | None = None, modules: Sequence[torch.nn.Module] | None = None
+    ) -> None:
         if isinstance(function, CompiledFunction) or not callable(function):
             raise PortError(
                 f"this is a {type(function).__name__}, which cannot be compiled",
@@ -225,6 +230,7 @@ class CompiledFunction:
             )
         pytrees.register()
         self._function = function
+        self._known = None if modules is None else list(modules)
         self._reach: Reach | None = None
         self._checked: set[Hashable] = set()
         self._tables = rotary.Tables()
@@ -265,6 +271,8 @@ class CompiledFunction:
         return functools.partial(self._traced, static=static), (weights, tensors, donated)
 
     def _modules(self) -> list[torch.nn.Module]:
+        if self._known is not None:
+            return self._known
         if self._reach is None or not self._reach.holds():
             self._reach = Reach(self._function)
         return self._reach.modules

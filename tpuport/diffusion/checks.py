@@ -18,12 +18,19 @@ _TEMPORAL = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
 _supported: dict[Hashable, PortError | None] = {}
 
 
+def models_of(pipe: Any) -> dict[str, torch.nn.Module]:
+    """Every model of a pipeline by name; `pipe.components` leaves out some that have a default."""
+    names = [name for name in pipe.config if not name.startswith("_")]
+    held = {name: getattr(pipe, name, None) for name in names}
+    return {name: module for name, module in held.items() if isinstance(module, torch.nn.Module)}
+
+
 def check_portable(pipe: Any) -> None:
     """PortError for a pipeline whose models something else moves between devices."""
     hooked = [
         name
-        for name, module in pipe.components.items()
-        if isinstance(module, torch.nn.Module) and any("_hf_hook" in vars(part) for part in module.modules())
+        for name, module in models_of(pipe).items()
+        if any("_hf_hook" in vars(part) for part in module.modules())
     ]
     if hooked:
         raise PortError(

@@ -51,7 +51,7 @@ class CompiledForward:
         self.original: Callable = module.forward
         functools.update_wrapper(self, self.original)
         self.around: Callable | None = None
-        self.compiled = compilation.compile(_watched(self.original), name=type(module).__name__)
+        self.compiled = compilation.CompiledFunction(_watched(self.original), type(module).__name__, [module])
         self._unfit: str | None = None
         self._said = False
 

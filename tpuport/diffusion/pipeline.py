@@ -115,9 +115,7 @@ def take_back(pipe: Any) -> Any:
     """
     state: Ported | None = vars(pipe).pop("_tpuport", None)
     pipe.__class__ = original_class(type(pipe))
-    modules = {
-        name: module for name, module in pipe.components.items() if isinstance(module, torch.nn.Module)
-    }
+    modules = checks.models_of(pipe)
     for module in _distinct({**(state.components if state else {}), **modules}.values()):
         restore(module)
         checkpoint.to_cpu(module)
@@ -135,7 +133,7 @@ def restore(module: torch.nn.Module) -> None:
 
 def _chosen(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:
     """The models to move, by name."""
-    modules = {name: held for name, held in pipe.components.items() if isinstance(held, torch.nn.Module)}
+    modules = checks.models_of(pipe)
     if names is None:
         for name in _LEFT_OUT:
             if modules.pop(name, None) is not None:
@@ -158,7 +156,7 @@ def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], w
 def _options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, dict[str, Any]]:
     """By component's name, `rules` and `dtype` as `checkpoint.port` takes them."""
     by_rules: dict[str, Any] = {}
-    if isinstance(rules, Mapping):
+    if isinstance(rules, Mapping) and not isinstance(rules, ShardingRules):
         by_rules = dict(rules)
     elif rules is not None:
         by_rules = {name: rules for name in modules if name in _DENOISERS}
