@@ -127,6 +127,16 @@ def test_a_model_that_is_ported_again_has_new_tables() -> None:
     assert table.arrays[0].sharding.mesh == mesh
 
 
+def test_equal_tables_of_two_batches_are_one_array() -> None:
+    rope, call = copy.deepcopy(VIDEO[0])
+    compiled = tpuport.compile(tpuport.port(Model(rope, call)))
+    for batch in (1, 2):
+        compiled(torch.zeros(batch, 1, 1, 2, 3), (1, 2, 3))
+    one, two = store._kept[rope].values()
+    assert one is not two
+    assert all(a is b for a, b in zip(one.arrays, two.arrays, strict=True))
+
+
 def test_hunyuan_video_makes_no_table_inside_of_its_program() -> None:
     tpuport.enable()
     model = HunyuanVideo15Transformer3DModel(

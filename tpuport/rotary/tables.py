@@ -1,6 +1,8 @@
 """What a rotary module gave, kept on the device: an argument of programs, looked up inside of them."""
 
 import dataclasses
+import hashlib
+import weakref
 from collections.abc import Hashable
 from typing import Any
 
@@ -13,6 +15,8 @@ from tpuport import compat
 from tpuport.checkpoint.layout import replicated, scatter
 from tpuport.patches.complex_rotary import pair_as_complex
 
+# Tables of a batch of one and of two are often equal, and some are large. An array lives as long as a table has it.
+_arrays: weakref.WeakValueDictionary[Hashable, jax.Array] = weakref.WeakValueDictionary()
 # How the leaves of an output are kept.
 _REAL, _COMPLEX, _PLAIN = "real", "complex", "plain"
 
@@ -63,8 +67,14 @@ jax.tree_util.register_dataclass(Table, data_fields=["arrays"], meta_fields=["fo
 
 
 def put(tensor: torch.Tensor, mesh: Mesh) -> jax.Array:
-    """A host tensor on every device of the mesh, whole."""
-    return scatter(tensor, tensor.dtype, replicated(mesh))
+    """A host tensor on every device of the mesh, whole; one array for equal tensors."""
+    tensor = tensor.contiguous()
+    content = hashlib.sha256(memoryview(tensor.reshape(-1).view(torch.uint8).numpy())).digest()
+    key = (mesh, tuple(tensor.shape), tensor.dtype, content)
+    array = _arrays.get(key)
+    if array is None:
+        _arrays[key] = array = scatter(tensor, tensor.dtype, replicated(mesh))
+    return array
 
 
 def put_again(table: Any, mesh: Any) -> Any:
