@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler, ImagePipelineOutput
+from diffusers.configuration_utils import ConfigMixin, register_to_config
+from diffusers.models.modeling_utils import ModelMixin
 
 import tpuport
 
@@ -53,7 +56,7 @@ def _hunyuan_vae() -> Any:
 @pytest.fixture(scope="package")
 def hunyuan() -> Callable[[], Any]:
     """Makes HunyuanVideo-1.5 pipelines without text encoders, always of the same random weights."""
-    from diffusers import ClassifierFreeGuidance, FlowMatchEulerDiscreteScheduler, HunyuanVideo15Pipeline
+    from diffusers import ClassifierFreeGuidance, HunyuanVideo15Pipeline
 
     def build() -> Any:
         with torch.random.fork_rng(devices=[]):
@@ -92,5 +95,87 @@ def prompts() -> Callable[..., dict[str, torch.Tensor]]:
             given[f"{prefix}prompt_embeds_2"] = torch.randn(batch, 4, 12, generator=draw)
             given[f"{prefix}prompt_embeds_mask_2"] = mask_2
         return given
+
+    return build
+
+
+class Denoiser(ModelMixin, ConfigMixin):
+    """Predicts noise from latents [B, T, E], a timestep [B] and a prompt [B, T, E]."""
+
+    @register_to_config
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2 * width, width)
+
+    def forward(
+        self, hidden_states: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor
+    ) -> tuple[torch.Tensor]:
+        joined = torch.cat([hidden_states, encoder_hidden_states.expand_as(hidden_states)], dim=-1)
+        return (torch.tanh(self.inner(joined)) * (1 + timestep[:, None, None] / 1000),)
+
+
+class TinyPipeline(DiffusionPipeline):
+    """As diffusers' own pipelines are written, with a model that compiles at once."""
+
+    _optional_components = ("extra",)
+
+    def __init__(self, transformer: Denoiser, scheduler: Any, extra: Any = None) -> None:
+        super().__init__()
+        self.register_modules(transformer=transformer, scheduler=scheduler, extra=extra)
+
+    def encode_prompt(self, prompt_embeds: torch.Tensor) -> torch.Tensor:
+        return self.transformer(prompt_embeds, torch.zeros(len(prompt_embeds)), prompt_embeds)[0] * 2
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompt_embeds: torch.Tensor,
+        num_inference_steps: int = 3,
+        guidance_scale: float = 1.0,
+        generator: torch.Generator | None = None,
+        output_type: str = "pt",
+        callback_on_step_end: Any = None,
+        callback_on_step_end_tensor_inputs: Any = ("latents",),
+    ) -> Any:
+        self._interrupt = False
+        device = self._execution_device
+        latents = torch.randn(prompt_embeds.shape, generator=generator, device=device)
+        self.scheduler.set_timesteps(num_inference_steps, device=device)
+        with self.progress_bar(total=num_inference_steps) as bar:
+            for step, timestep in enumerate(self.scheduler.timesteps):
+                if self._interrupt:
+                    continue
+                noise = self.transformer(
+                    hidden_states=latents,
+                    timestep=timestep.expand(len(latents)),
+                    encoder_hidden_states=prompt_embeds,
+                )[0]
+                latents = self.scheduler.step(noise * guidance_scale, timestep, latents, return_dict=False)[0]
+                if callback_on_step_end is not None:
+                    held = {"latents": latents, "prompt_embeds": prompt_embeds}
+                    shown = {name: held[name] for name in callback_on_step_end_tensor_inputs}
+                    returned = callback_on_step_end(self, step, timestep, shown)
+                    latents = returned.pop("latents", latents)
+                bar.update()
+        images = (latents / 2 + 0.5).clamp(0, 1)
+        if output_type == "np":
+            return ImagePipelineOutput(images=images.cpu().float().numpy())
+        if output_type == "tuple":
+            return (images,)
+        return ImagePipelineOutput(images=images)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture(scope="package")
+def tiny() -> Callable[..., Any]:
+    """Makes pipelines of a model that compiles at once, always of the same random weights."""
+
+    def build(scheduler: Any = None, **components: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            pipe = TinyPipeline(
+                Denoiser().eval(), scheduler or FlowMatchEulerDiscreteScheduler(), **components
+            )
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
 
     return build
