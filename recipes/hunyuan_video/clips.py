@@ -9,7 +9,7 @@ import random
 import torch
 
 HEIGHT = WIDTH = 48  # pixels
-FRAMES = 13
+FRAMES = 9
 COLOURS = {
     "red": (0.90, 0.16, 0.18),
     "green": (0.20, 0.75, 0.30),
@@ -125,7 +125,8 @@ def render(scene: Scene, frames: int = FRAMES) -> torch.Tensor:
     moved = torch.linspace(-0.5, 0.5, frames).view(-1, 1, 1) * PACES[scene.pace]
     x = torch.arange(WIDTH).view(1, 1, -1) + 0.5 - (scene.x + across * moved)
     y = torch.arange(HEIGHT).view(1, -1, 1) + 0.5 - (scene.y + along * moved)
-    alpha_FHW = coverage(scene.shape, *torch.broadcast_tensors(x, y), SIZES[scene.size])
+    x_FHW, y_FHW = torch.broadcast_tensors(x, y)
+    alpha_FHW = coverage(scene.shape, x_FHW, y_FHW, SIZES[scene.size])
     colour, background = torch.tensor(COLOURS[scene.colour]), torch.tensor(BACKGROUND)
     mixed = background.view(3, 1, 1, 1) + (colour - background).view(3, 1, 1, 1) * alpha_FHW
     return mixed * 2 - 1
