@@ -69,7 +69,8 @@ jax.tree_util.register_dataclass(Table, data_fields=["arrays"], meta_fields=["fo
 def put(tensor: torch.Tensor, mesh: Mesh) -> jax.Array:
     """A host tensor on every device of the mesh, whole; one array for equal tensors."""
     tensor = tensor.contiguous()
-    content = hashlib.sha256(memoryview(tensor.reshape(-1).view(torch.uint8).numpy())).digest()
+    bits: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    content = hashlib.sha256(bits).digest()
     key = (mesh, tuple(tensor.shape), tensor.dtype, content)
     array = _arrays.get(key)
     if array is None:
