@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 import tpuport
 from tpuport import compat
 from tpuport.diffusion.loop import denoise, denoiser_of
+from tpuport.diffusion.loop_lifting import lift, lower
 from tpuport.errors import PortError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array(__|_wrap__).*:DeprecationWarning")
@@ -310,3 +311,38 @@ def test_an_output_of_another_shape(own):
             own[1], diffusers.FlowMatchEulerDiscreteScheduler(), LATENTS, num_inference_steps=2, conditions=POSITIVE,
             model_input=lambda x: torch.cat([x, x], 1), progress=False,
         )  # fmt: skip
+
+
+def test_tensors_that_a_function_holds_are_arguments():
+    namespace = {"torch": torch, "BESIDE": torch.ones(2)}
+    exec("def widen(x): return torch.cat([x, BESIDE])", namespace)
+    last = torch.ones(3)
+    bound = functools.partial(lambda x, y, z=last: torch.cat([x, y, z]), y=torch.ones(1))
+    arrays: list[jax.Array] = []
+    key = lift(namespace["widen"], arrays)
+    assert [x.shape for x in arrays] == [(2,)]
+    assert key == lift(namespace["widen"], [])
+    arrays = [jnp.full(2, 7.0)]
+    with compat.environment():
+        np.testing.assert_array_equal(
+            compat.as_jax(lower(key, arrays)(compat.wrap(jnp.zeros(1)))), [0.0, 7.0, 7.0]
+        )
+    arrays = []
+    lift(bound, arrays)
+    assert sorted(x.shape for x in arrays) == [(1,), (3,)]
+
+
+class Choosing(Tiny):
+    def forward(self, hidden_states, timestep, encoder_hidden_states):
+        if timestep[0] > 500:
+            return hidden_states
+        return super().forward(hidden_states, timestep, encoder_hidden_states)
+
+
+def test_a_model_that_cannot_be_traced():
+    with pytest.raises(PortError, match="cannot be traced") as error:
+        denoise(
+            tpuport.port(Choosing()), diffusers.FlowMatchEulerDiscreteScheduler(), LATENTS, num_inference_steps=2,
+            conditions={"encoder_hidden_states": POSITIVE["encoder_hidden_states"]}, progress=False,
+        )  # fmt: skip
+    assert "test_loop.py" in str(error.value)

@@ -15,7 +15,7 @@ import torch
 
 from tpuport import checkpoint, compat, compilation
 from tpuport.diffusion import mixing
-from tpuport.diffusion.loop_lifting import lift
+from tpuport.diffusion.loop_lifting import lift, lower
 from tpuport.diffusion.loop_program import Call, Carry, Denoiser, Inputs, Kind, denoiser_of
 from tpuport.diffusion.progress import StepBar
 from tpuport.diffusion.schedulers import StepTables, initial_state, tables_for
@@ -73,7 +73,7 @@ def denoise(
         guidance_rescale: 0 to 1, how far the spread of that is brought back to the positive prediction's.
         guidance: in place of both, traced: (positive, negative) to the prediction, torch tensors [B, ...].
         model_input: traced: scaled latents to what the model takes, such as a concatenation with condition latents.
-            Tensors that it or `guidance` holds (closure, default, functools.partial) are arguments of the program.
+            Tensors that it or `guidance` holds (closure, global, default, partial) are the program's arguments.
         timestep_scale: what the model is told is the scheduler's timestep times this.
         timestep_dtype: and of this dtype, the scheduler's own (float32 or whole numbers) by default.
         progress: show a bar with steps, seconds a step, their average and the time left.
@@ -102,11 +102,12 @@ def denoise(
         denoiser = denoiser_of(model)
         guided = negative is not None and (guidance is not None or guidance_scale != 1)
         given = [conditions] if negative is None or not guided else [negative, conditions]
-        calls, tensors = _calls(denoiser, latents, tables, given)
         held: list[jax.Array] = []
+        lifted = None if model_input is None else lift(model_input, held)
+        calls, tensors = _calls(denoiser, _taken(latents, lifted, held), tables, given)
         kind = Kind(
             calls=calls,
-            model_input=None if model_input is None else lift(model_input, held),
+            model_input=lifted,
             guidance=None if guidance is None or not guided else lift(guidance, held),
             guided=guided,
             rescaled=guidance_rescale != 0,
@@ -150,6 +151,19 @@ class _Run:
                     copy = jnp.array(carry.latents, copy=True)
                     callback(index, compat.wrap(self._timesteps[index]), compat.wrap(copy))
         return compat.wrap(carry.latents)
+
+
+def _taken(latents: torch.Tensor, model_input: Any, held: list[jax.Array]) -> torch.Tensor:
+    """What stands for the model's input, of its shape and dtype, while its other arguments are looked at."""
+    shape, dtype = tuple(latents.shape), latents.dtype
+    if model_input is not None:
+        example = jax.ShapeDtypeStruct(shape, compat.jax_dtype(dtype))
+        with compat.environment():
+            made = jax.eval_shape(
+                lambda x, held: compat.as_jax(lower(model_input, held)(compat.wrap(x))), example, held
+            )
+        shape, dtype = made.shape, compat.torch_dtype(made.dtype)
+    return torch.zeros((), dtype=dtype).expand(shape)
 
 
 def _calls(

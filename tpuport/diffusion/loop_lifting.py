@@ -27,6 +27,7 @@ class _Function:
     cells: tuple[Hashable, ...]
     defaults: tuple[Hashable, ...]
     keywords: tuple[tuple[str, Hashable], ...]
+    named: tuple[tuple[str, Hashable], ...]
     known: dict[str, Any] = dataclasses.field(compare=False)
 
 
@@ -40,8 +41,9 @@ class _Partial:
 def lift(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hashable:
     """A key of a function, equal for functions of the same code and plain values; its tensors go to `tensors`.
 
-    Closures, defaults and `functools.partial` are followed, so that `lambda x: torch.cat([x, condition], 1)`, made
-    anew for every call, is one program, and `condition` no constant of it.
+    Closures, defaults, tensors among the globals and `functools.partial` are followed, so that
+    `lambda x: torch.cat([x, condition], 1)`, made anew for every call, is one program, and `condition` no constant of
+    it.
 
     Raises:
         PortError: the function holds something that is neither a tensor nor hashable.
@@ -55,7 +57,13 @@ def lift(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hashable:
         cells = tuple(below(cell.cell_contents) for cell in value.__closure__ or ())
         defaults = tuple(below(default) for default in value.__defaults__ or ())
         keywords = tuple((name, below(default)) for name, default in (value.__kwdefaults__ or {}).items())
-        return _Function(value.__code__, cells, defaults, keywords, value.__globals__)
+        known = value.__globals__
+        named = tuple(
+            (name, below(known[name]))
+            for name in value.__code__.co_names
+            if isinstance(known.get(name), torch.Tensor | jax.Array)
+        )
+        return _Function(value.__code__, cells, defaults, keywords, named, known)
     if isinstance(value, functools.partial):
         keywords = tuple((name, below(held)) for name, held in value.keywords.items())
         return _Partial(below(value.func), tuple(below(held) for held in value.args), keywords)
@@ -78,7 +86,8 @@ def lower(key: Any, tensors: list[jax.Array]) -> Callable | Any:
     if isinstance(key, _Function):
         cells = tuple(types.CellType(below(cell)) for cell in key.cells)
         defaults = tuple(below(default) for default in key.defaults) or None
-        function = types.FunctionType(key.code, key.known, key.code.co_name, defaults, cells)
+        known = {**key.known, **{name: below(held) for name, held in key.named}} if key.named else key.known
+        function = types.FunctionType(key.code, known, key.code.co_name, defaults, cells)
         function.__kwdefaults__ = {name: below(default) for name, default in key.keywords} or None
         return function
     if isinstance(key, _Partial):

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import checkpoint, compat, pytrees, rotary
 from tpuport.compilation import Program, _check_constants, arrays_of, in_place
+from tpuport.diffusion import components
 from tpuport.diffusion.loop_lifting import lower
 from tpuport.diffusion.schedulers_tables import StepTables, step
 from tpuport.errors import PortError
@@ -107,15 +108,20 @@ class Denoiser:
     def check(
         self, arrays: dict[str, Any], carry: Carry, tables: StepTables, inputs: Inputs, kind: Kind
     ) -> None:
-        """Look at the constants of a new program.
+        """Trace a new program, and look at its constants.
 
         Raises:
-            PortError: a weight of a model would be one of them.
+            PortError: the model cannot be traced, or a weight of a model would be a constant.
         """
         key = kind, tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves((carry, tables, inputs)))
         if key not in self._checked:
             one = np.int32(1)
-            constants = self.program.constants(arrays, carry, tables, one, one, inputs, kind)
+            try:
+                constants = self.program.constants(arrays, carry, tables, one, one, inputs, kind)
+            except Exception as error:
+                if not components._is_of_tracing(error):
+                    raise
+                raise components._explained(self.model, error) from error
             _check_constants(self.program.name, constants)
             self._checked.add(key)
 
