@@ -178,6 +178,16 @@ def test_names_bound_before_are_rewritten_and_put_back(library):
     assert isinstance(vars(core.Base)["fixed"], staticmethod)
 
 
+@pytest.mark.parametrize("qualname", ["scale", "Base.shape"])
+def test_a_target_that_a_module_has_only_imported(library, qualname):
+    target = f"fakelib.user:{qualname}"
+    registry.register(registry.Patch("there", target, "fakelib", "", "why", "fakeours:constant", ("0" * 64,)))
+    registry.apply_all()
+    with pytest.raises(PortError, match=r"not defined there but in fakelib\.core") as caught:
+        import fakelib.user  # noqa: F401
+    assert f"name fakelib.core:{qualname}" in str(caught.value)
+
+
 def test_every_kind_of_method_and_its_aliases(library):
     registry.register(patch("Base.shape", "constant"))
     registry.register(patch("Base.fixed", "constant"))

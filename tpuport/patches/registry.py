@@ -6,7 +6,6 @@ where tensors are on the device; names that other modules have bound to the targ
 puts everything back.
 """
 
-import collections
 import dataclasses
 import importlib
 import importlib.metadata
@@ -64,7 +63,7 @@ def register(patch: Patch) -> None:
     """
     _register(patch, "registered in code")
     if _strictness != "off":
-        _arm(patch.module)
+        _apply([patch.module])
 
 
 def _register(patch: Patch, origin: str) -> None:
@@ -113,8 +112,7 @@ def apply_all(strictness: Strictness | None = None) -> None:
         return
     try:
         _load(strict=chosen == "error")
-        for name in dict.fromkeys(patch.module for patch in list(_patches.values())):
-            _arm(name)
+        _apply([patch.module for patch in list(_patches.values())])
     except BaseException:
         revert_all()
         raise
@@ -241,24 +239,34 @@ def _load(*, strict: bool = False) -> None:
     _loaded = complete
 
 
-def _arm(name: str) -> None:
-    """Patch a module if it has been imported, else when it will be."""
+def _apply(names: list[str]) -> None:
+    """Patch those modules that have been imported, and the others when they will be."""
+    modules = [module for name in dict.fromkeys(names) if (module := _arm(name)) is not None]
+    _put([record for module in modules for record in _records(module)])
+
+
+def _arm(name: str) -> ModuleType | None:
+    """A module if it has been imported; else None, and wrapt will tell when it is."""
     module = sys.modules.get(name)
-    if module is not None and getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if module is not None and _being_imported(module):
         module = importlib.import_module(name)  # another thread is at it: wait
-        if getattr(module.__spec__, "_initializing", False):
+        if _being_imported(module):
             logger.warning(
                 "%s is being imported by this thread; enable its patches before, or afterwards", name
             )
-            return
+            return None
     if name in sys.modules:
-        _apply(sys.modules[name])
-        return
+        return sys.modules[name]
     with _lock:
         if name in _armed:
-            return
+            return None
         _armed.add(name)
     wrapt.register_post_import_hook(_imported, name)
+    return None
+
+
+def _being_imported(module: ModuleType) -> bool:
+    return getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def _imported(module: ModuleType) -> None:
@@ -268,21 +276,22 @@ def _imported(module: ModuleType) -> None:
         _armed.discard(name)
     try:
         if _strictness != "off":
-            _apply(module)
+            _put(_records(module))
     except BaseException:
-        # The import fails, and Python forgets the module. The next attempt has to meet the hook again, which wrapt
-        # takes only for a module that is not there.
-        sys.modules.pop(name, None)
-        with _lock:
-            _armed.add(name)
-        wrapt.register_post_import_hook(_imported, name)
+        if _being_imported(module):
+            # The import fails, and Python forgets the module. The next attempt has to meet the hook again, which
+            # wrapt takes only for a module that is not there.
+            sys.modules.pop(name, None)
+            with _lock:
+                _armed.add(name)
+            wrapt.register_post_import_hook(_imported, name)
         raise
 
 
-def _apply(module: ModuleType) -> None:
-    """Apply every patch of a module that has been imported."""
+def _records(module: ModuleType) -> list[_Record]:
+    """What is to be put where for the patches of a module that are not in force, checked; what is refused is noted."""
     new: list[_Record] = []
-    for patch in [patch for patch in _patches.values() if patch.module == module.__name__]:
+    for patch in [patch for patch in list(_patches.values()) if patch.module == module.__name__]:
         try:
             record = _checked(patch, module, new)
         except Refusal as refusal:
@@ -296,7 +305,7 @@ def _apply(module: ModuleType) -> None:
             continue
         if record is not None:
             new.append(record)
-    _put(module, new)
+    return new
 
 
 def _checked(patch: Patch, module: ModuleType, others: list[_Record]) -> _Record | None:
@@ -346,47 +355,35 @@ def _place(patch: Patch, module: ModuleType) -> targets.Place:
     return place
 
 
-def _put(module: ModuleType, records: list[_Record]) -> None:
+def _put(records: list[_Record]) -> None:
     """Make patches active, and bind every name that has an original to what stands in."""
     with _lock:
         records = [record for record in records if record.switch.patch.name not in _applied]
         if not records or _strictness == "off":
             return  # another thread was faster, or has reverted everything
+        pairs: dict[Any, Any] = {}
         for record in records:
-            holder, name = record.place.holder, record.place.name
-            if isinstance(holder, type):
-                type.__setattr__(holder, name, record.raw)
-                targets.rewrite_classes(holder, {record.place.raw: record.raw})
-            else:
-                setattr(holder, name, record.raw)
+            targets.put(record.place, record.raw)
             record.switch.active = True
             _applied[record.switch.patch.name] = record
             logger.info("patched %s: %s", record.switch.patch.target, record.switch.patch.why)
-        count = targets.rewrite(module, {
-            old: new for record in records for old, new in
-            ((record.place.raw, record.raw), (record.place.function, record.switch.wrapper))
-        })  # fmt: skip
-        logger.debug("%d more names were bound to what is patched in %s", count, module.__name__)
+            pairs |= {record.place.raw: record.raw, record.place.function: record.switch.wrapper}
+        count = targets.rewrite([record.module for record in records], pairs)
+        logger.debug("%d more names were bound to what is patched", count)
 
 
 def _revert(names: list[str]) -> None:
-    by_module: dict[int, list[_Record]] = collections.defaultdict(list)
-    for name in names:
-        record = _applied.pop(name, None)
-        if record is not None:
-            record.switch.active = False
-            by_module[id(record.module)].append(record)
-    for records in by_module.values():
-        for record in records:
-            holder, name = record.place.holder, record.place.name
-            if vars(holder).get(name) is not record.raw:
-                continue  # somebody has put another function there since
-            if isinstance(holder, type):
-                type.__setattr__(holder, name, record.place.raw)
-                targets.rewrite_classes(holder, {record.raw: record.place.raw})
-            else:
-                setattr(holder, name, record.place.raw)
-        targets.rewrite(records[0].module, {
-            old: new for record in records for old, new in
-            ((record.raw, record.place.raw), (record.switch.wrapper, record.place.function))
-        })  # fmt: skip
+    """Put originals back, the last patch first."""
+    records = [_applied.pop(name) for name in reversed(names) if name in _applied]
+    if not records:
+        return
+    pairs: dict[Any, Any] = {}
+    for record in records:
+        record.switch.active = False
+        place = record.place
+        if (
+            vars(place.holder).get(place.name) is record.raw
+        ):  # else somebody has put another function there since
+            targets.put(place, place.raw, record.raw)
+        pairs |= {record.raw: place.raw, record.switch.wrapper: place.function}
+    targets.rewrite([record.module for record in records], pairs)

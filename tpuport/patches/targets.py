@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -44,9 +44,10 @@ def locate(module: ModuleType, qualname: str) -> Place:
     """The function of this qualified name, as the module has it now.
 
     Raises:
-        PortError: there is none, a class inherits it, or it is no function.
+        PortError: there is none, it is another module's or class's, or it is no function.
     """
     where = f"{module.__name__}:{qualname}"
+    _check_home(module, qualname, where)
     holder: Any = module
     *outer, name = qualname.split(".")
     for part in outer:
@@ -68,7 +69,39 @@ def locate(module: ModuleType, qualname: str) -> Place:
     return Place(holder, name, raw, function)
 
 
-def rewrite(module: ModuleType, pairs: Mapping[Any, Any]) -> int:
+def _check_home(module: ModuleType, qualname: str, where: str) -> None:
+    """PortError for what a module has only imported: patching it there would reach all who have it."""
+    first = qualname.partition(".")[0]
+    value = vars(module).get(first)
+    home = sys.modules.get(getattr(value, "__module__", None) or "")
+    if home is not None and home is not module and vars(home).get(first) is value:
+        fix = f"name {home.__name__}:{qualname}"
+        raise PortError(f"{first} is not defined there but in {home.__name__}", where=where, fix=fix)
+
+
+def put(place: Place, value: Any, former: Any = None) -> None:
+    """Let a place hold a value, also under other names of its class and in classes that inherit from it.
+
+    Args:
+        former: what it holds now; None means `place.raw`.
+    """
+    if not isinstance(place.holder, type):
+        setattr(place.holder, place.name, value)
+        return
+    former = place.raw if former is None else former
+    type.__setattr__(place.holder, place.name, value)
+    table = {id(former): (former, value)}
+    for cls in set(_family(place.holder)):
+        _in_class(cls, table)
+
+
+def _family(cls: type) -> Iterator[type]:
+    yield cls
+    for child in type.__subclasses__(cls):
+        yield from _family(child)
+
+
+def rewrite(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
     """Put each second value in place of the first wherever a name is bound to it, and count the names.
 
     Names are globals of any module; and, in modules that know the target or its module, attributes of classes and
@@ -76,10 +109,11 @@ def rewrite(module: ModuleType, pairs: Mapping[Any, Any]) -> int:
     `functools.partial` hold stays.
 
     Args:
-        module: that of the target.
+        modules: those of the targets.
         pairs: values by the value that they replace; compared by identity.
     """
-    table = {id(old): (old, new) for old, new in pairs.items()}
+    table = {id(old): (old, _last(old, pairs)) for old in pairs}
+    homes = {id(module) for module in modules}
     count = 0
     for other in list(sys.modules.values()):
         names = getattr(other, "__dict__", None)
@@ -89,9 +123,19 @@ def rewrite(module: ModuleType, pairs: Mapping[Any, Any]) -> int:
         found = any(id(value) in table for value in values)
         if found:
             count += _replace(names, table)
-        if found or other is module or any(value is module for value in values):
+        if found or id(other) in homes or any(id(value) in homes for value in values):
             count += sum(_inside(value, table) for value in values)
     return count
+
+
+def _last(old: Any, pairs: Mapping[Any, Any]) -> Any:
+    """What replaces a value, where what replaces it may be replaced in turn."""
+    new = pairs[old]
+    for _ in pairs:
+        if new not in pairs:
+            break
+        new = pairs[new]
+    return new
 
 
 def _inside(value: Any, table: dict[int, tuple[Any, Any]]) -> int:
@@ -127,16 +171,3 @@ def _in_class(cls: type, table: dict[int, tuple[Any, Any]]) -> int:
         else:
             count += _in_table(value, table)
     return count
-
-
-def family(cls: type) -> Iterator[type]:
-    """A class and everything that inherits from it."""
-    yield cls
-    for child in type.__subclasses__(cls):
-        yield from family(child)
-
-
-def rewrite_classes(cls: type, pairs: Mapping[Any, Any]) -> int:
-    """As `rewrite`, in a class and its subclasses: `__call__ = forward`, and the like."""
-    table = {id(old): (old, new) for old, new in pairs.items()}
-    return sum(_in_class(one, table) for one in set(family(cls)))
