@@ -78,7 +78,7 @@ def test_framepack_agrees(lengths):
 
 
 def test_framepack_without_a_fitting_mask():
-    with pytest.raises(PortError, match="mask does not fit"):
+    with pytest.raises(PortError, match="a mask of shape"):
         patch.framepack_forward(framepack(), **call(4) | {"encoder_attention_mask": torch.ones(1, 3)})
 
 

@@ -57,38 +57,59 @@ def framepack_forward(
     Raises:
         PortError: a mask whose shape is not that of the embeddings.
     """
-    if encoder_attention_mask is None or encoder_attention_mask.shape != encoder_hidden_states.shape[:2]:
-        raise PortError(
-            "the mask does not fit the text embeddings",
-            where="encoder_attention_mask",
-            fix="give [batch, tokens]",
-        )
+    _check_mask(encoder_hidden_states, encoder_attention_mask)
     batch, _, frames, height, width = hidden_states.shape
     patch = (self.config.patch_size_t, self.config.patch_size, self.config.patch_size)
     counts = [size // step for size, step in zip((frames, height, width), patch, strict=True)]
     if indices_latents is None:
         indices_latents = torch.arange(frames, device=hidden_states.device)
-    clean = self.clean_x_embedder(latents_clean, latents_history_2x, latents_history_4x)
-    indices = (indices_latents_clean, indices_latents_history_2x, indices_latents_history_4x)
-    rotary = [
-        None
-        if tokens is None or places is None
-        else self.rope(frame_indices=places, height=height, width=width, device=hidden_states.device)
-        for tokens, places in zip((hidden_states, *clean), (indices_latents, *indices), strict=True)
-    ]
-    tokens = self.x_embedder(hidden_states)
-    tokens, packed = self._pack_history_states(tokens, *clean, *rotary, *counts[1:])
+    history = (latents_clean, latents_history_2x, latents_history_4x)
+    indices = (indices_latents, indices_latents_clean, indices_latents_history_2x, indices_latents_history_4x)
+    tokens, rotary = _packed(self, hidden_states, history, indices)
     temb, _ = self.time_text_embed(timestep, pooled_projections, guidance)
     text = self.context_embedder(encoder_hidden_states, timestep, encoder_attention_mask)
-    image = self.image_projection(image_embeds)
-    context = torch.cat([image, text], dim=1)
-    before = tokens.shape[1] + image.shape[1]
-    places = torch.arange(before + text.shape[1], device=tokens.device)
-    count = before + encoder_attention_mask.to(torch.int32).sum(dim=1, keepdim=True)
-    mask = (places.unsqueeze(0) < count)[:, None, None, :]
+    context = torch.cat([self.image_projection(image_embeds), text], dim=1)
+    mask = _counted(tokens.shape[1] + context.shape[1], encoder_attention_mask)
     for block in (*self.transformer_blocks, *self.single_transformer_blocks):
-        tokens, context = block(tokens, context, temb, mask, packed)
+        tokens, context = block(tokens, context, temb, mask, rotary)
     tokens = self.proj_out(self.norm_out(tokens[:, -counts[0] * counts[1] * counts[2] :], temb))
     sample = tokens.reshape(batch, *counts, -1, *patch).permute(0, 4, 1, 5, 2, 6, 3, 7)
     sample = sample.reshape(batch, -1, frames, height, width)
     return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
+
+
+def _check_mask(text: torch.Tensor, mask: torch.Tensor | None) -> None:
+    """PortError unless there is a number for every token of the text."""
+    if mask is None or mask.shape != text.shape[:2]:
+        raise PortError(
+            f"a mask of shape {None if mask is None else list(mask.shape)} for text of shape {list(text.shape)}",
+            where="encoder_attention_mask", fix="give [batch, tokens]: 1 for text and 0 for padding",
+        )  # fmt: skip
+
+
+def _packed(
+    self: Any,
+    latents: torch.Tensor,
+    history: tuple[torch.Tensor | None, ...],
+    indices: tuple[torch.Tensor | None, ...],
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """Tokens [B, N, E] of the history and the latents after it, and their rotary tables."""
+    height, width = latents.shape[3:]
+    clean = self.clean_x_embedder(*history)
+    tables = [
+        None
+        if tokens is None or frames is None
+        else self.rope(frame_indices=frames, height=height, width=width, device=latents.device)
+        for tokens, frames in zip((latents, *clean), indices, strict=True)
+    ]
+    patch = self.config.patch_size
+    return self._pack_history_states(
+        self.x_embedder(latents), *clean, *tables, height // patch, width // patch
+    )
+
+
+def _counted(length: int, mask: torch.Tensor) -> torch.Tensor:
+    """Which keys are valid, [B, 1, 1, length]: all but the padding of the text, which comes last."""
+    places = torch.arange(length, device=mask.device)
+    count = length - mask.shape[1] + mask.to(torch.int32).sum(dim=1, keepdim=True)
+    return (places.unsqueeze(0) < count)[:, None, None, :]

@@ -64,21 +64,31 @@ def forward(
           encoder_attention_mask_2, image_embeds)  # fmt: skip
     rotary = self.rope(hidden_states)
     temb = self.time_embed(timestep, timestep_r=timestep_r)
-    text = self.context_embedder(encoder_hidden_states, timestep, encoder_attention_mask)
-    streams = [(_of_kind(self, text, _TEXT), encoder_attention_mask, True)]
-    if encoder_hidden_states_2 is not None and encoder_attention_mask_2 is not None:
-        glyphs = self.context_embedder_2(encoder_hidden_states_2)
-        streams.insert(0, (_of_kind(self, glyphs, _GLYPHS), encoder_attention_mask_2, True))
-    if image_embeds is not None:
-        streams.insert(0, _image_stream(self, image_embeds))
-    states, masks, zeroed = zip(*streams, strict=True)
-    context, mask = valid_first(states, masks, zeroed)
+    glyphs = (encoder_hidden_states_2, encoder_attention_mask_2)
+    context, mask = _context(
+        self, timestep, (encoder_hidden_states, encoder_attention_mask), glyphs, image_embeds
+    )
     # Checkpointing of gradients, which the model's own forward offers, is torch's; here jax computes gradients.
     tokens = self.x_embedder(hidden_states)
     for block in self.transformer_blocks:
         tokens, context = block(tokens, context, temb, mask, rotary)
     sample = _unpatched(self, self.proj_out(self.norm_out(tokens, temb)), hidden_states.shape)
     return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
+
+
+def _context(
+    self: Any, timestep: torch.Tensor, text: tuple, glyphs: tuple, image_embeds: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [B, S, E] of images, glyphs and text, the valid ones first, and which of them are valid [B, S]."""
+    tokens = self.context_embedder(text[0], timestep, text[1])
+    streams = [(_of_kind(self, tokens, _TEXT), text[1], True)]
+    if glyphs[0] is not None:
+        tokens = self.context_embedder_2(glyphs[0])
+        streams.insert(0, (_of_kind(self, tokens, _GLYPHS), glyphs[1], True))
+    if image_embeds is not None:
+        streams.insert(0, _image_stream(self, image_embeds))
+    states, masks, zeroed = zip(*streams, strict=True)
+    return valid_first(states, masks, zeroed)
 
 
 def _of_kind(self: Any, tokens: torch.Tensor, kind: int) -> torch.Tensor:
