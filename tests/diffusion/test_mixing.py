@@ -159,7 +159,11 @@ def test_an_operation_without_a_lowering_runs_on_the_host(caplog: pytest.LogCapt
 def test_double_precision_is_on_the_host() -> None:
     host = floats(8)
     with mixed():
-        for found in (device(host).double(), device(host).to(torch.float64), device(host).to(floats().double())):
+        for found in (
+            device(host).double(),
+            device(host).to(torch.float64),
+            device(host).to(floats().double()),
+        ):
             equal(found, host.double())
 
 

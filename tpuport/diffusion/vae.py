@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tpuport.checkpoint import mark_ported, mesh_of
+from tpuport import compilation
+from tpuport.checkpoint import mark_ported, mesh_of, times_ported
 from tpuport.diffusion import mixing
 from tpuport.diffusion.components import CompiledForward, compile_forward, restore_forward
 
@@ -27,10 +28,20 @@ class _PartForward(CompiledForward):
     """The encoder or decoder of an autoencoder."""
 
     owner: torch.nn.Module
+    _times = 0
     _advised = False
+
+    def follow(self) -> None:
+        """Be on the devices that the autoencoder is on; its programs are made anew where that was ported again."""
+        times, mesh = times_ported(self.owner), mesh_of(self.owner)
+        if mesh is not None and times != self._times:
+            self._times = times
+            mark_ported(self.module, mesh)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As `CompiledForward`; tensors of the host where the autoencoder works piece by piece."""
+        if not compilation.tracing():
+            self.follow()
         out = super().__call__(*args, **kwargs)
         if in_pieces(self.owner):
             return mixing.hosted(out) if mixing.current() is not None else out
@@ -62,12 +73,11 @@ def parts_of(vae: torch.nn.Module) -> list[torch.nn.Module]:
 
 def compile_parts(vae: torch.nn.Module) -> None:
     """Let the parts of a ported autoencoder run as programs, and its methods take tensors of the host."""
-    mesh = mesh_of(vae)
-    assert mesh is not None
     for part in parts_of(vae):
-        mark_ported(part, mesh)
         forward = compile_forward(part, _PartForward)
-        forward.owner = vae  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(forward, _PartForward):
+            forward.owner = vae
+            forward.follow()
     for name in _METHODS:
         if not hasattr(vars(vae).get(name), "tpuport_original"):
             setattr(vae, name, _mixing(vae, getattr(vae, name)))
