@@ -221,6 +221,7 @@ def test_a_scheduler_that_is_not_supported(tiny: Build) -> None:
     close(run(pipe), run(tiny(DDIMScheduler(thresholding=True))))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_a_scheduler_that_draws_noise(tiny: Build) -> None:
     close(

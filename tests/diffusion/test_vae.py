@@ -111,6 +111,7 @@ def test_a_large_decode_in_one_piece_advises_tiling(
     assert sum("enable_tiling" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_in_bfloat16() -> None:
     own, ours = build().to(torch.bfloat16), build()
