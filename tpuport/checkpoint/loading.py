@@ -31,6 +31,7 @@ from tpuport.checkpoint.matching import Match, match_tensors
 from tpuport.checkpoint.porting import mark_ported, move_buffers
 from tpuport.checkpoint.reading import Index, Reader, aligned_empty, bounded
 from tpuport.errors import PortError
+from tpuport.patches import registry
 from tpuport.sharding import ShardingRules
 
 
@@ -82,6 +83,7 @@ def load(
     building.check_class(model_class)
     directory, allow = building.checked_path(directory), allowed(allow)
     check_placing(mesh, rules)
+    registry.apply_all()
     wanted = as_torch_dtype(dtype)
     inventory, config = _survey(model_class, directory, trust_remote_code, config_options)
     model_dtype = wanted or _own_dtype(config, inventory)

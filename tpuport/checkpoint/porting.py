@@ -21,6 +21,7 @@ from tpuport.checkpoint.layout import (
     scatter,
 )
 from tpuport.errors import PortError
+from tpuport.patches import registry
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
@@ -77,6 +78,7 @@ def port(
     """
     _check_module(model)
     check_placing(mesh, rules)
+    registry.apply_all()  # of models that need one; nothing where `tpuport.enable` has done it
     mesh = mesh or mesh_of(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)
