@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 
 import tpuport
-import tpuport.auto
 from recipes.hunyuan_video import request as requests
 from recipes.hunyuan_video.linting import look
 
@@ -189,8 +188,7 @@ def run(
     ] = True,
 ) -> None:
     """Port a HunyuanVideo-1.5 pipeline, generate clips with it as before, compare them with torch's own."""
-    if dtype not in requests.DTYPES:
-        raise tpuport.PortError(f"dtype {dtype!r}", where="--dtype", fix=" or ".join(requests.DTYPES))
+    requests.check_dtype(dtype)
     if comparing and (dtype != "float32" or latents_only):
         raise typer.BadParameter("clips are compared in float32, and decoded", param_hint="--compare")
     size = {"height": height, "width": width, "frames": frames, "steps": steps}
@@ -202,7 +200,7 @@ def run(
         look(console)
     if cpu_devices:
         pretend_devices(cpu_devices)
-    quieten()
+    start()
     mesh = make_mesh({"dp": dp, "sp": sp, "tp": tp})
     made = port_and_draw(checkpoint, request, mesh, dtype, output, latents_only)
     by_default = checkpoint == DEFAULT_CHECKPOINT and dtype == "float32" and not latents_only
@@ -210,10 +208,12 @@ def run(
         sys.exit(1)
 
 
-def quieten() -> None:
-    """Leave out what diffusers and transformers say while they load."""
+def start() -> None:
+    """Let tpuport in, now that the devices are chosen, and leave out what the libraries say while they load."""
     import diffusers
     from transformers.utils import logging as transformers_logging
+
+    import tpuport.auto  # noqa: F401
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -154,6 +154,12 @@ def _pair(
     return {embeds: text, mask: valid}
 
 
+def check_dtype(name: str) -> None:
+    """Raise PortError for a dtype that the recipe does not run."""
+    if name not in DTYPES:
+        raise tpuport.PortError(f"dtype {name!r}", where="--dtype", fix=" or ".join(DTYPES))
+
+
 def check_mesh(sizes: dict[str, int], checkpoint: Path) -> None:
     """Raise PortError for mesh sizes that cannot be, and for a tp that does not divide the transformer's heads."""
     for name, size in sizes.items():

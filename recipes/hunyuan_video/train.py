@@ -28,7 +28,7 @@ from recipes.hunyuan_video.train_vae import (
     train_vae,
 )
 
-STEPS, BATCH, MUON_RATE, ADAM_RATE = 3000, 32, 4e-3, 2e-3
+STEPS, BATCH, MUON_RATE, ADAM_RATE = 3200, 32, 5e-3, 2.5e-3
 CAPTION_DROPOUT = 0.1
 UNTRAINED = (
     "context_embedder_2",
