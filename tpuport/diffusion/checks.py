@@ -21,7 +21,9 @@ _supported: dict[Hashable, PortError | None] = {}
 def models_of(pipe: Any) -> dict[str, torch.nn.Module]:
     """Every model of a pipeline by name; `pipe.components` leaves out some that have a default."""
     names = [name for name in pipe.config if not name.startswith("_")]
-    held = {name: getattr(pipe, name, None) for name in names}
+    held = {
+        name: vars(pipe).get(name) for name in names
+    }  # diffusers warns of other ways to read a configuration
     return {name: module for name, module in held.items() if isinstance(module, torch.nn.Module)}
 
 
