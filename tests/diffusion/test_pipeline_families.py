@@ -147,7 +147,7 @@ def stable_diffusion() -> tuple[Any, dict[str, Any]]:
         none,
         none,
         unet,
-        DPMSolverMultistepScheduler(),
+        DPMSolverMultistepScheduler(steps_offset=1),
         none,
         none,
         requires_safety_checker=False,
@@ -187,6 +187,10 @@ def wan() -> tuple[Any, dict[str, Any]]:
     }
 
 
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning",
+    "ignore:Explicitly requested dtype float64:UserWarning",
+)
 @pytest.mark.parametrize("family", [ltx, stable_diffusion_3, flux, stable_diffusion, wan])
 def test_a_family(family: Callable[[], tuple[Any, dict[str, Any]]]) -> None:
     torch.manual_seed(0)
