@@ -20,7 +20,7 @@ from tpuport import attention, compat, pytrees, rotary
 from tpuport.capture import Reach
 from tpuport.checkpoint import mesh_of, ported_models
 from tpuport.errors import PortError
-from tpuport.patches import transformers_experts, transformers_rotary
+from tpuport.patches import registry, transformers_experts, transformers_rotary
 from tpuport.settings import Static, settings_of
 from tpuport.sharding.sequence import sequence_sharded
 from tpuport.tracing import lock as _tracing
@@ -96,13 +96,10 @@ def tracing() -> bool:
     return getattr(_depth, "inside", 0) > 0
 
 
-def prepared(module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments with what a model's patches decide outside of the trace."""
-    try:
-        from tpuport.patches.registry import prepared as by_patches
-    except ImportError:
-        return args, kwargs
-    return by_patches(module, args, kwargs)
+def prepared(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments with what a model's patches decide outside of the trace; for a module, or its bound forward."""
+    owner = getattr(function, "__self__", None) if getattr(function, "__name__", "") == "forward" else function
+    return registry.prepared(owner, args, kwargs) if isinstance(owner, torch.nn.Module) else (args, kwargs)
 
 
 class _Shape(str):
@@ -246,11 +243,11 @@ class CompiledFunction:
             PortError: an argument is neither a tensor nor hashable, a module's weights are not on the device, or the
                 function reaches a model in a way that leaves its weights constants of the program.
         """
-        return compat.as_torch(self.program(*self._ready(args, kwargs)))
+        return compat.as_torch(self.program(*self._ready(*prepared(self._function, args, kwargs))))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
-        return self.program.lower(*self._ready(args, kwargs))
+        return self.program.lower(*self._ready(*prepared(self._function, args, kwargs)))
 
     def _ready(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """The program's arguments; those of a new program are traced, and its constants looked at."""

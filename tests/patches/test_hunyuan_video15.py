@@ -126,7 +126,7 @@ def test_every_call_of_attention_is_padding(calls):
 
 
 def test_one_prompt_without_empty_streams(host):
-    """What a pipeline's call becomes: no tokens of images, none of glyphs."""
+    """What a pipeline's call becomes, and a compiled model's: no tokens of images, none of glyphs."""
     model = build()
     compiled = tpuport.compile(tpuport.port(model))
     for length in (5, 2):
@@ -136,6 +136,7 @@ def test_one_prompt_without_empty_streams(host):
         assert fewer["image_embeds"] is None
         assert fewer["encoder_hidden_states_2"] is None
         assert difference(compiled(**fewer)[0], expected(host, arguments)) < 1e-5
+        assert difference(compiled(**arguments)[0], expected(host, arguments)) < 1e-5
     assert compiled.program.compilations == 1
 
 

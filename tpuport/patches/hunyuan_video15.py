@@ -93,7 +93,7 @@ def _context(
 
 def _of_kind(self: Any, tokens: torch.Tensor, kind: int) -> torch.Tensor:
     """Tokens [B, N, E] with the embedding of their kind added."""
-    return tokens + self.cond_type_embed(torch.full((1, 1), kind, dtype=torch.long, device=tokens.device))
+    return tokens + self.cond_type_embed(torch.full((1, 1), kind, dtype=torch.int32, device=tokens.device))
 
 
 def _image_stream(self: Any, image_embeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
