@@ -25,8 +25,9 @@ help: ## list the targets
 
 venv: $(STAMP) ## build .venv and nothing else
 
-demo: $(STAMP) ## lint the tiny Llama's code, port it, what it says, that it equals torch, the decode table's main line
+demo: $(STAMP) ## a tiny Llama and a tiny HunyuanVideo-1.5: linted, ported, what they say and draw beside torch, how fast
 	$(PY) -m recipes.llama
+	$(PY) -m recipes.hunyuan_video
 	$(PY) benchmarks/decode.py --quick
 
 test: $(STAMP) ## the tests but the slow ones
@@ -49,6 +50,7 @@ format: $(STAMP) ## write the formatting and the fixes that `check` asks for
 
 bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quotes
 	$(PY) benchmarks/decode.py
+	$(PY) benchmarks/denoise.py
 	$(PY) benchmarks/load.py
 	$(PY) benchmarks/lint.py --rival $(RIVALS)/bin/torchfix
 	$(PY) benchmarks/attention_cost.py
