@@ -165,6 +165,27 @@ def test_torch_counts_the_same_for_a_small_model() -> None:
     assert counter.get_total_flops() == ours - 2 * 2 * 2048**2, "but for the modulation of the last norm"
 
 
+@pytest.fixture(scope="module")
+def committed():
+    """The reports in docs, of all 54 blocks."""
+    return [one for one in json.loads(hunyuan_compile.OUT.read_text()) if one["blocks"] == 54]
+
+
+def test_the_committed_reports_are_of_the_whole_model_and_hold_what_is_said_of_them(committed) -> None:
+    assert len(committed) == 3
+    for one in committed:
+        assert one["parameters"] > 8.3e9
+        assert one["topology"] == "v6e:2x4"
+        assert one["memory"]["fits"] is True
+        assert one["flops_to_arithmetic"] == pytest.approx(1, abs=0.03)
+        assert one["square_arrays"]["found"] == []
+        assert one["resident_bytes"] < 8e9
+        long = [call for call in one["attention"] if call["query"][2] > 111_600]
+        assert [(call["implementation"], call["padding"], call["calls"]) for call in long] == [
+            ("splash", "exact", 54)
+        ]
+
+
 @pytest.mark.slow
 def test_one_block_at_121_frames_of_720p(config) -> None:
     """The real sizes with one block of 54: half a minute of a compiler in a hurry."""
