@@ -16,7 +16,7 @@ import torch
 
 from recipes.hunyuan_video import clips
 from recipes.hunyuan_video.storing import ROUNDED_SHARE, as_stored, round_weights, save_small
-from recipes.hunyuan_video.tiny import build_pipeline
+from recipes.hunyuan_video.tiny import SHIFT, build_pipeline
 from recipes.hunyuan_video.train_vae import (
     FIRST_SEED,
     PHASES,
@@ -28,7 +28,7 @@ from recipes.hunyuan_video.train_vae import (
     train_vae,
 )
 
-STEPS, BATCH, MUON_RATE, ADAM_RATE = 3200, 32, 5e-3, 2.5e-3
+STEPS, BATCH, MUON_RATE, ADAM_RATE = 10_000, 32, 5e-3, 2.5e-3
 CAPTION_DROPOUT = 0.1
 UNTRAINED = (
     "context_embedder_2",
@@ -51,9 +51,10 @@ def flow_loss(
 ) -> torch.Tensor:
     """Mean squared error of the predicted velocity, noise less data, at noise levels that sampling visits."""
     count = len(latents)
-    uniform = torch.rand(count, generator=chance)
+    even = torch.rand(count, generator=chance)
     bell = torch.randn(count, generator=chance).sigmoid()
-    level = uniform.where(torch.rand(count, generator=chance) < 0.3, 2 * bell / (1 + bell))
+    even = even.where(torch.rand(count, generator=chance) < 0.5, bell)
+    level = SHIFT * even / (1 + (SHIFT - 1) * even)
     level_BCFHW = level.view(-1, 1, 1, 1, 1)
     noise = torch.randn(latents.shape, generator=chance)
     mixed = (1 - level_BCFHW) * latents + level_BCFHW * noise
