@@ -98,7 +98,9 @@ def tracing() -> bool:
 
 def prepared(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments with what a model's patches decide outside of the trace; for a module, or its bound forward."""
-    owner = getattr(function, "__self__", None) if getattr(function, "__name__", "") == "forward" else function
+    owner = (
+        getattr(function, "__self__", None) if getattr(function, "__name__", "") == "forward" else function
+    )
     return registry.prepared(owner, args, kwargs) if isinstance(owner, torch.nn.Module) else (args, kwargs)
 
 

@@ -332,6 +332,36 @@ def test_tensors_that_a_function_holds_are_arguments():
     assert sorted(x.shape for x in arrays) == [(1,), (3,)]
 
 
+class Casting(Tiny):
+    """As HunyuanVideo-1.5 does it: what is made of the timestep gets the timestep's dtype."""
+
+    def forward(self, hidden_states, timestep, encoder_hidden_states, encoder_attention_mask=None):
+        phase = torch.sin(timestep.float() / 100).to(timestep.dtype).reshape(-1, 1, 1)
+        return super().forward(hidden_states + phase, timestep, encoder_hidden_states, encoder_attention_mask)
+
+
+class Told(Casting):
+    """On the host, told the timestep as pipelines tell it."""
+
+    def forward(self, hidden_states, timestep, *args, **kwargs):
+        return super().forward(hidden_states, timestep.to(hidden_states.dtype), *args, **kwargs)
+
+
+def test_timesteps_of_whole_numbers_are_floating_for_the_model():
+    scheduler = diffusers.UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
+    scheduler.set_timesteps(4)
+    assert not scheduler.timesteps.is_floating_point()
+    torch.manual_seed(0)
+    model, host = Casting(), Told()
+    host.load_state_dict(model.state_dict())
+    wanted = reference(host, scheduler, LATENTS, POSITIVE)
+    scheduler = diffusers.UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
+    got = denoise(
+        tpuport.port(model), scheduler, LATENTS, num_inference_steps=4, conditions=POSITIVE, progress=False
+    )
+    assert error(got, wanted) < 1e-5
+
+
 class Choosing(Tiny):
     def forward(self, hidden_states, timestep, encoder_hidden_states):
         if timestep[0] > 500:

@@ -15,14 +15,14 @@ from tpuport.patches import registry
 TEXT, GLYPHS, IMAGE = 7, 6, 5
 
 
-def build(**changes):
+def build(cls=HunyuanVideo15Transformer3DModel, **changes):
     torch.manual_seed(0)
     config = {
         "in_channels": 9, "out_channels": 4, "num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2,
         "num_refiner_layers": 1, "mlp_ratio": 2.0, "patch_size": 1, "text_embed_dim": 24, "text_embed_2_dim": 12,
         "image_embed_dim": 20, "rope_axes_dim": (4, 6, 6), "target_size": 16, "task_type": "t2v",
     }  # fmt: skip
-    return HunyuanVideo15Transformer3DModel(**config | changes).eval()
+    return cls(**config | changes).eval()
 
 
 def prefix(lengths, size):
@@ -138,6 +138,21 @@ def test_one_prompt_without_empty_streams(host):
         assert difference(compiled(**fewer)[0], expected(host, arguments)) < 1e-5
         assert difference(compiled(**arguments)[0], expected(host, arguments)) < 1e-5
     assert compiled.program.compilations == 1
+
+
+class Scaled(HunyuanVideo15Transformer3DModel):
+    """A class of a user's own, whose forward takes its arguments in another way."""
+
+    def forward(self, hidden_states, timestep, factor=1.0, **arguments):
+        return super().forward(hidden_states * factor, timestep, **arguments)
+
+
+def test_a_derived_forward_takes_what_it_likes(host):
+    arguments = call((5,), (2,))
+    hidden, timestep = arguments.pop("hidden_states"), arguments.pop("timestep")
+    compiled = tpuport.compile(tpuport.port(build(Scaled)))
+    wanted = expected(host, {"hidden_states": hidden * 2.0, "timestep": timestep, **arguments})
+    assert difference(compiled(hidden, timestep, 2.0, **arguments)[0], wanted) < 1e-5
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

@@ -75,7 +75,7 @@ def denoise(
         model_input: traced: scaled latents to what the model takes, such as a concatenation with condition latents.
             Tensors that it or `guidance` holds (closure, global, default, partial) are the program's arguments.
         timestep_scale: what the model is told is the scheduler's timestep times this.
-        timestep_dtype: and of this dtype, the scheduler's own (float32 or whole numbers) by default.
+        timestep_dtype: and of this dtype, float32 by default; the pipelines of HunyuanVideo give the latents' dtype.
         progress: show a bar with steps, seconds a step, their average and the time left.
         callback: called after each step with (index, timestep, latents), the latents a copy of one's own.
 
@@ -112,7 +112,8 @@ def denoise(
             guided=guided,
             rescaled=guidance_rescale != 0,
             timestep_scale=float(timestep_scale),
-            timestep_dtype=None if timestep_dtype is None else str(compat.jax_dtype(timestep_dtype)),
+            # Floating also where the scheduler counts in whole numbers: models cast embeddings to the timestep's dtype.
+            timestep_dtype=str(compat.jax_dtype(timestep_dtype or torch.float32)),
         )
         numbers_ = np.float32(guidance_scale), np.float32(guidance_rescale)
         run = _Run(denoiser, tables, Inputs(tensors, held, *numbers_), kind)
@@ -171,13 +172,13 @@ def _calls(
 ) -> tuple[tuple[Call, ...], list[list[jax.Array]]]:
     """The model's calls in a step, with their tensors: one for each of `given`, or one for both."""
     model, batch = denoiser.model, latents.shape[0]
-    prepared = []
-    for conditions in given:
-        fixed = {denoiser.sample: latents}
-        if denoiser.time is not None:
-            fixed[denoiser.time] = torch.full((batch,), float(tables.timesteps[0]))
-        _, kwargs = compilation.prepared(model, (), {**fixed, **conditions})
-        prepared.append({name: value for name, value in kwargs.items() if name not in fixed})
+    fixed = {denoiser.sample: latents}
+    if denoiser.time is not None:
+        fixed[denoiser.time] = torch.full((batch,), float(tables.timesteps[0]))
+    # What a patch keeps depends on what a model has met: after the first look it has met the conditions of both.
+    for _ in given:
+        looked_at = [compilation.prepared(model, (), {**fixed, **conditions})[1] for conditions in given]
+    prepared = [{name: x for name, x in kwargs.items() if name not in fixed} for kwargs in looked_at]
     flat = [jax.tree_util.tree_flatten(conditions) for conditions in prepared]
     if len(flat) == 2 and (both := _merged(flat[0], flat[1], batch)) is not None:
         flat, times = [both], 2

@@ -52,7 +52,7 @@ class Kind(NamedTuple):
     guided: bool
     rescaled: bool
     timestep_scale: float
-    timestep_dtype: str | None
+    timestep_dtype: str
 
 
 class Inputs(NamedTuple):
@@ -158,8 +158,7 @@ class Denoiser:
         timestep = tables.timesteps[index]
         if kind.timestep_scale != 1:
             timestep = timestep * kind.timestep_scale
-        if kind.timestep_dtype is not None:
-            timestep = timestep.astype(kind.timestep_dtype)
+        timestep = timestep.astype(kind.timestep_dtype)
         with in_place([self.model], [arrays]):
             if kind.model_input is not None:
                 hidden = compat.as_jax(lower(kind.model_input, inputs.held)(compat.wrap(hidden)))

@@ -111,6 +111,8 @@ def port_pipeline(
 def take_back(pipe: Any) -> Any:
     """Make a ported pipeline what it was before, in place, its models on the host.
 
+    They stay in evaluation mode, without gradients.
+
     Models that it shares with another ported pipeline are taken from that one too, which then asks to be ported again.
     """
     state: Ported | None = vars(pipe).pop("_tpuport", None)
