@@ -176,8 +176,9 @@ def _calls(
     if denoiser.time is not None:
         fixed[denoiser.time] = torch.full((batch,), float(tables.timesteps[0]))
     # What a patch keeps depends on what a model has met: after the first look it has met the conditions of both.
-    for _ in given:
-        looked_at = [compilation.prepared(model, (), {**fixed, **conditions})[1] for conditions in given]
+    for conditions in given[1:]:
+        compilation.prepared(model, (), {**fixed, **conditions})
+    looked_at = [compilation.prepared(model, (), {**fixed, **conditions})[1] for conditions in given]
     prepared = [{name: x for name, x in kwargs.items() if name not in fixed} for kwargs in looked_at]
     flat = [jax.tree_util.tree_flatten(conditions) for conditions in prepared]
     if len(flat) == 2 and (both := _merged(flat[0], flat[1], batch)) is not None:
