@@ -19,10 +19,10 @@ from recipes.hunyuan_video.linting import look
 DEFAULT_CHECKPOINT = Path(__file__).parent / "checkpoint"
 DEFAULT_OUTPUT = Path("outputs/hunyuan_video")
 DEFAULT_PROMPTS = (
-    "red circle left",
+    "red triangle left",
     "the large blue square slides quickly to the right",
-    "in this short clip a large green square drifts upwards in front of a dark background",
-    "a yellow ball goes down",
+    "in this short clip a small green triangle drifts upwards in front of a dark background",
+    "one tiny yellow box is moving gently towards the left side",
 )
 DEFAULT_SIZE = {"height": 48, "width": 48, "frames": 9, "steps": 30}  # of the tiny model; of a real one:
 REAL_SIZE = {"height": 480, "width": 848, "frames": 121, "steps": 50}

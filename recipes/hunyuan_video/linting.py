@@ -36,4 +36,4 @@ def look(console: Console) -> None:
     console.print(f"lint: {file.name}, {report.lines} lines. {escape(report.verdict())}")
     for status in registry.statuses():
         if status.patch.target.startswith(MODULE):
-            console.print(f"patch {status.patch.name} ({status.state}): {escape(status.patch.why)}")
+            console.print(f"patch {status.patch.name}: {escape(status.patch.why)}")
