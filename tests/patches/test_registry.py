@@ -97,6 +97,7 @@ def library(tmp_path, monkeypatch):
     write(tmp_path / "fakelib/__init__.py", "")
     write(tmp_path / "fakelib-1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: fakelib\nVersion: 1.2\n")
     monkeypatch.syspath_prepend(tmp_path)
+    registry._load(strict=True)  # the builtin ones are there before as well as afterwards
     before = set(registry._patches)
     yield tmp_path
     registry.revert_all()
