@@ -1,6 +1,7 @@
 """Tiny pipelines of diffusers, and the process as `tpuport.enable` makes it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,13 @@ from diffusers.configuration_utils import ConfigMixin, register_to_config
 from diffusers.models.modeling_utils import ModelMixin
 
 import tpuport
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """pytest takes back, after each test, the filters that `enable` installs once for all of them."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64"))
 
 
 @pytest.fixture(scope="package", autouse=True)
