@@ -21,6 +21,10 @@ def main() -> None:
         from tpuport.cli.lint import lint
 
         sys.exit(lint(sys.argv[2:]))
+    if sys.argv[1:2] == ["compile"]:
+        from tpuport.cli.compile import compile
+
+        sys.exit(compile(sys.argv[2:]))
     try:
         sys.modules[__name__].app()
     except PortError as error:

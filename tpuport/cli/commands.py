@@ -29,6 +29,14 @@ def lint(arguments: Annotated[list[str] | None, typer.Argument(metavar="...")] =
     raise typer.Exit(run(arguments or []))
 
 
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def compile(arguments: Annotated[list[str] | None, typer.Argument(metavar="...")] = None) -> None:
+    """Compile a model for a TPU that is not there; exit 1 where it does not fit, 2 for what could not run."""
+    from tpuport.cli.compile import compile as run
+
+    raise typer.Exit(run(arguments or []))
+
+
 def _show_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"tpuport {tpuport.__version__}")

@@ -1,0 +1,213 @@
+"""What `tpuport compile` is asked for, checked before anything is imported that takes time."""
+
+import argparse
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tpuport.errors import PortError
+
+AXES: Final = ("dp", "sp", "tp")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(
+        prog="tpuport compile",
+        description="Compile a model for a TPU that is not there: does it fit, what do devices send, what binds it. "
+        "No weights are read or made.",
+        epilog="Exit code: 0 compiled and fits, 1 does not fit or cannot be traced, 2 could not run.",
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="a directory or config.json of transformers or diffusers, or module:function of your own code",
+    )
+    _add_place(made.add_argument_group("where it runs"))
+    _add_work(made.add_argument_group("what is compiled"))
+    _add_output(made.add_argument_group("output"))
+    return made
+
+
+def _add_place(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--topology",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="a slice such as v5e:2x4; several times for several, one after another",
+    )
+    add("--tp", type=int, metavar="N", help="devices that share out the weights; all of them by default")
+    add("--dp", type=int, metavar="N", help="devices that share out the batch; -1 for what the others leave")
+    add("--sp", type=int, metavar="N", help="devices that share out the sequence")
+    add("--rules", type=Path, metavar="FILE", help="JSON or TOML: a regex of weights' names to axis names")
+    add("--suggest", action="store_true", help="try mesh splits of the topology, and rank those that fit")
+    add("--list-topologies", action="store_true", help="list the TPUs and their figures, and stop")
+
+
+def _add_work(group: Any) -> None:
+    add = group.add_argument
+    add("--task", choices=("prefill", "decode", "forward"), help="for models that generate")
+    add("--batch", type=_positive, metavar="N", help="rows of the inputs")
+    add("--length", type=_positive, metavar="N", help="tokens of the prompt, or of the text")
+    add("--max-cache-len", type=_positive, metavar="N", help="positions of the key and value cache")
+    add("--image-size", type=_size, metavar="HxW", help="of images and videos, in pixels: 480x832")
+    add("--frames", type=_positive, metavar="N", help="of a video")
+    add("--dtype", choices=("bfloat16", "float32", "float16"), help="of weights; the config's by default")
+    add("--attention", choices=("splash", "xla"), help="what computes attention")
+    add("--component", metavar="NAME", help="of a pipeline's directory; each of them by default")
+    add("--inputs", metavar="MODULE:FUNCTION", help="returns the inputs to compile for")
+    add("--trust-remote-code", action="store_true", help="run code that the directory holds")
+    add(
+        "--scan-layers",
+        action=argparse.BooleanOptionalAction,
+        help="run identical blocks in one loop; by default where that is known to win",
+    )
+    add("--effort", type=_effort, metavar="E", help="of the compiler, -1 to 1; -1 is several times sooner")
+
+
+def _add_output(group: Any) -> None:
+    add = group.add_argument
+    add("--format", choices=("text", "json", "html"), default="text", help="how the report is written")
+    add("--output", type=Path, metavar="FILE", help="write the report there")
+    add("--save-hlo", type=Path, metavar="DIR", help="write the compiled programs there")
+    add("--traceback", action="store_true", help="show what Python or the compiler said of a failure")
+    add("--no-cache", action="store_true", help="compile again what is known, and keep nothing")
+
+
+def request_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What a process that compiles is told, as `topology.job` describes it, but for the topology.
+
+    Raises:
+        PortError: an option that cannot be, or no target.
+    """
+    if options.target is None or not options.topology:
+        raise PortError(
+            "no target was given" if options.target is None else "no topology was given",
+            where="TARGET" if options.target is None else "--topology",
+            fix="tpuport compile path/to/config.json --topology v5e:2x4; --list-topologies shows them all",
+        )
+    _check_target(options.target)
+    names = "task batch length max_cache_len image_size frames dtype inputs component trust_remote_code"
+    return {
+        "target": options.target,
+        "options": {name: getattr(options, name) for name in names.split()},
+        "mesh": _mesh({axis: getattr(options, axis) for axis in AXES}),
+        "rules": None if options.rules is None else rules_of(options.rules),
+        "attention": options.attention,
+        "scan_layers": options.scan_layers,
+        "effort": options.effort,
+        "suggest": options.suggest,
+        "cache": not options.no_cache,
+        "save_hlo": None,
+    }
+
+
+def topologies_of(names: Sequence[str]) -> list[str]:
+    """Their full names, each once.
+
+    Raises:
+        PortError: one that is none.
+    """
+    from tpuport.topology.describe import full_name
+
+    return list(dict.fromkeys(full_name(name) for name in names))
+
+
+def rules_of(file: Path) -> dict[str, list[Any]]:
+    """Sharding rules of a file: a regex of weights' names to one entry a dimension, each None, an axis or a list.
+
+    Raises:
+        PortError: the file cannot be read, or something in it is no rule.
+    """
+    where, kind = f"--rules {file}", "TOML" if file.suffix == ".toml" else "JSON"
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = tomllib.loads(text) if kind == "TOML" else json.loads(text)
+    except OSError as error:
+        raise PortError(f"the rules cannot be read: {error.strerror}", where=where) from None
+    except ValueError as error:
+        raise PortError(f"the rules are no {kind}: {error}", where=where) from None
+    if not isinstance(found, dict) or not found:
+        raise PortError(
+            "the rules are no map of patterns to axis names",
+            where=where,
+            fix='write an object such as {".*q_proj\\\\.weight": ["tp", null]}',
+        )
+    # TOML has no null: an empty name stands for it.
+    return {pattern: _spec(pattern, spec, f"{where}: {pattern!r}") for pattern, spec in found.items()}
+
+
+def _spec(pattern: str, spec: Any, where: str) -> list[Any]:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        fix = "a pattern is a Python regex for the whole parameter name; escape dots as '\\.'"
+        raise PortError(f"the pattern is no regular expression: {error}", where=where, fix=fix) from None
+    fix = 'entries are "dp", "sp", "tp", a list of them, or null, one a dimension: ["tp", null]'
+    if not isinstance(spec, list):
+        raise PortError(f"{spec!r} is no list of axis names", where=where, fix=fix)
+    for entry in spec:
+        for name in entry if isinstance(entry, list) and entry else [entry]:
+            if name not in (None, "", *AXES):
+                raise PortError(f"{name!r} is no axis of the mesh", where=where, fix=fix)
+    return [entry or None for entry in spec]
+
+
+def _mesh(asked: dict[str, int | None]) -> dict[str, int] | None:
+    """Axis sizes; None where none was given: tp over all devices."""
+    if all(size is None for size in asked.values()):
+        return None
+    for axis, size in asked.items():
+        if size is not None and size != -1 and size < 1:
+            raise PortError(
+                f"a mesh axis has at least one device, not {size}",
+                where=f"--{axis}",
+                fix="a number from 1 up, or -1 for what the other axes leave",
+            )
+    if list(asked.values()).count(-1) > 1:
+        raise PortError(
+            "only one axis can take what the others leave", where=" ".join(f"--{axis}" for axis in AXES)
+        )
+    return {axis: 1 if size is None else size for axis, size in asked.items()}
+
+
+def _check_target(target: str) -> None:
+    """What is plainly a path has to be there; names and functions are looked up where they can be."""
+    if "/" not in target or ":" in target or Path(target).exists():
+        return
+    raise PortError(
+        f"there is no {target}",
+        where="TARGET",
+        fix="name a directory with a config.json (or the file), or a function as package.module:function; models are "
+        "not downloaded",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
+    return int(text)
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: height and width, 480x832, or 512 for both")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _effort(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 2.0
+    if not -1 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from -1 to 1")
+    return value

@@ -1,0 +1,292 @@
+"""Reports as tables for a terminal."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tpuport.topology.reports import Result, units
+
+PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
+COLOURS: Final = ("blue", "cyan", "magenta", "green", "yellow", "white")
+_BAR: Final = 24
+_ROWS: Final = 8
+_KERNELS: Final = 4
+
+
+def rendered(results: list[Result], suggestion: list[dict[str, Any]] | None = None) -> RenderableType:
+    """All results, one below the other, and the ranking of splits.
+
+    Args:
+        results: as `document` takes them.
+        suggestion: plain values, the best first; None where none were asked for.
+    """
+    parts: list[RenderableType] = []
+    for result in results:
+        parts += _result(result)
+    if suggestion is not None:
+        parts += _suggestion(suggestion)
+    return Group(*parts)
+
+
+def headline(result: Result) -> Text:
+    """The verdict: whether it fits, and by how much."""
+    report = result.report
+    if report is None:
+        return Text.assemble(("cannot be compiled: ", "bold red"), (result.reason or {}).get("message", ""))
+    memory, device = report["memory"], units.device(report["generation"])
+    used = units.gib(memory["used"]) if memory["used"] is not None else "more than it has"
+    figures = f"{used} of {units.gib(memory['capacity'])} GiB a {device}"
+    if result.fits:
+        return Text.assemble(("fits: ", "bold green"), figures)
+    return Text.assemble(("does not fit: ", "bold red"), figures)
+
+
+def _result(result: Result) -> Iterator[RenderableType]:
+    yield Rule(Text(f"{result.target} on {result.topology}", style="bold"), align="left", style="dim")
+    yield headline(result)
+    if result.report is not None:
+        yield from _facts(result)
+    for note in result.notes:
+        yield Text(f"note: {note}", style="dim")
+    if result.reason is not None:
+        yield from _failure(result.reason)
+    if result.report is not None:
+        yield from _sections(result.report)
+    yield Text("")
+
+
+def _facts(result: Result) -> Iterator[RenderableType]:
+    report = result.report or {}
+    dtypes = ", ".join(report["dtypes"]) or "no weights"
+    yield Text(
+        f"{report['task']} of {report['model']}, {report['parameters'] / 1e9:.2f} billion parameters in {dtypes}, "
+        f"{units.mesh(report['mesh'])} over {report['devices']} devices"
+    )
+    took = ", ".join(f"{name} {units.span(spent)}" for name, spent in result.seconds.items())
+    scanned = ", ".join(f"{one['name']} ({one['count']} blocks in a loop)" for one in report["scanned"])
+    effort = "" if report["effort"] is None else f"effort {report['effort']:g}"
+    took = f"{took} (kept from an earlier run)" if result.cached and took else took
+    yield Text("; ".join(part for part in (took, scanned, effort) if part), style="dim")
+
+
+def _sections(report: dict[str, Any]) -> Iterator[RenderableType]:
+    for title, body in (
+        ("Memory", _memory(report)),
+        ("Work a step", _costs(report)),
+        ("Roofline, an estimate from public peak figures", _estimate(report["estimate"])),
+        ("Collectives a step", _collectives(report["collectives"])),
+        ("Largest temporaries", _buffers(report["buffers"])),
+        ("Attention", _attention(report["attention"])),
+        ("Advice", _advice(report["advice"])),
+    ):
+        if body is not None:
+            yield Text("")
+            yield Text(title, style="bold")
+            yield Padding(body, (0, 0, 0, 2), expand=False)
+
+
+def _memory(report: dict[str, Any]) -> RenderableType:
+    memory, table = report["memory"], _grid(3)
+    table.add_column(no_wrap=True)
+    rows = [(name, memory[name], colour) for name, colour in zip(PARTS, COLOURS, strict=True)]
+    if memory["used"] is not None:
+        rows.append(("free", max(0, memory["capacity"] - memory["used"]), "dim"))
+    for name, nbytes, colour in rows:
+        portion = units.share(nbytes, memory["capacity"])
+        cells = round(portion * _BAR)
+        bar = ("█" if name != "free" else "░") * cells or ("▏" if nbytes else "")
+        table.add_row(
+            name, Text(units.room(nbytes), justify="right"), f"{portion:.1%}", Text(bar, style=colour)
+        )
+    return table
+
+
+def _costs(report: dict[str, Any]) -> RenderableType | None:
+    costs = report["costs"]
+    if costs is None:
+        return None
+    table = _grid(2)
+    table.add_row("operations", f"{units.flops(costs['flops'])} a device")
+    if costs["model_flops"]:
+        table.add_row(
+            "of the model",
+            f"{units.flops(costs['model_flops'])} a device; the program does "
+            f"{costs['flops'] / costs['model_flops']:.2f} times that",
+        )
+    table.add_row("HBM traffic", f"{units.moved(costs['hbm_bytes'])} a device")
+    for kernel in costs["kernels"][:_KERNELS]:
+        table.add_row(
+            f"kernel {kernel['name']}",
+            f"{kernel['count']} times, {units.flops(kernel['flops'])}, {units.moved(kernel['hbm_bytes'])}",
+        )
+    return table
+
+
+def _estimate(estimate: dict[str, Any] | None) -> RenderableType | None:
+    if estimate is None:
+        return None
+    table = _grid(2)
+    longest = max(estimate["compute"], estimate["memory"], estimate["interconnect"])
+    for name in ("compute", "memory", "interconnect"):
+        bar = "█" * round(units.share(estimate[name], longest) * _BAR)
+        table.add_row(
+            name,
+            Text.assemble(
+                f"{units.span(estimate[name]):>8} ", (bar, "yellow" if name == estimate["binds"] else "dim")
+            ),
+        )
+    unit = estimate["unit"]
+    table.add_row(
+        "a step",
+        f"{units.span(estimate['seconds'])}, bound by {estimate['binds']} "
+        f"({units.span(estimate['seconds_apart'])} with nothing at the same time)",
+    )
+    if estimate["units"]:
+        table.add_row(
+            unit,
+            f"{units.number(estimate['units_per_second'])} a second at most "
+            f"({units.number(estimate['units_per_second_apart'])})",
+        )
+    table.add_row("MFU", f"{estimate['mfu']:.1%} at most ({estimate['mfu_apart']:.1%})")
+    return table
+
+
+def _collectives(collectives: list[dict[str, Any]]) -> RenderableType:
+    if not collectives:
+        return Text("none")
+    table = _table("kind", "axes", ">times", ">bytes", "from")
+    for one in collectives[:_ROWS]:
+        axes = "+".join(one["axes"]) or f"groups of {one['group']}"
+        table.add_row(
+            one["kind"], axes, f"{one['count']:,}", units.moved(one["nbytes"]), _line(one["source"])
+        )
+    rest = collectives[_ROWS:]
+    if rest:
+        count, nbytes = sum(one["count"] for one in rest), sum(one["nbytes"] for one in rest)
+        table.add_row(f"{len(rest)} more", "", f"{count:,}", units.moved(nbytes), "")
+    if len(collectives) > 1:
+        count, nbytes = (sum(one[key] for one in collectives) for key in ("count", "nbytes"))
+        table.add_row("all", "", f"{count:,}", units.moved(nbytes), "", style="bold")
+    return table
+
+
+def _buffers(buffers: list[dict[str, Any]]) -> RenderableType | None:
+    if not buffers:
+        return None
+    table = _table(">size", "array", ">times", "from")
+    for one in buffers[:_ROWS]:
+        table.add_row(
+            units.room(one["nbytes"]),
+            Text(f"{one['shape']} {one['operation']}"),
+            f"{one['count']:,}",
+            _line(one["source"]),
+        )
+    return table
+
+
+def _attention(calls: list[dict[str, Any]]) -> RenderableType | None:
+    if not calls:
+        return None
+    table = _table("kernel", ">calls", "query and keys", "because", "from")
+    for call in calls[:_ROWS]:
+        shapes = f"{call['dtype']} {_dims(call['query'])} on {_dims(call['key'])}"
+        table.add_row(
+            Text(call["implementation"], style="green" if call["implementation"] == "splash" else "yellow"),
+            f"{call['calls']:,}",
+            Text(shapes),
+            Text("; ".join(part for part in (call["reason"], call["mask"]) if part)),
+            Text(f"{call['module']} {_short(call['site'])}".strip()),
+        )
+    return table
+
+
+def _advice(findings: list[dict[str, Any]]) -> RenderableType:
+    if not findings:
+        return Text("none: no rule found anything")
+    rows: list[RenderableType] = []
+    for finding in findings:
+        where = units.place(finding["source"])
+        title = Text.assemble(
+            (finding["rule"], "bold yellow"), f" {finding['name']}", (f"  {where}" if where else "", "dim")
+        )
+        body = Table.grid(padding=(0, 1))
+        body.add_row(Text("why"), Text(finding["message"]))
+        body.add_row(Text("do"), Text(finding["remedy"]))
+        rows += [title, Padding(body, (0, 0, 0, 2))]
+    return Group(*rows)
+
+
+def _failure(failure: dict[str, Any]) -> Iterator[RenderableType]:
+    body = _grid(2)
+    source = failure["source"]
+    body.add_row("what", Text(failure["message"]))
+    if source:
+        code = f"\n{source['code']}" if source["code"] else ""
+        body.add_row("where", Text(f"{source['file']}:{source['line']}, in {source['function']}{code}"))
+    if failure["rule"]:
+        body.add_row("rule", Text(f"{failure['rule']}: `tpuport lint --explain {failure['rule']}` says all"))
+    if failure["remedy"]:
+        body.add_row("do", Text(failure["remedy"]))
+    yield Text("")
+    yield Padding(body, (0, 0, 0, 2))
+    if failure["buffers"]:
+        yield Text("What the compiler wanted to keep", style="bold")
+        yield Padding(_buffers(failure["buffers"]) or "", (0, 0, 0, 2), expand=False)
+    if failure["traceback"]:
+        yield Text(failure["traceback"].rstrip(), style="dim")
+
+
+def _suggestion(suggestion: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    yield Rule(Text("Mesh splits, the best first", style="bold"), align="left", style="dim")
+    table = _table("program", "split", "", ">GiB used", ">a step", ">a second", "bound by")
+    for one in suggestion:
+        used = "?" if one["used"] is None else units.gib(one["used"])
+        unit = f"{units.number(one['units_per_second'])} {one['unit']}" if one["units_per_second"] else ""
+        table.add_row(
+            Text(f"{one['target']} on {one['topology']}"),
+            Text(units.mesh(one["mesh"])),
+            Text("fits" if one["fits"] else one["why"], style="green" if one["fits"] else "red"),
+            used,
+            units.span(one["seconds"]) if one["seconds"] is not None else "",
+            unit,
+            one["binds"] or "",
+        )
+    yield table
+    yield Text(
+        "Compiled in haste (effort -1): what fits here fits. Times and rates are estimates.", style="dim"
+    )
+
+
+def _grid(columns: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(columns):
+        table.add_column(overflow="fold")
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for heading in headings:
+        right = heading.startswith(">")
+        table.add_column(
+            heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right
+        )
+    return table
+
+
+def _line(source: dict[str, Any] | None) -> Text:
+    return Text(f"{units.place(source)} {source['function']}" if source else "", style="dim")
+
+
+def _dims(shape: list[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _short(site: str) -> str:
+    return "/".join(site.split("/")[-2:])

@@ -1,0 +1,89 @@
+"""Numbers as reports write them: room in memory in GiB (2**30 bytes), what is moved in GB (10**9 bytes)."""
+
+import math
+from pathlib import PurePath
+from typing import Any, Final
+
+_BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_DECIMAL: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+# Generations whose chips libtpu shows as two devices.
+_HALVES: Final = ("v4", "tpu7x")
+
+
+def room(nbytes: float | None) -> str:
+    """Bytes that memory holds: "10.94 GiB"."""
+    if nbytes is None:
+        return "unknown"
+    for size, unit in _BINARY:
+        if abs(nbytes) >= size:
+            return f"{_three(nbytes / size)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def gib(nbytes: float) -> str:
+    """Bytes that memory holds, in GiB whatever their number: "10.94"."""
+    return f"{nbytes / (1 << 30):.2f}"
+
+
+def moved(nbytes: float) -> str:
+    """Bytes that are read, written or sent: "1.75 GB"."""
+    return _scaled(nbytes, "B")
+
+
+def flops(count: float) -> str:
+    """Operations: "13.5 GFLOP"."""
+    return _scaled(count, "FLOP")
+
+
+def rate(per_second: float, unit: str) -> str:
+    """So much a second: "197 TFLOP/s"."""
+    return f"{_scaled(per_second, unit)}/s"
+
+
+def span(seconds: float) -> str:
+    """A time: "2.14 ms"."""
+    for size, unit in _SECONDS:
+        if seconds >= size:
+            return f"{_three(seconds / size)} {unit}"
+    return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.2g} ns"
+
+
+def number(value: float) -> str:
+    """A count or a rate without a unit: "12,345" or "3.21"."""
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) else _three(value)
+
+
+def share(part: float, whole: float) -> float:
+    """A part of a whole, from 0 to 1."""
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
+
+
+def mesh(sizes: dict[str, int]) -> str:
+    """Axis sizes: "tp=8", without the axes of one device."""
+    return " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "one device"
+
+
+def place(source: dict[str, Any] | None) -> str:
+    """A line of code, with as much of its path as tells files apart: "llama/modeling_llama.py:123"."""
+    if not source:
+        return ""
+    return f"{'/'.join(PurePath(source['file']).parts[-2:])}:{source['line']}"
+
+
+def device(generation: str) -> str:
+    """What memory figures are of: "chip", or "device" where a chip is two."""
+    return "device" if generation in _HALVES else "chip"
+
+
+def _scaled(value: float, unit: str) -> str:
+    for size, prefix in _DECIMAL:
+        if abs(value) >= size:
+            return f"{_three(value / size)} {prefix}{unit}"
+    return f"{value:.0f} {unit}"
+
+
+def _three(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 2
+    return f"{value:,.{max(0, min(2, digits))}f}"
