@@ -1,0 +1,177 @@
+"""Someone's own code: `module:function`, or `path/to/file.py:function`."""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from accelerate import init_empty_weights
+
+from tpuport.errors import PortError
+from tpuport.topology.targets.target import Options, Target
+from tpuport.topology.tasks import Decode, Prefill
+
+_NAMED: Final = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(\.\w+)*):(?P<function>[A-Za-z_]\w*)")
+
+
+def is_code(target: str) -> bool:
+    """Whether this names a function, or a file of Python code."""
+    return bool(_NAMED.fullmatch(target)) or target.endswith(".py")
+
+
+def own_target(named: str, options: Options) -> Target:
+    """What the function returns: (a model or a function that builds one, its inputs).
+
+    Parameters that the function makes take no memory.
+
+    Raises:
+        PortError: there is no such function, it fails, or it returns something else.
+    """
+    options.check_apply((), "code of one's own, whose inputs its function makes")
+    if options.inputs is not None:
+        raise PortError("the function makes the inputs", where="inputs", fix=f"change what {named} returns")
+    function = load_function(named)
+    with init_empty_weights(include_buffers=False):
+        made = _called(function, named)
+    if not isinstance(made, tuple | list) or len(made) != 2 or not callable(made[0]):
+        raise PortError(
+            f"it returned {_kind(made)}", where=named,
+            fix="return (model, inputs): a torch.nn.Module or a function that builds one, and a mapping of arguments",
+        )  # fmt: skip
+    model, inputs = made
+    build = (lambda: model) if isinstance(model, torch.nn.Module) else model
+    notes = ("sizes and inputs are those that the function returns",)
+    dtype = str(options.dtype) if options.dtype else None
+    return Target(named.partition(":")[2], build, checked_inputs(inputs, named), None, dtype, "code", notes)
+
+
+def made_inputs(named: str, config: Any) -> Mapping[str, Any] | Prefill | Decode:
+    """What the function makes as inputs, called with the config where it takes an argument."""
+    function = load_function(named)
+    takes = any(
+        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        for parameter in inspect.signature(function).parameters.values()
+    )
+    return checked_inputs(_called(function, named, *([config] if takes else [])), named)
+
+
+def checked_inputs(inputs: Any, named: str) -> Mapping[str, Any] | Prefill | Decode:
+    """The inputs, if they are a mapping from names, a Prefill or a Decode."""
+    if isinstance(inputs, Prefill | Decode):
+        return inputs
+    if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
+        return dict(inputs)
+    raise PortError(
+        f"the inputs are {_kind(inputs)}",
+        where=named,
+        fix="a mapping from argument names of forward to values",
+    )
+
+
+def load_function(named: str) -> Callable[..., Any]:
+    """The function, imported with the current directory, and the file's, on the path.
+
+    Raises:
+        PortError: no such module, file or function, or an error in importing it, with its line.
+    """
+    match = _NAMED.fullmatch(named)
+    if match is None:
+        raise PortError(
+            "this names no function", where=named, fix="module:function, or path/to/file.py:function"
+        )
+    where, name = match["module"], match["function"]
+    try:
+        module = _from_file(Path(where)) if where.endswith(".py") else _from_path(where)
+    except PortError:
+        raise
+    except Exception as error:  # whatever someone's module raises when it is run
+        raise PortError(
+            f"{where} cannot be imported: {_said(error)}", where=_place(error) or where
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        there = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        raise PortError(
+            f"there is no function {name!r}", where=where, fix=f"it has {', '.join(there[:8]) or 'none'}"
+        )
+    return function
+
+
+def _from_path(name: str) -> Any:
+    with _importable(Path.cwd()):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+                raise
+            raise PortError(
+                f"there is no module {name!r}", where=str(Path.cwd()),
+                fix="run where it can be imported, or give path/to/file.py:function",
+            ) from error  # fmt: skip
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise PortError("there is no such file", where=str(path), fix="check the path")
+    name = re.sub(r"\W", "_", path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PortError("this is no file of Python code", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up; one that is imported already under this name stays.
+    sys.modules.setdefault(name, module)
+    with _importable(path.resolve().parent):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _importable(directory: Path) -> Iterator[None]:
+    """Let modules of the directory be found, before others as for a script."""
+    entry = str(directory)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(entry)
+
+
+def _called(function: Callable[..., Any], named: str, *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except PortError:
+        raise
+    except Exception as error:  # whatever someone's function raises
+        raise PortError(f"{named} failed: {_said(error)}", where=_place(error) or named) from error
+
+
+def _said(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"
+
+
+def _place(error: Exception) -> str | None:
+    """file:line of the innermost frame outside of installed packages and of this file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+        and not any(part in frame.filename for part in ("site-packages", "importlib", "contextlib.py"))
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}: {', '.join(type(one).__name__ for one in value)}"
+    return f"a {type(value).__name__}"

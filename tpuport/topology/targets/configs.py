@@ -1,0 +1,85 @@
+"""Config files as they lie on disk, and those of well-known models that come with tpuport."""
+
+import dataclasses
+import importlib.resources
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from tpuport.errors import PortError
+
+_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
+_KNOWN: Final = importlib.resources.files("tpuport.topology.targets") / "known"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A config: its values, the file, and the directory that other files of the model lie in.
+
+    Attributes:
+        name: for people; path: of the file, or what stands for it; directory: None for one that tpuport brings.
+    """
+
+    raw: dict[str, Any]
+    name: str
+    path: str
+    directory: Path | None
+
+
+def known() -> tuple[str, ...]:
+    """The names of the models whose configs come with tpuport."""
+    return tuple(
+        sorted(file.name.removesuffix(".json") for file in _KNOWN.iterdir() if file.name[-5:] == ".json")
+    )
+
+
+def find(target: str) -> Found:
+    """The config that `target` names: a directory, a file, or one of `known`.
+
+    Raises:
+        PortError: there is none, or it is no JSON.
+    """
+    path = Path(target)
+    if path.is_dir():
+        for name in ("model_index.json", "config.json"):
+            if (path / name).is_file():
+                return Found(read_json(path / name), path.resolve().name, str(path / name), path)
+        raise PortError(
+            "there is no config.json", where=target,
+            fix="give the directory of a transformers or diffusers model, or of a pipeline with a model_index.json",
+        )  # fmt: skip
+    if path.is_file():
+        plain = path.name in ("config.json", "model_index.json")
+        name = path.resolve().parent.name if plain else path.stem
+        return Found(read_json(path), name, str(path), path.parent)
+    if target.lower() in known():
+        file = _KNOWN / f"{target.lower()}.json"
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        raw.pop("_source", None)
+        return Found(raw, target.lower(), file.name, None)
+    raise _missing(target)
+
+
+def _missing(target: str) -> PortError:
+    fix = f"a path, a module:function, or one of {', '.join(known())}"
+    if _HUB_ID.fullmatch(target) and not target.startswith("."):
+        fix = f"nothing is downloaded here; `hf download {target} config.json --local-dir DIR`, then give DIR"
+    return PortError("there is no such file or directory", where=target, fix=fix)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in the file.
+
+    Raises:
+        PortError: it is none; says the line.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise PortError(f"this is no JSON: {error.msg}", where=f"{path}:{error.lineno}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PortError(f"the file cannot be read: {error}", where=str(path)) from error
+    if not isinstance(raw, dict):
+        raise PortError("this is JSON, but no object", where=str(path), fix="give a model's config.json")
+    return raw
