@@ -87,12 +87,18 @@ class FixedLayer(CacheLayerMixin):
         """Batch over dp and heads over tp, where they divide."""
         if self.mesh is None or self.mesh.size == 1:
             return states
-        names = [
-            axis if size % self.mesh.shape.get(axis, 1) == 0 and axis in self.mesh.shape else None
-            for axis, size in zip(("dp", "tp"), states.shape, strict=False)
-        ]
-        sharding = NamedSharding(self.mesh, PartitionSpec(*names))
+        sharding = self.sharding(self.mesh, states.shape)
         return jax.lax.with_sharding_constraint(states, sharding)
+
+    @staticmethod
+    def sharding(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
+        """Where keys or values are kept: [B, K, T, D] with its rows over dp and heads over tp, or [K, T, D]."""
+        axes = ("dp", "tp") if len(shape) == 4 else ("tp",)
+        names = [
+            axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(axes, shape, strict=False)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*names))
 
     def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
         """Length and first position of the keys that `update` will return."""

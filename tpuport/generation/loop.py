@@ -50,7 +50,7 @@ class Decoder:
                 fix="decode with your own loop over tpuport.compile(model)",
             )
         name = type(model).__name__
-        self.prefill = Program(self._prefill, f"{name} prefill", static_argnames=("slots",))
+        self.prefill = Program(self.first, f"{name} prefill", static_argnames=("slots",))
         self.advance = Program(self._advance, f"{name} decode", donate_argnames=("state",))
 
     @property
@@ -63,7 +63,7 @@ class Decoder:
         """The model's weights, arguments of both programs."""
         return arrays_of(self.model)
 
-    def _prefill(
+    def first(
         self,
         arrays: dict[str, jax.Array],
         tokens: jax.Array,
@@ -110,15 +110,26 @@ class Decoder:
             return (state.length < limit) & ~jnp.all(state.finished)
 
         def step(state: State) -> State:
-            column = state.length - 1
-            token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
-            written = jnp.arange(state.present.shape[1]) <= column
-            position = jnp.sum(state.present & written, axis=1, keepdims=True, dtype=jnp.int32) - 1
-            logits, cache = self._forward(arrays, token, state.present, position, state.cache)
-            return self._append(state._replace(cache=cache), logits, keys, prompt_columns, chosen)
+            return self.step(arrays, state, keys, prompt_columns, chosen)
 
         split = state._replace(tokens=self._rows(state.tokens), finished=self._rows(state.finished))
         return self._readable(jax.lax.while_loop(unfinished, step, split))
+
+    def step(
+        self,
+        arrays: dict[str, jax.Array],
+        state: State,
+        keys: jax.Array,
+        prompt_columns: jax.Array,
+        chosen: Settings,
+    ) -> State:
+        """Traced. Generate one token: the body of the loop."""
+        column = state.length - 1
+        token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
+        written = jnp.arange(state.present.shape[1]) <= column
+        position = jnp.sum(state.present & written, axis=1, keepdims=True, dtype=jnp.int32) - 1
+        logits, cache = self._forward(arrays, token, state.present, position, state.cache)
+        return self._append(state._replace(cache=cache), logits, keys, prompt_columns, chosen)
 
     def _readable(self, state: State) -> State:
         """Traced. What the host reads, whole on every device: a process sees only what its own devices hold."""

@@ -1,0 +1,79 @@
+"""Prefill and decode as they are traced: generate's own programs, with shapes from the config's arithmetic."""
+
+import jax
+import pytest
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+
+import tpuport
+from tpuport.errors import PortError
+from tpuport.topology import described, steps
+from tpuport.topology.tasks import Decode, Prefill
+from tpuport.topology.weights import abstract_weights, built, local_nbytes
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+
+CONFIG = LlamaConfig(
+    hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    vocab_size=512, max_position_embeddings=256,
+)  # fmt: skip
+
+
+def _made(task, config=CONFIG, kind=LlamaForCausalLM, **axes):
+    mesh = tpuport.create_mesh(**axes, devices=described("v6e").devices)
+    model = built(lambda: kind(config))
+    weights = abstract_weights(model, mesh, None, None, ())
+    make = steps.prefill if isinstance(task, Prefill) else steps.decode
+    return model, mesh, make(model, task, weights, mesh)
+
+
+def _cache_bytes(config, rows: int, slots: int) -> int:
+    head = config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head * rows * slots * 4
+
+
+@pytest.mark.parametrize("task", [Decode(4, 64), Prefill(4, 64), Prefill(4, 33, 64)], ids=str)
+def test_the_cache_is_as_large_as_the_config_says_and_shared_out(task) -> None:
+    _, _, step = _made(task, dp=2, tp=2)
+    assert sum(local_nbytes(one) for one in step.cache) == _cache_bytes(CONFIG, 4, 64) // 4
+    assert step.units == ("tokens", 4.0 if isinstance(task, Decode) else 4.0 * task.length)
+
+
+def test_heads_that_tp_does_not_divide_are_on_every_chip() -> None:
+    _, _, step = _made(Decode(1, 64), tp=4)
+    assert sum(local_nbytes(one) for one in step.cache) == _cache_bytes(CONFIG, 1, 64)
+
+
+def test_a_batch_is_filled_up_as_generate_does() -> None:
+    _, _, step = _made(Decode(3, 64), dp=4)
+    assert step.arguments[1].tokens.shape == (4, 64)
+    assert step.units == ("tokens", 3.0)
+
+
+def test_a_decode_step_gives_back_what_it_takes() -> None:
+    model, mesh, step = _made(Decode(2, 64), dp=2, tp=2)
+    with steps.on(model, mesh):
+        after = jax.eval_shape(step.function, *step.arguments)
+    before = [(x.shape, x.dtype) for x in jax.tree.leaves(step.arguments[1])]
+    assert [(x.shape, x.dtype) for x in jax.tree.leaves(after)] == before
+    assert step.donated == (1,)
+
+
+def test_sliding_windows_keep_their_window() -> None:
+    config = Gemma3TextConfig(
+        hidden_size=128, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=64, vocab_size=128, sliding_window=32, max_position_embeddings=256,
+        layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    _, _, step = _made(Decode(2, 128), config, Gemma3ForCausalLM, dp=2, tp=2)
+    assert sorted(one.shape[2] for one in step.cache) == [32, 32, 128, 128]
+
+
+def test_bad_tasks_are_refused_before_work() -> None:
+    with pytest.raises(PortError, match="batch is 0"):
+        Decode(0)
+    with pytest.raises(PortError, match="longer than the cache"):
+        Prefill(1, 64, 32)
+    with pytest.raises(PortError, match="knows 256 positions"):
+        _made(Decode(1, 512), tp=4)
+    with pytest.raises(PortError, match="knows 256 positions"):
+        _made(Prefill(1, 64, 512), tp=4)

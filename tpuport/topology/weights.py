@@ -1,0 +1,94 @@
+"""The weights of a model that is not there: shapes, dtypes and places on a described mesh, as `port` would give them."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import jax
+import torch
+from accelerate import init_empty_weights
+from jax.sharding import Mesh, NamedSharding
+
+from tpuport import compat
+from tpuport.checkpoint.dtypes import kept_dtype
+from tpuport.checkpoint.layout import lay_out, parameter_groups, replicated
+from tpuport.errors import PortError
+from tpuport.sharding import ShardingRules
+
+
+def built(model: Any) -> torch.nn.Module:
+    """The model in evaluation mode; a function that builds one is called so that no parameter is allocated.
+
+    Raises:
+        PortError: it is neither, or the function builds something else.
+    """
+    if not isinstance(model, torch.nn.Module):
+        if not callable(model):
+            raise PortError(
+                f"this is a {type(model).__name__}, neither a model nor a function that builds one",
+                where="model", fix="compile_for(lambda: Model(**config), inputs, topology=...)",
+            )  # fmt: skip
+        with init_empty_weights(include_buffers=False):
+            model = model()
+    if not isinstance(model, torch.nn.Module):
+        raise PortError(
+            f"the function built a {type(model).__name__}, which is no torch.nn.Module", where="model"
+        )
+    return model.eval().requires_grad_(False)
+
+
+def abstract_weights(
+    model: torch.nn.Module,
+    mesh: Mesh,
+    rules: ShardingRules | None,
+    dtype: torch.dtype | None,
+    allow: Any,
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Every parameter and buffer as `compilation.arrays_of` names them, with the place that `port` would give it."""
+    keep, saved = kept_dtype(model, dtype) if dtype else None, model.state_dict().keys()
+
+    def described_as(name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:
+        cast = keep and dtype and tensor.is_floating_point() and name in saved
+        return tuple(tensor.shape), device_dtype((keep(name) or dtype) if keep and cast else tensor.dtype)
+
+    groups = parameter_groups(model)
+    shapes: dict[str, jax.ShapeDtypeStruct] = {}
+    for names in groups:
+        shape = jax.ShapeDtypeStruct(*described_as(names[0], model.get_parameter(names[0])))
+        shapes.update(dict.fromkeys(names, shape))
+    shardings = lay_out(model, groups, shapes, mesh, rules, allow)
+    found = {names[0]: placed(shapes[names[0]], shardings[names[0]]) for names in groups}
+    for name, buffer in model.named_buffers():
+        shape, kind = described_as(name, buffer)
+        found[name] = jax.ShapeDtypeStruct(shape, kind, sharding=replicated(mesh))
+    return found
+
+
+def placed(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    """The same shape and dtype, on these devices."""
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+
+def device_dtype(dtype: Any) -> Any:
+    """The dtype that a tensor has on the device: 64 bits become 32."""
+    found = compat.jax_dtype(dtype) if isinstance(dtype, torch.dtype) else dtype
+    return jax.dtypes.canonicalize_dtype(found)
+
+
+def nbytes(value: Any) -> int:
+    """Bytes of a whole array, wherever its shards are."""
+    return prod(value.shape) * value.dtype.itemsize
+
+
+def local_nbytes(value: Any) -> int:
+    """Bytes of an array's shard on one device; all of it where it has no sharding."""
+    shape = value.sharding.shard_shape(value.shape) if value.sharding is not None else value.shape
+    return prod(shape) * value.dtype.itemsize
+
+
+def bytes_by_dtype(weights: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of whole arrays by the name of their dtype, most first."""
+    found: dict[str, int] = {}
+    for value in weights.values():
+        found[str(value.dtype)] = found.get(str(value.dtype), 0) + nbytes(value)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
