@@ -33,8 +33,8 @@ demo: $(STAMP) ## a tiny Llama and a tiny HunyuanVideo-1.5: linted, ported, what
 test: $(STAMP) ## the tests but the slow ones
 	$(PY) $(PYTEST) $(PYTEST_ARGS)
 
-test-all: $(STAMP) ## every test
-	$(PY) $(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
+test-all: $(STAMP) ## every test, with more examples of each property
+	TPUPORT_THOROUGH=1 $(PY) $(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
 
 test-nightly: $(NIGHTLY_STAMP) ## the tests that depend on torchax, with the torchax of constraints-nightly.txt
 	$(NIGHTLY)/bin/python $(PYTEST) $(PYTEST_ARGS) $(NIGHTLY_TESTS)

@@ -77,7 +77,9 @@ def _assert_close(p, got, expected) -> None:
         assert error <= tolerance * max(1.0, np.abs(wanted).max()), name
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    settings.get_profile("few"), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),
     queries=st.sampled_from([1, 7, 16]), keys=st.sampled_from([1, 9, 16]), size=st.sampled_from([1, 4, 7, 1024]),

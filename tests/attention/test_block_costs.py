@@ -20,7 +20,7 @@ def call_of(queries: int, keys: int, left=None, right=None, offset: int = 0, **m
     return Call(more.pop("heads", 1), queries, keys, 128, 128, 2, left, right, offset, **more)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     queries=st.integers(1, 1500), keys=st.integers(1, 1500), rows=sizes, block=sizes, left=edges, right=edges,
     offset=st.integers(-1500, 1500),

@@ -27,7 +27,9 @@ def cut(monkeypatch):
     return choose
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    settings.get_profile("few"), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),
     queries=st.sampled_from([1, 7, 16]), keys=st.sampled_from([1, 9]), rows=st.sampled_from([1, 5, 100]),

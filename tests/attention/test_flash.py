@@ -35,7 +35,7 @@ def _check(got: tuple, problem: Any) -> None:
     np.testing.assert_allclose(got[1], expected["lse"].detach(), atol=near, rtol=near)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.tuples(

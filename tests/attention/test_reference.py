@@ -38,7 +38,7 @@ def _formula(q, k, v, mask, scale, softcap=None, sinks=None) -> np.ndarray:
     return np.einsum("bhqt,bhtd->bhqd", weights / np.where(total == 0, 1, total), v)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),
     queries=st.sampled_from([1, 4]), keys=st.sampled_from([1, 7]),

@@ -46,7 +46,9 @@ def _loops(given_problem) -> int:
     return str(jax.make_jaxpr(run)(*p.arrays())).count("scan[")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    settings.get_profile("few"), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),
     queries=st.sampled_from([1, 7, 16]), keys=st.sampled_from([1, 9, 16]), rows=st.sampled_from([1, 3, 5, 100]),

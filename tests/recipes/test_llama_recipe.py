@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,6 +48,7 @@ def test_bad_arguments_are_a_sentence_and_not_a_traceback(tmp_path: Path) -> Non
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_what_the_checks_find_may_be_allowed() -> None:
     arguments = ("--tp", "3", "--cpu-devices", "3", "--prompt", "Tom", "--max-new-tokens", "2")
     refused = _recipe(*arguments)

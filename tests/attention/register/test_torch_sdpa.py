@@ -110,14 +110,14 @@ def problems(draw):
     return q, k, v, mask, options
 
 
-@settings(max_examples=40, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(problem=problems(), run=st.sampled_from([call, jitted]))
 def test_every_call_that_torch_takes(problem, run):
     q, k, v, mask, options = problem
     check(q, k, v, mask, runs=(run,), **options)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(problem=problems(), run=st.sampled_from([call, jitted]))
 def test_the_fused_form_of_every_call_whose_mask_has_structure(problem, run):
     q, k, v, mask, options = problem

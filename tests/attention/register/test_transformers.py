@@ -63,7 +63,7 @@ def pattern(kind: str, window: int, left: torch.Tensor) -> Callable[[Callable], 
     }[kind]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     seed=st.integers(0, 999), queries=st.integers(1, 6), keys=st.integers(6, 12), offset=st.integers(0, 6),
     kv_offset=st.integers(0, 3), window=st.integers(1, 5), padded=st.booleans(), traced=st.booleans(),
@@ -97,7 +97,7 @@ def packed(lengths: list[int], start: int = 0) -> torch.Tensor:
     return torch.cat([torch.arange(n) + start for n in lengths])[None]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(settings.get_profile("few"), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4), window=st.integers(1, 4), start=st.integers(0, 5),
     kind=st.sampled_from(["causal", "window", "both ways", "window both ways", "chunks"]), traced=st.booleans(),
