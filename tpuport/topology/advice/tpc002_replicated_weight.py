@@ -1,0 +1,81 @@
+"""TPC002: large weights that every device holds whole."""
+
+from collections.abc import Iterator
+
+from tpuport.topology.advice import heads
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.placement import (
+    by_pattern,
+    held,
+    is_large,
+    is_used_by_weights,
+    replicated,
+    vocabulary,
+)
+from tpuport.topology.advice.rule import Hit, Rule
+from tpuport.topology.advice.wording import several, size
+
+
+def check(evidence: Evidence) -> Iterator[Hit]:
+    """Of each axis of the model: all weights, or the large ones that it does not divide."""
+    # Those have rules of their own, which say more.
+    others = {name for name, _ in vocabulary(evidence)} | heads.kept_whole(evidence)
+    for axis, parts in evidence.model_axes.items():
+        whole = replicated(evidence, axis)
+        if not is_used_by_weights(evidence, axis):
+            yield from _nothing(evidence, whole, axis, parts)
+            continue
+        for regex, names in by_pattern(name for name in whole if name not in others).items():
+            each = sum(held(evidence.weights[name]) for name in names)
+            if is_large(each, evidence):
+                yield _hit(evidence, regex, names, axis, parts, each)
+
+
+def _nothing(evidence: Evidence, names: list[str], axis: str, parts: int) -> Iterator[Hit]:
+    whole = sum(held(evidence.weights[name]) for name in names)
+    if is_large(whole, evidence):
+        yield Hit(
+            f"no weight is sharded over {axis}={parts}: each device holds all {size(whole)}, and does all of the work "
+            "on them",
+            "tpuport.ShardingRules.from_model(model) where the model has a plan, or "
+            f"tpuport.ShardingRules({{r'...weight': PartitionSpec({axis!r}, None)}}); for a model that fits whole, "
+            f"tpuport.create_mesh(dp={evidence.mesh.size})",
+            whole * (1 - 1 / parts),
+        )
+
+
+def _hit(evidence: Evidence, regex: str, names: list[str], axis: str, parts: int, each: int) -> Hit:
+    shape = tuple(evidence.weights[names[0]].shape)
+    dim = next((place for place, extent in enumerate(shape) if extent % parts == 0), None)
+    spec = tuple(axis if place == dim else None for place in range(len(shape)))
+    fix = (
+        f"pad a dimension of {shape} to a multiple of {parts}, and shard it"
+        if dim is None
+        else f"rules.override({{r'{regex}': PartitionSpec({', '.join(map(repr, spec))})}}); of two weights that follow "
+        "each other, the first by its outputs and the second by its inputs"
+    )
+    return Hit(
+        f"{several(len(names), 'weight')} of shape {shape}, {size(each)} together, "
+        f"{'is' if len(names) == 1 else 'are'} whole on each of the {parts} devices of {axis}: {names[0]}"
+        + (", ..." if len(names) > 1 else ""),
+        fix,
+        each * (1 - 1 / parts),
+    )
+
+
+RULE = Rule(
+    id="TPC002",
+    name="replicated-weight",
+    summary="large weights that every device holds whole",
+    why="""A replicated weight takes its whole size on each device, is read whole in each step, and every device does
+all of its work. A decode step is as long as reading the weights takes, so a replicated half of the model halves what
+more devices could gain.""",
+    measured="""Bytes of weights on a device that no axis of the model divides, from 1 MiB and 1% of all weights
+there; the same weight of all layers is one finding. Embeddings have TPC011, heads that do not divide have TPC007.""",
+    before="""rules = tpuport.ShardingRules({r".*\\.(q|k|v)_proj\\.weight": PartitionSpec("tp", None)})""",
+    after="""rules = tpuport.ShardingRules({
+    r".*\\.(q|k|v|gate|up)_proj\\.weight": PartitionSpec("tp", None),
+    r".*\\.(o|down)_proj\\.weight": PartitionSpec(None, "tp"),
+})""",
+    check=check,
+)

@@ -1,0 +1,71 @@
+"""TPC008: arrays that tiles make much larger."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.origins import argument_name
+from tpuport.topology.advice.rule import Hit, Rule
+from tpuport.topology.advice.wording import several, size
+
+# Of the device's memory: what is less does not decide on what fits.
+_SHARE: Final = 0.005
+# Of the array's own bytes: tiles of 8 x 128 cost most arrays a few percent.
+_RATIO: Final = 1.25
+# They hand on arrays that something else has made.
+_NO_ARRAY: Final = frozenset(
+    "tuple get-tuple-element bitcast while conditional call optimization-barrier constant after-all".split()
+)
+
+
+def check(evidence: Evidence) -> Iterator[Hit]:
+    """By shape: all arguments of it, or the largest temporary."""
+    found: Counter[Any] = Counter()
+    first: dict[Any, Any] = {}
+    for one in evidence.instructions:
+        if one.is_fused or one.operation in _NO_ARRAY or one.operation.endswith("-done"):
+            continue
+        is_argument = one.operation == "parameter"
+        if is_argument and argument_name(one) is None:
+            continue  # of a computation inside
+        for array in one.arrays:
+            if array.tiled_nbytes < _RATIO * array.nbytes:
+                continue
+            key = (str(array), is_argument, array.tiled_nbytes)
+            # Temporaries of one shape need not be there together.
+            found[key] = found[key] + 1 if is_argument else 1
+            first.setdefault(key, (one, array))
+    for key, count in found.items():
+        one, array = first[key]
+        wasted = (array.tiled_nbytes - array.nbytes) * count
+        if wasted >= _SHARE * evidence.report.memory.capacity:
+            yield _hit(evidence, one, array, count, wasted)
+
+
+def _hit(evidence: Evidence, one: Any, array: Any, count: int, wasted: int) -> Hit:
+    name = argument_name(one)
+    what = f"argument {name}" if name else f"temporary of {one.operation}"
+    return Hit(
+        f"{several(count, 'array')} {array.dtype}{list(array.dims)}: tiles make {size(array.tiled_nbytes)} out of "
+        f"{size(array.nbytes)}, {size(wasted)} for nothing ({what})",
+        "let the last two dimensions fill tiles of 8 x 128 (16 x 128 in bfloat16): fold a small last dimension into "
+        "its neighbour (flatten(-2)), or move a long one to the end",
+        wasted,
+        source=None if name else evidence.program.source(one),
+    )
+
+
+RULE = Rule(
+    id="TPC008",
+    name="tile-padding",
+    summary="arrays that are much larger in memory than their elements",
+    why="""A TPU keeps arrays in tiles of 8 x 128 elements of 32 bits (16 x 128 of 16 bits) over the last two
+dimensions. A last dimension of 64 takes the room of 128, one of 3 that of 128 too, and reading and writing takes as
+much time as the room.""",
+    measured="""Bytes of arguments and of temporaries as tiles pad them, at least 1.25 times their elements, where
+the difference is 0.5% of the device's memory or more.""",
+    before="""points = torch.zeros(1 << 20, 3)          # 12 MiB, of which tiles make 512""",
+    after="""points = torch.zeros(3, 1 << 20)          # tiles make 32 of them""",
+    check=check,
+)

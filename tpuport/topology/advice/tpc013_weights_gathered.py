@@ -1,0 +1,59 @@
+"""TPC013: weights that are put together on every device in each step."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.origins import Origins
+from tpuport.topology.advice.placement import SMALL, axes, pattern
+from tpuport.topology.advice.rule import Hit, Rule
+from tpuport.topology.advice.traffic import collectives, result_bytes
+from tpuport.topology.advice.wording import several, size
+
+
+def check(evidence: Evidence) -> Iterator[Hit]:
+    """Moves of what is computed from weights alone; the same weight of all layers is one finding."""
+    moves = list(collectives(evidence, "all-gather", "all-to-all", "collective-permute"))
+    if not moves:
+        return
+    origins = Origins(evidence)
+    found: dict[str, list[tuple[Any, str]]] = {}
+    for one in moves:
+        if names := origins.weights(one):
+            name = min(names)
+            found.setdefault(pattern(name), []).append((one, name))
+    for regex, made in found.items():
+        sent = sum(result_bytes(one) for one, _ in made)
+        if sent >= SMALL:
+            yield _hit(evidence, regex, made, sent)
+
+
+def _hit(evidence: Evidence, regex: str, made: list[tuple[Any, str]], sent: int) -> Hit:
+    name = made[0][1]
+    over = "+".join(sorted(axes(evidence.weights[name]))) or "no axis"
+    return Hit(
+        f"{several(int(sum(one.times for one, _ in made)), made[0][0].operation.removesuffix('-start'))} a step of "
+        f"weights ({size(sent)} on each device): {name} is sharded over {over}, and its product needs it whole",
+        f"shard it over 'tp' in a dimension that its product can use, or not at all: rules.override({{r'{regex}': "
+        "PartitionSpec('tp', None)}); of two weights that follow each other, the first by its outputs and the second "
+        "by its inputs",
+        sent,
+        "bytes sent",
+        evidence.program.source(made[0][0]),
+    )
+
+
+RULE = Rule(
+    id="TPC013",
+    name="weights-gathered",
+    summary="weights that are put together on every device in each step",
+    why="""A product whose activations are sharded along the batch, or along another axis than the weight's, needs
+the whole weight, and gathers it in each step: the same bytes each time, over links that are several times slower
+than HBM. Training shares weights out so (FSDP), where a step is long; a decode step is over before the weights have
+come.""",
+    measured="""Collectives in the compiled program whose operands are computed from weights alone, through loops
+too, from 1 MiB a step.""",
+    before="""rules = ShardingRules({r".*\\.weight": PartitionSpec("dp", None)})""",
+    after="""rules = ShardingRules.from_model(model)   # over tp, in the dimension that each product can use""",
+    check=check,
+)

@@ -1,0 +1,46 @@
+"""Work that is done more than once, and whether it is known why."""
+
+from typing import Any, Final
+
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.tasks import Decode, Prefill
+
+# Elementwise work, softmax and norms are in the compiler's count and not in the model's: a few percent of a real model.
+MORE: Final = 1.25
+# Less than it is over in five microseconds on the slowest chip, a v5e.
+LEAST: Final = 1e9
+
+
+def ratio(evidence: Evidence) -> float | None:
+    """FLOPs of a device over its share of the model's; None where there is too little to tell."""
+    costs = evidence.report.costs
+    if costs is None or costs.model_flops <= 0 or costs.flops - costs.model_flops < LEAST:
+        return None
+    return costs.flops / costs.model_flops
+
+
+def is_repeated(evidence: Evidence, axis: str) -> bool:
+    """Whether the devices of an axis may all be doing the same: the work is about so many times what it has to be."""
+    found = ratio(evidence)
+    # Half of what an axis could divide and does not: attention or the embedding may be shared out all the same.
+    return found is not None and found >= 1 + (evidence.sizes.get(axis, 1) - 1) / 2
+
+
+def excess(evidence: Evidence) -> float:
+    """FLOPs that a device does beyond its share."""
+    costs = evidence.report.costs
+    return 0.0 if costs is None else costs.flops - costs.model_flops
+
+
+def batch(evidence: Evidence) -> int | None:
+    """Rows of a call: of the task, of its attention, or of its first tensor."""
+    task: Any = evidence.inputs.get("batch")
+    if isinstance(task, int) and evidence.report.task != "forward":
+        return task
+    for value in evidence.inputs.values():
+        if isinstance(value, Prefill | Decode):
+            return value.batch
+    rows = [call.query[0] for call, _ in evidence.report.attention if call.query]
+    shapes = [tuple(value.shape) for value in evidence.inputs.values() if getattr(value, "shape", ())]
+    rows += [shape[0] for shape in shapes]
+    return rows[0] if rows else None
