@@ -1,0 +1,149 @@
+"""Which arrays of a program are in memory together when it holds most of them, by its schedule.
+
+The compiler's text is in the order in which a device runs it. An array is held from the instruction that makes it to
+the last that reads it, under whatever names; arguments are not counted.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tpuport.topology.hlo import Array, Instruction, Program
+from tpuport.topology.hlo.shapes import HBM
+
+# Give another name to what is there.
+_NAMING: Final = frozenset(
+    "bitcast tuple get-tuple-element while optimization-barrier copy-done all-gather-done all-reduce-done"
+    " collective-permute-done async-done send-done recv-done add-dependency domain".split()
+)
+_NOTHING: Final = frozenset("parameter constant after-all partition-id replica-id iota-start".split())
+
+
+class Held(NamedTuple):
+    """An array, and the instruction that makes it."""
+
+    array: Array
+    instruction: Instruction
+
+
+# What a name stands for: of a tuple, each element's arrays; else one element's.
+_Value = tuple[frozenset[Held], ...]
+
+
+def at_peak(program: Program) -> list[Held]:
+    """The arrays in HBM at the moment when they take most, largest first; without arguments."""
+    held = _at_peak(program, program.entry, {})
+    return sorted(held, key=lambda one: -one.array.tiled_nbytes)
+
+
+def _at_peak(program: Program, name: str, known: dict[str, list[Held]]) -> list[Held]:
+    if name not in known:
+        known[name] = []
+        known[name] = _followed(program, program.computations[name].instructions, known)
+    return known[name]
+
+
+def _followed(
+    program: Program, instructions: Sequence[Instruction], known: dict[str, list[Held]]
+) -> list[Held]:
+    values: dict[str, _Value] = {}
+    last = _last_reads(program, instructions, values)
+    ending: dict[int, list[Held]] = {}
+    for held, place in last.items():
+        ending.setdefault(place, []).append(held)
+    live: dict[Held, None] = {}
+    most, best = -1, []
+    total = 0
+    for place, one in enumerate(instructions):
+        for held in _made(one, values):
+            live[held] = None
+            total += held.array.tiled_nbytes
+        inside = [
+            held
+            for name in _below(one)
+            if name in program.computations
+            for held in _at_peak(program, name, known)
+        ]
+        size = total + sum(held.array.tiled_nbytes for held in inside)
+        if size > most:
+            most, best = size, [*live, *inside]
+        for held in ending.get(place, ()):
+            if held in live:
+                del live[held]
+                total -= held.array.tiled_nbytes
+    return best
+
+
+def _below(one: Instruction) -> list[str]:
+    """Computations that an instruction runs while what is around it is held; not those of fusions."""
+    if one.operation not in ("while", "conditional", "call", "async-start"):
+        return []
+    if one.operation == "conditional":
+        return list(one.branches)[:1]
+    return [name for attribute, names in one.calls.items() if attribute != "condition" for name in names]
+
+
+def _last_reads(
+    program: Program, instructions: Sequence[Instruction], values: dict[str, _Value]
+) -> dict[Held, int]:
+    """Where each array is read for the last time; fills in what the names stand for."""
+    last: dict[Held, int] = {}
+    for place, one in enumerate(instructions):
+        for operand in one.operands:
+            for element in values.get(operand, ()):
+                last.update(dict.fromkeys(element, place))
+        values[one.name] = _value(program, one, values)
+        for element in values[one.name]:
+            for held in element:
+                last[held] = max(place, last.get(held, place))
+        if one.is_root:
+            last.update(
+                dict.fromkeys((held for element in values[one.name] for held in element), len(instructions))
+            )
+    return last
+
+
+def _value(program: Program, one: Instruction, values: dict[str, _Value]) -> _Value:
+    """What the name of an instruction stands for."""
+    operands = [values.get(name, (frozenset(),)) for name in one.operands]
+    if one.operation == "tuple":
+        return tuple(frozenset[Held]().union(*operand) for operand in operands)
+    if one.operation == "get-tuple-element":
+        return _element(one, operands)
+    if one.operation == "while" and operands:
+        return operands[0]
+    if one.operation in _NAMING:
+        return (frozenset[Held]().union(*(element for operand in operands for element in operand)),)
+    if one.operation in _NOTHING:
+        return (frozenset(),)
+    written = _written_into(program, one)
+    if written is not None and written < len(operands):
+        return operands[written]
+    return tuple(frozenset([Held(array, one)] if array.space == HBM else []) for array in one.results)
+
+
+def _element(one: Instruction, operands: list[_Value]) -> _Value:
+    number = one.attributes.partition("index=")[2]
+    digits = number[: len(number) - len(number.lstrip("0123456789"))]
+    whole: _Value = operands[0] if operands else ()
+    return (whole[int(digits)],) if digits and int(digits) < len(whole) else (frozenset().union(*whole),)
+
+
+def _written_into(program: Program, one: Instruction) -> int | None:
+    """The operand in whose place an instruction writes: one that updates a slice."""
+    if one.operation == "dynamic-update-slice":
+        return 0
+    called = program.called(one) if one.operation == "fusion" else None
+    if called is None or called.root.operation != "dynamic-update-slice":
+        return None
+    target = called.root.operands[0]
+    while (
+        (made := called.named.get(target)) is not None
+        and made.operation in ("bitcast", "copy")
+        and made.operands
+    ):
+        target = made.operands[0]
+    return next((number for number, parameter in called.parameters.items() if parameter.name == target), None)
+
+
+def _made(one: Instruction, values: dict[str, _Value]) -> list[Held]:
+    return [held for element in values[one.name] for held in element if held.instruction is one]
