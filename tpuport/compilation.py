@@ -16,7 +16,7 @@ import torch
 from jax.core import Tracer
 from torch.nn.utils.stateless import _reparametrize_module
 
-from tpuport import attention, compat, pytrees, rotary
+from tpuport import attention, compat, layers, pytrees, rotary
 from tpuport.capture import Reach
 from tpuport.checkpoint import mesh_of, ported_models
 from tpuport.errors import PortError
@@ -71,6 +71,8 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
 def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]) -> Iterator[None]:
     """Traced. Let the modules hold these arrays instead of their own, and use tpuport's attention and experts.
 
+    Arrays may be stacked (`layers.stacked`): each block then holds a slice.
+
     One thread at a time, because the modules are changed while they are traced; compiled programs run side by side.
     """
     with _tracing, contextlib.ExitStack() as stack:
@@ -82,6 +84,8 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
             stack.enter_context(transformers_experts.use(module, mesh_of(module)))
             stack.enter_context(transformers_rotary.by_length(module))
             own, tables = rotary.divided(arrays)
+            stack.enter_context(layers.marked(module, own))
+            own = layers.unstacked(own)
             stack.enter_context(rotary.looked_up(module, tables))
             stack.enter_context(_reparametrize_module(module, compat.as_torch(own), tie_weights=True))
         _depth.inside = getattr(_depth, "inside", 0) + 1
