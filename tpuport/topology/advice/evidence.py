@@ -11,6 +11,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, Sharding
 
 from tpuport.topology.advice.equations import Equation, equations
+from tpuport.topology.hlo import Instruction, Program
 from tpuport.topology.report import Report
 
 
@@ -19,7 +20,7 @@ class CacheArray:
     """Keys, values or states that a step is given: the whole array, its place, and whether it may be overwritten."""
 
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: str
     sharding: Sharding | None
     donated: bool
 
@@ -30,7 +31,7 @@ class Evidence:
 
     Attributes:
         report: without advice.
-        program: `hlo.Program`; None where it does not fit.
+        program: None where it does not fit.
         weights: parameters and buffers by name, with their shardings.
         mesh: of the described devices.
         model: on the meta device.
@@ -40,7 +41,7 @@ class Evidence:
     """
 
     report: Report
-    program: Any
+    program: Program | None
     weights: Mapping[str, jax.ShapeDtypeStruct]
     mesh: Mesh
     model: torch.nn.Module
@@ -54,9 +55,9 @@ class Evidence:
         return () if self.jaxpr is None else tuple(equations(self.jaxpr.jaxpr))
 
     @functools.cached_property
-    def instructions(self) -> tuple[Any, ...]:
-        """`hlo.Instruction`s of the compiled program."""
-        return () if self.program is None else tuple(self.program.instructions)
+    def instructions(self) -> tuple[Instruction, ...]:
+        """Of the compiled program."""
+        return () if self.program is None else self.program.instructions
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:

@@ -1,112 +1,97 @@
 """What an instruction of a compiled program is computed from: weights alone, or something that a call brings."""
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.hlo import Instruction
 
 _INDEX: Final = re.compile(r"index=(\d+)")
-_BODY: Final = re.compile(r"body=%?([\w.-]+)")
-_QUOTED: Final = re.compile(r"\[\\?'(.+?)\\?'\]")
-_PARAMETER: Final = re.compile(r" parameter\((\d+)\)")
+_QUOTED: Final = re.compile(r"\['(.+?)'\]")
+
+
+def argument_name(instruction: Instruction) -> str:
+    """Which of its arguments a program's parameter is, "weights['up.weight']"; empty where the text is silent."""
+    return instruction.op_name.replace("\\'", "'")
 
 
 class Origins:
     """Answers for one program; loops are followed from their bodies to what they are given."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self._weights = evidence.weights
-        self._by_place: dict[tuple[str, str], Any] = {}
-        self._loops: dict[str, Any] = {}
-        self._roots: dict[str, Any] = {}
-        for one in evidence.instructions:
-            self._by_place[one.computation, one.name] = one
-            if one.operation == "while" and (body := _BODY.search(one.line)):
-                self._loops[body[1]] = one
-            if one.line.lstrip().startswith("ROOT "):
-                self._roots[one.computation] = one
+        self._program, self._weights = evidence.program, evidence.weights
+        found = evidence.instructions
+        self._loops = {name: one for one in found for name in one.calls.get("body", ())}
         self._known: dict[tuple[str, str], frozenset[str] | None] = {}
 
-    def weights(self, instruction: Any) -> frozenset[str] | None:
-        """Names of the weights that it is computed from; None where anything else has a part in it."""
-        found: set[str] = set()
-        for operand in instruction.operands:
-            part = self._of(instruction.computation, operand)
-            if part is None:
-                return None
-            found |= part
-        return frozenset(found) or None
+    def weights(self, instruction: Instruction) -> frozenset[str]:
+        """Names of the weights that its operands are computed from; none where anything else has a part in them."""
+        parts = [self._of(one) for one in self._operands(instruction)]
+        return _union(parts) or frozenset()
 
-    def _of(self, computation: str, name: str) -> frozenset[str] | None:
-        """As `weights`, of one value; a constant is computed from nothing, and is an empty set."""
-        place, pending = (computation, name), [(computation, name)]
+    def _operands(self, instruction: Instruction) -> list[Instruction]:
+        return self._program.operands(instruction) if self._program else []
+
+    def _of(self, instruction: Instruction) -> frozenset[str] | None:
+        """As `weights`, of one result; None for something else. A constant is computed from nothing: an empty set."""
+        pending = [instruction]
         while pending:  # no recursion: a chain is as long as the program
             here = pending[-1]
-            if here in self._known:
-                pending.pop()
-                continue
+            place = here.computation, here.name
             needs = self._needs(here)
-            if isinstance(needs, frozenset) or needs is None:
-                self._known[here] = needs
-                continue
-            missing = [one for one in needs if one not in self._known]
-            if set(missing) & set(pending):
-                self._known[here] = None  # a value that its own loop changes
-            elif missing:
-                pending += missing
+            missing = [one for one in needs or () if (one.computation, one.name) not in self._known]
+            if place in self._known or not missing:
+                pending.pop()
+                self._known.setdefault(place, self._found(here, needs))
+            elif any(one in pending for one in missing):
+                pending.pop()
+                self._known[place] = None  # a loop's own result
             else:
-                self._known[here] = _union([self._known[one] for one in needs])
-        return self._known[place]
+                pending += missing
+        return self._known[instruction.computation, instruction.name]
 
-    def _needs(self, place: tuple[str, str]) -> list[tuple[str, str]] | frozenset[str] | None:
-        """Where a value comes from: other values, weights, or (None) something else."""
-        one = self._by_place.get(place)
-        if one is None:
-            return None
-        if one.operation == "parameter":
-            return self._argument(one)
+    def _found(self, one: Instruction, needs: list[Instruction] | None) -> frozenset[str] | None:
+        """Of an instruction whose needs are known."""
         if one.operation in ("constant", "iota"):
             return frozenset()
+        if one.operation == "parameter":
+            names = [name for name in _QUOTED.findall(argument_name(one)) if name in self._weights]
+            return frozenset(names[:1]) or None
+        return _union([self._known[need.computation, need.name] for need in needs]) if needs else None
+
+    def _needs(self, one: Instruction) -> list[Instruction] | None:
+        """The instructions whose results it is made of; None where they cannot be told."""
         if one.operation == "get-tuple-element":
             return self._element(one)
-        return [(one.computation, operand) for operand in one.operands] or None
+        return self._operands(one)
 
-    def _argument(self, one: Any) -> frozenset[str] | None:
-        names = [name for name in _QUOTED.findall(str(one.op_name or "")) if name in self._weights]
-        return frozenset(names[:1]) if names and _PARAMETER.search(one.line) else None
-
-    def _element(self, one: Any) -> list[tuple[str, str]] | None:
+    def _element(self, one: Instruction) -> list[Instruction] | None:
         """An element of a tuple: in a loop's body, what the loop was given, if the body hands it on unchanged."""
-        owner, index = self._by_place.get((one.computation, one.operands[0])), _INDEX.search(one.line)
-        if owner is None or index is None:
+        index, owners = _number(one), self._operands(one)
+        if index is None or not owners:
             return None
-        if owner.operation == "tuple":
-            return [(owner.computation, owner.operands[int(index[1])])]
+        owner = owners[0]
         loop = self._loops.get(one.computation) if owner.operation == "parameter" else None
-        if loop is None or not self._is_handed_on(one.computation, int(index[1])):
-            return None
-        given = self._by_place.get((loop.computation, loop.operands[0]))
-        if given is None or given.operation != "tuple":
-            return None
-        return [(given.computation, given.operands[int(index[1])])]
+        if loop is not None:
+            if not self._is_handed_on(one.computation, index):
+                return None
+            owner = next(iter(self._operands(loop)), owner)
+        parts = self._operands(owner)
+        if owner.operation == "tuple":
+            return [parts[index]] if index < len(parts) else None
+        return [owner] if loop is None and owner.operation not in ("while", "parameter") else None
 
     def _is_handed_on(self, computation: str, index: int) -> bool:
-        root = self._roots.get(computation)
-        if root is None or root.operation != "tuple" or index >= len(root.operands):
+        body = self._program.computations.get(computation) if self._program else None
+        parts = self._operands(body.root) if body is not None else []
+        if body is None or body.root.operation != "tuple" or index >= len(parts):
             return False
-        back = self._by_place.get((computation, root.operands[index]))
-        found = _INDEX.search(back.line) if back is not None else None
-        return (
-            back is not None and back.operation == "get-tuple-element"
-            and found is not None and int(found[1]) == index
-        )  # fmt: skip
+        return parts[index].operation == "get-tuple-element" and _number(parts[index]) == index
 
 
-def argument_name(instruction: Any) -> str | None:
-    """The name of the program's argument that a parameter is; None for anything else, and inside computations."""
-    named = str(instruction.op_name or "").replace("\\'", "'")
-    is_argument = instruction.operation == "parameter" and _PARAMETER.search(instruction.line)
-    return named if is_argument and named and "/" not in named.partition("[")[0] else None
+def _number(instruction: Instruction) -> int | None:
+    found = _INDEX.search(instruction.attributes)
+    return int(found[1]) if found else None
 
 
 def _union(parts: list[frozenset[str] | None]) -> frozenset[str] | None:

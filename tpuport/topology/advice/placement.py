@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any, Final
 
+import jax.numpy as jnp
 import torch
 
 from tpuport.sharding.rules import axes_of
@@ -33,13 +34,13 @@ def dim_axes(array: Any, dim: int) -> tuple[str, ...]:
 
 def nbytes(array: Any) -> int:
     """Bytes of the whole array."""
-    return prod(array.shape) * array.dtype.itemsize
+    return prod(array.shape) * jnp.dtype(array.dtype).itemsize
 
 
 def held(array: Any) -> int:
     """Bytes of it on one device."""
     shape = array.sharding.shard_shape(tuple(array.shape)) if array.sharding is not None else array.shape
-    return prod(shape) * array.dtype.itemsize
+    return prod(shape) * jnp.dtype(array.dtype).itemsize
 
 
 def all_held(evidence: Evidence) -> int:

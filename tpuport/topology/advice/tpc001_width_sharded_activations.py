@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.origins import Origins
 from tpuport.topology.advice.placement import dim_axes, pattern, vocabulary
 from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.traffic import collectives, made_for, result_bytes
+from tpuport.topology.advice.traffic import collectives, made_for, sent, times
 from tpuport.topology.advice.wording import several
+from tpuport.topology.hlo import Instruction
 
 # One norm over a sharded width may be the last one's, or one that is meant so; from two on it is the stream.
 _NORMS: Final = 2
@@ -20,25 +21,25 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     reduces = [one for one in collectives(evidence, "all-reduce", "reduce-scatter") if _is_float(one)]
     sums = [one for one in reduces if made_for(one) == "reduce_sum"]
     # A softmax over devices reduces its maximum too, as often as its sum.
-    norms = _times(sums) - _times([one for one in reduces if made_for(one) == "reduce_max"])
+    norms = times(sums) - times([one for one in reduces if made_for(one) == "reduce_max"])
     if norms < _NORMS:
         return
     origins = Origins(evidence)
     gathers = [
         one
         for one in collectives(evidence, "all-gather")
-        if made_for(one) in ("dot_general", "conv_general_dilated") and origins.weights(one) is None
+        if made_for(one) in ("dot_general", "conv_general_dilated") and not origins.weights(one)
     ]
-    if not gathers:
+    if evidence.program is None or not gathers:
         return
     total = sum(one.count for one in evidence.report.collectives)
     places = Counter(evidence.program.source(one) for one in (*sums, *gathers))
     yield Hit(
-        f"{several(norms, 'all-reduce')} of norms' sums and {several(_times(gathers), 'all-gather')} of activations, "
+        f"{several(norms, 'all-reduce')} of norms' sums and {several(times(gathers), 'all-gather')} of activations, "
         f"of {total} collectives a step: the activations between the layers are sharded along their width"
         + _cause(evidence),
         _remedy(evidence),
-        sum(map(result_bytes, (*sums, *gathers))),
+        sent((*sums, *gathers)),
         "bytes sent",
         places.most_common(1)[0][0],
     )
@@ -65,12 +66,8 @@ def _remedy(evidence: Evidence) -> str:
     return f"shard the embedding over the vocabulary: rules.override({{{changes}}})"
 
 
-def _is_float(instruction: Any) -> bool:
+def _is_float(instruction: Instruction) -> bool:
     return any(array.dtype.startswith(("f", "bf")) for array in instruction.arrays)
-
-
-def _times(instructions: list[Any]) -> int:
-    return int(sum(one.times for one in instructions))
 
 
 RULE = Rule(

@@ -80,7 +80,7 @@ def _bytes(products: list[Any]) -> float:
 
 
 def _cache(evidence: Evidence) -> Iterator[Hit]:
-    wide = sum(held(array) for array in evidence.cache if array.dtype == jnp.float32)
+    wide = sum(held(array) for array in evidence.cache if array.dtype == "float32")
     if is_large(wide, evidence):
         yield Hit(
             f"the cache is float32, {size(wide)} a device, in a model of 16 bits",

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.origins import argument_name
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import several, size
+from tpuport.topology.hlo import Array, Instruction
+from tpuport.topology.hlo.shapes import HBM
 
 # Of the device's memory: what is less does not decide on what fits.
 _SHARE: Final = 0.005
@@ -21,16 +23,14 @@ _NO_ARRAY: Final = frozenset(
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """By shape: all arguments of it, or the largest temporary."""
-    found: Counter[Any] = Counter()
-    first: dict[Any, Any] = {}
+    found: Counter[tuple[str, bool, int]] = Counter()
+    first: dict[tuple[str, bool, int], tuple[Instruction, Array]] = {}
     for one in evidence.instructions:
-        if one.is_fused or one.operation in _NO_ARRAY or one.operation.endswith("-done"):
+        if not _makes(evidence, one):
             continue
         is_argument = one.operation == "parameter"
-        if is_argument and argument_name(one) is None:
-            continue  # of a computation inside
-        for array in one.arrays:
-            if array.tiled_nbytes < _RATIO * array.nbytes:
+        for array in one.results:
+            if array.space != HBM or array.tiled_nbytes < _RATIO * array.nbytes:
                 continue
             key = (str(array), is_argument, array.tiled_nbytes)
             # Temporaries of one shape need not be there together.
@@ -43,8 +43,16 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             yield _hit(evidence, one, array, count, wasted)
 
 
-def _hit(evidence: Evidence, one: Any, array: Any, count: int, wasted: int) -> Hit:
-    name = argument_name(one)
+def _makes(evidence: Evidence, one: Instruction) -> bool:
+    """Whether an instruction's results are kept in memory, and are its own."""
+    if evidence.program is None or one.is_fused or one.operation.endswith("-done"):
+        return False
+    is_inner = one.operation == "parameter" and one.computation != evidence.program.entry
+    return not is_inner and one.operation not in _NO_ARRAY
+
+
+def _hit(evidence: Evidence, one: Instruction, array: Array, count: int, wasted: int) -> Hit:
+    name = argument_name(one) if one.operation == "parameter" else ""
     what = f"argument {name}" if name else f"temporary of {one.operation}"
     return Hit(
         f"{several(count, 'array')} {array.dtype}{list(array.dims)}: tiles make {size(array.tiled_nbytes)} out of "
@@ -52,7 +60,7 @@ def _hit(evidence: Evidence, one: Any, array: Any, count: int, wasted: int) -> H
         "let the last two dimensions fill tiles of 8 x 128 (16 x 128 in bfloat16): fold a small last dimension into "
         "its neighbour (flatten(-2)), or move a long one to the end",
         wasted,
-        source=None if name else evidence.program.source(one),
+        source=None if name or evidence.program is None else evidence.program.source(one),
     )
 
 

@@ -1,14 +1,14 @@
 """TPC013: weights that are put together on every device in each step."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.origins import Origins
 from tpuport.topology.advice.placement import SMALL, axes, pattern
 from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.traffic import collectives, result_bytes
+from tpuport.topology.advice.traffic import collectives, sent, times
 from tpuport.topology.advice.wording import several, size
+from tpuport.topology.hlo import Instruction
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
@@ -17,29 +17,29 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if not moves:
         return
     origins = Origins(evidence)
-    found: dict[str, list[tuple[Any, str]]] = {}
+    found: dict[str, list[tuple[Instruction, str]]] = {}
     for one in moves:
         if names := origins.weights(one):
             name = min(names)
             found.setdefault(pattern(name), []).append((one, name))
     for regex, made in found.items():
-        sent = sum(result_bytes(one) for one, _ in made)
-        if sent >= SMALL:
-            yield _hit(evidence, regex, made, sent)
+        moved = sent(one for one, _ in made)
+        if moved >= SMALL:
+            yield _hit(evidence, regex, made, moved)
 
 
-def _hit(evidence: Evidence, regex: str, made: list[tuple[Any, str]], sent: int) -> Hit:
+def _hit(evidence: Evidence, regex: str, made: list[tuple[Instruction, str]], moved: int) -> Hit:
     name = made[0][1]
     over = "+".join(sorted(axes(evidence.weights[name]))) or "no axis"
     return Hit(
-        f"{several(int(sum(one.times for one, _ in made)), made[0][0].operation.removesuffix('-start'))} a step of "
-        f"weights ({size(sent)} on each device): {name} is sharded over {over}, and its product needs it whole",
+        f"{several(times(one for one, _ in made), made[0][0].operation.removesuffix('-start'))} a step of "
+        f"weights ({size(moved)} on each device): {name} is sharded over {over}, and its product needs it whole",
         f"shard it over 'tp' in a dimension that its product can use, or not at all: rules.override({{r'{regex}': "
         "PartitionSpec('tp', None)}); of two weights that follow each other, the first by its outputs and the second "
         "by its inputs",
-        sent,
+        moved,
         "bytes sent",
-        evidence.program.source(made[0][0]),
+        None if evidence.program is None else evidence.program.source(made[0][0]),
     )
 
 
