@@ -2,16 +2,18 @@
 
 import math
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+from tpuport.topology.hardware import FIGURES
+
+Number: TypeAlias = float | int
 
 _BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _DECIMAL: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-# Generations whose chips libtpu shows as two devices.
-_HALVES: Final = ("v4", "tpu7x")
 
 
-def room(nbytes: float | None) -> str:
+def room(nbytes: Number | None) -> str:
     """Bytes that memory holds: "10.94 GiB"."""
     if nbytes is None:
         return "unknown"
@@ -21,27 +23,27 @@ def room(nbytes: float | None) -> str:
     return f"{nbytes:.0f} B"
 
 
-def gib(nbytes: float) -> str:
+def gib(nbytes: Number) -> str:
     """Bytes that memory holds, in GiB whatever their number: "10.94"."""
     return f"{nbytes / (1 << 30):.2f}"
 
 
-def moved(nbytes: float) -> str:
+def moved(nbytes: Number) -> str:
     """Bytes that are read, written or sent: "1.75 GB"."""
     return _scaled(nbytes, "B")
 
 
-def flops(count: float) -> str:
+def flops(count: Number) -> str:
     """Operations: "13.5 GFLOP"."""
     return _scaled(count, "FLOP")
 
 
-def rate(per_second: float, unit: str) -> str:
+def rate(per_second: Number, unit: str) -> str:
     """So much a second: "197 TFLOP/s"."""
     return f"{_scaled(per_second, unit)}/s"
 
 
-def span(seconds: float) -> str:
+def span(seconds: Number) -> str:
     """A time: "2.14 ms"."""
     for size, unit in _SECONDS:
         if seconds >= size:
@@ -49,12 +51,12 @@ def span(seconds: float) -> str:
     return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.2g} ns"
 
 
-def number(value: float) -> str:
+def number(value: Number) -> str:
     """A count or a rate without a unit: "12,345" or "3.21"."""
     return f"{value:,.0f}" if value >= 1000 or value == int(value) else _three(value)
 
 
-def share(part: float, whole: float) -> float:
+def share(part: Number, whole: Number) -> float:
     """A part of a whole, from 0 to 1."""
     return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
 
@@ -73,17 +75,17 @@ def place(source: dict[str, Any] | None) -> str:
 
 def device(generation: str) -> str:
     """What memory figures are of: "chip", or "device" where a chip is two."""
-    return "device" if generation in _HALVES else "chip"
+    return "chip" if FIGURES[generation].devices == 1 else "device"
 
 
-def _scaled(value: float, unit: str) -> str:
+def _scaled(value: Number, unit: str) -> str:
     for size, prefix in _DECIMAL:
         if abs(value) >= size:
             return f"{_three(value / size)} {prefix}{unit}"
     return f"{value:.0f} {unit}"
 
 
-def _three(value: float) -> str:
+def _three(value: Number) -> str:
     """Three significant digits, never an exponent."""
     digits = 2 - math.floor(math.log10(abs(value))) if value else 2
     return f"{value:,.{max(0, min(2, digits))}f}"

@@ -1,0 +1,220 @@
+"""The parts of a page that are about one report."""
+
+from html import escape
+from typing import Any, Final
+
+from tpuport.topology.reports import plots, units
+from tpuport.topology.reports.markup import card, cell, facts, number, said, source, table
+from tpuport.topology.reports.text import PARTS
+
+_ROWS: Final = 40
+_ESTIMATE: Final = "An estimate from public peak figures, which the hardware cannot beat: no prediction."
+
+
+def sections(report: dict[str, Any]) -> str:
+    """All cards of a report."""
+    return "".join(
+        (
+            card("Memory of one device", memory(report)),
+            _work(report),
+            card("Advice", _advice(report["advice"])),
+            card("Collectives a step", _collectives(report["collectives"])),
+            card("Largest temporaries", buffers(report["buffers"])),
+            card("Attention", _attention(report["attention"])),
+            card("What was compiled", _compiled(report)),
+        )
+    )
+
+
+def memory(report: dict[str, Any]) -> str:
+    """A bar of the parts against the capacity, and their table. What is too much goes over the capacity's mark."""
+    held = report["memory"]
+    parts = [(name, held[name]) for name in PARTS]
+    whole = max(held["capacity"], sum(nbytes for _, nbytes in parts), held["used"] or 0)
+    spans = "".join(
+        f'<span class="{name}" data-bytes="{nbytes}" title="{name}: {units.room(nbytes)}" '
+        f'style="width:{100 * nbytes / whole:.4f}%"></span>'
+        for name, nbytes in parts
+    )
+    limit = held["capacity"] / whole
+    mark = f'<i class="limit" style="left:calc({100 * limit:.4f}% - 2px)"></i>' if limit < 1 else ""
+    free = held["capacity"] - held["used"] if held["used"] is not None else None
+    rows = [
+        [
+            cell(f'<i class="swatch {name}"></i>{name}'),
+            number(units.room(nbytes)),
+            number(f"{nbytes / held['capacity']:.1%}"),
+        ]
+        for name, nbytes in parts
+    ]
+    if free is not None:
+        name = "free" if free >= 0 else "too much"
+        rows.append(
+            [
+                cell(f'<i class="swatch free"></i>{name}'),
+                number(units.room(abs(free))),
+                number(f"{abs(free) / held['capacity']:.1%}"),
+            ]
+        )
+    label = escape(f"{units.room(held['used'])} of {units.room(held['capacity'])}")
+    end = f"{units.room(whole)}{'' if limit < 1 else ', what a program can have'}"
+    return (
+        f'<div class="bar" role="img" aria-label="{label}" data-whole="{whole}">{spans}{mark}</div>'
+        f'<div class="scale"><span>0</span><span>{end}</span></div>'
+        f"{table(('', '>bytes', '>of what there is'), rows)}"
+    )
+
+
+def buffers(found: list[dict[str, Any]]) -> str:
+    """Arrays, the largest first; empty where there are none."""
+    rows = [
+        [
+            number(units.room(one["nbytes"])),
+            cell(f"<code>{escape(one['shape'])}</code> {escape(one['operation'])}", "nowrap"),
+            number(f"{one['count']:,}"),
+            source(one["source"]),
+        ]
+        for one in found[:_ROWS]
+    ]
+    return table((">size of one", "array", ">times", "from"), rows) if rows else ""
+
+
+def _work(report: dict[str, Any]) -> str:
+    costs, estimate = report["costs"], report["estimate"]
+    if costs is None:
+        return ""
+    work = card("Work a step", _costs(costs))
+    if estimate is None:
+        return work
+    plot = card("Roofline (estimate)", plots.roofline(costs, estimate))
+    left = card("Time a step (estimate)", _time(estimate)) + work
+    return f'<div class="pair"><div>{left}</div><div>{plot}</div></div>'
+
+
+def _time(estimate: dict[str, Any]) -> str:
+    longest = max(estimate[name] for name in ("compute", "memory", "interconnect")) or 1.0
+    bars = "".join(
+        f'<span>{name}</span><span class="track{" binds" if name == estimate["binds"] else ""}">'
+        f'<span style="width:{100 * estimate[name] / longest:.4f}%" data-seconds="{estimate[name]:.6g}"></span></span>'
+        f'<span class="n">{units.span(estimate[name])}</span>'
+        for name in ("compute", "memory", "interconnect")
+    )
+    unit = estimate["unit"]
+    pairs = [
+        ("a step", f"{units.span(estimate['seconds'])} at least, bound by {estimate['binds']}"),
+        ("one after another", f"{units.span(estimate['seconds_apart'])} with nothing at the same time"),
+        (
+            f"{unit} a second",
+            f"{units.number(estimate['units_per_second'])} at most, "
+            f"{units.number(estimate['units_per_second_apart'])} one after another"
+            if estimate["units"]
+            else "",
+        ),
+        ("MFU", f"{estimate['mfu']:.1%} at most, {estimate['mfu_apart']:.1%} one after another"),
+    ]
+    return f'<div class="time">{bars}</div>{facts(pairs)}<p class="quiet" style="margin:10px 0 0">{_ESTIMATE}</p>'
+
+
+def _costs(costs: dict[str, Any]) -> str:
+    model = costs["model_flops"]
+    ratio = f"; the program does {costs['flops'] / model:.2f} times that" if model else ""
+    pairs = [
+        ("operations", units.flops(costs["flops"])),
+        ("of the model", f"{units.flops(model)}{ratio}" if model else ""),
+        ("HBM traffic", units.moved(costs["hbm_bytes"])),
+        *(
+            (
+                f"kernel {kernel['name']}",
+                f"{kernel['count']:,} times, {units.flops(kernel['flops'])}, {units.moved(kernel['hbm_bytes'])}",
+            )
+            for kernel in costs["kernels"]
+        ),
+    ]
+    return facts(pairs)
+
+
+def _collectives(found: list[dict[str, Any]]) -> str:
+    if not found:
+        return "<p>None: devices send each other nothing.</p>"
+    rows = [
+        [
+            said(one["kind"], "nowrap"),
+            said("+".join(one["axes"]) or "not whole axes", "nowrap"),
+            number(one["group"]),
+            number(f"{one['count']:,}"),
+            number(units.moved(one["nbytes"])),
+            number(f"{one['overlapped']:,}"),
+            source(one["source"]),
+        ]
+        for one in found[:_ROWS]
+    ]
+    count, nbytes = (sum(one[key] for one in found) for key in ("count", "nbytes"))
+    rows.append(
+        [
+            said(f"all {len(found)} lines"),
+            said(""),
+            said(""),
+            number(f"{count:,}"),
+            number(units.moved(nbytes)),
+            said(""),
+            said(""),
+        ]
+    )
+    headings = ("kind", "axes", ">devices", ">times", ">bytes a device", ">overlapped", "from")
+    return table(headings, rows)
+
+
+def _attention(calls: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            said(call["implementation"], "nowrap"),
+            number(f"{call['calls']:,}"),
+            cell(
+                f"<code>{escape(call['dtype'])}{_dims(call['query'])}</code> on <code>{_dims(call['key'])}</code>",
+                "nowrap",
+            ),
+            said("; ".join(part for part in (call["reason"], call["mask"], call["padding"]) if part), "wide"),
+            said(call["mesh"], "wide"),
+            said(f"{call['module']} {call['site']}".strip(), "wide"),
+        ]
+        for call in calls[:_ROWS]
+    ]
+    headings = ("kernel", ">calls", "query and keys", "because", "over devices", "from")
+    return table(headings, rows) if rows else ""
+
+
+def _advice(findings: list[dict[str, Any]]) -> str:
+    if not findings:
+        return "<p>None: no rule found anything.</p>"
+    parts = []
+    for finding in findings:
+        where = finding["source"]
+        place = (
+            f'<p class="quiet">{escape(units.place(where))} {escape(where["function"])}</p>' if where else ""
+        )
+        parts.append(
+            f'<article class="finding"><h4><span class="rule">{escape(finding["rule"])}</span>'
+            f"{escape(finding['name'])}</h4><p>{escape(finding['message'])}</p>"
+            f"<p><strong>Do:</strong> {escape(finding['remedy'])}</p>{place}</article>"
+        )
+    return "".join(parts)
+
+
+def _compiled(report: dict[str, Any]) -> str:
+    dtypes = ", ".join(f"{name} {units.room(nbytes)}" for name, nbytes in report["dtypes"].items())
+    return facts(
+        [
+            ("model", f"{report['model']}, {report['task']}"),
+            ("parameters", f"{report['parameters']:,}"),
+            ("weights, all of them", f"{units.room(report['weight_bytes'])} ({dtypes})"),
+            ("mesh", f"{units.mesh(report['mesh'])}, {report['devices']} devices"),
+            ("inputs", ", ".join(f"{name}: {shape}" for name, shape in report["inputs"].items())),
+            ("in loops", ", ".join(f"{one['name']} ({one['count']} blocks)" for one in report["scanned"])),
+            ("effort", "" if report["effort"] is None else f"{report['effort']:g}"),
+            ("versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),
+        ]
+    )
+
+
+def _dims(shape: list[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
