@@ -89,19 +89,19 @@ def _page(name: str) -> str:
     return _DOCS + name
 
 
-def _of(unit: str, value: float, source: str, note: str = "") -> Figure:
-    return Figure(value, unit, source if "/" in source else _page(source), note)
+def _of(unit: str, value: float | int, source: str, note: str = "") -> Figure:
+    return Figure(float(value), unit, source if "/" in source else _page(source), note)
 
 
-def _bytes(gib: float, source: str, note: str = "") -> Figure:
+def _bytes(gib: float | int, source: str, note: str = "") -> Figure:
     return _of("bytes", gib * GIB, source, note)
 
 
-def _flops(tera: float, source: str, note: str = "") -> Figure:
+def _flops(tera: float | int, source: str, note: str = "") -> Figure:
     return _of("FLOP/s", tera * 1e12, source, note)
 
 
-def _rate(giga: float, source: str, note: str = "") -> Figure:
+def _rate(giga: float | int, source: str, note: str = "") -> Figure:
     return _of("bytes/s", giga * 1e9, source, note)
 
 

@@ -8,9 +8,9 @@ all-reduce one after the other. An all-to-all is bound by the links across the m
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
-from math import gcd, prod
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, Final
 
 from tpuport.topology import slices
 from tpuport.topology.hardware import FIGURES, Figures
@@ -51,18 +51,19 @@ def estimate(
     costs: Costs,
     collectives: Iterable[Collective],
     unit: str,
-    units: float,
+    units: float | int,
     *,
     topology: str | None = None,
+    placed: Any = None,
 ) -> Estimate:
     """A roofline of one step.
 
     Compute is `costs.flops` at the device's bf16 peak, whatever the dtype; memory `costs.hbm_bytes` at its HBM
-    bandwidth; interconnect the sum over the collectives, one after another, with nothing else on the links. An axis of
-    the mesh is taken to lie along whole dimensions of the slice where its size allows, as
-    `mesh_utils.create_device_mesh` has it, else on a part of one, which is an open row. A dimension is a ring where the
-    slice closes it: 16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x. Devices of one chip
-    share its links.
+    bandwidth; interconnect the sum over the collectives, one after another, with nothing else on the links. The devices
+    of an axis are a box of chips, by their coordinates in `placed`, or else the box with the most links that the slice
+    has room for, tp's first. A dimension of it is a ring where it is all of a dimension that the slice closes (16 chips
+    of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. Devices of one chip share
+    its links.
 
     Args:
         generation: a key of `hardware.FIGURES`.
@@ -70,10 +71,11 @@ def estimate(
         costs: of one device and one step; collectives: the same step's.
         unit: what a step makes; units: how many, on the whole mesh.
         topology: the slice's full name; None takes the most cube-like slice with that many devices.
+        placed: the jax Mesh, whose devices have `coords`.
     """
     figures = FIGURES[generation]
     device = figures.device
-    rings = layout(figures, mesh, topology)
+    rings = layout(figures, mesh, topology, placed)
     seconds = {
         "compute": costs.flops / device.bf16,
         "memory": costs.hbm_bytes / device.hbm_bandwidth,
@@ -86,7 +88,7 @@ def estimate(
 
     return Estimate(
         **seconds, binds=max(PARTS, key=lambda part: seconds[part]), seconds=together, seconds_apart=apart, unit=unit,
-        units=units, units_per_second=units / together if together else 0.0,
+        units=float(units), units_per_second=units / together if together else 0.0,
         units_per_second_apart=units / apart if apart else 0.0, mfu=utilization(together), mfu_apart=utilization(apart),
     )  # fmt: skip
 
@@ -125,18 +127,24 @@ def _gather(along: tuple[Ring, ...]) -> float:
 
 
 def layout(
-    figures: Figures, mesh: Mapping[str, int], topology: str | None = None
+    figures: Figures, mesh: Mapping[str, int], topology: str | None = None, placed: Any = None
 ) -> dict[str, tuple[Ring, ...]]:
-    """Along which rows and rings of the slice the devices of each axis lie; none for an axis of one device."""
-    left = _dimensions(figures, prod(mesh.values()), topology)
+    """The box of rows and rings that the devices of each axis are in; none for an axis of one device."""
+    dimensions = _dimensions(figures, prod(mesh.values()), topology)
+    if placed is not None:
+        return {
+            axis: _box(_extents(placed, place, len(dimensions) - 1), size, dimensions, figures)
+            for place, (axis, size) in enumerate(mesh.items())
+        }
+    left = [ring.size for ring in dimensions]
     found: dict[str, tuple[Ring, ...]] = {}
     for axis in reversed(list(mesh)):
-        chosen = _whole(left, mesh[axis])
-        if chosen is not None:
-            found[axis] = tuple(left[place] for place in chosen)
-            left = [ring for place, ring in enumerate(left) if place not in chosen]
-        else:
-            found[axis], left = _parts(left, mesh[axis], figures)
+        boxes = [box for box in itertools.product(*map(_divisors, left)) if prod(box) == mesh[axis]] or [
+            (1,) * len(left)
+        ]
+        taken = max(boxes, key=lambda box: _reach(_box(box, mesh[axis], dimensions, figures)))
+        found[axis] = _box(taken, mesh[axis], dimensions, figures)
+        left = [size // part for size, part in zip(left, taken, strict=True)]
     return {axis: found[axis] for axis in mesh}
 
 
@@ -144,13 +152,13 @@ def _across(ring: Ring) -> float:
     """Seconds a byte of an all-to-all, over the links across the middle of one dimension.
 
     Of n devices in rows of s, n floor(s / 2) / s are on one side, and each sends 1 / n of its bytes to each of the
-    rest; n / s rows cross, and twice where they are rings. For an even ring that is the book's quarter of an all-gather.
+    rest; n / s rows cross, and twice where they are rings. An even ring takes the book's quarter of an all-gather.
     """
     return ring.size**2 // 4 / ring.size / (ring.ways * ring.rate)
 
 
 def _dimensions(figures: Figures, devices: int, topology: str | None) -> list[Ring]:
-    """The slice's dimensions of more than one device, those on a chip last."""
+    """The slice's dimensions in chips, and last the devices on a chip; of one device too."""
     if topology is not None:
         shape: tuple[int, ...] = slices.shape_of(topology)
     else:
@@ -159,39 +167,37 @@ def _dimensions(figures: Figures, devices: int, topology: str | None) -> list[Ri
     cubes = all(size % figures.wraps == 0 for size in shape)
     rate = figures.link.value / figures.devices
     rings = [
-        Ring(size, cubes if figures.dimensions == 3 else size % figures.wraps == 0, rate)
-        for size in shape
-        if size > 1
+        Ring(size, cubes if figures.dimensions == 3 else size % figures.wraps == 0, rate) for size in shape
     ]
-    if figures.on_chip is not None and devices > 1 and devices % figures.devices == 0:
-        rings.append(Ring(figures.devices, False, figures.on_chip.value, on_chip=True))
-    return rings
+    on_chip = figures.devices if devices % figures.devices == 0 else 1
+    return [*rings, Ring(on_chip, False, figures.on_chip.value if figures.on_chip else rate, on_chip=True)]
 
 
-def _whole(rings: list[Ring], size: int) -> tuple[int, ...] | None:
-    """Places of rings that have that many devices together: as many rings as there can be, the last of them."""
-    if size == 1:
-        return ()
-    for number in range(len(rings), 0, -1):
-        for places in itertools.combinations(reversed(range(len(rings))), number):
-            if prod(rings[place].size for place in places) == size:
-                return places
-    return None
+def _extents(placed: Any, place: int, dimensions: int) -> tuple[int, ...]:
+    """How many chips in each dimension, and last devices on a chip, the first devices along a mesh's axis take up."""
+    devices = placed.devices
+    line = devices[tuple(slice(None) if axis == place else 0 for axis in range(devices.ndim))]
+    places = [(*device.coords[:dimensions], device.core_on_chip) for device in line]
+    return tuple(len(set(along)) for along in zip(*places, strict=True))
 
 
-def _parts(rings: list[Ring], size: int, figures: Figures) -> tuple[tuple[Ring, ...], list[Ring]]:
-    """(Parts of rings that have that many devices together, what is left of all). A part is an open row."""
-    taken: list[Ring] = []
-    left: list[Ring] = []
-    for ring in reversed(rings):
-        part = gcd(size, ring.size)
-        size //= part
-        if part > 1:
-            taken.append(ring if part == ring.size else dataclasses.replace(ring, size=part, closed=False))
-        if part < ring.size:
-            left.insert(
-                0, dataclasses.replace(ring, size=ring.size // part, closed=ring.closed and part == 1)
-            )
-    if size > 1:  # more devices than the slice has, or other factors
-        taken.append(Ring(size, size > 2, figures.link.value / figures.devices))
-    return tuple(taken), left
+def _box(extents: Sequence[int], size: int, dimensions: list[Ring], figures: Figures) -> tuple[Ring, ...]:
+    """The rows and rings of a box; one ring of the devices where they fill no box."""
+    if prod(extents) != size:
+        return (Ring(size, size > 2, figures.link.value / figures.devices),)
+    return tuple(
+        whole if part == whole.size else dataclasses.replace(whole, size=part, closed=False)
+        for part, whole in zip(extents, dimensions, strict=True)
+        if part > 1
+    )
+
+
+def _reach(rings: tuple[Ring, ...]) -> tuple[int, ...]:
+    """What makes one box better than another: devices on one chip, links, closed rings, few hops."""
+    chips = [ring for ring in rings if not ring.on_chip]
+    links, closed = sum(ring.ways for ring in chips), sum(ring.closed for ring in chips)
+    return prod(ring.size for ring in rings if ring.on_chip), links, closed, -sum(ring.hops for ring in chips)
+
+
+def _divisors(size: int) -> list[int]:
+    return [part for part in range(1, size + 1) if size % part == 0]

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Final
 
 from tpuport.errors import PortError
-from tpuport.topology.hardware import FIGURES, GIB
+from tpuport.topology.hardware import FIGURES, GIB, Figure
 
 Shape = tuple[int, ...]
 
@@ -119,7 +119,7 @@ def listing(every: bool = False) -> list[dict[str, Any]]:
 
 def markdown() -> str:
     """The tables of docs/topologies.md: figures of each generation with their sources, and slices."""
-    return f"{_generations()}\n\n{_sources()}\n\n{_slices()}"
+    return f"## Figures\n\n{_generations()}\n\n## Slices\n\n{_slices()}\n\n## Sources\n\n{_sources()}"
 
 
 def _row(generation: str, shape: Shape) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _sources() -> str:
                 (
                     f"`{generation}`",
                     name,
-                    f"{figure.value:g} {figure.unit}",
+                    _shown(figure),
                     f"<{figure.source}>",
                     figure.note,
                 )
@@ -247,6 +247,25 @@ def _sources() -> str:
     return _table(("generation", "figure", "value", "source", "note"), rows)
 
 
+def _shown(figure: Figure) -> str:
+    size, unit = {
+        "bytes": (GIB, "GiB"),
+        "bytes/s": (1e9, "GB/s"),
+        "FLOP/s": (1e12, "TFLOP/s"),
+        "s": (1e-6, "µs"),
+    }[figure.unit]
+    return f"{figure.value / size:g} {unit}"
+
+
 def _slices() -> str:
     rows = [(f"`{row['name']}`", str(row["chips"]), str(row["devices"])) for row in listing()]
     return _table(("slice", "chips", "devices"), rows)
+
+
+if __name__ == "__main__":
+    import pathlib
+
+    page = pathlib.Path(__file__).parents[2] / "docs/topologies.md"
+    text = page.read_text(encoding="utf-8")
+    mark = "python -m tpuport.topology.slices` -->\n"
+    page.write_text(text[: text.index(mark) + len(mark)] + "\n" + markdown() + "\n", encoding="utf-8")
