@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Columns of a text that goes into a file or a pipe.
 _WIDTH: Final = 110
-_TP_IS_ALL: Final = "no mesh was given: tp over all devices"
 
 
 def compile(arguments: Sequence[str]) -> int:
@@ -41,12 +40,13 @@ def compile(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tpuport.cli.requests import request_of, topologies_of
+    from tpuport.cli.requests import meshes_of, request_of, sizes_of
 
     if options.list_topologies:
-        _print(_listing())
+        _print(_listing(options.format))
         return 0
-    request, topologies = request_of(options), topologies_of(options.topology)
+    request, asked = request_of(options), sizes_of(options)
+    meshes = meshes_of(options.topology, asked)
     if options.output is not None and not options.output.absolute().parent.is_dir():
         raise PortError(
             f"there is no directory {options.output.absolute().parent}", where=f"--output {options.output}"
@@ -54,8 +54,9 @@ def _run(options: argparse.Namespace) -> int:
     found = _Found()
     with _programs(options.save_hlo) as scratch:
         request["save_hlo"] = None if scratch is None else str(scratch)
-        for topology in topologies:
-            found.collect({**request, "topology": topology})
+        for topology, mesh in meshes.items():
+            notes = (f"no mesh was given: tp over all {mesh['tp']} devices",) if asked is None else ()
+            found.collect({**request, "topology": topology, "mesh": mesh}, notes)
             if scratch is not None:
                 _publish(scratch, options.save_hlo)
     _show(found, options)
@@ -80,23 +81,26 @@ class _Found:
         """Of the command."""
         return 2 if self.stopped else int(not all(result.fits for result in self.results))
 
-    def collect(self, request: dict[str, Any]) -> None:
+    def collect(self, request: dict[str, Any], notes: tuple[str, ...] = ()) -> None:
         """Let a process work for one topology. What stops it is shown, and the next topology has its turn."""
         from tpuport.topology.process import events
 
-        notes = [_TP_IS_ALL] if request["mesh"] is None else []
+        told: dict[str, list[str]] = {}
         if request["suggest"]:
             self.suggestion = self.suggestion or []
         with Stages(request["topology"]) as stages:
             try:
                 for event in events(request):
-                    self._take(event, request["topology"], notes, stages)
+                    if event["event"] == "note":
+                        told.setdefault(event["target"], list(notes)).append(event["text"])
+                    else:
+                        self._take(event, request["topology"], told.get(event.get("target"), notes), stages)
             except PortError as error:
                 self.stopped = True
                 stages.stop()
                 say(str(error), style="red")
 
-    def _take(self, event: dict[str, Any], topology: str, notes: list[str], stages: Stages) -> None:
+    def _take(self, event: dict[str, Any], topology: str, notes: Sequence[str], stages: Stages) -> None:
         from tpuport.topology.reports import Result, units
 
         match event["event"]:
@@ -105,15 +109,12 @@ class _Found:
                 stages.show(event["stage"], event["target"], mesh)
             case "log":
                 say(f"{event['level']}: {event['text']}", style="yellow")
-            case "note":
-                notes.append(event["text"])
             case "splits":
                 assert self.suggestion is not None
                 self.suggestion += event["splits"]
             case "report" | "failure" as kind:
                 told = {kind: event[kind], "seconds": event["seconds"], "cached": event["cached"]}
                 self.results.append(Result(event["target"], topology, notes=tuple(notes), **told))
-                notes[:] = notes[: notes[:1] == [_TP_IS_ALL]]
 
 
 def _show(found: _Found, options: argparse.Namespace) -> None:
@@ -162,7 +163,14 @@ def _text(renderable: Any, stream: Any) -> str:
 
     terminal = stream is not None and stream.isatty()
     width = None if terminal or os.environ.get("COLUMNS") else _WIDTH
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal or None, highlight=False)
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=terminal or None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
     if terminal:
         console.width = min(Console().width, 120)
     console.print(renderable)
@@ -180,10 +188,12 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _listing() -> str:
-    from tpuport.topology import slices
+def _listing(form: str) -> str:
+    from tpuport.topology.reports import topologies
 
-    return slices.listing()
+    if form == "html":
+        raise PortError("topologies are listed as text or json", where="--format html")
+    return topologies.as_json() if form == "json" else _text(topologies.listing(), sys.stdout)
 
 
 @contextmanager

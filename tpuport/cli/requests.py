@@ -5,6 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,7 +83,7 @@ def _add_output(group: Any) -> None:
 
 
 def request_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What a process that compiles is told, as `topology.job` describes it, but for the topology.
+    """What a process that compiles is told, as `topology.job` describes it, but for the topology and the mesh.
 
     Raises:
         PortError: an option that cannot be, or no target.
@@ -98,7 +99,6 @@ def request_of(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "target": options.target,
         "options": {name: getattr(options, name) for name in names.split()},
-        "mesh": _mesh({axis: getattr(options, axis) for axis in AXES}),
         "rules": None if options.rules is None else rules_of(options.rules),
         "attention": options.attention,
         "scan_layers": options.scan_layers,
@@ -109,15 +109,33 @@ def request_of(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def topologies_of(names: Sequence[str]) -> list[str]:
-    """Their full names, each once.
+def meshes_of(names: Sequence[str], asked: dict[str, int] | None) -> dict[str, dict[str, int]]:
+    """The axis sizes of the mesh over each topology, by its full name: tp over all devices where none were asked for.
 
     Raises:
-        PortError: one that is none.
+        PortError: there is no such topology, or its devices are not those that the mesh takes.
     """
-    from tpuport.topology.describe import full_name
+    from tpuport.topology import slices
 
-    return list(dict.fromkeys(full_name(name) for name in names))
+    topologies = dict.fromkeys(slices.check(name) for name in names)
+    return {name: _mesh_over(slices.devices_of(name), asked, name) for name in topologies}
+
+
+def _mesh_over(devices: int, asked: dict[str, int] | None, topology: str) -> dict[str, int]:
+    if asked is None:
+        return {"dp": 1, "sp": 1, "tp": devices}
+    rest = next((axis for axis, size in asked.items() if size == -1), None)
+    known = prod(size for size in asked.values() if size != -1)
+    if rest is not None and devices % known == 0:
+        return {**asked, rest: devices // known}
+    if rest is None and known == devices:
+        return asked
+    count = f"{known} device{'s' * (known > 1)}"
+    raise PortError(
+        f"the mesh takes {count if rest is None else 'a multiple of ' + count}, and {topology} has {devices}",
+        where=" ".join(f"--{axis} {size}" for axis, size in asked.items() if size != 1) or "--tp 1",
+        fix=f"choose --dp, --sp and --tp whose product is {devices}, or leave them out for --tp {devices}",
+    )
 
 
 def rules_of(file: Path) -> dict[str, list[Any]]:
@@ -160,8 +178,13 @@ def _spec(pattern: str, spec: Any, where: str) -> list[Any]:
     return [entry or None for entry in spec]
 
 
-def _mesh(asked: dict[str, int | None]) -> dict[str, int] | None:
-    """Axis sizes; None where none was given: tp over all devices."""
+def sizes_of(options: argparse.Namespace) -> dict[str, int] | None:
+    """Axis sizes that were asked for, of which one may be -1; None where none were.
+
+    Raises:
+        PortError: a size that none can be.
+    """
+    asked = {axis: getattr(options, axis) for axis in AXES}
     if all(size is None for size in asked.values()):
         return None
     for axis, size in asked.items():

@@ -1,8 +1,7 @@
 """The process behind `tpuport compile`: a line of JSON in, programs compiled for one topology, lines of JSON out.
 
-A request has `target`, `options` (of `targets.resolve`), `topology`, `mesh` (axis sizes, or None for tp over all
-devices), `rules` (regex to axis names, or None), `attention`, `scan_layers`, `effort`, `suggest`, `save_hlo` (a
-directory, or None) and `cache`.
+A request has `target`, `options` (of `targets.resolve`), `topology`, `mesh` (axis sizes), `rules` (regex to axis
+names, or None), `attention`, `scan_layers`, `effort`, `suggest`, `save_hlo` (a directory, or None) and `cache`.
 
 Each line out has an `event`: "progress" with the `stage` and the `target`; "log" with a warning; "note" with what was
 assumed; "report", "failure" and "split" for a program; "problem" with the parts of a PortError; "crash" with a
@@ -18,7 +17,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from math import prod
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -71,19 +69,19 @@ class _Job:
 
         tpuport.enable()  # as `import tpuport.auto` does, before a model's code is imported
         devices = len(described(self.request["topology"]).devices)
-        mesh = mesh_of(self.request["mesh"], devices, self.request["topology"])
         self.progress("building")
         targets = resolve(self.request["target"], **self.request["options"])
         for target in targets:
             for note in target.notes:
                 self.say({"event": "note", "target": target.name, "text": note})
-            self.compile(target, mesh)
+            self.compile(target)
             if self.request["suggest"]:
                 self.suggest(target, devices)
 
-    def compile(self, target: Any, mesh: dict[str, int]) -> None:
+    def compile(self, target: Any) -> None:
         """One target on the mesh that was asked for."""
-        plain, seconds, cached = self.outcome(target, mesh, self.request["effort"], self.request["save_hlo"])
+        request = self.request
+        plain, seconds, cached = self.outcome(target, request["mesh"], request["effort"], request["save_hlo"])
         kind = "report" if "topology" in plain else "failure"
         told = {"seconds": seconds, "cached": cached}
         self.say({"event": kind, "target": target.name, kind: plain, **told})
@@ -102,7 +100,8 @@ class _Job:
         self.progress("tracing", target.name, mesh)
         try:
             lowered = lower_for(
-                target.build, target.inputs, topology=request["topology"], **mesh, rules=_rules(request["rules"]),
+                target.build, target.inputs, topology=request["topology"], dp=mesh["dp"], sp=mesh["sp"], tp=mesh["tp"],
+                rules=_rules(request["rules"]),
                 dtype=target.dtype, scan_layers=request["scan_layers"], unit=target.unit,
                 attention=request["attention"],
             )  # fmt: skip
@@ -128,29 +127,6 @@ class _Job:
 
     def progress(self, stage: str, target: str = "", mesh: dict[str, int] | None = None) -> None:
         self.say({"event": "progress", "stage": stage, "target": target, "mesh": mesh})
-
-
-def mesh_of(asked: dict[str, int] | None, devices: int, topology: str) -> dict[str, int]:
-    """The axis sizes of a mesh over so many devices: tp over all of them where nothing is asked for.
-
-    Raises:
-        PortError: the sizes do not take exactly the devices.
-    """
-    if asked is None:
-        return {"dp": 1, "sp": 1, "tp": devices}
-    sizes = dict(asked)
-    known = prod(size for size in sizes.values() if size != -1)
-    for axis, size in sizes.items():
-        if size == -1 and devices % known == 0:
-            return {**sizes, axis: devices // known}
-    if known != devices or -1 in sizes.values():
-        raise PortError(
-            f"the mesh takes {'a multiple of ' if -1 in sizes.values() else ''}{known} devices, and {topology} has "
-            f"{devices}",
-            where=" ".join(f"--{axis} {size}" for axis, size in sizes.items() if size != 1) or "--tp 1",
-            fix=f"choose --dp, --sp and --tp whose product is {devices}, or leave them out for --tp {devices}",
-        )
-    return sizes
 
 
 def _rules(plain: dict[str, list[Any]] | None) -> Any:

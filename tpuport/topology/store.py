@@ -1,15 +1,15 @@
-"""Reports kept by program: what was compiled once is shown again at once."""
+"""Reports kept by program: what was compiled once is shown again at once.
 
-import functools
+A key says all that decides on a report: the program, the compiler, and the code that reads what the compiler made.
+"""
+
 import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tpuport.lint.files import write_atomically
-
-_PACKAGE: Final = Path(__file__).parents[1]
 
 
 def directory() -> Path | None:
@@ -46,17 +46,5 @@ def write(key: str, value: dict[str, Any]) -> None:
 
 
 def _file(key: str) -> Path | None:
-    """Named by the key, and by the code that makes reports: another release's reports are not shown."""
     home = directory()
-    if home is None:
-        return None
-    digest = hashlib.sha256(json.dumps([key, _code()]).encode()).hexdigest()[:32]
-    return home / f"{digest}.json"
-
-
-@functools.cache
-def _code() -> str:
-    digest = hashlib.sha256()
-    for file in sorted((_PACKAGE / "topology").rglob("*.py")):
-        digest.update(file.relative_to(_PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
+    return None if home is None else home / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"

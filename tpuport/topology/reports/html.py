@@ -44,9 +44,12 @@ def _summary(results: list[dict[str, Any]]) -> str:
         estimate = report["estimate"] if report else None
         rows.append(
             [
-                cell(f'<a href="#result-{place}">{escape(one["target"])} on {escape(one["topology"])}</a>'),
+                cell(
+                    f'<a href="#result-{place}">{escape(one["target"])} on {escape(one["topology"])}</a>',
+                    "wide",
+                ),
                 cell(_badge(one), "nowrap"),
-                number(_used(report) if report else ""),
+                number(units.used(report["memory"]) if report else ""),
                 number(units.span(estimate["seconds"]) if estimate else ""),
                 number(_rate(estimate) if estimate else ""),
                 said(estimate["binds"] if estimate else ""),
@@ -59,7 +62,11 @@ def _summary(results: list[dict[str, Any]]) -> str:
 def _result(place: int, result: dict[str, Any]) -> str:
     report = result["report"]
     failure = result["failure"] or (report["failure"] if report else None)
-    figure = f"<span>{escape(_used(report))} a {units.device(report['generation'])}</span>" if report else ""
+    figure = (
+        f"<span>{units.used(report['memory'])} a {units.device(report['generation'])}</span>"
+        if report
+        else ""
+    )
     notes = "".join(f'<p class="quiet">{escape(note)}</p>' for note in result["notes"])
     return (
         f'<section class="result" id="result-{place}"><h2>{escape(result["target"])} on '
@@ -95,7 +102,7 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
         return ""
     rows = [
         [
-            said(f"{one['target']} on {one['topology']}"),
+            said(f"{one['target']} on {one['topology']}", "wide"),
             said(units.mesh(one["mesh"]), "nowrap"),
             cell(_verdict(one["fits"], "fits" if one["fits"] else "does not fit"), "nowrap"),
             number("" if one["used"] is None else units.room(one["used"])),
@@ -122,12 +129,6 @@ def _badge(result: dict[str, Any]) -> str:
 
 def _verdict(good: bool, text: str) -> str:
     return f'<span class="badge {"good" if good else "bad"}">{text}</span>'
-
-
-def _used(report: dict[str, Any]) -> str:
-    held = report["memory"]
-    used = "more" if held["used"] is None else f"{units.gib(held['used'])} of"
-    return f"{used} {'than ' if held['used'] is None else ''}{units.gib(held['capacity'])} GiB"
 
 
 def _rate(estimate: dict[str, Any]) -> str:

@@ -9,10 +9,11 @@ from tpuport.topology.reports import units
 
 _WIDTH: Final = 440.0
 _HEIGHT: Final = 290.0
-_LEFT: Final = 62.0
-_RIGHT: Final = 14.0
+_LEFT: Final = 66.0
+_RIGHT: Final = 26.0
 _TOP: Final = 26.0
 _BOTTOM: Final = 44.0
+_PREFIXES: Final = ("", "k", "M", "G", "T", "P")
 
 
 class Axes:
@@ -37,7 +38,7 @@ class Axes:
 
 
 def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
-    """An svg element; empty where the program has no operations or reads nothing.
+    """A figure with an svg element; empty where the program has no operations or reads nothing.
 
     The roofs are the peaks that the estimate was made with: what the program does over the time that it takes there.
 
@@ -49,26 +50,35 @@ def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
         return ""
     peak, bandwidth = flops / estimate["compute"], nbytes / estimate["memory"]
     intensity, ridge = flops / nbytes, peak / bandwidth
-    reached = flops / estimate["seconds"]
-    apart = flops / estimate["seconds_apart"]
+    reached, apart = flops / estimate["seconds"], flops / estimate["seconds_apart"]
+    net = flops / estimate["interconnect"] if estimate["interconnect"] else None
     low, high = min(intensity, ridge) / 3, max(intensity, ridge) * 3
     axes = Axes((low, high), (min(apart, bandwidth * low), peak))
-    body = "".join(
-        (
-            *_grid(axes),
-            _roof(axes, peak, bandwidth),
-            _net(axes, flops, float(estimate["interconnect"])),
-            _point(axes, intensity, reached, apart),
-        )
-    )
-    told = (
-        f"Roofline: {intensity:.3g} FLOP a byte of HBM, at most {units.rate(reached, 'FLOP')} of "
-        f"{units.rate(peak, 'FLOP')}"
-    )
+    shown = net if net is not None and axes.y[0] < math.log10(net) < axes.y[1] else None
+    body = [
+        *_grid(axes),
+        _roof(axes, peak, bandwidth),
+        _net(axes, shown),
+        _point(axes, intensity, reached, apart),
+    ]
     return (
-        f'<svg class="plot" role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-label="{escape(told)}" '
-        f'data-intensity="{intensity:.6g}" data-reached="{reached:.6g}" data-peak="{peak:.6g}">{body}</svg>'
+        f'<figure><svg class="plot" role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-label="roofline" '
+        f'data-intensity="{intensity:.6g}" data-reached="{reached:.6g}" data-peak="{peak:.6g}">{"".join(body)}</svg>'
+        f"<figcaption>{_caption((peak, bandwidth), (intensity, reached, apart), shown)}</figcaption></figure>"
     )
+
+
+def _caption(roofs: tuple[float, float], point: tuple[float, float, float], net: float | None) -> str:
+    intensity, reached, apart = point
+    speeds = (
+        f"{units.rate(reached, 'FLOP')} at most, {units.rate(apart, 'FLOP')} with nothing at the same time"
+    )
+    rows = [
+        ("roof", f"what a device can do: {units.rate(roofs[0], 'FLOP')}, HBM {units.rate(roofs[1], 'B')}"),
+        ("net", f"what the interconnect leaves time for: {units.rate(net, 'FLOP')}" if net else ""),
+        ("point", f"this program: {units.number(intensity)} FLOP a byte of HBM, {speeds}"),
+    ]
+    return "".join(f'<p><i class="key {name}"></i>{escape(text)}</p>' for name, text in rows if text)
 
 
 def _grid(axes: Axes) -> Iterator[str]:
@@ -81,7 +91,7 @@ def _grid(axes: Axes) -> Iterator[str]:
     for power in range(axes.y[0], axes.y[1] + 1):
         x, y = axes.at(left, 10.0**power)
         yield _line("grid", (x, y), axes.at(right, 10.0**power))
-        yield _text(x - 6, y + 4, units.flops(10.0**power).removesuffix("FLOP").strip(), "end")
+        yield _text(x - 6, y + 4, _tick(power), "end")
     yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, "FLOP a byte of HBM", "middle")
     yield _text(4.0, 14.0, "FLOP/s of one device", "start")
 
@@ -91,37 +101,34 @@ def _roof(axes: Axes, peak: float, bandwidth: float) -> str:
     start = max(left, 10.0 ** axes.y[0] / bandwidth)
     corners = [(start, bandwidth * start), (peak / bandwidth, peak), (right, peak)]
     points = " ".join(f"{x},{y}" for x, y in (axes.at(*corner) for corner in corners))
-    x, y = axes.at(right, peak)
-    label = _text(x - 4, y - 6, f"peak {units.rate(peak, 'FLOP')}", "end")
-    x, y = axes.at(*corners[0])
-    slope = _text(x + 8, min(y - 14, _HEIGHT - _BOTTOM - 30), f"HBM {units.rate(bandwidth, 'B')}", "start")
-    return f'<polyline class="roof" points="{points}"/>{label}{slope}'
+    return f'<polyline class="roof" points="{points}"/>'
 
 
-def _net(axes: Axes, flops: float, interconnect: float) -> str:
-    """What the interconnect lets the program reach, where that is on the picture."""
-    if not interconnect or not axes.y[0] < math.log10(flops / interconnect) < axes.y[1]:
+def _net(axes: Axes, reached: float | None) -> str:
+    """What the interconnect lets the program reach."""
+    if reached is None:
         return ""
-    at = flops / interconnect
-    x, y = axes.at(10.0 ** axes.x[1], at)
-    return _line("net", axes.at(10.0 ** axes.x[0], at), (x, y)) + _text(x - 4, y + 14, "interconnect", "end")
+    return _line("net", axes.at(10.0 ** axes.x[0], reached), axes.at(10.0 ** axes.x[1], reached))
 
 
 def _point(axes: Axes, intensity: float, reached: float, apart: float) -> str:
     x, y = axes.at(intensity, reached)
-    right = x < (_LEFT + _WIDTH) / 2
-    label = _text(x + (10 if right else -10), y + 18, "this program", "start" if right else "end", "said")
     line = _line("apart", (x, y), axes.at(intensity, apart))
-    return f'{line}<circle class="point" cx="{x}" cy="{y}" r="6"/>{label}'
+    return f'{line}<circle class="point" cx="{x}" cy="{y}" r="6"/>'
 
 
 def _line(name: str, start: tuple[float, float], end: tuple[float, float]) -> str:
     return f'<line class="{name}" x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str, name: str = "") -> str:
-    kind = f' class="{name}"' if name else ""
-    return f'<text{kind} x="{round(x, 2)}" y="{round(y, 2)}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{round(x, 2)}" y="{round(y, 2)}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _tick(power: int) -> str:
+    """A power of ten in engineering notation: "10 T"."""
+    third = min(max(power // 3, 0), len(_PREFIXES) - 1)
+    return f"{10.0 ** (power - 3 * third):g} {_PREFIXES[third]}".strip()
 
 
 def _decades(least: float, most: float) -> tuple[int, int]:

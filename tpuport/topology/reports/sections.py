@@ -13,13 +13,14 @@ _ESTIMATE: Final = "An estimate from public peak figures, which the hardware can
 
 def sections(report: dict[str, Any]) -> str:
     """All cards of a report."""
+    whole = report["costs"] is not None  # else there is no program to look into
     return "".join(
         (
             card("Memory of one device", memory(report)),
             _work(report),
-            card("Advice", _advice(report["advice"])),
-            card("Collectives a step", _collectives(report["collectives"])),
-            card("Largest temporaries", buffers(report["buffers"])),
+            card("Advice", _advice(report["advice"])) if whole or report["advice"] else "",
+            card("Collectives a step", _collectives(report["collectives"])) if whole else "",
+            card("Largest temporaries", buffers(report["buffers"])) if whole else "",
             card("Attention", _attention(report["attention"])),
             card("What was compiled", _compiled(report)),
         )
@@ -37,7 +38,7 @@ def memory(report: dict[str, Any]) -> str:
         for name, nbytes in parts
     )
     limit = held["capacity"] / whole
-    mark = f'<i class="limit" style="left:calc({100 * limit:.4f}% - 2px)"></i>' if limit < 1 else ""
+    mark = f'<i class="limit" style="left:calc({100 * limit:.4f}% - 5px)"></i>' if limit < 1 else ""
     free = held["capacity"] - held["used"] if held["used"] is not None else None
     rows = [
         [
@@ -57,11 +58,12 @@ def memory(report: dict[str, Any]) -> str:
             ]
         )
     label = escape(f"{units.room(held['used'])} of {units.room(held['capacity'])}")
-    end = f"{units.room(whole)}{'' if limit < 1 else ', what a program can have'}"
+    end = f"{units.gib(whole)} GiB"
+    end += f"; the mark is at {units.gib(held['capacity'])} GiB" if limit < 1 else ", what a program can have"
     return (
         f'<div class="bar" role="img" aria-label="{label}" data-whole="{whole}">{spans}{mark}</div>'
         f'<div class="scale"><span>0</span><span>{end}</span></div>'
-        f"{table(('', '>bytes', '>of what there is'), rows)}"
+        f'<div class="narrow">{table(("", ">bytes", ">of what there is"), rows)}</div>'
     )
 
 
@@ -151,7 +153,7 @@ def _collectives(found: list[dict[str, Any]]) -> str:
     count, nbytes = (sum(one[key] for one in found) for key in ("count", "nbytes"))
     rows.append(
         [
-            said(f"all {len(found)} lines"),
+            said(f"all {len(found)} lines", "all"),
             said(""),
             said(""),
             number(f"{count:,}"),

@@ -40,8 +40,7 @@ def headline(result: Result) -> Text:
     if report is None:
         return Text.assemble(("cannot be compiled: ", "bold red"), (result.reason or {}).get("message", ""))
     memory, device = report["memory"], units.device(report["generation"])
-    used = units.gib(memory["used"]) if memory["used"] is not None else "more than it has"
-    figures = f"{used} of {units.gib(memory['capacity'])} GiB a {device}"
+    figures = f"{units.used(memory)} a {device}"
     if result.fits:
         return Text.assemble(("fits: ", "bold green"), figures)
     return Text.assemble(("does not fit: ", "bold red"), figures)
@@ -65,7 +64,7 @@ def _facts(result: Result) -> Iterator[RenderableType]:
     report = result.report or {}
     dtypes = ", ".join(report["dtypes"]) or "no weights"
     yield Text(
-        f"{report['task']} of {report['model']}, {report['parameters'] / 1e9:.2f} billion parameters in {dtypes}, "
+        f"{report['task']} of {report['model']}, {units.counted(report['parameters'])} parameters in {dtypes}, "
         f"{units.mesh(report['mesh'])} over {report['devices']} devices"
     )
     took = ", ".join(f"{name} {units.span(spent)}" for name, spent in result.seconds.items())
@@ -76,14 +75,15 @@ def _facts(result: Result) -> Iterator[RenderableType]:
 
 
 def _sections(report: dict[str, Any]) -> Iterator[RenderableType]:
+    whole = report["costs"] is not None  # else there is no program to look into
     for title, body in (
         ("Memory", _memory(report)),
         ("Work a step", _costs(report)),
         ("Roofline, an estimate from public peak figures", _estimate(report["estimate"])),
-        ("Collectives a step", _collectives(report["collectives"])),
-        ("Largest temporaries", _buffers(report["buffers"])),
+        ("Collectives a step", _collectives(report["collectives"]) if whole else None),
+        ("Largest temporaries", _buffers(report["buffers"]) if whole else None),
         ("Attention", _attention(report["attention"])),
-        ("Advice", _advice(report["advice"])),
+        ("Advice", _advice(report["advice"]) if whole or report["advice"] else None),
     ):
         if body is not None:
             yield Text("")
@@ -92,118 +92,123 @@ def _sections(report: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _memory(report: dict[str, Any]) -> RenderableType:
-    memory, table = report["memory"], _grid(3)
-    table.add_column(no_wrap=True)
+    memory, shown = report["memory"], _grid(3)
+    shown.add_column(no_wrap=True)
     rows = [(name, memory[name], colour) for name, colour in zip(PARTS, COLOURS, strict=True)]
     if memory["used"] is not None:
-        rows.append(("free", max(0, memory["capacity"] - memory["used"]), "dim"))
+        free = memory["capacity"] - memory["used"]
+        rows.append(("free", free, "dim") if free >= 0 else ("too much", -free, "red"))
     for name, nbytes, colour in rows:
-        portion = units.share(nbytes, memory["capacity"])
-        cells = round(portion * _BAR)
-        bar = ("█" if name != "free" else "░") * cells or ("▏" if nbytes else "")
-        table.add_row(
-            name, Text(units.room(nbytes), justify="right"), f"{portion:.1%}", Text(bar, style=colour)
-        )
-    return table
+        portion = nbytes / memory["capacity"]
+        bar = ("░" if name == "free" else "█") * min(2 * _BAR, round(portion * _BAR))
+        size = Text(units.room(nbytes), justify="right")
+        shown.add_row(name, size, f"{portion:.1%}", Text(bar or ("▏" if nbytes else ""), style=colour))
+    return shown
 
 
 def _costs(report: dict[str, Any]) -> RenderableType | None:
     costs = report["costs"]
     if costs is None:
         return None
-    table = _grid(2)
-    table.add_row("operations", f"{units.flops(costs['flops'])} a device")
+    shown = _grid(2)
+    shown.add_row("operations", f"{units.flops(costs['flops'])} a device")
     if costs["model_flops"]:
-        table.add_row(
+        shown.add_row(
             "of the model",
             f"{units.flops(costs['model_flops'])} a device; the program does "
             f"{costs['flops'] / costs['model_flops']:.2f} times that",
         )
-    table.add_row("HBM traffic", f"{units.moved(costs['hbm_bytes'])} a device")
+    shown.add_row("HBM traffic", f"{units.moved(costs['hbm_bytes'])} a device")
     for kernel in costs["kernels"][:_KERNELS]:
-        table.add_row(
+        shown.add_row(
             f"kernel {kernel['name']}",
             f"{kernel['count']} times, {units.flops(kernel['flops'])}, {units.moved(kernel['hbm_bytes'])}",
         )
-    return table
+    return shown
 
 
 def _estimate(estimate: dict[str, Any] | None) -> RenderableType | None:
     if estimate is None:
         return None
-    table = _grid(2)
+    shown = _grid(2)
     longest = max(estimate["compute"], estimate["memory"], estimate["interconnect"])
     for name in ("compute", "memory", "interconnect"):
         bar = "█" * round(units.share(estimate[name], longest) * _BAR)
-        table.add_row(
+        shown.add_row(
             name,
             Text.assemble(
                 f"{units.span(estimate[name]):>8} ", (bar, "yellow" if name == estimate["binds"] else "dim")
             ),
         )
     unit = estimate["unit"]
-    table.add_row(
+    shown.add_row(
         "a step",
         f"{units.span(estimate['seconds'])}, bound by {estimate['binds']} "
         f"({units.span(estimate['seconds_apart'])} with nothing at the same time)",
     )
     if estimate["units"]:
-        table.add_row(
+        shown.add_row(
             unit,
             f"{units.number(estimate['units_per_second'])} a second at most "
             f"({units.number(estimate['units_per_second_apart'])})",
         )
-    table.add_row("MFU", f"{estimate['mfu']:.1%} at most ({estimate['mfu_apart']:.1%})")
-    return table
+    shown.add_row("MFU", f"{estimate['mfu']:.1%} at most ({estimate['mfu_apart']:.1%})")
+    return shown
 
 
 def _collectives(collectives: list[dict[str, Any]]) -> RenderableType:
     if not collectives:
         return Text("none")
-    table = _table("kind", "axes", ">times", ">bytes", "from")
+    shown = table("kind", "axes", ">times", ">bytes", "from")
     for one in collectives[:_ROWS]:
         axes = "+".join(one["axes"]) or f"groups of {one['group']}"
-        table.add_row(
+        shown.add_row(
             one["kind"], axes, f"{one['count']:,}", units.moved(one["nbytes"]), _line(one["source"])
         )
     rest = collectives[_ROWS:]
     if rest:
         count, nbytes = sum(one["count"] for one in rest), sum(one["nbytes"] for one in rest)
-        table.add_row(f"{len(rest)} more", "", f"{count:,}", units.moved(nbytes), "")
+        shown.add_row(f"{len(rest)} more", "", f"{count:,}", units.moved(nbytes), "")
     if len(collectives) > 1:
         count, nbytes = (sum(one[key] for one in collectives) for key in ("count", "nbytes"))
-        table.add_row("all", "", f"{count:,}", units.moved(nbytes), "", style="bold")
-    return table
+        shown.add_row("all", "", f"{count:,}", units.moved(nbytes), "", style="bold")
+    return shown
 
 
 def _buffers(buffers: list[dict[str, Any]]) -> RenderableType | None:
     if not buffers:
         return None
-    table = _table(">size", "array", ">times", "from")
+    shown = table(">size", "array", ">times", "from")
     for one in buffers[:_ROWS]:
-        table.add_row(
+        shown.add_row(
             units.room(one["nbytes"]),
             Text(f"{one['shape']} {one['operation']}"),
             f"{one['count']:,}",
             _line(one["source"]),
         )
-    return table
+    return shown
 
 
 def _attention(calls: list[dict[str, Any]]) -> RenderableType | None:
     if not calls:
         return None
-    table = _table("kernel", ">calls", "query and keys", "because", "from")
+    rows: list[RenderableType] = []
     for call in calls[:_ROWS]:
+        name = call["implementation"]
         shapes = f"{call['dtype']} {_dims(call['query'])} on {_dims(call['key'])}"
-        table.add_row(
-            Text(call["implementation"], style="green" if call["implementation"] == "splash" else "yellow"),
-            f"{call['calls']:,}",
-            Text(shapes),
-            Text("; ".join(part for part in (call["reason"], call["mask"]) if part)),
-            Text(f"{call['module']} {_short(call['site'])}".strip()),
+        rows.append(
+            Text.assemble(
+                (f"{name} x{call['calls']:,}", "green" if name == "splash" else "yellow"), f"  {shapes}",
+                (f"  {call['module']} {_short(call['site'])}", "dim"),
+            )
+        )  # fmt: skip
+        reasons = "; ".join(
+            part for part in (call["reason"], call["mask"], call["mesh"], call["padding"]) if part
         )
-    return table
+        rows.append(Padding(Text(reasons), (0, 0, 0, 2)))
+    if len(calls) > _ROWS:
+        rows.append(Text(f"{len(calls) - _ROWS} more", style="dim"))
+    return Group(*rows)
 
 
 def _advice(findings: list[dict[str, Any]]) -> RenderableType:
@@ -244,11 +249,11 @@ def _failure(failure: dict[str, Any]) -> Iterator[RenderableType]:
 
 def _suggestion(suggestion: list[dict[str, Any]]) -> Iterator[RenderableType]:
     yield Rule(Text("Mesh splits, the best first", style="bold"), align="left", style="dim")
-    table = _table("program", "split", "", ">GiB used", ">a step", ">a second", "bound by")
+    shown = table("program", "split", "", ">GiB used", ">a step", ">a second", "bound by")
     for one in suggestion:
         used = "?" if one["used"] is None else units.gib(one["used"])
         unit = f"{units.number(one['units_per_second'])} {one['unit']}" if one["units_per_second"] else ""
-        table.add_row(
+        shown.add_row(
             Text(f"{one['target']} on {one['topology']}"),
             Text(units.mesh(one["mesh"])),
             Text("fits" if one["fits"] else one["why"], style="green" if one["fits"] else "red"),
@@ -257,27 +262,28 @@ def _suggestion(suggestion: list[dict[str, Any]]) -> Iterator[RenderableType]:
             unit,
             one["binds"] or "",
         )
-    yield table
+    yield shown
     yield Text(
         "Compiled in haste (effort -1): what fits here fits. Times and rates are estimates.", style="dim"
     )
 
 
 def _grid(columns: int) -> Table:
-    table = Table.grid(padding=(0, 2))
+    made = Table.grid(padding=(0, 2))
     for _ in range(columns):
-        table.add_column(overflow="fold")
-    return table
+        made.add_column(overflow="fold")
+    return made
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+def table(*headings: str) -> Table:
+    """A table without a frame; a heading that starts with ">" is of numbers."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     for heading in headings:
         right = heading.startswith(">")
-        table.add_column(
+        made.add_column(
             heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right
         )
-    return table
+    return made
 
 
 def _line(source: dict[str, Any] | None) -> Text:

@@ -28,6 +28,23 @@ def gib(nbytes: Number) -> str:
     return f"{nbytes / (1 << 30):.2f}"
 
 
+def used(memory: dict[str, Any]) -> str:
+    """What is used of the capacity: "10.94 of 31.25 GiB"."""
+    capacity = f"{gib(memory['capacity'])} GiB"
+    if memory["used"] is None:
+        return f"more than the {capacity}"
+    small = memory["used"] < (1 << 30) / 10
+    return f"{room(memory['used']) if small else gib(memory['used'])} of {capacity}"
+
+
+def counted(number: int) -> str:
+    """A large number of things in words: "6.74 billion"."""
+    for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+        if number >= size:
+            return f"{number / size:.2f} {name}"
+    return f"{number:,}"
+
+
 def moved(nbytes: Number) -> str:
     """Bytes that are read, written or sent: "1.75 GB"."""
     return _scaled(nbytes, "B")

@@ -1,0 +1,60 @@
+"""The TPUs that can be compiled for, with the figures that estimates are made from and who states them."""
+
+import json
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tpuport.topology import slices
+from tpuport.topology.hardware import FIGURES, Figures
+from tpuport.topology.reports import units
+from tpuport.topology.reports.text import table
+
+SCHEMA: Final = 1
+_SHOWN: Final = {"hbm": "HBM", "bf16": "bf16", "hbm_bandwidth": "HBM bandwidth", "ici": "interconnect"}
+
+
+def listing() -> RenderableType:
+    """Tables of generations, of their slices, and of the pages that state their figures."""
+    figures = table("TPU", ">HBM", ">bf16", ">HBM bandwidth", ">interconnect", ">devices")
+    for name, one in FIGURES.items():
+        figures.add_row(
+            name,
+            units.room(one.hbm.value),
+            units.rate(one.bf16.value, "FLOP"),
+            units.rate(one.hbm_bandwidth.value, "B"),
+            units.rate(one.ici.value, "B"),
+            str(one.devices),
+        )
+    shapes = table("TPU", "slices, and their chips")
+    for name in FIGURES:
+        rows = [row for row in slices.listing() if row["generation"] == name]
+        shapes.add_row(name, ", ".join(f"{_layout(row)} ({row['chips']:,})" for row in rows))
+    sources = table("TPU", "figures", "page")
+    for name, one in FIGURES.items():
+        for page, told in _pages(one).items():
+            sources.add_row(name, ", ".join(told), page)
+    return Group(
+        Text("Of one chip; the interconnect over all links, both ways", style="bold"), figures,
+        Text("\nSlices that Google's pages list: v5e:2x4 is the one of 8 chips. Larger ones of v4, v5p and tpu7x are "
+             "multiples of 4x4x4", style="bold"), shapes,
+        Text("\nWho states the figures", style="bold"), sources,
+    )  # fmt: skip
+
+
+def as_json() -> str:
+    """The same as JSON: `slices.listing` under a schema's number."""
+    return json.dumps({"schema": SCHEMA, "topologies": slices.listing()}, indent=2) + "\n"
+
+
+def _layout(row: dict[str, Any]) -> str:
+    return row["name"].partition(":")[2]
+
+
+def _pages(figures: Figures) -> dict[str, list[str]]:
+    """The figures that each page states."""
+    found: dict[str, list[str]] = {}
+    for name, label in _SHOWN.items():
+        found.setdefault(figures.sources[name], []).append(label)
+    return found
