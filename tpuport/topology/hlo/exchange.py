@@ -36,14 +36,14 @@ def collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
     """
     found: dict[Collective, tuple[int, int, int]] = {}
     for one in program.taken(lambda one: sent(program, one)):
-        kind, nbytes = _kind(program, one), int(sent(program, one))
-        if kind is None:
+        kind, nbytes = _kind(program, one), sent(program, one)
+        if kind is None or not nbytes:
             continue
         members = groups(one.attributes, mesh.devices.size)
         over = axes(members, mesh, whole=kind != "collective-permute")
         key = Collective(kind, over, max(map(len, members)), 0, 0, _source(program, one))
         sums = found.get(key, (0, 0, 0))
-        added = one.times, one.times * nbytes, one.times * _is_beside(program, one)
+        added = one.times, one.times * int(nbytes), one.times * _is_beside(program, one)
         found[key] = (sums[0] + added[0], sums[1] + added[1], sums[2] + added[2])
     made = (
         dataclasses.replace(key, count=count, nbytes=nbytes, overlapped=beside)
@@ -59,7 +59,7 @@ def _kind(program: Program, one: Instruction) -> str | None:
 
 def sent(program: Program, instruction: Instruction) -> float:
     """Bytes that one execution leaves on a device, if it is a collective."""
-    if kind_of(instruction) is None:
+    if kind_of(instruction) is None or program.stage(instruction) == "later":
         return 0.0
     made = _kept(program, instruction) or instruction.results
     return _SOME + sum(array.nbytes for array in made)
@@ -81,7 +81,9 @@ def _kept(program: Program, one: Instruction) -> tuple[Array, ...]:
 def _is_beside(program: Program, one: Instruction) -> bool:
     """Whether it is started here and ended elsewhere."""
     caller = program.callers.get(one.computation)
-    return one.operation.endswith("-start") or (caller is not None and caller.operation.endswith("-start"))
+    if one.operation.endswith("-start") or program.stage(one) == "start":
+        return True
+    return caller is not None and caller.operation.endswith("-start")
 
 
 def _source(program: Program, one: Instruction) -> Source | None:

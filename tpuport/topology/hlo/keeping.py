@@ -5,11 +5,10 @@ from typing import Final
 
 from tpuport.topology.hlo.program import Instruction, Program
 from tpuport.topology.hlo.shapes import HBM, Array
-from tpuport.topology.hlo.traffic import FREE, is_view, puts
+from tpuport.topology.hlo.traffic import FREE, ends, is_view, puts
 from tpuport.topology.report import Buffer, Source
 
-_IN_PLACE: Final = re.compile(r"\{(\d*)\}: \(\d+,")
-_ALIASING: Final = re.compile(r"output_to_operand_aliasing=\{(.*?\))\}")
+_INDEX: Final = re.compile(r"\bindex=(\d+)")
 
 
 def buffers(program: Program, count: int) -> tuple[Buffer, ...]:
@@ -43,10 +42,9 @@ def buffers(program: Program, count: int) -> tuple[Buffer, ...]:
 
 def _made(program: Program, instruction: Instruction) -> list[Array]:
     """Results in HBM that are no operand changed in place."""
-    put = puts(program, instruction)
-    results = instruction.results
-    aliasing = _ALIASING.search(instruction.attributes)
-    same = {int(place or 0) for place in _IN_PLACE.findall(aliasing[1] if aliasing else "")}
+    if instruction.operation == "fusion" and ends(program, instruction):
+        return []
+    put, results, same = puts(program, instruction), instruction.results, instruction.aliased
     return [
         array
         for place, array in enumerate(results)
@@ -55,12 +53,25 @@ def _made(program: Program, instruction: Instruction) -> list[Array]:
 
 
 def _results(program: Program) -> set[int]:
-    """The instructions (their ids) that make what the program returns."""
+    """The instructions (their ids) that make what the program returns, or what a loop changes into that."""
     entry = program.computations[program.entry]
     found, waiting = set(), [entry.root]
     while waiting:
         one = waiting.pop()
         found.add(id(one))
-        if one.operation in ("tuple", "bitcast", "get-tuple-element") or one.operation.endswith("-done"):
-            waiting += [each for each in entry.operands(one) if id(each) not in found]
+        waiting += [each for each in _same(program, one) if id(each) not in found]
     return found
+
+
+def _same(program: Program, one: Instruction) -> list[Instruction]:
+    """The operands whose memory an instruction's result lies in."""
+    operands = program.operands(one)
+    if one.operation in ("tuple", "bitcast") or one.operation.endswith("-done"):
+        return operands
+    if one.operation == "dynamic-update-slice":
+        return operands[:1]
+    index = _INDEX.search(one.attributes) if one.operation == "get-tuple-element" else None
+    if index is None or not operands or operands[0].operation != "while":
+        return operands if index else []
+    carried = program.operands(program.operands(operands[0])[0])
+    return carried[int(index[1]) : int(index[1]) + 1]

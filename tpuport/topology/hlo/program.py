@@ -22,6 +22,10 @@ _CALLED: Final = re.compile(
 _NUMBER: Final = re.compile(r"parameter\((\d+)\)")
 _OP_NAME: Final = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _FRAME: Final = re.compile(r"\bstack_frame_id=(\d+)")
+_CHANNEL: Final = re.compile(r"\bchannel_id=(\d+)")
+_START: Final = 'custom_call_target="AsyncCollectiveStart"'
+_ALIASING: Final = re.compile(r"\boutput_to_operand_aliasing=\{(.*?\))\}")
+_ALIASED: Final = re.compile(r"\{(\d*)\}: \(\d+,")
 _BRANCHES: Final = ("branch_computations", "true_computation", "false_computation")
 # Where a source is looked for when an instruction has none: what they give is what their operand is.
 _PASSING: Final = {
@@ -95,6 +99,12 @@ class Instruction:
             return self.arrays
         parts = elements(self.type)
         return arrays(parts[0 if kind == "copy" or len(parts) == 1 else 1])
+
+    @property
+    def aliased(self) -> set[int]:
+        """Places of those results that are an operand, changed or not."""
+        found = _ALIASING.search(self._text, self._type[1], self._end)
+        return {int(place or 0) for place in _ALIASED.findall(found[1])} if found else set()
 
     @property
     def op_name(self) -> str:
@@ -227,6 +237,26 @@ class Program:
     def callers(self) -> dict[str, Instruction]:
         """By computation, one that it is the inside of: a fusion, or what runs beside what follows."""
         return {name: one for one in self.instructions for name in one.calls.get("calls", ())}
+
+    @functools.cached_property
+    def _channels(self) -> set[str]:
+        """Of the collectives that a fusion starts, which others carry on and end."""
+        starts = (
+            one for one in self.instructions if one.operation == "custom-call" and _START in one.attributes
+        )
+        found = (_CHANNEL.search(operand.attributes) for one in starts for operand in self.operands(one))
+        return {channel[1] for channel in found if channel}
+
+    def stage(self, instruction: Instruction) -> str | None:
+        """Of a collective in one of several fusions that do it bit by bit: "start", or "later".
+
+        None for one that is not, and for anything but a collective.
+        """
+        channel = _CHANNEL.search(instruction.attributes) if instruction.is_fused and self._channels else None
+        if channel is None or channel[1] not in self._channels:
+            return None
+        users = self.computations[instruction.computation].users.get(instruction.name, ())
+        return "start" if any(_START in one.attributes for one in users) else "later"
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
         """The instructions whose results an instruction takes."""

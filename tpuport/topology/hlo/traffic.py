@@ -21,6 +21,7 @@ _FREE_CALLS: Final = tuple(
     for name in ("ConcatBitcast", "AssumeGatherIndicesInBound", "Sharding", "LayoutConstraint")
 )
 _ALLOCATES: Final = 'custom_call_target="AllocateBuffer"'
+_DONE: Final = 'custom_call_target="AsyncCollectiveDone"'
 _TAKE_PARTS: Final = {"slice", "dynamic-slice", "gather"}
 _PUT_PARTS: Final = {"dynamic-update-slice": 1, "scatter": 2}  # and which operand is put
 
@@ -45,6 +46,8 @@ def moved(program: Program, instruction: Instruction) -> float:
     if (cost := estimated(instruction)) is not None and "bytes_accessed" in cost:
         return cost["bytes_accessed"]
     if kind.endswith("-start") and _is_for_the_next(program, instruction):
+        return 0.0
+    if kind == "fusion" and ends(program, instruction):
         return 0.0
     return float(sum(_read(program, instruction)) + sum(written(program, instruction)))
 
@@ -97,7 +100,7 @@ def _used(program: Program, computation: Computation, name: str, whole: int) -> 
     """Bytes that a fusion's inside takes of one of its values, which has `whole`."""
     if computation.named[name].is_root:
         return whole
-    taken = 0
+    taken, aliased = 0, _caller_aliases(program, computation)
     for user in computation.users.get(name, ()):
         places = [place for place, operand in enumerate(user.operands) if operand == name]
         if user.operation == "bitcast":
@@ -106,9 +109,23 @@ def _used(program: Program, computation: Computation, name: str, whole: int) -> 
             taken += sum(_used(program, called, called.parameters[place].name, whole) for place in places)
         elif places == [0] and user.operation in _TAKE_PARTS:
             taken += sum(made.tiled_nbytes for made in user.arrays)
+        elif program.stage(user) == "later" or (user.operation == "tuple" and user.is_root and aliased):
+            pass
         elif places != [0] or user.operation not in _PUT_PARTS or not _only_returned(computation, user):
             return whole
     return min(taken, whole)
+
+
+def _caller_aliases(program: Program, computation: Computation) -> bool:
+    """Whether the fusion gives some of its operands back."""
+    caller = program.callers.get(computation.name)
+    return caller is not None and bool(caller.aliased)
+
+
+def ends(program: Program, instruction: Instruction) -> bool:
+    """Whether a fusion ends a collective that another started, and carried out."""
+    called = program.called(instruction)
+    return called is not None and called.root.operation == "custom-call" and _DONE in called.root.attributes
 
 
 def _only_returned(computation: Computation, instruction: Instruction) -> bool:
@@ -125,15 +142,28 @@ def _only_returned(computation: Computation, instruction: Instruction) -> bool:
 
 def written(program: Program, instruction: Instruction) -> list[int]:
     """Bytes that go to HBM for each result; of one that is changed in place, those that are put."""
-    results = instruction.results
-    put = puts(program, instruction)
+    results, put, given = instruction.results, puts(program, instruction), _given_back(program, instruction)
     if len(put) != len(results):
         put = [None] * len(results)
     return [
         _nbytes(part if part is not None else (whole,))
-        for whole, part in zip(results, put, strict=True)
-        if whole.space == HBM
+        for place, (whole, part) in enumerate(zip(results, put, strict=True))
+        if whole.space == HBM and place not in given
     ]
+
+
+def _given_back(program: Program, instruction: Instruction) -> set[int]:
+    """Places of results that are operands: unchanged, or changed by a collective that counts where it starts."""
+    called = program.called(instruction) if instruction.operation == "fusion" else None
+    if called is None or called.root.operation != "tuple":
+        return set()
+    made = called.operands(called.root)
+    return {
+        place
+        for place in instruction.aliased
+        if place < len(made)
+        and (made[place].operation == "parameter" or program.stage(made[place]) == "later")
+    }
 
 
 def _nbytes(made: tuple[Array, ...]) -> int:
