@@ -1,0 +1,160 @@
+"""Which ways to share a model out over the devices of a slice are worth compiling, and which of those is best."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tpuport.topology.hardware import GIB
+
+_LAST = float("inf")
+
+
+class Split(NamedTuple):
+    """Sizes of a mesh's axes, as `create_mesh` takes them; `why_not`: why it is not worth trying, "" where it is."""
+
+    dp: int
+    sp: int
+    tp: int
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        sizes = {"dp": self.dp, "sp": self.sp, "tp": self.tp}
+        return " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "one device"
+
+    @property
+    def axes(self) -> int:
+        """How many axes have more than one device."""
+        return sum(size > 1 for size in (self.dp, self.sp, self.tp))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What compiling for a split came to.
+
+    Attributes:
+        fits: whether there is a program, and the device has the memory for it.
+        seconds: a step's by the roofline; None where it does not fit.
+        used: bytes of HBM a device; None where nobody says.
+        binds: what bounds the step; "" where it does not fit.
+        why: why it does not fit, in a sentence.
+    """
+
+    split: Split
+    fits: bool
+    seconds: float | None = None
+    used: int | None = None
+    binds: str = ""
+    why: str = ""
+
+
+def splits(
+    devices: int,
+    *,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    sequence: int | None = None,
+    allow_sp: bool = False,
+) -> tuple[Split, ...]:
+    """The splits that are worth trying, those with the fewest axes first, and of those the most tp.
+
+    Where there is none, tp over all devices: such a program works, and computes some heads more than once.
+
+    Args:
+        devices: of the slice; each split uses all.
+        heads: attention heads, of the attention that has the fewest; None where there is no attention.
+        kv_heads: key/value heads; None is as many as heads.
+        batch: rows of a step.
+        sequence: tokens of a row that a step computes.
+        allow_sp: whether the model's sequence can be shared out: one without a cache (see `tpuport.sharding.sequence`).
+    """
+    facts = {"heads": heads, "kv_heads": kv_heads, "batch": batch, "sequence": sequence, "allow_sp": allow_sp}
+    worth = tuple(one for one in considered(devices, **facts) if not one.why_not)
+    return worth or (Split(1, 1, devices),)
+
+
+def considered(
+    devices: int,
+    *,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    sequence: int | None = None,
+    allow_sp: bool = False,
+) -> tuple[Split, ...]:
+    """Every split of the devices, in the order of `splits`, those that it leaves out with the reason."""
+    parts = [size for size in range(1, devices + 1) if devices % size == 0]
+    found = []
+    for dp, tp in itertools.product(parts, parts):
+        sp, rest = divmod(devices, dp * tp)
+        if rest or not sp:
+            continue
+        reasons = (
+            _heads(tp, heads, heads if kv_heads is None else kv_heads),
+            _batch(dp, batch),
+            _sequence(sp, sequence, allow_sp),
+        )
+        found.append(Split(dp, sp, tp, "; ".join(filter(None, reasons))))
+    return tuple(sorted(found, key=lambda one: (one.axes, -one.tp, -one.dp)))
+
+
+def outcome(split: Split, report: Mapping[str, Any] | None, error: str = "") -> Outcome:
+    """What is to be ranked of a report.
+
+    Args:
+        split: that it is of.
+        report: `Report.to_dict()`; None where there is none.
+        error: why there is none.
+    """
+    if report is None:
+        return Outcome(split, False, why=error or "it was not compiled")
+    memory, estimate, failure = report["memory"], report["estimate"], report["failure"]
+    used = memory["used"]
+    if report["fits"] and estimate:
+        return Outcome(split, True, float(estimate["seconds"]), used, estimate["binds"])
+    needed = "more" if used is None else f"{used / GIB:.2f} GiB"
+    why = (
+        failure["message"]
+        if failure
+        else f"needs {needed} a device, which has {memory['capacity'] / GIB:.2f} GiB"
+    )
+    return Outcome(split, False, used=used, why=why)
+
+
+def ranked(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    """Those that fit by estimated seconds, then memory; after them those that do not, the nearest to it first."""
+
+    def order(one: Outcome) -> tuple[Any, ...]:
+        seconds = _LAST if one.seconds is None else one.seconds
+        used = _LAST if one.used is None else one.used
+        return not one.fits, seconds if one.fits else 0.0, used, one.split.axes, one.split[:3]
+
+    return tuple(sorted(outcomes, key=order))
+
+
+def _heads(tp: int, heads: int | None, kv_heads: int | None) -> str:
+    """Why tp does not suit the heads. Fewer key/value heads than devices are repeated, where that comes out even."""
+    if tp == 1 or heads is None:
+        return ""
+    if heads % tp:
+        return f"tp={tp} does not divide {heads} heads"
+    if kv_heads and kv_heads % tp and tp % kv_heads:
+        return f"tp={tp} neither divides {kv_heads} key/value heads nor is a multiple of them"
+    return ""
+
+
+def _batch(dp: int, batch: int) -> str:
+    return f"dp={dp} does not divide a batch of {batch}" if batch % dp else ""
+
+
+def _sequence(sp: int, sequence: int | None, allow_sp: bool) -> str:
+    if sp == 1:
+        return ""
+    if not allow_sp:
+        return f"sp={sp} has no sequence to share out: a cache is whole on every device of sp"
+    if sequence is None or sequence % sp:
+        return f"sp={sp} does not divide " + (
+            "what is no sequence" if sequence is None else f"{sequence} tokens"
+        )
+    return ""
