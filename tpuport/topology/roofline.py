@@ -79,7 +79,7 @@ def estimate(
     seconds = {
         "compute": costs.flops / device.bf16,
         "memory": costs.hbm_bytes / device.hbm_bandwidth,
-        "interconnect": sum(collective_seconds(one, rings, figures) for one in collectives),
+        "interconnect": sum((collective_seconds(one, rings, figures) for one in collectives), 0.0),
     }
     together, apart = max(seconds.values()), sum(seconds.values())
 
