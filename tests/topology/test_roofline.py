@@ -5,7 +5,7 @@ import itertools
 from math import ceil, prod
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.mesh import create_mesh
@@ -33,6 +33,7 @@ def seconds(
     return roofline.collective_seconds(one, {"tp": rings}, FIGURES[generation])
 
 
+@settings(deadline=None)
 @given(GENERATION, WORK, st.floats(0, 1e9))
 def test_compute_and_memory_are_quotients_of_the_devices_figures(
     generation: str, work: tuple, units: float
@@ -60,6 +61,7 @@ def test_nothing_to_do_takes_no_time() -> None:
     assert (found.seconds, found.units_per_second, found.mfu) == (0, 0, 0)
 
 
+@settings(deadline=None)
 @given(GENERATION, WORK, st.lists(st.tuples(st.sampled_from(KINDS), NBYTES, COUNT), max_size=4), st.data())
 def test_more_to_do_never_takes_less(generation: str, work: tuple, sent: list, data: st.DataObject) -> None:
     costs = Costs(*work)
@@ -79,6 +81,7 @@ def test_more_to_do_never_takes_less(generation: str, work: tuple, sent: list, d
 
 
 @pytest.mark.parametrize("figure", ["bf16", "hbm_bandwidth", "link", "hop"])
+@settings(deadline=None)
 @given(generation=GENERATION, work=WORK, nbytes=NBYTES, kind=st.sampled_from(KINDS))
 def test_better_hardware_is_never_slower(
     figure: str, generation: str, work: tuple, nbytes: int, kind: str
@@ -95,12 +98,14 @@ def test_better_hardware_is_never_slower(
     assert after.seconds_apart <= before.seconds_apart
 
 
+@settings(deadline=None)
 @given(GENERATION, st.sampled_from(KINDS), NBYTES, COUNT)
 def test_one_device_has_no_interconnect(generation: str, kind: str, nbytes: int, count: int) -> None:
     alone = Collective(kind, ("tp",), 1, count, nbytes)
     assert estimate(generation, Costs(1.0, 1.0, 1.0, 1.0), [alone], dp=1, sp=1, tp=1).interconnect == 0
 
 
+@settings(deadline=None)
 @given(st.integers(2, 64), st.booleans(), st.integers(1 << 20, 1 << 40), st.integers(1, 9))
 def test_gathering_and_reducing_are_the_rings_closed_forms(
     size: int, closed: bool, nbytes: int, count: int
@@ -193,6 +198,7 @@ def test_axes_are_where_the_mesh_has_put_them(topology: str, sizes: tuple[int, .
         )
 
 
+@settings(deadline=None)
 @given(
     GENERATION,
     st.sampled_from([1, 2, 3, 4, 8]),

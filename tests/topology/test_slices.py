@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.experimental import topologies
 
@@ -128,6 +128,7 @@ def test_another_is_refused_with_those_that_are_near(name: str, said: list[str])
         assert words in str(raised.value)
 
 
+@settings(deadline=None)
 @given(
     st.text(alphabet="v456ep7utx:-0123456789", max_size=14)
     | st.from_regex(r"(v5e|v4|v6e|tpu7x):\d{1,2}(x\d{1,2}){0,3}")

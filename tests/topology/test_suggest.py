@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.topology.suggest import Outcome, Split, considered, outcome, ranked, splits
@@ -49,6 +49,7 @@ def test_where_nothing_comes_out_even_there_is_still_one_to_try() -> None:
     assert splits(8, heads=6, batch=3) == (Split(1, 1, 8),)
 
 
+@settings(deadline=None)
 @given(DEVICES, HEADS, HEADS, st.integers(1, 64), st.none() | st.integers(1, 4096), st.booleans())
 def test_splits_are_exactly_the_factorizations_that_divide(
     devices: int, heads: int | None, kv_heads: int | None, batch: int, sequence: int | None, allow_sp: bool
@@ -94,6 +95,7 @@ OUTCOMES = st.lists(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(OUTCOMES, st.randoms(use_true_random=False))
 def test_the_ranking_is_by_seconds_then_memory_and_does_not_depend_on_the_order(outcomes, random) -> None:
     found = ranked(outcomes)
