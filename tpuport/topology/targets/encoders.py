@@ -73,7 +73,7 @@ def _names(model_class: Any, config: Any) -> list[str]:
         and (parameter.default is parameter.empty or parameter.name == main)
         and parameter.name != "self"
     ]
-    both = [name for name in ("input_ids", "pixel_values") if name in parameters and _both(config)]
+    both = [name for name in ("input_ids", "pixel_values") if name in parameters and _compares(found)]
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
         plain.append("decoder_input_ids")
     names = list(dict.fromkeys([*plain, *both]))
@@ -82,12 +82,12 @@ def _names(model_class: Any, config: Any) -> list[str]:
     return names
 
 
-def _both(config: Any) -> bool:
+def _compares(model_class: Any) -> bool:
     """Whether this compares texts with images, as CLIP does."""
+    from transformers.models.auto import modeling_auto
+
     return (
-        hasattr(config, "text_config")
-        and hasattr(config, "vision_config")
-        and hasattr(config, "projection_dim")
+        model_class.__name__ in modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES.values()
     )
 
 

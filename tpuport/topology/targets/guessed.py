@@ -1,7 +1,7 @@
 """Inputs of denoisers that no family is known for, by the names of their arguments; or a clear refusal."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tpuport.errors import PortError
@@ -72,7 +72,7 @@ def _maker(name: str, known: set[str], needed: set[str], video: bool) -> Callabl
     return inputs
 
 
-def _width(config: Mapping[str, Any], names: list[str]) -> int | None:
+def _width(config: Mapping[str, Any], names: Sequence[str]) -> int | None:
     return next((config[key] for key in names if isinstance(config.get(key), int)), None)
 
 

@@ -1,5 +1,6 @@
 """How the denoisers of image models are called: by name of the class, as their pipelines in diffusers do it."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -206,6 +207,10 @@ def _unet_condition(call: Call) -> dict[str, Any]:
     return made
 
 
+def _table(config: Mapping[str, Any]) -> int:
+    return config["pos_embed_max_size"]
+
+
 def _two(_: Mapping[str, Any]) -> Size:
     return 2, 2
 
@@ -222,14 +227,16 @@ IMAGES: Final[dict[str, Family]] = {
     "Flux2Transformer2DModel": Family(_flux2, multiple=_two),
     "QwenImageTransformer2DModel": Family(_qwen, multiple=_two),
     # 77 tokens of the two CLIPs, and 256 of T5 after them.
-    "SD3Transformer2DModel": Family(_sd3, size=sample_size, text=77 + 256, multiple=patches),
+    "SD3Transformer2DModel": Family(_sd3, size=sample_size, text=77 + 256, multiple=patches, most=_table),
     "PixArtTransformer2DModel": Family(_pixart, size=sample_size, text=_pixart_text, multiple=patches),
     "SanaTransformer2DModel": Family(_sana, spatial=32, size=sample_size, text=300, multiple=patches),
-    "AuraFlowTransformer2DModel": Family(_aura, text=256, multiple=patches),
+    "AuraFlowTransformer2DModel": Family(
+        _aura, text=256, multiple=patches, most=lambda config: math.isqrt(_table(config))
+    ),
     "Lumina2Transformer2DModel": Family(_lumina2, size=sample_size, text=256, multiple=patches),
     "CogView4Transformer2DModel": Family(_cogview4, size=sample_size, text=1024, multiple=patches),
     "ZImageTransformer2DModel": Family(_z_image, multiple=_two),
-    "DiTTransformer2DModel": Family(_dit, size=sample_size, text=0, multiple=patches),
+    "DiTTransformer2DModel": Family(_dit, size=sample_size, text=0, multiple=patches, fixed=True),
     "UNet2DModel": Family(_unet, spatial=1, size=sample_size, text=0, multiple=_halvings),
     "UNet2DConditionModel": Family(_unet_condition, size=sample_size, text=77, multiple=_halvings),
 }

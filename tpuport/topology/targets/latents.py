@@ -90,6 +90,8 @@ class Family:
         frames: that the pipeline makes by default.
         multiple: latents that a side has to be a multiple of.
         causal: of the autoencoder, as in `Compression`.
+        most: patches that a side can have, where the model has a table of positions.
+        fixed: whether there is one size only.
     """
 
     inputs: Callable[[Call], dict[str, Any]]
@@ -100,10 +102,13 @@ class Family:
     frames: int | Callable[[Mapping[str, Any]], int] = 1
     multiple: Callable[[Mapping[str, Any]], Size] = lambda config: (1, 1)
     causal: bool = True
+    most: Callable[[Mapping[str, Any]], int] | None = None
+    fixed: bool = False
 
     def applicable(self) -> tuple[str, ...]:
         """The options that say something of the inputs."""
-        return ("batch", "image_size", *(("frames",) if self.temporal else ()), "task")
+        size = () if self.fixed else ("image_size",)
+        return ("batch", *size, *(("frames",) if self.temporal else ()), "task")
 
 
 def sample_size(config: Mapping[str, Any], spatial: int) -> Size:
@@ -140,6 +145,7 @@ def call_of(
     size = family.size(config, compression.spatial) if callable(family.size) else family.size
     pixels = options.image_size or size
     height, width = latent_sides(pixels, compression.spatial, family.multiple(config))
+    _check_table(family, config, (height, width), compression.spatial)
     frames = options.frames or (family.frames(config) if callable(family.frames) else family.frames)
     latent_frames = compression.frames(frames) if family.temporal else 1
     text = family.text(config) if callable(family.text) else family.text
@@ -151,9 +157,21 @@ def call_of(
     rows = "row" if batch == 1 else "rows"
     note = (
         f"{film}{pixels[0]}x{pixels[1]} pixels are {latent} latents by {compression.source}{words};"
-        f" {batch} {rows} a call, and guidance that doubles the rows of a pipeline's call is not in it"
+        f" {batch} {rows} a call; guidance that needs a second prediction takes a second call, or twice the rows"
     )
     return call, note
+
+
+def _check_table(family: Family, config: Mapping[str, Any], sides: Size, spatial: int) -> None:
+    """PortError where a side has more patches than the model's table of positions."""
+    if family.most is None:
+        return
+    for side, part in zip(sides, family.multiple(config), strict=True):
+        if side // part > (most := family.most(config)):
+            raise PortError(
+                f"{side * spatial} pixels are {side // part} patches, and the model has positions for {most}",
+                where="image_size", fix=f"at most {most * part * spatial} pixels a side",
+            )  # fmt: skip
 
 
 def latent_sides(pixels: Size, spatial: int, multiple: Size) -> Size:

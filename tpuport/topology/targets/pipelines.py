@@ -51,19 +51,18 @@ def pipeline_targets(found: Found, options: Options) -> tuple[Target, ...]:
         )
     skipped = tuple(key for key in found.raw if _is_component(found.raw, key) and key not in names)
     note = (f"not compiled: {', '.join(skipped)}",) if skipped else ()
-    parts = {name: _part(directory, name) for name in chosen}
     made: list[Target] = []
     taken: set[str] = set()
     like = _output(directory, names, options)
-    for name, (library, class_name) in chosen.items():
-        part = parts[name]
-        if library == "diffusers":
-            part = dataclasses.replace(part, raw={**part.raw, "_class_name": class_name})
-            applies = components.applicable(part) if options.inputs is None else ()
-            target = components.component_target(part, _restricted(options, applies), like)
-        else:
-            applies = ("batch", "task", *(("length",) if options.component else ()))
-            target = _encoder(part, class_name, _restricted(options, applies), found.raw.get("_class_name"))
+    for name, kind in chosen.items():
+        try:
+            target, applies = _component(
+                _part(directory, name), kind, options, like, found.raw.get("_class_name")
+            )
+        except PortError as error:
+            others = [other for other in names if other != name]
+            fix = error.fix or (f"--component, one of {', '.join(others)}" if len(chosen) > 1 else None)
+            raise PortError(f"{name}: {error.what}", where=error.where, fix=fix) from error
         taken |= set(applies)
         made.append(dataclasses.replace(target, name=name, notes=(*target.notes, *note)))
     if options.inputs is None and (stray := [name for name in options.given() if name not in taken]):
@@ -71,6 +70,19 @@ def pipeline_targets(found: Found, options: Options) -> tuple[Target, ...]:
             f"{stray[0]} applies to none of {', '.join(chosen)}", where=stray[0], fix="leave it out"
         )
     return tuple(made)
+
+
+def _component(
+    part: Found, kind: tuple[str, str], options: Options, like: tuple[Size, int] | None, pipeline: Any
+) -> tuple[Target, tuple[str, ...]]:
+    """A component's program, and the options that applied to it."""
+    library, class_name = kind
+    if library == "diffusers":
+        part = dataclasses.replace(part, raw={**part.raw, "_class_name": class_name})
+        applies = components.applicable(part) if options.inputs is None else ()
+        return components.component_target(part, _restricted(options, applies), like), applies
+    applies = ("batch", "task", *(("length",) if options.component else ()))
+    return _encoder(part, class_name, _restricted(options, applies), pipeline), applies
 
 
 def _is_component(raw: dict[str, Any], key: str) -> bool:

@@ -1,7 +1,6 @@
 """Models of transformers: causal language models, and encoders of text, images and sound."""
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -246,11 +245,5 @@ def _length(config: Any, options: Options) -> tuple[int, str]:
         beyond = most and wanted and wanted > most
         said = f" (the model was made for {most})" if beyond else ""
         return options.length or min(LENGTH, options.max_cache_len or LENGTH), said
-    return min(
-        LENGTH, most or LENGTH
-    ), f": {LENGTH} where the model's positions ({most or 'unbounded'}) reach that far"
-
-
-def takes(model_class: Any, argument: str) -> bool:
-    """Whether the class's forward has an argument of this name."""
-    return argument in inspect.signature(model_class.forward).parameters
+    chosen = min(LENGTH, most or LENGTH)
+    return chosen, ", as many as the model has positions for" if chosen == most else " of a default length"

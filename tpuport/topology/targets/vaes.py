@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import torch
 
+from tpuport.errors import PortError
 from tpuport.topology.targets.latents import Compression, Size, latent_sides
 from tpuport.topology.targets.target import Options, empty
 
@@ -13,11 +14,15 @@ _FRAMES: Final = 81
 # Of a class whose config does not say it all: the compression of frames.
 _TEMPORAL: Final = {"AutoencoderKLMochi": 6, "AutoencoderKLMagvit": 4}
 # Videos are decoded to as many frames as latents have, or to a whole multiple.
-_NOT_CAUSAL: Final = ("AutoencoderKLAllegro", "AutoencoderKLTemporalDecoder")
+_NOT_CAUSAL: Final = ("AutoencoderKLTemporalDecoder",)
 _VIDEO: Final = (
-    "AutoencoderKLAllegro", "AutoencoderKLCogVideoX", "AutoencoderKLCosmos", "AutoencoderKLHunyuanVideo",
-    "AutoencoderKLHunyuanVideo15", "AutoencoderKLLTXVideo", "AutoencoderKLMagvit", "AutoencoderKLMochi",
-    "AutoencoderKLQwenImage", "AutoencoderKLWan",
+    "AutoencoderKLCogVideoX", "AutoencoderKLCosmos", "AutoencoderKLHunyuanVideo", "AutoencoderKLHunyuanVideo15",
+    "AutoencoderKLLTXVideo", "AutoencoderKLMagvit", "AutoencoderKLMochi", "AutoencoderKLQwenImage",
+    "AutoencoderKLWan",
+)  # fmt: skip
+_IMAGE: Final = (
+    "AsymmetricAutoencoderKL", "AutoencoderDC", "AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLHunyuanImage",
+    "AutoencoderKLTemporalDecoder", "AutoencoderTiny", "VQModel",
 )  # fmt: skip
 _ENCODING: Final = ("encoder", "quant_conv")
 
@@ -81,8 +86,13 @@ def inputs_of(
         like: the size in pixels and the frames that the pipeline's denoiser makes.
 
     Raises:
-        PortError: a size that is no multiple of the compression.
+        PortError: a class whose latents are not known here, or a size that is no multiple of the compression.
     """
+    if name not in (*_IMAGE, *_VIDEO):
+        raise PortError(
+            f"what the latents of {name} look like is not known here", where=name,
+            fix="--inputs module:function, which returns {'latents': ...}",
+        )  # fmt: skip
     compression = compression_of(name, config, "its config")
     size, frames = like or _default(name, config, compression)
     pixels, frames = options.image_size or size, options.frames or frames

@@ -17,8 +17,7 @@ _FPS: Final = 30  # of Cosmos
 
 
 def _latents(call: Call, channels: int | None = None) -> Any:
-    channels = channels or call.config["in_channels"]
-    return call.floats(channels, call.frames, call.height, call.width)
+    return call.floats(channels or int(call.config["in_channels"]), call.frames, call.height, call.width)
 
 
 def _wan(call: Call) -> dict[str, Any]:
