@@ -116,6 +116,8 @@ def test_each_way_of_writing_one(written: str, name: str) -> None:
         ("v5p-10", ["counts cores, two a chip", "v5p:2x2x1 (4 chips) or v5p:2x2x2 (8 chips)"]),
         ("v6e-5", ["counts chips", "v6e:2x2 (4 chips) or v6e:2x4 (8 chips)"]),
         ("v6:2x2", ["did you mean v6e:2x2?"]),
+        ("v5e:02x4", ["did you mean v5e:2x4?"]),
+        ("v5e:\u0be7x1", ["use one of v4:2x2x1"]),
         ("h100", ["use one of v4:2x2x1"]),
         ("", ["use one of v4:2x2x1"]),
     ],

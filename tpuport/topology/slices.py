@@ -29,7 +29,8 @@ _LISTED: Final[tuple[Shape, ...]] = (
 _SMALLEST: Final = {2: (2, 2), 3: (2, 2, 1)}
 # What else a generation is called before the dash of an accelerator type, such as v5litepod-8.
 _ALIASES: Final = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x"}
-_LAYOUT: Final = re.compile(r"\d+(x\d+)+")
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
+_LAYOUT: Final = re.compile(rf"{_NUMBER.pattern}(x{_NUMBER.pattern})+")
 
 
 @functools.cache
@@ -137,7 +138,7 @@ def _name(generation: str, shape: Shape) -> str:
 
 
 def _count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def _accelerator(name: str) -> str:
