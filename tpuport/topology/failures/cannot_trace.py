@@ -13,11 +13,13 @@ from tpuport.lint.findings import Finding
 from tpuport.topology.failures import linted, patched
 from tpuport.topology.failures.classes import Class, class_of, first_line
 from tpuport.topology.failures.expressions import rule_of
-from tpuport.topology.failures.frames import Frame, Way, way_to
+from tpuport.topology.failures.frames import Frame, Way, level_of, way_to
 from tpuport.topology.report import Failure, Source
 
 # Errors about values: tracing has none, and every rule that stops a trace may be what finds it.
 _VALUES: Final = ("value", "mask")
+# Of how many files the linter is asked at most, where it has to look for the line itself.
+_FILES: Final = 12
 # Raised by Python itself or by the code, these are no concern of tracing.
 _PYTHON: Final = (
     KeyError, IndexError, NameError, AttributeError, ZeroDivisionError, TypeError, ValueError, ImportError,
@@ -73,7 +75,7 @@ def explain(error: BaseException, model: Any) -> Failure:
     remedy = patched.remedy(way.frames) or _remedy(kind, verdict, about, way)
     return Failure(
         kind="trace",
-        message=f"{_subject(place, model)} {_happened(kind, verdict, about, way)}{_elsewhere(place, verdict, way)}",
+        message=f"{_subject(place, model)} {_happened(kind, verdict, about, way)}{_elsewhere(place, verdict)}",
         source=place,
         rule=verdict.rule,
         remedy=remedy,
@@ -84,38 +86,21 @@ def explain(error: BaseException, model: Any) -> Failure:
 def _verdict(way: Way, kind: Class, model: Any) -> _Verdict:
     """The rule that is about the failure."""
     frames = way.of_level(1)
-    files = [frame.file for frame in frames]
-    if not frames:
-        files = [one for one in (_file_of(model),) if one]
-    if kind.name in ("shape", "other") and not (kind.name == "other" and _machinery_failed(way)):
+    if not (kind.near or kind.far) or (kind.name == "other" and not _machinery_failed(way)):
         return _Verdict()
-    found = linted.findings(files)
-    if kind.name in _VALUES or kind.name in ("other", "operator", "cuda"):
-        near = _near(frames, found, kind)
-        if near.rule or kind.name in ("other", "cuda"):
-            return near
-    if kind.far:
-        far = _far(frames, found, kind)
-        if far.rule:
-            return far
-    return _Verdict(kind.rule)
-
-
-def _near(frames: list[Frame], found: list[Finding], kind: Class) -> _Verdict:
-    """By what stands where the trace failed, or on the way there."""
-    for depth, frame in enumerate(frames):
-        finding = linted.at(frame, found, kind.far if kind.name == "cuda" else None)
+    found = linted.findings([frame.file for frame in frames] or _files_of(model))
+    for depth, frame in enumerate(frames if kind.near else ()):
+        finding = linted.at(frame, found, kind.near)
         if finding is not None:
             return _Verdict(finding.rule, finding)
-        written = rule_of(frame, mask=kind.name == "mask") if kind.name in _VALUES and depth == 0 else None
-        if written:
-            return _Verdict(written)
-        if kind.name == "other":
+        if kind.name not in _VALUES:
             break
-    return _Verdict()
+        if depth == 0 and (written := rule_of(frame, mask=kind.name == "mask")):
+            return _Verdict(written)
+    return _far(frames, found, kind) or _Verdict(kind.rule)
 
 
-def _far(frames: list[Frame], found: list[Finding], kind: Class) -> _Verdict:
+def _far(frames: list[Frame], found: list[Finding], kind: Class) -> _Verdict | None:
     """By a finding elsewhere in the files that were on the way: the nearest above, in the same function first."""
     functions = {(frame.file, frame.function) for frame in frames}
     fitting = [finding for finding in found if finding.rule in kind.far]
@@ -125,7 +110,7 @@ def _far(frames: list[Frame], found: list[Finding], kind: Class) -> _Verdict:
         fitting = []
     fitting.sort(key=lambda finding: ((finding.path, finding.function) not in functions, finding))
     if not fitting:
-        return _Verdict()
+        return None
     first = fitting[0]
     text = linecache.getline(first.path, first.line).strip()
     return _Verdict(first.rule, first, Source(first.path, first.line, first.function, text))
@@ -136,12 +121,16 @@ def _machinery_failed(way: Way) -> bool:
     return not way.frames or way.frames[-1].level == 0
 
 
-def _file_of(model: Any) -> str | None:
-    cls = model if inspect.isfunction(model) else type(model)
-    try:
-        return inspect.getsourcefile(cls)
-    except TypeError:
-        return None
+def _files_of(model: Any) -> list[str]:
+    """The files of a model's own classes, and of its parts': where no call of its code is known."""
+    parts = [type(part) for part in model.modules()] if isinstance(model, torch.nn.Module) else [model]
+    found = {}
+    for part in dict.fromkeys(parts):
+        try:
+            found[inspect.getsourcefile(part)] = str(getattr(part, "__module__", ""))
+        except TypeError:
+            continue
+    return [file for file, module in found.items() if file and level_of(file, module)][:_FILES]
 
 
 def _subject(place: Source | None, model: Any) -> str:
@@ -192,10 +181,10 @@ def _missing_attribute(way: Way) -> bool:
     )
 
 
-def _elsewhere(place: Source | None, verdict: _Verdict, way: Way) -> str:
+def _elsewhere(place: Source | None, verdict: _Verdict) -> str:
     """Where the rule's finding is, if not where the trace failed."""
     finding = verdict.finding
-    if finding is None or place is None:
+    if finding is None or place is None or verdict.line == place:
         return ""
     if verdict.line is not None:
         same = verdict.line.file == place.file

@@ -81,7 +81,20 @@ def way_to(error: BaseException) -> Way:
             places = [place for place, frame in enumerate(frames) if frame.identity == inner[0].identity]
             frames = frames[: places[0]] + inner if places else frames + inner
         error = earlier if not _is_filtering(earlier) else error
-    return Way(error, tuple(frames))
+    return Way(error, tuple(_traced(frames)))
+
+
+def _traced(frames: list[Frame]) -> list[Frame]:
+    """Without the calls that led to the tracing: those before the first of tpuport's or jax's own."""
+    tops = [frame.module.partition(".")[0] for frame in frames]
+    start = next((place for place, top in enumerate(tops) if top in ("tpuport", "jax", "jaxlib")), 0)
+    if any(frame.level for frame in frames[start:]):
+        return frames[start:]
+    own = [place for place, frame in enumerate(frames) if frame.level]
+    # Where code of the user's calls torch, and that jax, it is what is traced.
+    if own and tops[own[-1] + 1 : own[-1] + 2] in (["torch"], ["torchax"]):
+        return frames
+    return frames[start:]
 
 
 def _earlier(error: BaseException, frames: list[Frame]) -> BaseException | None:
@@ -119,7 +132,7 @@ def _frame(frame: FrameType, line: int, instruction: int) -> Frame:
         positions[instruction // 2] if 0 <= instruction // 2 < len(positions) else (None,) * 4
     )
     module = str(frame.f_globals.get("__name__", ""))
-    level = _level(code.co_filename, module)
+    level = level_of(code.co_filename, module)
     if start != line:
         end, column, end_column = line, None, None
     return Frame(
@@ -127,7 +140,8 @@ def _frame(frame: FrameType, line: int, instruction: int) -> Frame:
     )
 
 
-def _level(file: str, module: str) -> int:
+def level_of(file: str, module: str) -> int:
+    """Whose code a file is, as `Frame` counts it."""
     top = module.partition(".")[0]
     if top in _MACHINERY or _is_standard(file) or (file.startswith("<") and not linecache.getlines(file)):
         return 0

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import linecache
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,13 +38,13 @@ def findings(files: Iterable[str], entry_points: tuple[str, ...] = ()) -> list[F
     return list(found)
 
 
-def at(frame: Frame, all_findings: Iterable[Finding], rules: Collection[str] | None = None) -> Finding | None:
+def at(frame: Frame, all_findings: Iterable[Finding], rules: tuple[str, ...]) -> Finding | None:
     """The finding that is about the expression of a frame, else about its statement.
 
     Args:
         frame: where tracing failed.
         all_findings: from which to choose.
-        rules: the rules' ids that will do; None takes every error that stops a trace.
+        rules: how the ids start of those that will do; only errors that stop a trace do.
     """
     path, span = _absolute(frame.file), statement(frame)
     fitting = [
@@ -53,7 +53,8 @@ def at(frame: Frame, all_findings: Iterable[Finding], rules: Collection[str] | N
         if finding.path == path
         and finding.line <= span.last
         and finding.end_line >= span.first
-        and (_stops(finding) if rules is None else finding.rule in rules)
+        and finding.rule.startswith(rules)
+        and _stops(finding)
     ]
     return min(fitting, key=lambda finding: _distance(frame, finding), default=None)
 

@@ -4,7 +4,7 @@ The compiler's text is in the order in which a device runs it. An array is held 
 the last that reads it, under whatever names; arguments are not counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tpuport.topology.hlo import Array, Instruction, Program
@@ -19,10 +19,11 @@ _NOTHING: Final = frozenset("parameter constant after-all partition-id replica-i
 
 
 class Held(NamedTuple):
-    """An array, and the instruction that makes it."""
+    """An array, the instruction that makes it, and what it takes, as tiles pad it."""
 
     array: Array
     instruction: Instruction
+    nbytes: int
 
 
 # What a name stands for: of a tuple, each element's arrays; else one element's.
@@ -32,7 +33,7 @@ _Value = tuple[frozenset[Held], ...]
 def at_peak(program: Program) -> list[Held]:
     """The arrays in HBM at the moment when they take most, largest first; without arguments."""
     held = _at_peak(program, program.entry, {})
-    return sorted(held, key=lambda one: -one.array.tiled_nbytes)
+    return sorted(held, key=lambda one: -one.nbytes)
 
 
 def _at_peak(program: Program, name: str, known: dict[str, list[Held]]) -> list[Held]:
@@ -51,34 +52,38 @@ def _followed(
     for held, place in last.items():
         ending.setdefault(place, []).append(held)
     live: dict[Held, None] = {}
-    most, best = -1, []
-    total = 0
+    size, most, best = 0, -1, []
     for place, one in enumerate(instructions):
-        for held in _made(one, values):
-            live[held] = None
-            total += held.array.tiled_nbytes
-        inside = [
-            held
-            for name in _below(one)
-            if name in program.computations
-            for held in _at_peak(program, name, known)
-        ]
-        size = total + sum(held.array.tiled_nbytes for held in inside)
+        # What a branch gives is made in there, so its results are counted after it.
+        inside = _inside(program, one, known)
+        if inside and size + _size(inside) > most:
+            most, best = size + _size(inside), [*live, *inside]
+        fresh = _made(one, values)
+        live.update(dict.fromkeys(fresh))
+        size += _size(fresh)
         if size > most:
-            most, best = size, [*live, *inside]
-        for held in ending.get(place, ()):
-            if held in live:
-                del live[held]
-                total -= held.array.tiled_nbytes
+            most, best = size, list(live)
+        ended = [held for held in ending.get(place, ()) if held in live]
+        size -= _size(ended)
+        for held in ended:
+            del live[held]
     return best
+
+
+def _size(arrays: Iterable[Held]) -> int:
+    return sum(held.nbytes for held in arrays)
+
+
+def _inside(program: Program, one: Instruction, known: dict[str, list[Held]]) -> list[Held]:
+    """What an instruction holds beside all around it; of a conditional, in the branch that holds most."""
+    peaks = [_at_peak(program, name, known) for name in _below(one) if name in program.computations]
+    return max(peaks, key=_size, default=[])
 
 
 def _below(one: Instruction) -> list[str]:
     """Computations that an instruction runs while what is around it is held; not those of fusions."""
     if one.operation not in ("while", "conditional", "call", "async-start"):
         return []
-    if one.operation == "conditional":
-        return list(one.branches)[:1]
     return [name for attribute, names in one.calls.items() if attribute != "condition" for name in names]
 
 
@@ -115,17 +120,24 @@ def _value(program: Program, one: Instruction, values: dict[str, _Value]) -> _Va
         return (frozenset[Held]().union(*(element for operand in operands for element in operand)),)
     if one.operation in _NOTHING:
         return (frozenset(),)
+    if one.operation == "sort" and all(any(operand) for operand in operands):  # in place, as loops are
+        return tuple(frozenset[Held]().union(*operand) for operand in operands)
     written = _written_into(program, one)
     if written is not None and written < len(operands):
         return operands[written]
-    return tuple(frozenset([Held(array, one)] if array.space == HBM else []) for array in one.results)
+    return tuple(
+        frozenset([Held(array, one, array.tiled_nbytes)] if array.space == HBM else [])
+        for array in one.results
+    )
 
 
 def _element(one: Instruction, operands: list[_Value]) -> _Value:
     number = one.attributes.partition("index=")[2]
     digits = number[: len(number) - len(number.lstrip("0123456789"))]
     whole: _Value = operands[0] if operands else ()
-    return (whole[int(digits)],) if digits and int(digits) < len(whole) else (frozenset().union(*whole),)
+    if digits and int(digits) < len(whole):
+        return (whole[int(digits)],)
+    return (frozenset[Held]().union(*whole),)
 
 
 def _written_into(program: Program, one: Instruction) -> int | None:

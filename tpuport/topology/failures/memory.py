@@ -150,8 +150,8 @@ def _at_peak(text: str) -> list[Buffer]:
     """The largest arrays that a program holds when it holds most, those of one line and shape together."""
     program = hlo.parse(text)
     found: dict[tuple[str, int, str, Source | None], int] = {}
-    for array, instruction in live.at_peak(program):
-        key = str(array.bare), array.tiled_nbytes, instruction.operation, program.source(instruction)
+    for array, instruction, size in live.at_peak(program):
+        key = str(array.bare), size, instruction.operation, program.source(instruction)
         found[key] = found.get(key, 0) + 1
     buffers = [
         Buffer(shape, size, made, count, source) for (shape, size, made, source), count in found.items()

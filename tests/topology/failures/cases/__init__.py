@@ -1,0 +1,1 @@
+"""Code that cannot be traced, over several files."""

@@ -1,0 +1,35 @@
+"""Functions that models of another file call."""
+
+import functools
+
+
+def checked(function):
+    """A decorator between a model and its caller."""
+
+    @functools.wraps(function)
+    def wrapper(self, *args, **kwargs):
+        if not args:
+            raise ValueError("a tensor is missing")
+        return function(self, *args, **kwargs)
+
+    return wrapper
+
+
+def valid_length(lengths):
+    """How long the longest row is."""
+    longest = lengths.max()
+    return int(longest)  # FromHelper TPU204
+
+
+def through(functions, x):
+    """Calls that nobody can follow without running them."""
+    for function in functions:
+        x = function(x)
+    return x
+
+
+def first_positive(values):
+    for value in values:
+        if value > 0:  # Unfollowed TPU205
+            return value
+    return values[0]
