@@ -94,7 +94,9 @@ class _Found:
                     if event["event"] == "note":
                         told.setdefault(event["target"], list(notes)).append(event["text"])
                     else:
-                        self._take(event, request["topology"], told.get(event.get("target"), notes), stages)
+                        self._take(
+                            event, request["topology"], told.get(event.get("target", ""), notes), stages
+                        )
             except PortError as error:
                 self.stopped = True
                 stages.stop()

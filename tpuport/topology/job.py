@@ -8,6 +8,7 @@ assumed; "report", "failure" and "split" for a program; "problem" with the parts
 traceback; and "done", last.
 """
 
+import dataclasses
 import functools
 import json
 import logging
@@ -62,71 +63,129 @@ class _Job:
         self.say = say
 
     def work(self) -> None:
+        """All targets of the request, one after another."""
         self.progress("starting")
         import tpuport
         from tpuport.topology.describe import described
         from tpuport.topology.targets import resolve
 
         tpuport.enable()  # as `import tpuport.auto` does, before a model's code is imported
-        devices = len(described(self.request["topology"]).devices)
+        described(self.request["topology"])  # what is wrong with it is said before a model is read
         self.progress("building")
-        targets = resolve(self.request["target"], **self.request["options"])
-        for target in targets:
+        for target in resolve(self.request["target"], **self.request["options"]):
             for note in target.notes:
                 self.say({"event": "note", "target": target.name, "text": note})
             self.compile(target)
-            if self.request["suggest"]:
-                self.suggest(target, devices)
 
     def compile(self, target: Any) -> None:
-        """One target on the mesh that was asked for."""
-        request = self.request
-        plain, seconds, cached = self.outcome(target, request["mesh"], request["effort"], request["save_hlo"])
-        kind = "report" if "topology" in plain else "failure"
-        told = {"seconds": seconds, "cached": cached}
-        self.say({"event": kind, "target": target.name, kind: plain, **told})
-
-    def outcome(
-        self, target: Any, mesh: dict[str, int], effort: float | None, save_hlo: str | None = None
-    ) -> tuple[dict[str, Any], dict[str, float], bool]:
-        """(a `Report` or, where the model cannot be traced, a `Failure` as plain values, seconds, from the store)."""
-        import dataclasses
-
-        from tpuport.topology import store
-        from tpuport.topology.compiling import lower_for
+        """One target on the mesh that was asked for, and on others where they are to be suggested."""
         from tpuport.topology.failures import CannotTrace
 
         request = self.request
-        self.progress("tracing", target.name, mesh)
         try:
-            lowered = lower_for(
-                target.build, target.inputs, topology=request["topology"], dp=mesh["dp"], sp=mesh["sp"], tp=mesh["tp"],
-                rules=_rules(request["rules"]),
-                dtype=target.dtype, scan_layers=request["scan_layers"], unit=target.unit,
-                attention=request["attention"],
-            )  # fmt: skip
+            lowered = self.lowered(target, request["mesh"])
         except CannotTrace as error:
-            return dataclasses.asdict(error.failure), {}, False
-        # Paths in the user's code are part of a report, and two directories can hold one program.
+            failure = dataclasses.asdict(error.failure)
+            told = {"failure": failure, "seconds": {}, "cached": False}
+            self.say({"event": "failure", "target": target.name, **told})
+            return
+        report, seconds, cached = self.reported(target, lowered, request["effort"], request["save_hlo"])
+        told = {"report": report, "seconds": seconds, "cached": cached}
+        self.say({"event": "report", "target": target.name, **told})
+        if request["suggest"]:
+            self.suggest(target, lowered)
+
+    def lowered(self, target: Any, mesh: dict[str, int]) -> Any:
+        """The target's program before it is compiled."""
+        from tpuport.topology.compiling import lower_for
+
+        request = self.request
+        self.progress("tracing", target.name, mesh)
+        return lower_for(
+            target.build, target.inputs, topology=request["topology"], dp=mesh["dp"], sp=mesh["sp"], tp=mesh["tp"],
+            rules=_rules(request["rules"]), dtype=target.dtype, scan_layers=request["scan_layers"], unit=target.unit,
+            attention=request["attention"],
+        )  # fmt: skip
+
+    def reported(
+        self, target: Any, lowered: Any, effort: float | None, save_hlo: str | None = None
+    ) -> tuple[dict[str, Any], dict[str, float], bool]:
+        """(the plain values of a report, the seconds that it took, whether it was kept from an earlier run)."""
+        from tpuport.topology import store
+
+        cache = self.request["cache"]
+        # Paths in the user's code are told from here.
         key = json.dumps([lowered.key, effort, str(Path.cwd())])
-        known = store.read(key) if request["cache"] and save_hlo is None else None
+        known = store.read(key) if cache and save_hlo is None else None
         if known is not None:
             return known["report"], known["seconds"], True
-        self.progress("compiling", target.name, mesh)
+        self.progress("compiling", target.name, dict(lowered.mesh.shape))
         report = lowered.report(effort=effort)
         plain = json.loads(json.dumps(report.to_dict()))
-        if request["cache"]:
+        if cache:
             store.write(key, {"report": plain, "seconds": report.seconds})
         if save_hlo is not None:
-            _save(Path(save_hlo), f"{target.name}-{report.topology}", lowered, report)
+            _save(Path(save_hlo), f"{target.name}-{report.task}-{report.topology}", lowered, report)
         return plain, report.seconds, False
 
-    def suggest(self, target: Any, devices: int) -> None:
-        """The target on every split of the topology that suits the model, compiled in haste."""
-        raise NotImplementedError
+    def suggest(self, target: Any, lowered: Any) -> None:
+        """Rank the target on every split of the topology that suits it, compiled in haste."""
+        from tpuport.topology import suggest
+
+        found: list[tuple[suggest.Outcome, dict[str, Any] | None]] = []
+        for split in suggest.splits(lowered.mesh.size, **_facts(lowered)):
+            mesh = {"dp": split.dp, "sp": split.sp, "tp": split.tp}
+            report, error = None, ""
+            try:
+                program = lowered if mesh == self.request["mesh"] else self.lowered(target, mesh)
+                report = self.reported(target, program, HASTE)[0]
+            except (
+                PortError
+            ) as refused:  # of this split, such as rules that name an axis for what it does not divide
+                error = refused.what
+            found.append((suggest.outcome(split, report, error), report))
+        reports = {id(outcome): report for outcome, report in found}
+        ranked = suggest.ranked(outcome for outcome, _ in found)
+        splits = [_split(target.name, lowered.topology, one, reports[id(one)]) for one in ranked]
+        self.say({"event": "splits", "target": target.name, "splits": splits})
 
     def progress(self, stage: str, target: str = "", mesh: dict[str, int] | None = None) -> None:
         self.say({"event": "progress", "stage": stage, "target": target, "mesh": mesh})
+
+
+def _facts(lowered: Any) -> dict[str, Any]:
+    """What of a traced model decides which splits suit it: `suggest.splits` takes it."""
+    from tpuport.sharding.sequence import blocks_of
+
+    calls = [call for call, _ in lowered.attention]
+    shapes = [value.shape for value in lowered.inputs.values() if getattr(value, "shape", None)]
+    forward = lowered.task == "forward"
+    longest = max((call.query[2] for call in calls), default=None)
+    return {
+        "heads": min((call.query[1] for call in calls), default=None),
+        "kv_heads": min((call.key[1] for call in calls), default=None),
+        "batch": (int(shapes[0][0]) if shapes else 1) if forward else lowered.inputs["batch"],
+        "sequence": longest if forward else None,
+        "allow_sp": forward and bool(blocks_of(lowered.model)),
+    }
+
+
+def _split(target: str, topology: str, one: Any, report: dict[str, Any] | None) -> dict[str, Any]:
+    """What a ranking shows of a split."""
+    estimate = report["estimate"] if report else None
+    return {
+        "target": target,
+        "topology": topology,
+        "mesh": {"dp": one.split.dp, "sp": one.split.sp, "tp": one.split.tp},
+        "fits": one.fits,
+        "used": one.used,
+        "capacity": report["memory"]["capacity"] if report else None,
+        "seconds": one.seconds,
+        "unit": estimate["unit"] if estimate else None,
+        "units_per_second": estimate["units_per_second"] if estimate else None,
+        "binds": one.binds or None,
+        "why": one.why,
+    }
 
 
 def _rules(plain: dict[str, list[Any]] | None) -> Any:
