@@ -9,8 +9,8 @@ from typing import Final
 
 GIB: Final = 1 << 30
 _DOCS: Final = "https://docs.cloud.google.com/tpu/docs/"
+# The JAX scaling book: "How to Think About TPUs", and "Sharded Matrices and How to Multiply Them".
 SCALING_BOOK: Final = "https://jax-ml.github.io/scaling-book/tpus"
-# "How to Think About TPUs": an ICI hop "is typically around 1us" whatever it carries (chapter on sharding).
 COLLECTIVES: Final = "https://jax-ml.github.io/scaling-book/sharding"
 XPK: Final = "https://github.com/AI-Hypercomputer/xpk/blob/main/src/xpk/core/system_characteristics.py"
 

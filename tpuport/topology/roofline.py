@@ -4,6 +4,11 @@ Times of collectives are those of "Sharded Matrices and How to Multiply Them" (`
 bytes is gathered over n chips in V (n - 1) / (n W), where W is what each of them can send over the links along its
 axis, one way, or in a hop's latency times the hops where that is longer; a reduce-scatter is the same backwards, an
 all-reduce one after the other. An all-to-all is bound by the links across the middle of the axis.
+
+The devices of an axis are a box of chips: by the coordinates of the mesh's devices, or else the box with the most links
+that the slice has room for, tp's first. A dimension of it is a ring where it is all of a dimension that the slice closes
+(16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. Devices of one chip
+share its links.
 """
 
 import dataclasses
@@ -59,11 +64,7 @@ def estimate(
     """A roofline of one step.
 
     Compute is `costs.flops` at the device's bf16 peak, whatever the dtype; memory `costs.hbm_bytes` at its HBM
-    bandwidth; interconnect the sum over the collectives, one after another, with nothing else on the links. The devices
-    of an axis are a box of chips, by their coordinates in `placed`, or else the box with the most links that the slice
-    has room for, tp's first. A dimension of it is a ring where it is all of a dimension that the slice closes (16 chips
-    of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. Devices of one chip share
-    its links.
+    bandwidth; interconnect the sum over the collectives, one after another, with nothing else on the links.
 
     Args:
         generation: a key of `hardware.FIGURES`.
@@ -71,7 +72,7 @@ def estimate(
         costs: of one device and one step; collectives: the same step's.
         unit: what a step makes; units: how many, on the whole mesh.
         topology: the slice's full name; None takes the most cube-like slice with that many devices.
-        placed: the jax Mesh, whose devices have `coords`.
+        placed: the jax Mesh, whose devices have `coords`; None guesses where they are.
     """
     figures = FIGURES[generation]
     device = figures.device
