@@ -6,9 +6,9 @@ axis, one way, or in a hop's latency times the hops where that is longer; a redu
 all-reduce one after the other. An all-to-all is bound by the links across the middle of the axis.
 
 The devices of an axis are a box of chips: by the coordinates of the mesh's devices, or else the box with the most links
-that the slice has room for, tp's first. A dimension of it is a ring where it is all of a dimension that the slice closes
-(16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. Devices of one chip
-share its links.
+that the slice has room for, tp's first. A dimension of it is a ring where it is all of a dimension that the slice
+closes (16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. Devices of one
+chip share its links.
 """
 
 import dataclasses
