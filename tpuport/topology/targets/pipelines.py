@@ -19,6 +19,8 @@ _HOST: Final = (
     "safety_checker",
     "image_processor",
 )
+_DENOISERS: Final = ("transformer", "unet")
+# Tokens that the pipeline pads its prompts to, where its text encoder takes more.
 _TEXT_LENGTHS: Final = {
     "FluxPipeline": 512, "StableDiffusion3Pipeline": 256, "WanPipeline": 512, "HunyuanVideoPipeline": 256,
     "CogVideoXPipeline": 226, "LTXPipeline": 128, "MochiPipeline": 256, "PixArtAlphaPipeline": 120,
@@ -53,7 +55,8 @@ def pipeline_targets(found: Found, options: Options) -> tuple[Target, ...]:
     note = (f"not compiled: {', '.join(skipped)}",) if skipped else ()
     made: list[Target] = []
     taken: set[str] = set()
-    like = _output(directory, names, options)
+    decoders = [name for name, kind in chosen.items() if kind[0] == "diffusers" and name not in _DENOISERS]
+    like = _output(directory, names, options) if decoders else None
     for name, kind in chosen.items():
         try:
             target, applies = _component(
@@ -117,7 +120,7 @@ def _restricted(options: Options, applies: tuple[str, ...]) -> Options:
 
 def _output(directory: Path, names: dict[str, tuple[str, str]], options: Options) -> tuple[Size, int] | None:
     """The size and frames of what the pipeline's denoiser makes, for the decoder; None without one."""
-    denoiser = next((name for name in ("transformer", "unet") if name in names), None)
+    denoiser = next((name for name in _DENOISERS if name in names), None)
     if denoiser is None or not (directory / denoiser / "config.json").is_file() or options.inputs is not None:
         return None
     part = _part(directory, denoiser)

@@ -34,7 +34,8 @@ def transformers_targets(found: Found, options: Options, class_name: str | None 
             *notes,
             f"the text model alone, {type(text).__name__}: no tower for images or sound is in it",
         )
-    causal = class_name is None and is_causal(config, name)
+    own = remote and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    causal = class_name is None and (own or is_causal(config, name))
     if options.task in ("prefill", "decode") and not causal:
         if config.model_type not in _auto().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or class_name is not None:
             raise PortError(
@@ -45,6 +46,7 @@ def transformers_targets(found: Found, options: Options, class_name: str | None 
     model_class = _class_of(name, config, causal, remote, found)
     build = builder(model_class, config, dtype, remote, found)
     if options.inputs is not None:
+        options.check_apply((), name or config.model_type)
         given = code.made_inputs(options.inputs, config)
         kind = "causal-lm" if causal else "encoder"
         return (
@@ -175,12 +177,7 @@ def _class_of(name: str | None, config: Any, causal: bool, remote: bool, found: 
     import transformers
 
     if remote:
-        automatic = getattr(config, "auto_map", None) or {}
-        return (
-            transformers.AutoModelForCausalLM
-            if "AutoModelForCausalLM" in automatic
-            else transformers.AutoModel
-        )
+        return _own_class(config, causal, found)
     if name is not None:
         if (named := getattr(transformers, name, None)) is None:
             raise PortError(
@@ -189,6 +186,20 @@ def _class_of(name: str | None, config: Any, causal: bool, remote: bool, found: 
             )  # fmt: skip
         return named
     return transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+
+
+def _own_class(config: Any, causal: bool, found: Found) -> Any:
+    """The class in the directory's own code that stands for the automatic one."""
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    automatic = getattr(config, "auto_map", None) or {}
+    wanted = ("AutoModelForCausalLM", "AutoModel") if causal else ("AutoModel", "AutoModelForCausalLM")
+    reference = next((automatic[name] for name in wanted if name in automatic), None)
+    if reference is None:
+        raise PortError(
+            "no class of the code is named for the model", where=f"{found.path}, auto_map: AutoModel"
+        )
+    return get_class_from_dynamic_module(reference, str(found.directory), local_files_only=True)
 
 
 def _causal_targets(
