@@ -20,7 +20,7 @@ class Hit:
 
     message: str
     remedy: str
-    cost: float = 0.0
+    cost: int | float = 0.0
     unit: str = "bytes"
     source: Source | None = None
 

@@ -3,7 +3,7 @@
 from tpuport.topology.report import Source
 
 
-def size(nbytes: float) -> str:
+def size(nbytes: int | float) -> str:
     """As in "1.5 GiB", "3 MiB", "512 KiB", "100 bytes"."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= scale:
@@ -11,7 +11,7 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.0f} bytes"
 
 
-def work(flops: float) -> str:
+def work(flops: int | float) -> str:
     """As in "2.5 TFLOP", "3 GFLOP", "100 MFLOP"."""
     unit, scale = ("TFLOP", 1e12) if flops >= 1e12 else ("GFLOP", 1e9) if flops >= 1e9 else ("MFLOP", 1e6)
     return f"{flops / scale:.3g} {unit}"

@@ -1,0 +1,66 @@
+"""Rules about attention, on calls that the dispatch really made."""
+
+import pytest
+import torch
+
+from tpuport.topology.advice.scores import score_bytes
+
+
+def test_a_dense_mask_says_what_it_costs_and_where_it_came_from(advice, models) -> None:
+    inputs = {"x": models.meta(1, 1024, 512), "mask": models.meta(1, 1, 1024, 1024, dtype=torch.bool)}
+    [one] = advice(models.Attending, inputs, rules=models.rules(models.ATTENDING))
+    assert one.rule == "TPC003"
+    assert "dense [1, 1, 1024, 1024] bool mask of 1 MiB in 1 attention call" in one.message
+    assert "without known structure" in one.message
+    assert "is_causal=True" in one.remedy
+    assert one.cost == 1024 * 1024
+    assert one.source is not None
+    assert one.source.function == "Attending"
+
+
+def test_no_mask_is_all_right(advice, models) -> None:
+    found = advice(models.Attending, {"x": models.meta(1, 1024, 512)}, rules=models.rules(models.ATTENDING))
+    assert found == ()
+
+
+def test_a_short_dense_mask_is_all_right(advice, models) -> None:
+    inputs = {"x": models.meta(1, 256, 512), "mask": models.meta(1, 1, 256, 256, dtype=torch.bool)}
+    assert advice(models.Attending, inputs, rules=models.rules(models.ATTENDING)) == ()
+
+
+def test_a_head_that_the_kernel_cannot_serve_is_named(advice, models) -> None:
+    build = lambda: models.Attending(heads=16, dim=16)  # noqa: E731
+    [one] = advice(build, {"x": models.meta(1, 1024, 256)}, rules=models.rules(models.ATTENDING))
+    assert one.rule == "TPC004"
+    assert "1024 x 1024 scores a head in XLA" in one.message
+    assert "head dimension 16 is not in 32..256" in one.message
+    assert one.remedy.startswith("a head dimension from 32 to 256")
+    assert one.cost == 2 * 4 * 16 * 1024 * 1024 / 4
+
+
+def test_what_was_asked_for_can_be_asked_for_otherwise(advice, models) -> None:
+    options = {"rules": models.rules(models.ATTENDING), "attention": "xla"}
+    [one] = advice(models.Attending, {"x": models.meta(1, 1024, 512)}, **options)
+    assert one.rule == "TPC004"
+    assert "implementation='auto'" in one.remedy
+
+
+def test_scores_that_the_model_makes_itself(advice, models) -> None:
+    class Eager(models.Attending):
+        def attend(self, q, k, v, mask):
+            return torch.softmax(q @ k.transpose(2, 3), -1) @ v
+
+    rules = models.rules(models.ATTENDING)
+    [one] = advice(Eager, {"x": models.meta(1, 1024, 512)}, rules=rules)
+    assert one.rule == "TPC004"
+    assert "multiplies queries and keys itself: 1024 x 1024" in one.message
+    assert advice(Eager, {"x": models.meta(1, 512, 512)}, rules=rules) == ()
+
+
+@pytest.mark.parametrize(("batch", "heads", "queries", "keys"), [(1, 1, 1024, 1024), (2, 8, 2048, 1024)])
+def test_bytes_of_scores_are_those_of_a_float32_tensor(batch, heads, queries, keys) -> None:
+    from tpuport.attention.calls import Call
+
+    shape = (batch, heads, queries, 64), (batch, heads, keys, 64)
+    call = Call("a.py:1", "", "torch", shape[0], shape[1], shape[1], "bfloat16", "xla", "", "none", "", "")
+    assert score_bytes(call) == torch.empty(batch, heads, queries, keys, device="meta").nbytes

@@ -1,0 +1,45 @@
+"""Rules about what a call is given: Python numbers, lengths and rows; and a real model that has none of it."""
+
+import pytest
+
+from tpuport.topology import Decode, Prefill
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+
+
+@pytest.mark.parametrize(("name", "value"), [("guidance", 3.5), ("timestep", 7), ("cache_position", 5)])
+def test_numbers_that_change_compile_again(advice, models, name, value) -> None:
+    inputs = {"tokens": models.tokens(2, 64), name: value}
+    [one] = advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS))
+    assert one.rule == "TPC010"
+    assert one.message.startswith(f"{name}={value!r} is a Python number")
+    assert one.remedy == f"give a tensor: {name}=torch.tensor({value!r})"
+
+
+def test_choices_and_tensors_are_all_right(advice, models) -> None:
+    inputs = {"tokens": models.tokens(2, 64), "height": 4, "flag": True, "timestep": models.meta(1)}
+    assert advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS)) == ()
+
+
+def test_a_tiny_llama_that_its_own_plan_shards_gets_no_advice(advice, llama) -> None:
+    assert advice(llama, Prefill(batch=2, length=256, max_cache_len=512)) == ()
+    assert advice(llama, Decode(batch=2, max_cache_len=512)) == ()
+
+
+def test_a_length_well_below_its_bucket(advice, llama) -> None:
+    [one] = advice(llama, Prefill(batch=1, length=257))
+    assert one.rule == "TPC018"
+    assert "257 tokens runs in a program of 288 columns: 11%" in one.message or "320 columns" in one.message
+    assert one.cost > 0
+
+
+def test_rows_that_fill_a_batch_up(advice, llama) -> None:
+    [one] = advice(llama, Decode(batch=1, max_cache_len=256), dp=2, tp=2)
+    assert one.rule == "TPC014"
+    assert "1 rows over dp=2 are filled up to 2: 50%" in one.message or "1 row over dp=2" in one.message
+
+
+def test_sp_is_spare_in_a_decode_step(advice, llama) -> None:
+    [one] = advice(llama, Decode(batch=2, max_cache_len=256), sp=2, tp=2)
+    assert one.rule == "TPC017"
+    assert "a decode step has one token a row" in one.remedy

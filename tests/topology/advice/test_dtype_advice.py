@@ -1,0 +1,90 @@
+"""Rules about dtypes."""
+
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+
+
+def test_a_model_that_stays_in_float32(advice, models) -> None:
+    inputs, rules = {"tokens": models.tokens(2, 256)}, models.rules(models.BLOCKS)
+    [one] = advice(models.Blocks, inputs, rules=rules, dtype=None)
+    assert one.rule == "TPC005"
+    # Two embeddings and two layers of two weights over four devices, and the norms.
+    held = (2 * 8192 * 512 + 4 * 512 * 2048) + 4 * 2 * 512
+    assert one.cost == held / 4 * 4 / 2
+    assert "dtype='bfloat16'" in one.remedy
+
+
+def test_a_float32_buffer_in_a_model_of_16_bits(advice, models) -> None:
+    class Table(models.Blocks):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.zeros(4096, models.WIDTH), persistent=False)
+
+        def forward(self, tokens):
+            return super().forward(tokens, scale=self.table[:1].to(torch.bfloat16))
+
+    [one] = advice(Table, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
+    assert one.rule == "TPC005"
+    assert "1 weight in float32, 8 MiB a device" in one.message
+    assert one.cost == 4096 * 512 * 2
+
+
+def test_what_the_model_keeps_in_float32_is_meant_so(advice, models) -> None:
+    class Keeping(models.Blocks):
+        _keep_in_fp32_modules = ("head",)
+
+        def forward(self, tokens):
+            x = self.layers[0](self.embed(tokens))
+            return self.head(x[:, -1:].float()).argmax(-1)
+
+    assert advice(Keeping, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS)) == ()
+
+
+def test_products_that_a_float_made_float32(advice, models) -> None:
+    class Promoting(models.Blocks):
+        def forward(self, tokens):
+            x = self.embed(tokens).float()
+            for layer in self.layers:
+                hidden = torch.nn.functional.silu(x @ layer.up.weight.float().T)
+                x = x + hidden @ layer.down.weight.float().T
+            return self.head(x[:, -1:].to(torch.bfloat16)).argmax(-1)
+
+    [one] = advice(Promoting, {"tokens": models.tokens(4, 512)}, rules=models.rules(models.BLOCKS))
+    assert one.rule == "TPC005"
+    # Two layers of two products over 2,048 tokens, on four devices.
+    assert f"{2 * 2 * 2 * 2048 * 512 * 2048 / 4 / 1e9:.3g} GFLOP a device" in one.message
+    assert "[4, 512, 512] x [512, 2048]" in one.message or "in products of float32" in one.message
+
+
+@pytest.mark.parametrize("scale", [torch.ones(1, dtype=torch.float64), np.ones(1)])
+def test_inputs_of_64_bits(advice, models, scale) -> None:
+    value = torch.as_tensor(scale)
+    inputs = {"tokens": models.tokens(2, 256), "scale": value}
+
+    class Scaled(models.Blocks):
+        def forward(self, tokens, scale):
+            return super().forward(tokens, scale=scale.to(torch.bfloat16))
+
+    [one] = advice(Scaled, inputs, rules=models.rules(models.BLOCKS))
+    assert one.rule == "TPC006"
+    assert "1 input of 64 bits become 32 at each call: scale" in one.message
+    inputs["scale"] = value.float()
+    assert advice(Scaled, inputs, rules=models.rules(models.BLOCKS)) == ()
+
+
+def test_a_buffer_of_64_bits(advice, models) -> None:
+    class Frequencies(models.Blocks):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("frequencies", torch.ones(512, dtype=torch.float64), persistent=False)
+
+        def forward(self, tokens):
+            return super().forward(tokens, scale=self.frequencies.to(torch.bfloat16))
+
+    [one] = advice(Frequencies, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
+    assert one.rule == "TPC006"
+    assert "frequencies" in one.message
+    assert one.cost == 512 * 4

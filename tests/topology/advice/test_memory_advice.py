@@ -1,0 +1,132 @@
+"""Rules about memory: tiles, caches, logits, and what is left."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from tpuport.topology import Prefill
+from tpuport.topology.advice import advise
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+MIB = 1 << 20
+
+
+def test_points_of_three_coordinates_fill_tiles_of_128(programs) -> None:
+    mesh = programs(dp=4)
+
+    def total(weights, points):
+        return (points * points).sum()
+
+    # 6 MiB a device, which tiles make 256 of: rows of 3 have the room of 128.
+    evidence = mesh.evidence(total, {}, mesh.array((1 << 21, 3), "dp", None, dtype=jnp.float32))
+    found = {array for one in evidence.instructions if one.operation == "parameter" for array in one.arrays}
+    tiled = max(array.tiled_nbytes for array in found)
+    if tiled == (1 << 19) * 3 * 4:
+        pytest.fail("the compiler has found a layout without padding; take another shape")
+    [one] = advise(evidence)
+    assert one.rule == "TPC008"
+    assert one.cost == tiled - (1 << 19) * 3 * 4
+    assert "(argument points)" in one.message
+    assert mesh.found(total, {}, mesh.array((3, 1 << 21), None, "dp", dtype=jnp.float32)) == []
+
+
+def decode(weights, cache, x):
+    cache = jax.lax.dynamic_update_slice(cache, x, (0, 0, 7, 0))
+    return cache, (cache * x).sum((2, 3)) @ weights["out.weight"]
+
+
+@pytest.fixture(scope="module")
+def cached(programs):
+    mesh = programs(tp=4)
+    cache = mesh.array((2, 8, 1024, 128), None, "tp")
+    return (
+        mesh,
+        ({"out.weight": mesh.array((8, 1024), None, "tp")}, cache, mesh.array((2, 8, 1, 128), None, "tp")),
+        cache,
+    )
+
+
+def test_a_cache_that_is_not_donated(cached) -> None:
+    mesh, arguments, cache = cached
+    [one] = advise(mesh.evidence(decode, *arguments, cache=(cache,), task="decode"))
+    assert one.rule == "TPC009"
+    assert "1 array of the cache, 1 MiB a device, is not donated" in one.message
+    assert one.cost == 2 * 2 * 8 * 1024 * 128 * 2 / 4
+    assert mesh.found(decode, *arguments, cache=(cache,), task="decode", donated=(1,)) == []
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_a_donated_cache_that_comes_back_in_another_dtype(cached) -> None:
+    mesh, arguments, cache = cached
+
+    def widening(weights, cache, x):
+        cache, out = decode(weights, cache, x)
+        return cache.astype(jnp.float32), out
+
+    [one] = advise(mesh.evidence(widening, *arguments, cache=(cache,), task="decode", donated=(1,)))
+    assert one.rule == "TPC009"
+    assert "only 0 bytes of its 1 MiB a device are taken over" in one.message
+
+
+class Scoring(torch.nn.Module):
+    """Stands for a model whose head has a weight [V, E]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(512, 8192, bias=False, device="meta")
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        return self.head
+
+
+def test_logits_of_a_whole_prompt(programs) -> None:
+    mesh = programs(tp=4)
+    weights, x = {"head.weight": mesh.array((8192, 512), "tp", None)}, mesh.array((1, 1024, 512))
+    options = {"task": "prefill", "model": Scoring(), "inputs": {"batch": 1, "length": 1024}}
+
+    def every(weights, x):
+        logits = x @ weights["head.weight"].T
+        return logits[:, -1], jax.nn.softmax(logits).max(-1)
+
+    [one] = advise(mesh.evidence(every, weights, x, **options))
+    assert one.rule == "TPC012"
+    assert "logits [1, 1024, 8192] bfloat16 for 1,024 positions, 4 MiB" in one.message
+    assert one.cost == 1024 * 8192 * 2 / 4
+    assert mesh.found(lambda weights, x: x[:, -1] @ weights["head.weight"].T, weights, x, **options) == []
+
+
+@pytest.fixture(scope="module")
+def plain(programs):
+    mesh = programs(tp=4)
+    weights = {"a.weight": mesh.array((1024, 1024), None, "tp")}
+    return mesh.evidence(lambda weights, x: x @ weights["a.weight"], weights, mesh.array((8, 1024)))
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"), [(0.94, []), (0.96, ["TPC016"]), (1.0, ["TPC016"]), (1.01, [])]
+)
+def test_little_headroom_is_below_five_percent(plain, used, expected) -> None:
+    """The compiled program with other figures: one that fills a chip so exactly would take minutes."""
+    memory = plain.report.memory
+    changed = dataclasses.replace(memory, used=int(used * memory.capacity), temporaries=5 << 30)
+    evidence = dataclasses.replace(plain, report=dataclasses.replace(plain.report, memory=changed))
+    found = advise(evidence)
+    assert [one.rule for one in found] == expected
+    for one in found:
+        assert "of 31.2 GiB are used" in one.message
+        assert "the most, 5 GiB, is temporaries" in one.message
+
+
+def test_a_program_that_does_not_fit_gets_no_headroom(plain) -> None:
+    memory = dataclasses.replace(plain.report.memory, used=None)
+    evidence = dataclasses.replace(
+        plain, program=None, report=dataclasses.replace(plain.report, memory=memory)
+    )
+    assert advise(evidence) == ()
+
+
+def test_a_prefill_of_transformers_keeps_one_position(advice, llama) -> None:
+    assert "TPC012" not in [one.rule for one in advice(llama, Prefill(batch=1, length=256))]

@@ -1,0 +1,174 @@
+"""Rules about where weights and activations are: each on a program that has it, and on one that has not."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from jax.sharding import PartitionSpec
+
+from tpuport.topology.advice import advise
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+
+
+def test_a_model_that_is_sharded_as_megatron_does_it_gets_no_advice(advice, models) -> None:
+    found = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS))
+    assert found == ()
+
+
+@pytest.fixture(scope="module")
+def wide(advice, models):
+    changed = models.rules(models.BLOCKS, embed=PartitionSpec(None, "tp"))
+    return advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
+
+
+def test_a_sharded_width_costs_collectives_at_each_norm(wide) -> None:
+    [one] = wide
+    assert (one.rule, one.name) == ("TPC001", "width-sharded-activations")
+    # Two norms; what they gather for products: two activations.
+    assert "2 all-reduces of norms' sums and 2 all-gathers of activations" in one.message
+    assert "embed.weight is over tp" in one.message
+    assert r"r'embed\.weight': PartitionSpec('tp', None)" in one.remedy
+    # Sums of 2 x 256 tokens in float32, and the gathered activations in bfloat16.
+    assert (one.cost, one.unit) == (2 * 2 * 256 * 4 + 2 * 2 * 256 * 512 * 2, "bytes sent")
+    assert one.source is not None
+    assert one.source.file == __file__.replace("test_sharding_advice", "conftest")
+
+
+def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models) -> None:
+    changed = models.rules(models.BLOCKS, up=PartitionSpec(), down=PartitionSpec())
+    found = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
+    assert [one.rule for one in found] == ["TPC002", "TPC002"]
+    assert all("2 weights of shape" in one.message and "4 MiB together" in one.message for one in found)
+    assert r"layers\.\d+\.up\.weight': PartitionSpec('tp', None)" in "".join(one.remedy for one in found)
+    assert [one.cost for one in found] == [2 * 512 * 2048 * 2 * 3 / 4] * 2
+
+
+def test_nothing_sharded_is_one_finding(programs) -> None:
+    mesh = programs(tp=4)
+    weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in ("a", "b", "c")}
+
+    def f(weights, x):
+        return x @ weights["a.weight"] @ weights["b.weight"] @ weights["c.weight"]
+
+    [one] = advise(mesh.evidence(f, weights, mesh.array((8, 1024))))
+    assert one.rule == "TPC002"
+    assert "no weight is sharded over tp=4: each device holds all 6 MiB" in one.message
+    assert one.cost == 3 * 1024 * 1024 * 2 * 3 / 4
+
+
+def test_heads_that_do_not_divide_keep_their_weights_whole(advice, models) -> None:
+    changed = models.rules(models.ATTENDING, k=PartitionSpec(), v=PartitionSpec())
+    found = advice(lambda: models.Attending(8, 128, kv=2), {"x": models.meta(1, 512, 1024)}, rules=changed)
+    assert [one.rule for one in found] == ["TPC007"]
+    assert "2 key/value heads cannot be shared out whole over tp=4" in found[0].message
+    assert "2 weights of attention, 1 MiB" in found[0].message
+    assert "create_mesh(dp=2, tp=2)" in found[0].remedy
+    assert found[0].cost == 2 * 256 * 1024 * 2 * 3 / 4
+
+
+def test_heads_that_divide_are_all_right(advice, models) -> None:
+    found = advice(
+        lambda: models.Attending(8, 128, kv=4),
+        {"x": models.meta(1, 512, 1024)},
+        rules=models.rules(models.ATTENDING),
+    )
+    assert found == ()
+
+
+def test_a_vocabulary_that_every_device_holds(advice, models) -> None:
+    changed = models.rules(models.BLOCKS, embed=PartitionSpec())
+    [one] = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
+    assert one.rule == "TPC011"
+    assert one.message.startswith("embed.weight (8192, 512), 8 MiB, is whole on each of the 4 devices of tp")
+    assert one.cost == 8192 * 512 * 2 * 3 / 4
+
+
+def test_a_vocabulary_that_does_not_divide_says_how_to_pad_it(advice, models) -> None:
+    changed = models.rules(models.BLOCKS, embed=PartitionSpec(), head=PartitionSpec())
+    found = advice(lambda: models.Blocks(rows=8191), {"tokens": models.tokens(2, 256)}, rules=changed)
+    assert [one.rule for one in found] == ["TPC011", "TPC011"]
+    assert "tp=4 does not divide 8191 rows" in found[0].message
+    assert "pad_to_multiple_of=128" in found[0].remedy
+
+
+def gathering(weights, x):
+    for name in sorted(weights):
+        x = jax.nn.relu(x @ weights[name])
+    return x
+
+
+def test_weights_that_are_gathered_in_each_step(programs) -> None:
+    mesh = programs(dp=4)
+    weights = {f"{name}.weight": mesh.array((1024, 1024), "dp", None) for name in "ab"}
+    found = advise(mesh.evidence(gathering, weights, mesh.array((4096, 1024), "dp", None)))
+    assert [one.rule for one in found] == ["TPC013", "TPC013"]
+    assert (
+        "1 all-gather a step of weights (2 MiB on each device): a.weight is sharded over dp"
+        in found[0].message
+    )
+    assert (found[0].cost, found[0].unit) == (1024 * 1024 * 2, "bytes sent")
+
+
+def test_weights_that_are_gathered_in_a_loop_count_as_often_as_it_runs(programs) -> None:
+    mesh = programs(dp=4)
+    weights = {"layers.weight": mesh.array((6, 1024, 1024), None, "dp", None)}
+
+    def f(weights, x):
+        return jax.lax.scan(lambda x, w: (jax.nn.relu(x @ w), None), x, weights["layers.weight"])[0]
+
+    found = advise(mesh.evidence(f, weights, mesh.array((4096, 1024), "dp", None)))
+    assert [one.rule for one in found] == ["TPC013"]
+    assert found[0].cost == 6 * 1024 * 1024 * 2
+
+
+def test_replicated_weights_of_a_shared_batch_are_not_gathered(programs) -> None:
+    mesh = programs(dp=4)
+    weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in "ab"}
+    assert mesh.found(gathering, weights, mesh.array((4096, 1024), "dp", None)) == []
+
+
+def test_a_batch_that_is_not_shared_out(programs) -> None:
+    mesh = programs(dp=4)
+    weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in "ab"}
+    inputs = {"x": jax.ShapeDtypeStruct((4098, 1024), jnp.bfloat16)}
+    [one] = advise(mesh.evidence(gathering, weights, mesh.array((4098, 1024)), inputs=inputs))
+    assert one.rule == "TPC014"
+    assert "4098 rows do not divide over dp=4" in one.message
+    # Three quarters of what a device does.
+    assert one.cost == pytest.approx(2 * 2 * 4098 * 1024**2 * 3 / 4, rel=0.05)
+    assert one.unit == "flops"
+
+
+def test_work_that_each_device_does_for_itself(programs) -> None:
+    """A product of activations that nothing divides, in a model whose only weight is divided."""
+    mesh = programs(tp=4)
+
+    def f(weights, x):
+        y = jax.lax.with_sharding_constraint(x @ x.T, jax.NamedSharding(mesh.mesh, PartitionSpec()))
+        return (y @ x).sum(0) @ weights["up.weight"]
+
+    weights, x = {"up.weight": mesh.array((1024, 8192), None, "tp")}, mesh.array((1024, 1024))
+    [one] = advise(mesh.evidence(f, weights, x))
+    assert one.rule == "TPC015"
+    assert "times its share" in one.message
+    assert one.cost == pytest.approx(2 * 2 * 1024**3 * 3 / 4, rel=0.05)
+
+
+def test_an_axis_that_divides_nothing(programs) -> None:
+    weights = {"a.weight": ((1024, 1024), None, "tp"), "b.weight": ((1024, 1024), "tp", None)}
+    bad, good = programs(sp=2, tp=2), programs(tp=4)
+
+    def found(mesh, *spec):
+        placed = {name: mesh.array(*one) for name, one in weights.items()}
+        return advise(mesh.evidence(gathering, placed, mesh.array((2048, 1024), *spec)))
+
+    [one] = found(bad)
+    assert one.rule == "TPC017"
+    assert "sp=2 divides no weight" in one.message
+    assert found(good) == ()
+
+
+def test_a_module_that_has_no_weights_gets_no_advice(programs) -> None:
+    mesh = programs(tp=4)
+    assert mesh.found(lambda weights, x: x + 1, {}, mesh.array((8, 8)), model=torch.nn.Identity()) == []
