@@ -5,6 +5,7 @@ that called it.
 """
 
 import functools
+import itertools
 import linecache
 import re
 import sysconfig
@@ -20,6 +21,7 @@ _ROW: Final = re.compile(r"^(\d+) (.*)$", re.MULTILINE)
 _FIELD: Final = re.compile(r"(\w+)=(\d+)")
 _PACKAGE: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)(?:[/\\](.*))?")
 _TPUPORT: Final = str(Path(__file__).parents[2])
+_ASKING: Final = str(Path(__file__).parents[1])
 _STANDARD: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 # What traces a program; a frame of theirs says nothing of the program.
 _TRACING: Final = {"jax", "jaxlib", "torchax"}
@@ -76,7 +78,8 @@ class Frames:
     @functools.cache  # noqa: B019 - it lives as long as its program
     def source(self, frame: int) -> Source | None:
         """The innermost line of a model or of a user; where there is none, of anything but what traces."""
-        stack = self.stack(frame)
+        # Whoever asked for the program did not make its instructions.
+        stack = list(itertools.takewhile(lambda one: not one[0].startswith(_ASKING), self.stack(frame)))
         own = next((one for one in stack if _is_own(one[0])), None)
         other = next((one for one in stack if one[0] and _package(one[0])[0] not in _TRACING), None)
         chosen = own or other

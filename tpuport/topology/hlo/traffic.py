@@ -156,7 +156,7 @@ def _given_back(program: Program, instruction: Instruction) -> set[int]:
     """Places of results that are operands: unchanged, or changed by a collective that counts where it starts."""
     called = program.called(instruction) if instruction.operation == "fusion" else None
     if called is None or called.root.operation != "tuple":
-        return set()
+        return instruction.aliased if called is not None and called.root.operation == "custom-call" else set()
     made = called.operands(called.root)
     return {
         place

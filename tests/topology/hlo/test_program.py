@@ -1,0 +1,127 @@
+"""Reading programs: a fragment as the TPU compiler writes it, and one that this CPU's compiler has just written."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpuport.topology import hlo
+from tpuport.topology.hlo import Array
+
+FRAGMENT = """HloModule jit_call, is_scheduled=true
+
+FileNames
+1 "a.py"
+
+%fused_computation.1 (param_0.1: bf16[128,256]) -> f32[128,256] {
+  %param_0.1 = bf16[128,256]{1,0:T(8,128)(2,1)} parameter(0)
+  ROOT %convert.1 = f32[128,256]{1,0:T(8,128)} convert(%param_0.1)
+}
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+ENTRY %main.9 (p.1: bf16[128,256]) -> (f32[128,256]) {
+  %p.1 = bf16[128,256]{1,0:T(8,128)(2,1)} parameter(0), sharding={replicated}
+  %c = s32[2]{0:T(128)} constant({1, 2})
+  %fusion.7 = f32[128,256]{1,0:T(8,128)} fusion(%p.1), kind=kLoop, calls=%fused_computation.1, metadata={op_name="jit(call)/body=%add" stack_frame_id=7}
+  %all-gather-start = (bf16[16,256]{1,0}, bf16[128,256]{1,0:T(8,128)(2,1)}) all-gather-start(%p.1), dimensions={0}
+  %all-gather-done = bf16[128,256]{1,0:T(8,128)(2,1)} all-gather-done(%all-gather-start)
+  %permute-start = (pred[8,16]{1,0}, pred[8,16]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%p.1)
+  %all-reduce.1 = (f32[4]{0}, f32[]) all-reduce(%a, /*index=1*/%b), to_apply=%add
+  %slice-start = ((bf16[128,256]{1,0}), bf16[8,256]{1,0:S(1)}, s32[]{:S(2)}) slice-start((bf16[128,256]{1,0}) %p.1), slice={[0:8], [0:256]}
+  ROOT %tuple = (f32[128,256]{1,0:T(8,128)}) tuple(%fusion.7)
+}
+"""  # noqa: E501
+
+
+def test_each_line_is_an_operation_with_its_arrays() -> None:
+    program = hlo.parse(FRAGMENT)
+    assert [one.operation for one in program.instructions] == [
+        "parameter", "convert", "parameter", "parameter", "add", "parameter", "constant", "fusion", "all-gather-start",
+        "all-gather-done", "collective-permute-start", "all-reduce", "slice-start", "tuple",
+    ]  # fmt: skip
+    assert [one.is_fused for one in program.instructions] == [True] * 5 + [False] * 9
+    assert program.entry == "main.9"
+    assert program.header.endswith('"a.py"\n\n')
+
+
+def test_the_parts_of_an_instruction() -> None:
+    named = {one.name: one for one in hlo.parse(FRAGMENT).instructions}
+    fusion = named["fusion.7"]
+    assert (fusion.operands, fusion.computation, fusion.is_root) == (("p.1",), "main.9", False)
+    assert fusion.calls == {"calls": ("fused_computation.1",)}, "not what stands in a name"
+    assert (fusion.op_name, fusion.frame) == ("jit(call)/body=%add", 7)
+    assert fusion.line.startswith("  %fusion.7 = f32")
+    assert fusion.line.endswith("stack_frame_id=7}")
+    assert named["all-reduce.1"].operands == ("a", "b")
+    assert named["slice-start"].operands == ("p.1",)
+    assert named["c"].operands == ()
+    assert named["tuple"].is_root
+    assert named["p.1"].frame is None
+    assert named["p.1"].op_name == ""
+
+
+def test_results_of_what_is_started_are_without_its_operands() -> None:
+    named = {one.name: one for one in hlo.parse(FRAGMENT).instructions}
+    assert [one.bare for one in named["all-gather-start"].arrays] == [
+        Array("bf16", (16, 256)), Array("bf16", (128, 256)),
+    ]  # fmt: skip
+    for name, result in {
+        "all-gather-start": ["bf16[128,256]"],
+        "permute-start": ["pred[8,16]"],
+        "slice-start": ["bf16[8,256]"],
+        "all-reduce.1": ["f32[4]", "f32[]"],
+    }.items():
+        assert [str(one) for one in named[name].results] == result
+
+
+def test_square_arrays_are_found_inside_of_fusions_too() -> None:
+    program = hlo.parse(FRAGMENT)
+    assert hlo.square(program, 128) == [Array("bf16", (128, 256)), Array("f32", (128, 256))]
+    assert hlo.square(hlo.instructions(FRAGMENT), 129) == []
+
+
+def test_a_program_of_this_compiler() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("tp",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("tp"))
+    x = jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=split)
+    text = jax.jit(lambda x: jnp.tanh(x).sum(0)).lower(x).compile().as_text()
+    program = hlo.parse(text)
+    [found] = hlo.collectives(program, mesh)
+    assert (found.kind, found.axes, found.group, found.count, found.nbytes) == (
+        "all-reduce",
+        ("tp",),
+        4,
+        1,
+        32 * 4,
+    )
+    assert found.source is not None
+    assert found.source.file == __file__
+    assert "jnp.tanh(x).sum(0)" in found.source.code
+    lines = sum(line.startswith("  ") for line in text.splitlines())
+    assert len(program.instructions) == lines, "no line is lost"
+
+
+def test_long_programs_take_time_in_proportion() -> None:
+    start = FRAGMENT.index("  %fusion.7")
+    end = FRAGMENT.index("  %all-gather-start")
+    line = FRAGMENT[start:end]
+
+    def seconds(times: int) -> float:
+        text = FRAGMENT[:start] + line * times + FRAGMENT[end:]
+        began = time.process_time()
+        assert len(hlo.parse(text).instructions) == 13 + times
+        return time.process_time() - began
+
+    seconds(100)
+    assert seconds(16_000) < 40 * seconds(1_000) + 0.5
+
+
+def test_nothing_is_no_program() -> None:
+    program = hlo.parse("")
+    assert program.instructions == ()
