@@ -1,0 +1,107 @@
+"""The tables for a terminal: what they say, how wide they are, and the units."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tpuport.topology.reports import topologies, units
+from tpuport.topology.reports.text import rendered
+
+
+def shown(renderable, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False, markup=False, emoji=False).print(renderable)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_it_says_what_was_found_in_the_width_there_is(results, splits, width: int) -> None:
+    text = shown(rendered(results, splits), width)
+    assert max(map(len, text.splitlines())) <= width
+    whole = " ".join(text.split())
+    for said in (
+        "fits: 10.12 of 15.75 GiB a chip",
+        "does not fit: 21.50 of 15.75 GiB a chip",
+        "cannot be compiled: a tensor's value decides",
+        "6.74 billion parameters",
+        "no mesh was given",
+        "2.16 ms, bound by memory",
+        "estimate",
+        "14,815 a second",
+        "all-reduce tp 64 16.8 MB llama/modeling_llama.py:248",
+        "bf16[32,32000] fusion",
+        "xla x32",
+        "TPC001 width-sharded-activations",
+        "shard the embedding over the vocabulary",
+        "/home/me/model.py:12, in forward",
+        "TPU101",
+        "write torch.where",
+        "lower 1.20 s, compile 6.60 s",
+        "dp=8",
+    ):
+        assert said in whole, said
+
+
+def test_what_does_not_fit_shows_no_figures_of_a_program(results) -> None:
+    text = shown(rendered(results[1:2]), 100)
+    assert "Roofline" not in text
+    assert "Collectives" not in text
+    assert "What the compiler wanted to keep" in text
+    assert "too much" in text
+
+
+def test_bars_are_as_long_as_their_part(results) -> None:
+    lines = shown(rendered(results[:1]), 100).splitlines()
+    [cache] = [line for line in lines if line.strip().startswith("cache")]
+    assert cache.count("█") == round(8 / 15.75 * 24)
+
+
+def test_what_looks_like_markup_is_text(results) -> None:
+    results[0].report["collectives"][0]["kind"] = "[red]all[/red] :smile:"
+    assert "[red]all[/red] :smile:" in shown(rendered(results), 120)
+
+
+def test_topologies_are_listed_with_their_figures_and_pages() -> None:
+    text = " ".join(shown(topologies.listing(), 110).split())
+    for said in ("v5e 16.0 GiB 197 TFLOP/s 819 GB/s", "2x4 (8)", "https://", "interconnect", "tpu7x"):
+        assert said in text, said
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (units.room(0), "0 B"),
+        (units.room(1023), "1023 B"),
+        (units.room(1 << 30), "1.00 GiB"),
+        (units.room(None), "unknown"),
+        (units.moved(1.5e9), "1.50 GB"),
+        (units.flops(2.5e13), "25.0 TFLOP"),
+        (units.rate(8.19e11, "B"), "819 GB/s"),
+        (units.span(0.00216), "2.16 ms"),
+        (units.span(0.0), "0 s"),
+        (units.span(75.0), "75.0 s"),
+        (units.number(14814.8), "14,815"),
+        (units.number(3.217), "3.22"),
+        (units.counted(6_738_415_616), "6.74 billion"),
+        (units.counted(999), "999"),
+        (units.mesh({"dp": 1, "sp": 2, "tp": 4}), "sp=2 tp=4"),
+        (units.mesh({"dp": 1, "sp": 1, "tp": 1}), "one device"),
+        (units.used({"used": 1 << 20, "capacity": 1 << 34}), "1.00 MiB of 16.00 GiB"),
+        (units.used({"used": None, "capacity": 1 << 34}), "more than the 16.00 GiB"),
+        (units.device("v6e"), "chip"),
+        (units.device("tpu7x"), "device"),
+    ],
+)
+def test_units(made: str, expected: str) -> None:
+    assert made == expected
+
+
+@given(st.floats(1, 1e17))
+def test_a_scaled_number_is_the_number_to_three_digits(value: float) -> None:
+    scales = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+    shown, unit = units.moved(value).split(" ")
+    read = float(shown.replace(",", "")) * scales[unit.removesuffix("B")]
+    assert read == pytest.approx(value, rel=0.006) or abs(read - value) <= 0.5
