@@ -95,7 +95,8 @@ def report(blocks: int, dp: int, sp: int, tp: int, effort: float | None) -> dict
     return made.to_dict() | {
         "blocks": blocks,
         "arithmetic": {**parts, "total": total},
-        "flops_to_arithmetic": made.flops and made.flops * made.devices / total,
+        "flops_to_arithmetic": made.costs and made.costs.flops * made.devices / total,
+        "seconds": made.seconds,
         "square_arrays": {"least": least, "found": [str(array) for array in found]},
         "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

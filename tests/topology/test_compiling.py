@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import pytest
 import torch
 from diffusers.models.transformers.transformer_hunyuan_video15 import HunyuanVideo15Transformer3DModel
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from benchmarks import hunyuan_compile
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
-from tpuport.topology import compile_for
+from tpuport.topology import Decode, Prefill, compile_for, lower_for
+from tpuport.topology.failures import CannotTrace
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 GIB = 1 << 30
@@ -62,7 +64,9 @@ def test_weights_and_shapes_are_those_of_the_mesh(report) -> None:
 
 def test_memory_adds_up_and_is_compared_with_the_device(report) -> None:
     memory = report.memory
-    parts = memory.weights + memory.arguments + memory.outputs + memory.temporaries + memory.code
+    parts = (
+        memory.weights + memory.cache + memory.arguments + memory.outputs + memory.temporaries + memory.code
+    )
     assert memory.used == parts
     assert memory.capacity == 31.25 * GIB
     assert report.fits
@@ -73,7 +77,8 @@ def test_flops_of_the_kernel_and_the_layers_are_those_of_arithmetic(report) -> N
     # tp shares out the heads and the width; sp the queries, and what comes of them.
     attention = 4 * TOKENS**2 * 256 / 4
     layers = 2 * 2 * TOKENS * 256 * 1024 / 4
-    assert report.flops == pytest.approx(attention + layers, rel=0.01)
+    assert report.costs.flops == pytest.approx(attention + layers, rel=0.01)
+    assert report.costs.model_flops == pytest.approx(attention + layers, rel=0.01)
 
 
 def test_attention_is_the_kernel_and_the_program_says_what_devices_send(report) -> None:
@@ -81,9 +86,11 @@ def test_attention_is_the_kernel_and_the_program_says_what_devices_send(report) 
     assert (call.implementation, times) == ("splash", 1)
     assert "1024 queries over sp=2" in call.mesh
     assert "tpu_custom_call" in report.program.as_text()
-    kinds = {one.kind: one for one in report.collectives}
-    assert kinds["all-reduce"].count == 1
-    assert kinds["all-reduce"].nbytes >= TOKENS * 256 * 2 / 2
+    [reduced] = [one for one in report.collectives if one.kind == "all-reduce"]
+    assert (reduced.count, reduced.axes, reduced.group) == (1, ("tp",), 2)
+    assert reduced.nbytes >= TOKENS * 256 * 2 / 2
+    assert reduced.source.file == __file__
+    assert "self.second" in reduced.source.code
 
 
 def test_the_report_is_plain_values(report) -> None:
@@ -91,6 +98,7 @@ def test_the_report_is_plain_values(report) -> None:
     assert json.loads(json.dumps(plain))["memory"]["fits"] is True
     assert plain["buffers"][0]["nbytes"] >= plain["buffers"][-1]["nbytes"]
     assert "program" not in plain
+    assert "seconds" not in plain, "the same for every run"
 
 
 def test_a_program_that_does_not_fit_has_a_report_that_says_so() -> None:
@@ -99,9 +107,11 @@ def test_a_program_that_does_not_fit_has_a_report_that_says_so() -> None:
         lambda: torch.nn.Linear(4096, 4096), {"input": x}, topology="v5e", dp=4, dtype="bfloat16"
     )
     assert not report.fits
-    assert report.flops is None
+    assert report.costs is None
+    assert report.estimate is None
     assert report.memory.used is None or report.memory.used > report.memory.capacity
-    assert "RESOURCE_EXHAUSTED" in (report.refused or "")
+    assert report.failure.kind == "memory"
+    assert "RESOURCE_EXHAUSTED" in report.failure.traceback
     assert report.to_dict()["memory"]["fits"] is False
 
 
@@ -131,6 +141,80 @@ def test_the_models_own_place_is_restored() -> None:
             rules=ShardingRules({"a": RULES[r"first\.weight"]}),
         )
     assert getattr(model, "tpuport_mesh", None) is None
+
+
+@pytest.fixture(scope="module")
+def decoded():
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+        vocab_size=1024, max_position_embeddings=256,
+    )  # fmt: skip
+    return [
+        compile_for(lambda: LlamaForCausalLM(config), task, topology="v6e", tp=4, dtype="bfloat16")
+        for task in (Decode(2, 128), Prefill(2, 128))
+    ]
+
+
+def test_a_step_of_decoding_and_a_prompt_hold_weights_and_cache(decoded) -> None:
+    numbers = 2 * 1024 * 512 + 2 * (4 * 512**2 + 3 * 512 * 1024 + 2 * 512) + 512
+    for report, task in zip(decoded, ("decode", "prefill"), strict=True):
+        assert (report.task, report.parameters) == (task, numbers)
+        assert report.memory.weights == pytest.approx(2 * numbers / 4, rel=0.01)
+        assert report.memory.cache == 2 * 2 * 2 * 128 * 512 * 2 // 4
+        assert report.fits
+        assert report.advice == ()
+
+
+def test_the_collectives_are_two_a_layer_with_those_of_embedding_and_logits(decoded) -> None:
+    for report in decoded:
+        assert {one.axes for one in report.collectives} == {("tp",)}
+        assert sum(one.count for one in report.collectives) == 2 * 2 + 1 + 2
+        lines = {one.source.code for one in report.collectives if one.source}
+        assert any("self.o_proj" in line for line in lines)
+        assert any("self.down_proj" in line for line in lines)
+        assert any("embed_tokens" in line for line in lines)
+        assert any(one.source.file.endswith("sampling.py") for one in report.collectives if one.source)
+
+
+def test_two_runs_give_the_same_plain_values(decoded) -> None:
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+        vocab_size=1024, max_position_embeddings=256,
+    )  # fmt: skip
+    jax.clear_caches()
+    again = compile_for(
+        lambda: LlamaForCausalLM(config), Decode(2, 128), topology="v6e", tp=4, dtype="bfloat16"
+    )
+    assert json.dumps(again.to_dict()) == json.dumps(decoded[0].to_dict())
+
+
+def test_a_model_that_cannot_be_traced_says_where() -> None:
+    class Reading(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            if input.sum() > 0:
+                return input
+            return super().forward(input)
+
+    with pytest.raises(CannotTrace) as said:
+        compile_for(lambda: Reading(8, 8), {"input": torch.empty(1, 8)}, topology="v6e", tp=1, dp=4)
+    failure = said.value.failure
+    assert failure.kind == "trace"
+    assert failure.source.file == __file__
+    assert "if input.sum() > 0" in failure.source.code
+
+
+def test_attention_can_be_chosen() -> None:
+    x = torch.empty(1, TOKENS, 256, dtype=torch.bfloat16, device="meta")
+    made = lower_for(Attending, {"x": x}, topology="v6e", tp=4, attention="xla", dtype="bfloat16")
+    assert [call.implementation for call, _ in made.attention] == ["xla"]
+    assert len(made.key) == 64
+    other = lower_for(Attending, {"x": x}, topology="v6e", dp=4, attention="xla", dtype="bfloat16")
+    assert other.key != made.key
+
+
+def test_a_mesh_of_other_devices_is_refused() -> None:
+    with pytest.raises(PortError, match="not of the described TPU"):
+        compile_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v6e", mesh=tpuport.create_mesh(tp=-1))
 
 
 @pytest.fixture

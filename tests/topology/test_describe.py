@@ -30,17 +30,27 @@ def test_a_generation_alone_is_its_smallest_slice(generation: str) -> None:
     assert full_name(generation) == GENERATIONS[generation]
 
 
-@pytest.mark.parametrize("name", ["", "h100", "v6e:", "v6e:2", "v6e:axb", "V6E", "v6e:2x2:3", "v6e-8"])
+@pytest.mark.parametrize("name", ["", "h100", "v6e:", "v6e:axb", "V6E", "v6e:2x2:3"])
 def test_a_name_that_is_none_is_refused_with_those_that_are(name: str) -> None:
     with pytest.raises(PortError) as raised:
         described(name)
     assert all(known in str(raised.value) for known in EVERY)
 
 
-def test_a_layout_that_the_hardware_has_not_is_refused_with_the_reason() -> None:
-    with pytest.raises(PortError, match="is not divisible by") as raised:
-        described("v6e:1x1")
-    assert "v6e:2x2" in str(raised.value)
+@pytest.mark.parametrize("name", ["v6e:2", "v5e:3x5", "v5p:2x2x3"])
+def test_a_layout_that_the_hardware_has_not_is_refused_with_those_near(name: str) -> None:
+    with pytest.raises(PortError, match="no TPU slice is called") as raised:
+        described(name)
+    assert f"use {name.partition(':')[0]}:" in str(raised.value)
+
+
+def test_one_chip_and_the_names_of_machines() -> None:
+    assert len(described("v6e:1x1").devices) == 1
+    assert full_name("v6e-8") == "v6e:2x4"
+
+
+def test_a_chip_of_v4_is_one_device() -> None:
+    assert len(described("v4").devices) == 4
 
 
 def test_a_larger_slice_than_the_listed_ones() -> None:

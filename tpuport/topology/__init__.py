@@ -4,15 +4,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tpuport.topology.describe import GENERATIONS, compiled, described, generation_of
+from tpuport.topology.tasks import Decode, Prefill
 
 if TYPE_CHECKING:
     from tpuport.topology.compiling import compile_for as compile_for
+    from tpuport.topology.failures import CannotTrace as CannotTrace
+    from tpuport.topology.lowering import lower_for as lower_for
     from tpuport.topology.report import Report as Report
 
 # Resolved on first use: they need the whole package, where describing a TPU needs none of it.
-_LATE = {"compile_for": "tpuport.topology.compiling", "Report": "tpuport.topology.report"}
+_LATE = {
+    "CannotTrace": "tpuport.topology.failures",
+    "Report": "tpuport.topology.report",
+    "compile_for": "tpuport.topology.compiling",
+    "lower_for": "tpuport.topology.lowering",
+}
 
-__all__ = ["GENERATIONS", "Report", "compile_for", "compiled", "described", "generation_of"]
+__all__ = [
+    "GENERATIONS", "CannotTrace", "Decode", "Prefill", "Report", "compile_for", "compiled", "described",
+    "generation_of", "lower_for",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

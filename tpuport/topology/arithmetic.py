@@ -40,8 +40,8 @@ class _Counting:
         if name == "cond":
             return max(inner, default=0.0)
         if name == "scan":
-            return params["length"] * sum(inner)
-        return sum(inner) * (_ways(params) if name == "shard_map" else 1)
+            return params["length"] * sum(inner, 0.0)
+        return sum(inner, 0.0) * (_ways(params) if name == "shard_map" else 1)
 
     def _kernel(self, params: dict[str, Any]) -> float:
         estimate = params.get("cost_estimate")

@@ -6,7 +6,6 @@ No TPU is used or needed; libtpu itself must be installed (Linux on x86-64).
 import contextlib
 import importlib.util
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
+from tpuport.topology import slices
 
 if TYPE_CHECKING:
     from jax.experimental.topologies import TopologyDescription
@@ -40,7 +40,6 @@ _KINDS: Final = {
 }
 # Read by libtpu when it is loaded: ask no metadata server, and share the machine with other processes.
 ENVIRONMENT: Final = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-_LAYOUT: Final = re.compile(r"\d+x\d+(x\d+)?")
 _loading = threading.Lock()
 
 
@@ -55,17 +54,12 @@ def generation_of(topology: "TopologyDescription") -> str:
 
 
 def full_name(name: str) -> str:
-    """The name with its slice: "v6e" is "v6e:2x2".
+    """The name with its slice: "v6e" is "v6e:2x2", and "v6e-8" is "v6e:2x4".
 
     Raises:
-        PortError: no such generation, or the slice is not written as a layout.
+        PortError: no such generation, or no such slice; names those that are near.
     """
-    generation, colon, layout = name.partition(":")
-    if generation in GENERATIONS and not colon:
-        return GENERATIONS[generation]
-    if generation in GENERATIONS and _LAYOUT.fullmatch(layout):
-        return name
-    raise _unknown(name)
+    return GENERATIONS.get(name) or slices.check(name)
 
 
 def described(name: str) -> "TopologyDescription":
@@ -91,7 +85,7 @@ def described(name: str) -> "TopologyDescription":
         os.environ.setdefault(variable, value)
     try:
         with _quiet():
-            return topologies.get_topology_desc(full, platform="tpu")
+            return topologies.get_topology_desc(full, platform="tpu", **slices.options(full))
     except JaxRuntimeError as error:
         raise _refused(name, str(error)) from None
 
@@ -121,15 +115,6 @@ def compiled(
     return jax.jit(fresh, **jit_options).lower(*jax.tree.map(placed, arguments)).compile()
 
 
-def _unknown(name: str, why: str | None = None) -> PortError:
-    return PortError(
-        f'no TPU slice is called "{name}"' + (f": {why}" if why else ""),
-        where="topology",
-        fix=f"use one of {', '.join(GENERATIONS.values())}, v5e:2x4, v6e:2x4 or a larger layout, "
-        f"or {', '.join(GENERATIONS)} for the smallest",
-    )
-
-
 def _refused(name: str, message: str) -> PortError:
     line = (message.strip().splitlines() or ["no reason given"])[0]
     if "lockfile" in message or "already in use" in message:
@@ -138,8 +123,6 @@ def _refused(name: str, message: str) -> PortError:
             where=f"ALLOW_MULTIPLE_LIBTPU_LOAD={os.environ.get('ALLOW_MULTIPLE_LIBTPU_LOAD')}",
             fix="set ALLOW_MULTIPLE_LIBTPU_LOAD=1 before Python starts, or wait for the other process",
         )
-    if line.startswith("INVALID_ARGUMENT"):
-        return _unknown(name, line.removeprefix("INVALID_ARGUMENT: "))
     return PortError(
         f"libtpu cannot describe a TPU here: {line}",
         where=f"topology {name}",

@@ -121,8 +121,8 @@ FIGURES: Final[dict[str, Figures]] = {
         ici=_rate(540, SCALING_BOOK, "6 links, both ways, at the book's rate: Google's page for v4 has no figure"),
         link=_rate(45, SCALING_BOOK),
         hop=_HOP,
-        on_chip=_rate(600, "v4", "written to the memory that both cores share, and read from it: half its bandwidth"),
-        cores=2, devices=2, dimensions=3, wraps=4, pod=4096,
+        on_chip=None,
+        cores=2, devices=1, dimensions=3, wraps=4, pod=4096,
     ),
     "v5e": Figures(
         "v5e", "TPU v5e", _page("v5e"),

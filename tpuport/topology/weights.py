@@ -1,12 +1,12 @@
 """The weights of a model that is not there: shapes, dtypes and places on a described mesh, as `port` would give them."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
 import jax
 import torch
-from accelerate import init_empty_weights
 from jax.sharding import Mesh, NamedSharding
 
 from tpuport import compat
@@ -28,13 +28,38 @@ def built(model: Any) -> torch.nn.Module:
                 f"this is a {type(model).__name__}, neither a model nor a function that builds one",
                 where="model", fix="compile_for(lambda: Model(**config), inputs, topology=...)",
             )  # fmt: skip
-        with init_empty_weights(include_buffers=False):
+        with unallocated():
             model = model()
     if not isinstance(model, torch.nn.Module):
         raise PortError(
             f"the function built a {type(model).__name__}, which is no torch.nn.Module", where="model"
         )
     return model.eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def unallocated() -> Iterator[None]:
+    """Let modules that are made inside have their parameters on the meta device, and their buffers where they are.
+
+    A parameter that two modules share stays one: accelerate's `init_empty_weights` makes it two, twice the memory.
+    """
+    register: Any = torch.nn.Module.register_parameter
+
+    def without_values(module: torch.nn.Module, name: str, given: torch.nn.Parameter | None) -> None:
+        register(module, name, given)
+        if given is None or given.device.type == "meta":
+            return
+        with torch.no_grad():
+            empty = given.to("meta")
+        made: Any = torch.Tensor._make_subclass(type(given), empty, given.requires_grad)
+        vars(made).update(vars(given))
+        module._parameters[name] = made
+
+    torch.nn.Module.register_parameter = without_values  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def abstract_weights(

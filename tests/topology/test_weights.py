@@ -1,0 +1,122 @@
+"""Weights that are not there: their bytes on a chip are those of the shards that `port` really makes."""
+
+from math import prod
+
+import jax
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+
+import tpuport
+from tpuport.compilation import arrays_of
+from tpuport.errors import PortError
+from tpuport.sharding import ShardingRules
+from tpuport.topology import compile_for, described
+from tpuport.topology.weights import abstract_weights, built, bytes_by_dtype, local_nbytes, nbytes
+
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+
+SPLITS = st.sampled_from([(1, 1, 8), (2, 1, 4), (4, 1, 2), (8, 1, 1), (1, 1, 4), (2, 1, 2), (1, 1, 1)])
+RULES = ShardingRules(
+    {
+        r"embed_tokens\.weight": PartitionSpec("tp", None),
+        r"mlp\.(gate|up)_proj\.weight": PartitionSpec("tp", "dp"),
+        r"mlp\.down_proj\.weight": PartitionSpec(None, ("tp", "dp")),
+    }
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> LlamaConfig:
+    heads = draw(st.sampled_from([8, 16]))
+    return LlamaConfig(
+        hidden_size=heads * draw(st.sampled_from([8, 16])),
+        intermediate_size=draw(st.sampled_from([64, 96, 160])),
+        num_hidden_layers=draw(st.integers(1, 2)),
+        num_attention_heads=heads,
+        num_key_value_heads=draw(st.sampled_from([1, 2, 8])),
+        vocab_size=draw(st.sampled_from([64, 72])),
+        tie_word_embeddings=draw(st.booleans()),
+        attention_bias=draw(st.booleans()),
+        max_position_embeddings=64,
+    )
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    config=configs(),
+    split=SPLITS,
+    rules=st.sampled_from([None, RULES]),
+    dtype=st.sampled_from([None, torch.bfloat16]),
+)
+def test_bytes_on_a_chip_are_those_of_the_shards_that_port_makes(config, split, rules, dtype) -> None:
+    dp, sp, tp = split
+    count = prod(split)
+    model = LlamaForCausalLM(config).eval()
+    here = tpuport.create_mesh(dp, sp, tp, devices=jax.devices()[:count])
+    try:
+        ported = tpuport.port(model, mesh=here, rules=rules, dtype=dtype)
+    except PortError as refused:  # sizes that this mesh does not divide: the described one refuses them too
+        with pytest.raises(PortError) as said:
+            _abstract(config, split, rules, dtype)
+        assert said.value.what == refused.what
+        return
+    arrays = {id(array): array for array in arrays_of(ported).values()}.values()
+    first = here.devices.flat[0]
+    real = sum(
+        shard.data.nbytes for array in arrays for shard in array.addressable_shards if shard.device == first
+    )
+    abstract = _abstract(config, split, rules, dtype)
+    assert sum(local_nbytes(value) for value in abstract.values()) == real
+    assert sum(nbytes(value) for value in abstract.values()) == sum(array.nbytes for array in arrays)
+    assert sum(bytes_by_dtype(abstract).values()) == sum(array.nbytes for array in arrays)
+
+
+def _abstract(config, split, rules, dtype):
+    dp, sp, tp = split
+    devices = described("v5e:2x4").devices[: prod(split)]
+    mesh = tpuport.create_mesh(dp, sp, tp, devices=devices)
+    return abstract_weights(built(lambda: LlamaForCausalLM(config)), mesh, rules, dtype, ())
+
+
+def test_the_report_has_the_same_sum() -> None:
+    config = MixtralConfig(
+        hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
+        vocab_size=256, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=64,
+    )  # fmt: skip
+    tokens = torch.empty(2, 16, dtype=torch.int64, device="meta")
+    report = compile_for(
+        lambda: MixtralForCausalLM(config), {"input_ids": tokens}, topology="v6e", tp=4, dtype="bfloat16"
+    )
+    here = tpuport.create_mesh(tp=4, devices=jax.devices()[:4])
+    ported = tpuport.port(MixtralForCausalLM(config).eval(), mesh=here, dtype="bfloat16")
+    arrays = {id(array): array for array in arrays_of(ported).values()}.values()
+    assert report.memory.weights == sum(array.addressable_shards[0].data.nbytes for array in arrays)
+    assert report.weight_bytes == sum(array.nbytes for array in arrays)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(PortError, match="neither a model nor a function"):
+        built("model")
+    with pytest.raises(PortError, match="built a dict"):
+        built(dict)
+
+
+def test_shared_parameters_stay_shared_and_nothing_is_allocated() -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(8, 8)
+            self.second = torch.nn.Linear(8, 8)
+            self.second.weight = self.first.weight
+            self.register_buffer("there", torch.ones(3))
+
+    model = built(Tied)
+    assert model.second.weight is model.first.weight
+    assert {one.device.type for one in model.parameters()} == {"meta"}
+    assert model.there.tolist() == [1, 1, 1]
+    assert isinstance(model.first.weight, torch.nn.Parameter)
+    assert torch.nn.Linear(2, 2).weight.device.type == "cpu"

@@ -1,0 +1,199 @@
+"""A model's step, traced and lowered for a described TPU: the program before it is compiled."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import torch
+from jax.sharding import Mesh
+
+from tpuport.attention import settings
+from tpuport.attention.blocks import assume_generation
+from tpuport.attention.calls import Call, seen
+from tpuport.checkpoint.dtypes import as_torch_dtype
+from tpuport.checkpoint.layout import check_placing
+from tpuport.errors import PortError
+from tpuport.mesh import create_mesh
+from tpuport.sharding import ShardingRules
+from tpuport.topology import failures, steps
+from tpuport.topology.describe import described, full_name, generation_of
+from tpuport.topology.report import Report, Scanned
+from tpuport.topology.tasks import Decode, Prefill
+from tpuport.topology.weights import abstract_weights, built
+
+# Packages that decide what a program is, and what the compiler makes of it.
+_DECIDING = ("tpuport", "jax", "jaxlib", "libtpu", "torch", "torchax", "transformers", "diffusers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A program before it is compiled.
+
+    Attributes:
+        topology: its full name; generation: of its chips.
+        mesh: over its devices.
+        model: with weights that are not there.
+        task: "forward", "prefill" or "decode"; inputs: as they were given.
+        step: what was traced; weights: by name, with their shardings.
+        jaxpr: the traced program; stage: the jax.stages.Lowered.
+        attention: the calls that were traced, and how often.
+        scanned: blocks that run in loops.
+        seconds: that tracing and lowering took.
+    """
+
+    topology: str
+    generation: str
+    mesh: Mesh
+    model: torch.nn.Module
+    task: str
+    inputs: Mapping[str, Any]
+    step: steps.Step
+    weights: dict[str, jax.ShapeDtypeStruct]
+    jaxpr: Any
+    stage: Any
+    attention: tuple[tuple[Call, int], ...]
+    scanned: tuple[Scanned, ...]
+    unit: tuple[str, float]
+    seconds: float
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What decides on the report: the program with its source lines, the mesh, and the packages' versions."""
+        text = self.stage.as_text(debug_info=True)
+        mesh = [(str(axis), int(size)) for axis, size in self.mesh.shape.items()]
+        about = [self.topology, mesh, self.task, self.unit, versions(), type(self.model).__name__]
+        digest = hashlib.sha256(json.dumps(about, default=str).encode())
+        digest.update(_own_code())
+        digest.update(text.encode())
+        return digest.hexdigest()
+
+    def report(self, effort: float | None = None) -> Report:
+        """Compile it, and say what the compiler made of it; `effort` as in `compile_for`."""
+        from tpuport.topology.compiling import report
+
+        return report(self, effort)
+
+
+@functools.cache
+def _own_code() -> bytes:
+    """A digest of what reads programs, so that no report outlives the code that made it."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.digest()
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide, those that are installed."""
+    found = {}
+    for name in _DECIDING:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def lower_for(
+    model: Any,
+    inputs: Mapping[str, Any] | Prefill | Decode,
+    *,
+    topology: str = "v6e:2x4",
+    mesh: Mesh | None = None,
+    dp: int = 1,
+    sp: int = 1,
+    tp: int = 1,
+    rules: ShardingRules | None = None,
+    dtype: torch.dtype | str | None = None,
+    allow: str | tuple[str, ...] = (),
+    scan_layers: bool | None = None,
+    unit: tuple[str, float] | None = None,
+    attention: str | None = None,
+) -> Lowered:
+    """Trace and lower one step of a model for a described TPU; the arguments are those of `compile_for`.
+
+    Raises:
+        PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
+        failures.CannotTrace: the model's code cannot be traced; says where, and what to do.
+    """
+    implementation = settings.Settings(implementation=attention or "auto")
+    owner, chips = built(model), described(topology)
+    generation = generation_of(chips)
+    mesh = _checked_mesh(mesh, chips) if mesh else create_mesh(dp, sp, tp, devices=chips.devices)
+    check_placing(mesh, rules)
+    weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
+    started = time.perf_counter()
+    before = seen(clear=False)[0]
+    with assume_generation(generation), _attention(implementation if attention else None):
+        with _explained(owner):
+            step, scanned = _step(owner, inputs, weights, mesh), ()
+            with steps.on(owner, mesh):
+                traced = jax.jit(step.function, donate_argnums=step.donated).trace(*step.arguments)
+                stage = traced.lower(lowering_platforms=("tpu",))
+    calls = {one: times - before.get(one, 0) for one, times in seen(clear=False)[0].items()}
+    return Lowered(
+        topology=full_name(topology), generation=generation, mesh=mesh, model=owner, task=_task(inputs),
+        inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=step, weights=weights,
+        jaxpr=traced.jaxpr, stage=stage,
+        attention=tuple((one, times) for one, times in calls.items() if times > 0), scanned=scanned,
+        unit=unit or step.units, seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def _task(inputs: Any) -> str:
+    return {Prefill: "prefill", Decode: "decode"}.get(type(inputs), "forward")
+
+
+def _step(model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh) -> steps.Step:
+    if isinstance(inputs, Prefill):
+        return steps.prefill(model, inputs, weights, mesh)
+    if isinstance(inputs, Decode):
+        return steps.decode(model, inputs, weights, mesh)
+    if not isinstance(inputs, Mapping):
+        raise PortError(
+            f"inputs are arguments of the model by name, or a task, and this is a {type(inputs).__name__}",
+            where="inputs", fix="compile_for(model, {'input': torch.empty(1, 8, device='meta')}, ...)",
+        )  # fmt: skip
+    return steps.forward(model, dict(inputs), weights, mesh)
+
+
+def _checked_mesh(mesh: Mesh, chips: Any) -> Mesh:
+    strangers = [device for device in mesh.devices.flat if device not in set(chips.devices)]
+    if strangers:
+        raise PortError(
+            f"{len(strangers)} devices of the mesh are not of the described TPU, such as {strangers[0]}",
+            where="mesh",
+            fix="tpuport.create_mesh(tp=-1, devices=tpuport.topology.described('v5e:2x4').devices), or give dp, sp, tp",
+        )
+    return mesh
+
+
+@contextlib.contextmanager
+def _attention(chosen: settings.Settings | None) -> Iterator[None]:
+    """Let these settings count inside, where there are any."""
+    if chosen is None:
+        yield
+        return
+    owner = object()
+    settings.choose(owner, chosen)
+    try:
+        yield
+    finally:
+        settings.withdraw(owner)
+
+
+@contextlib.contextmanager
+def _explained(model: torch.nn.Module) -> Iterator[None]:
+    """Turn whatever a model's code raises while it is traced into `CannotTrace`."""
+    try:
+        yield
+    except PortError:
+        raise
+    except Exception as error:
+        raise failures.CannotTrace(failures.explain(error, model)) from error
