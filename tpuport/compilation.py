@@ -52,11 +52,12 @@ def use_persistent_cache() -> None:
 def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
     """Every parameter and buffer of a ported model by name, an array that several names share under the first only.
 
-    Beside them, tables over positions that `precompute_rotary` has given it.
+    Beside them, tables over positions that `precompute_rotary` has given it. Weights that `layers.stack_layers` has
+    stacked are one array, under the name that `layers.stacked` gives it.
     """
     with _tracing:  # while another thread traces the model, it holds traced values
         transformers_rotary.prepare(model)
-        named = dict(model.named_parameters()) | dict(model.named_buffers())
+        stacked, named = layers.kept(dict(model.named_parameters()) | dict(model.named_buffers()))
     strangers = [name for name, tensor in named.items() if not compat.is_ported(tensor)]
     if strangers:
         raise PortError(
@@ -64,7 +65,8 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
             where=", ".join(strangers[:5]),
             fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
         )
-    return {name: compat.as_jax(tensor) for name, tensor in named.items()} | rotary.position_tables(model)
+    own = {name: compat.as_jax(tensor) for name, tensor in named.items()}
+    return own | stacked | rotary.position_tables(model)
 
 
 @contextlib.contextmanager
@@ -217,13 +219,19 @@ class CompiledFunction:
 
     Args:
         modules: the ported models that the function uses; None to look for them.
+        scan_layers: as in `compile`.
 
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
+        scanned, declined: lists of blocks in the program made last, that run in a loop and that do not.
     """
 
     def __init__(
-        self, function: Callable, name: str | None = None, modules: Sequence[torch.nn.Module] | None = None
+        self,
+        function: Callable,
+        name: str | None = None,
+        modules: Sequence[torch.nn.Module] | None = None,
+        scan_layers: bool | None = None,
     ) -> None:
         if isinstance(function, CompiledFunction) or not callable(function):
             raise PortError(
@@ -234,13 +242,16 @@ class CompiledFunction:
         pytrees.register()
         self._function = function
         self._known = None if modules is None else list(modules)
+        self._scan_layers = scan_layers
+        self.scanned: tuple[layers.Scanned, ...] = ()
+        self.declined: tuple[layers.Declined, ...] = ()
         self._reach: Reach | None = None
         self._checked: set[Hashable] = set()
         self._tables = rotary.Tables()
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._parameters = inspect.signature(called).parameters
-        self.program = Program(self._traced, name, self._described, static_argnums=(3,), donate_argnums=(2,))
+        self.program = Program(self._looped, name, self._described, static_argnums=(3,), donate_argnums=(2,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled program. Tensors are arguments, caches are donated, anything else is static.
@@ -300,6 +311,8 @@ class CompiledFunction:
             else:
                 static.append((name, "static", _hashable(leaf, name)))
         modules = self._modules()
+        for module in modules if self._scan_layers else ():
+            layers.stack_layers(module)
         weights = [arrays_of(module) for module in modules]
         # Weakly: jax keeps the static part of every program, and with it a model that has long been replaced.
         held = tuple((weakref.ref(module), settings_of(module)) for module in modules)
@@ -332,6 +345,15 @@ class CompiledFunction:
             out = self._function(*args, **named)
             pytrees.register_used(out)
             return compat.as_jax(out)
+
+    def _looped(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
+        """Traced. As `_traced`, with blocks whose weights are stacked in a loop."""
+        if self._scan_layers is False or not any(map(layers.lists_of, weights)):
+            return self._traced(weights, tensors, donated, static)
+        function = layers.scanned(functools.partial(self._traced, static=static))
+        out = function(weights, tensors, donated)
+        self.scanned, self.declined = function.scanned, function.declined
+        return out
 
     @staticmethod
     def _described(weights: list, tensors: list, donated: list, static: tuple) -> dict[str, str]:
@@ -382,7 +404,9 @@ def _check_constants(name: str, constants: list[Any]) -> None:
         )  # fmt: skip
 
 
-def compile(model_or_function: Callable, *, name: str | None = None) -> CompiledFunction:
+def compile(
+    model_or_function: Callable, *, name: str | None = None, scan_layers: bool | None = None
+) -> CompiledFunction:
     """Compile a ported model, one of its methods, or a function that uses ported models.
 
     Weights of every module the function reaches become arguments of the program, never constants in it: by its closure
@@ -397,5 +421,9 @@ def compile(model_or_function: Callable, *, name: str | None = None) -> Compiled
     Args:
         model_or_function: an nn.Module on the device, a bound method, or a function.
         name: what logs call it.
+        scan_layers: True stacks the weights of identical blocks of the models, in place (`layers.stack_layers`: other
+            code cannot read them then, and `layers.unstack_layers` undoes it), and runs the blocks in one loop where
+            they allow it: the same results from a program that is compiled sooner. None does so for models whose
+            weights are stacked already.
     """
-    return CompiledFunction(model_or_function, name)
+    return CompiledFunction(model_or_function, name, scan_layers=scan_layers)

@@ -22,6 +22,7 @@ def port(model: Any, **options: Any) -> Any:
     Raises:
         PortError: it cannot be moved; nothing was moved then.
     """
+    _unstack(model)
     if is_pipeline(model):
         from tpuport import diffusion
 
@@ -39,6 +40,7 @@ def to_cpu(value: Any) -> Any:
     Returns:
         The same with everything on the host.
     """
+    _unstack(value)
     if is_pipeline(value):
         from tpuport import diffusion
 
@@ -46,6 +48,15 @@ def to_cpu(value: Any) -> Any:
     if isinstance(value, torch.nn.Module) and "tpuport.diffusion.pipeline" in sys.modules:
         sys.modules["tpuport.diffusion.pipeline"].restore(value)  # a model out of a ported pipeline
     return checkpoint.to_cpu(value)
+
+
+def _unstack(value: Any) -> None:
+    """Give blocks their own weights again, where `layers.stack_layers` has taken them."""
+    if "tpuport.layers.storage" in sys.modules:
+        models = value.components.values() if is_pipeline(value) else (value,)
+        for model in models:
+            if isinstance(model, torch.nn.Module):
+                sys.modules["tpuport.layers.storage"].unstack_layers(model)
 
 
 def is_pipeline(value: Any) -> bool:

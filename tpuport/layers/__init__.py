@@ -2,16 +2,10 @@
 
 from tpuport.layers.scanning import Declined, Scanned, ScannedFunction, scanned
 from tpuport.layers.scopes import marked
-from tpuport.layers.stacks import Stack, stacked, stacks, unstacked
+from tpuport.layers.stacks import Stack, lists_of, stacked, stacks, unstacked
+from tpuport.layers.storage import StackedWeight, kept, stack_layers, unstack_layers
 
 __all__ = [
-    "Declined",
-    "Scanned",
-    "ScannedFunction",
-    "Stack",
-    "marked",
-    "scanned",
-    "stacked",
-    "stacks",
-    "unstacked",
-]
+    "Declined", "Scanned", "ScannedFunction", "Stack", "StackedWeight", "kept", "lists_of", "marked", "scanned",
+    "stack_layers", "stacked", "stacks", "unstack_layers", "unstacked",
+]  # fmt: skip

@@ -1,6 +1,7 @@
-"""Which calls of a list's blocks are put into one scan: the longest runs of equal units, with a period of one or more."""
+"""Which calls of a list's blocks are put into one scan: the longest runs of equal units, one or more to a turn."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 from tpuport.layers import units as cutting
@@ -82,7 +83,7 @@ class Chooser:
 
     def _run(self, units: list[list[int]], candidate: Candidate) -> Run:
         turns = [
-            sum(units[start : start + candidate.period], [])
+            list(itertools.chain.from_iterable(units[start : start + candidate.period]))
             for start in range(
                 candidate.start, candidate.start + candidate.count * candidate.period, candidate.period
             )
@@ -137,5 +138,11 @@ def _candidates(kinds: list[int], first: int, end: int) -> Iterator[Candidate]:
                 and kinds[start + count * period : start + (count + 1) * period] == turn
             ):
                 count += 1
-            if count > 1:
+            if count > 1 and not _repeats(turn):
                 yield Candidate(start, period, count)
+
+
+def _repeats(turn: list[int]) -> bool:
+    """Whether a turn is itself a shorter one several times."""
+    length = len(turn)
+    return any(turn == turn[:part] * (length // part) for part in range(1, length) if length % part == 0)

@@ -21,13 +21,9 @@ def order(found: Program, runs: Sequence[Run]) -> list[Node] | None:
 
     Equations with side effects stay in their order.
     """
-    nodes: dict[int, Node] = {}
     owner = {number: run.units[0][0] for run in runs for unit in run.units for number in unit}
-    for run in runs:
-        nodes[run.units[0][0]] = run
-    for number in range(len(found.equations)):
-        if number not in owner:
-            nodes[number] = number
+    nodes: dict[int, Node] = {number: number for number in range(len(found.equations)) if number not in owner}
+    nodes |= {run.units[0][0]: run for run in runs}
     needs: dict[int, set[int]] = {key: set() for key in nodes}
     effect = None
     for number, equation in enumerate(found.equations):

@@ -1,7 +1,7 @@
 """What a run of equal units takes from outside, from one another, and gives: the shape of the scan that does the same.
 
-A unit is the equations of one block call, or of a few; units are compared before, so that operands stand for one another
-by their place.
+A unit is the equations of one block call, or of a few; units are compared before, so that operands stand for one
+another by their place.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from tpuport.layers.sameness import same_aval, same_literal
 from tpuport.layers.units import Program
 
-# Arrays that differ from block to block and are no slices of one are stacked in the program, up to so many bytes in all.
-SMALL = 16 << 20
+# Arrays that differ from block to block and are no slices of one are stacked in the program if each is this small.
+SMALL = 1 << 20
 
 Place = tuple[int, int]  # of an equation in its unit, and of an operand or result of it
 
@@ -181,7 +181,7 @@ class _Finder:
         aval: Any = values[0].aval
         if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
             raise NoScan(f"it takes {aval} of its own", 1)
-        if prod(aval.shape) * aval.dtype.itemsize * len(values) > SMALL:
+        if prod(aval.shape) * aval.dtype.itemsize > SMALL:
             raise NoScan(f"each takes {aval} of its own, and these would have to be copied together", 1)
         return Each(tuple(values))
 

@@ -86,8 +86,10 @@ class Comparison:
         self._kept: list[Any] = []  # so that no other object gets the id of one that was compared
 
     def difference(self, ones: Sequence[JaxprEqn], others: Sequence[JaxprEqn]) -> Difference | None:
-        """Where the second piece stops doing what the first does. What both take from outside may be different arrays
-        of one shape and dtype, or different literals."""
+        """Where the second piece stops doing what the first does; None where it does the same to the end.
+
+        What both take from outside may be different arrays of one shape and dtype, or different literals.
+        """
         if len(ones) != len(others):
             count = min(len(ones), len(others))
             early = self.difference(ones[:count], others[:count])

@@ -66,12 +66,12 @@ class ScannedFunction:
 
 
 def scanned(function: Callable) -> ScannedFunction:
-    """The function with identical blocks of its models in one loop: equal results, and a program that is sooner compiled.
+    """The function with identical blocks of its models in one loop: equal results, from a program compiled sooner.
 
     Blocks are found by stacked weights, so the function calls models inside of `compilation.in_place` with weights as
     `stacked` gives them. It is traced as it is; calls of blocks that come out equal, but for the rows of stacked arrays
-    that they take, become a `jax.lax.scan`. What does not allow it stays as it is, and `declined` says why. Calls inside
-    of `jax.jit`, loops and branches are found too.
+    that they take, become a `jax.lax.scan`. What does not allow it stays as it is, and `declined` says why. Calls
+    inside of `jax.jit`, loops and branches are found too.
 
     Args:
         function: of arrays (any pytrees of them), traced; without keyword-only static arguments. What comes out is not

@@ -50,7 +50,7 @@ def recording() -> Iterator[Record]:
 
 @contextlib.contextmanager
 def marked(model: torch.nn.Module, arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Traced. Let the blocks whose weights are stacked, and those beside them, leave marks; nothing without `recording`."""
+    """Traced. Let the blocks in lists with stacked weights leave marks, if `recording` asks for it."""
     record: Record | None = getattr(_active, "record", None)
     with contextlib.ExitStack() as stack:
         for path in lists_of(arrays) if record else ():

@@ -15,7 +15,7 @@ _LIBRARIES = (
 
 
 def line_of(equation: Any) -> str:
-    """ "file, line 12" of the innermost frame that is not in a library; empty where there is none."""
+    """File and line of the innermost frame that is not in a library; empty where there is none."""
     traceback = equation.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
         name = frame.file_name.replace("\\", "/")

@@ -52,7 +52,7 @@ class Stack:
 
 
 def stacks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> tuple[Stack, ...]:
-    """The blocks of a model that can be stacked: two or more of one class in one list, a list inside of them left as is.
+    """The blocks of a model that can be stacked: two or more of one class in one list; lists inside of them stay.
 
     Args:
         arrays: the model's weights by name, jax arrays or jax.ShapeDtypeStruct, with shardings.
