@@ -1,0 +1,217 @@
+"""The work of the process that compiles, with made-up targets and programs."""
+
+import dataclasses
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tpuport.errors import PortError
+from tpuport.sharding import ShardingRules
+from tpuport.topology import job, store
+from tpuport.topology.failures import CannotTrace
+from tpuport.topology.report import Failure, Source
+from tpuport.topology.targets import Target
+
+REQUEST = {
+    "target": "some", "options": {"batch": 4}, "topology": "v5e:2x2", "mesh": {"dp": 1, "sp": 1, "tp": 4},
+    "rules": None, "attention": None, "scan_layers": None, "effort": None, "suggest": False, "save_hlo": None,
+    "cache": True,
+}  # fmt: skip
+MEMORY = {"capacity": 100, "used": 50, "fits": True}
+
+
+@dataclasses.dataclass
+class Report:
+    """In the place of a compiled program's."""
+
+    mesh: dict[str, int]
+    effort: float | None
+    topology: str = "v5e:2x2"
+    task: str = "decode"
+    program: Any = dataclasses.field(
+        default_factory=lambda: SimpleNamespace(as_text=lambda: "HloModule compiled")
+    )
+    seconds: dict[str, float] = dataclasses.field(default_factory=lambda: {"lower": 1.0, "compile": 2.0})
+
+    def to_dict(self) -> dict[str, Any]:
+        fits = self.mesh["dp"] < 4
+        estimate = {
+            "seconds": 1.0 / self.mesh["tp"],
+            "unit": "tokens",
+            "units_per_second": 4.0,
+            "binds": "memory",
+        }
+        return {
+            "mesh": self.mesh, "effort": self.effort, "fits": fits, "memory": MEMORY, "failure": None,
+            "estimate": estimate if fits else None,
+        }  # fmt: skip
+
+
+class Work:
+    """What was asked of the functions in the place of `resolve` and `lower_for`."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.compiled: list[tuple[str, float | None]] = []
+        self.targets = (self.target("first"),)
+        self.error: Exception | None = None
+
+    @staticmethod
+    def target(name: str) -> Target:
+        inputs = {"x": torch.empty(4, 8, device="meta")}
+        return Target(name, torch.nn.Identity, inputs, ("tokens", 4.0), "bfloat16", notes=(f"of {name}",))
+
+    def resolve(self, target: str, **options: Any) -> tuple[Target, ...]:
+        assert (target, options) == ("some", {"batch": 4})
+        return self.targets
+
+    def lower(self, build: Any, inputs: Any, **options: Any) -> Any:
+        self.asked.append(options)
+        if self.error is not None:
+            raise self.error
+        logging.getLogger("tpuport").warning("%s are replicated", "weights")
+        mesh = {axis: options[axis] for axis in ("dp", "sp", "tp")}
+        key = str(mesh)
+
+        def report(effort: float | None) -> Report:
+            self.compiled.append((key, effort))
+            return Report(mesh, effort)
+
+        call = SimpleNamespace(query=(4, 8, 1, 64), key=(4, 2, 128, 64))
+        return SimpleNamespace(
+            key=key, report=report, mesh=SimpleNamespace(shape=mesh, size=4), topology="v5e:2x2", task="decode",
+            inputs={"batch": 4, "max_cache_len": 128}, attention=((call, 32),), model=torch.nn.Identity(),
+            stage=SimpleNamespace(as_text=lambda: "module @lowered"),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Work:
+    made = Work()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TPUPORT_COMPILATION_CACHE", "")
+    monkeypatch.setattr("tpuport.enable", lambda: None)
+    monkeypatch.setattr("tpuport.topology.describe.described", lambda name: None)
+    monkeypatch.setattr("tpuport.topology.targets.resolve", made.resolve)
+    monkeypatch.setattr("tpuport.topology.compiling.lower_for", made.lower)
+    return made
+
+
+def said(**changes: Any) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    job.run({**REQUEST, **changes}, events.append)
+    assert events[-1] == {"event": "done"}
+    return events[:-1]
+
+
+def only(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == kind]
+
+
+def test_a_report_with_stages_notes_and_warnings(work: Work) -> None:
+    events = said(attention="xla", scan_layers=True, effort=0.5)
+    assert [event["stage"] for event in only(events, "progress")] == [
+        "starting",
+        "building",
+        "tracing",
+        "compiling",
+    ]
+    assert only(events, "note") == [{"event": "note", "target": "first", "text": "of first"}]
+    assert only(events, "log") == [{"event": "log", "level": "warning", "text": "weights are replicated"}]
+    [report] = only(events, "report")
+    assert report["target"] == "first"
+    assert (report["report"]["mesh"], report["report"]["effort"]) == (REQUEST["mesh"], 0.5)
+    assert (report["seconds"], report["cached"]) == ({"lower": 1.0, "compile": 2.0}, False)
+    [asked] = work.asked
+    assert asked == {
+        "topology": "v5e:2x2", "dp": 1, "sp": 1, "tp": 4, "rules": None, "dtype": "bfloat16", "scan_layers": True,
+        "unit": ("tokens", 4.0), "attention": "xla",
+    }  # fmt: skip
+
+
+def test_a_program_is_compiled_once_for_each_effort(work: Work) -> None:
+    first, again = said(), said()
+    assert len(work.compiled) == 1
+    [old], [new] = only(first, "report"), only(again, "report")
+    assert new == {**old, "cached": True}
+    assert "compiling" not in [event["stage"] for event in only(again, "progress")]
+    said(effort=-1.0)
+    said(cache=False)
+    assert [effort for _, effort in work.compiled] == [None, -1.0, None]
+
+
+def test_no_cache_keeps_nothing(work: Work) -> None:
+    said(cache=False)
+    home = store.directory()
+    assert home is not None
+    assert not home.exists()
+
+
+def test_programs_are_saved_though_they_are_known(work: Work, tmp_path: Path) -> None:
+    said()
+    said(save_hlo=str(tmp_path))
+    assert len(work.compiled) == 2
+    names = sorted(file.name for file in tmp_path.glob("*.txt"))
+    assert names == ["first-decode-v5e-2x2.hlo.txt", "first-decode-v5e-2x2.stablehlo.txt"]
+    assert (tmp_path / names[0]).read_text() == "HloModule compiled"
+    assert (tmp_path / names[1]).read_text() == "module @lowered"
+
+
+def test_rules_are_axis_names_by_pattern(work: Work) -> None:
+    said(rules={r".*\.weight": ["tp", None], r".*\.bias": [["dp", "tp"]], "rest": []})
+    rules = work.asked[0]["rules"]
+    assert isinstance(rules, ShardingRules)
+    assert [tuple(rules[pattern]) for pattern in rules] == [("tp", None), (("dp", "tp"),), ()]
+
+
+def test_each_target_has_its_turn(work: Work) -> None:
+    work.targets = (work.target("first"), work.target("second"))
+    assert [event["target"] for event in only(said(), "report")] == ["first", "second"]
+
+
+def test_a_model_that_cannot_be_traced_is_a_failure_with_its_line(work: Work) -> None:
+    failure = Failure("trace", "a branch", Source("model.py", 3, "forward", "if x:"), "TPU205", "torch.where")
+    work.error = CannotTrace(failure)
+    [event] = only(said(suggest=True), "failure")
+    assert event["failure"] == dataclasses.asdict(failure)
+    assert not only(said(), "report")
+
+
+def test_a_port_error_is_a_problem_and_anything_else_a_crash(work: Work) -> None:
+    work.error = PortError("no", where="here", fix="yes")
+    assert only(said(), "problem") == [{"event": "problem", "what": "no", "where": "here", "fix": "yes"}]
+    work.error = KeyError("x")
+    [crash] = only(said(), "crash")
+    assert "KeyError: 'x'" in crash["traceback"]
+
+
+def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
+    [event] = only(said(suggest=True), "splits")
+    splits = event["splits"]
+    # 8 heads, 2 key/value heads, a batch of 4 and a cache: dp and tp, no sp.
+    assert [tuple(one["mesh"].values()) for one in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
+    assert [one["fits"] for one in splits] == [True, True, False]
+    assert [one["seconds"] for one in splits] == [0.25, 0.5, None]
+    assert splits[0]["units_per_second"] == 4.0
+    assert splits[2]["why"]
+    assert [effort for _, effort in work.compiled] == [None, -1.0, -1.0, -1.0]
+
+
+def test_a_split_that_is_refused_is_ranked_last_with_the_reason(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lower = work.lower
+
+    def refusing(build: Any, inputs: Any, **options: Any) -> Any:
+        if options["dp"] == 2:
+            raise PortError("dp divides nothing here")
+        return lower(build, inputs, **options)
+
+    monkeypatch.setattr("tpuport.topology.compiling.lower_for", refusing)
+    [event] = only(said(suggest=True), "splits")
+    assert event["splits"][-1]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
+    assert event["splits"][-1]["why"] == "dp divides nothing here"
