@@ -19,11 +19,12 @@ _NOTHING: Final = frozenset("parameter constant after-all partition-id replica-i
 
 
 class Held(NamedTuple):
-    """An array, the instruction that makes it, and what it takes, as tiles pad it."""
+    """An array, the instruction that makes it, and what it takes, as tiles pad it, and its place among the results."""
 
     array: Array
     instruction: Instruction
     nbytes: int
+    place: int
 
 
 # What a name stands for: of a tuple, each element's arrays; else one element's.
@@ -120,15 +121,17 @@ def _value(program: Program, one: Instruction, values: dict[str, _Value]) -> _Va
         return (frozenset[Held]().union(*(element for operand in operands for element in operand)),)
     if one.operation in _NOTHING:
         return (frozenset(),)
-    if one.operation == "sort" and all(any(operand) for operand in operands):  # in place, as loops are
-        return tuple(frozenset[Held]().union(*operand) for operand in operands)
     written = _written_into(program, one)
     if written is not None and written < len(operands):
         return operands[written]
-    return tuple(
-        frozenset([Held(array, one, array.tiled_nbytes)] if array.space == HBM else [])
-        for array in one.results
-    )
+    fresh = [
+        frozenset([Held(array, one, array.tiled_nbytes, place)] if array.space == HBM else [])
+        for place, array in enumerate(one.results)
+    ]
+    if one.operation == "sort":  # in place, where its operand is in HBM as well
+        given = [frozenset[Held]().union(*operand) for operand in operands]
+        return tuple(old or new for old, new in zip(given, fresh, strict=False))
+    return tuple(fresh)
 
 
 def _element(one: Instruction, operands: list[_Value]) -> _Value:

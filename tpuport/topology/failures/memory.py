@@ -11,7 +11,7 @@ from tpuport.topology.report import Buffer, Failure, Memory, Source
 
 # Compiler options with which there is a program although it does not fit: the same that there would be if it did.
 # How much memory it wants, and for what, is then known exactly.
-UNFIT: Final = {"xla_tpu_no_crash_on_oom": True}
+UNFIT: Final[dict[str, str | bool]] = {"xla_tpu_no_crash_on_oom": True}
 
 _SIZE: Final = r"([\d.]+)([KMGTP]?)i?B?"
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
@@ -24,7 +24,10 @@ _CORES: Final = re.compile(
     rf"TensorCore Hbm usage: {_SIZE}, SparseCore Hbm usage:? {_SIZE}, exceeding available bytes: {_SIZE}"
 )
 _OTHER: Final = re.compile(rf"Used {_SIZE} of {_SIZE} (vmem|smem|[a-z]+)\.")
-_ALLOCATION: Final = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\).*?space=(\w+)")
+_ALLOCATION: Final = re.compile(
+    r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)"
+    r"(?:.*?\bshape = '([^'{]*))?.*?\bspace=(\w+)(?:.*?\btag = '([^']*)')?"
+)
 # An entry of the compiler's list: "1. Size: 2.00G", then lines "Name: value".
 _ENTRY: Final = re.compile(rf"^\s*\d+\. Size: {_SIZE}\s*$", re.MULTILINE)
 _FIELD: Final = re.compile(r"^\s+(Operator|Shape|Unpadded size|XLA label|Tag|Source): (.*)$", re.MULTILINE)
@@ -114,7 +117,7 @@ def _wanted(message: str) -> _Wanted | None:
     if found := _OTHER.search(message):
         return _Wanted(_bytes(found[1], found[2]), _bytes(found[3], found[4]), found[5].upper())
     if found := _ALLOCATION.search(message):
-        return _Wanted(int(found[1]), int(found[2]), found[3].upper())
+        return _Wanted(int(found[1]), int(found[2]), found[4].upper())
     return None
 
 
@@ -123,19 +126,33 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def _listed(message: str) -> list[Buffer]:
-    """The arrays that a message lists under "Largest program allocations"."""
+    """The arrays that a message lists under "Largest program allocations", or the one that it is about."""
+    if one := _ALLOCATION.search(message):
+        tag = one[5] or ""
+        return [Buffer(_shape(tag, one[3] or ""), int(one[1]), _tagged(tag) or "allocation", 1)]
     entries = list(_ENTRY.finditer(message))
-    ends = [*(entry.start() for entry in entries[1:]), len(message)]
+    ends = [*(entry.start() for entry in entries[1:]), len(message)][: len(entries)]
     found: dict[tuple[str, int, str, Source | None], int] = {}
     for entry, end in zip(entries, ends, strict=True):
         fields = dict(_FIELD.findall(message[entry.end() : end]))
-        window = _WINDOW.search(fields.get("Tag", ""))
-        shape = window[2] if window else fields.get("Shape", "").partition("{")[0]
-        opcode = _OPCODE.search(fields.get("XLA label", ""))
-        made = f"{window[1]} window" if window else opcode[1] if opcode else ""
+        tag, opcode = fields.get("Tag", ""), _OPCODE.search(fields.get("XLA label", ""))
+        made = _tagged(tag) or (opcode[1] if opcode else "")
+        shape = _shape(tag, fields.get("Shape", "").partition("{")[0])
         key = shape, _bytes(entry[1], entry[2]), made, _source(fields)
         found[key] = found.get(key, 0) + 1
     return [Buffer(shape, size, made, count, source) for (shape, size, made, source), count in found.items()]
+
+
+def _tagged(tag: str) -> str:
+    """What an allocation in a kernel is for: "input window", "scratch operand"."""
+    window = _WINDOW.search(tag)
+    return f"{window[1]} window" if window else tag.partition(".")[0]
+
+
+def _shape(tag: str, shape: str) -> str:
+    """The array's, where the compiler gives its bytes as the shape."""
+    window = _WINDOW.search(tag)
+    return window[2] if window else shape
 
 
 def _source(fields: dict[str, str]) -> Source | None:
@@ -150,7 +167,7 @@ def _at_peak(text: str) -> list[Buffer]:
     """The largest arrays that a program holds when it holds most, those of one line and shape together."""
     program = hlo.parse(text)
     found: dict[tuple[str, int, str, Source | None], int] = {}
-    for array, instruction, size in live.at_peak(program):
+    for array, instruction, size, _ in live.at_peak(program):
         key = str(array.bare), size, instruction.operation, program.source(instruction)
         found[key] = found.get(key, 0) + 1
     buffers = [
@@ -204,8 +221,8 @@ def _remedy(memory: Memory | None) -> str:
     return f"{spread}, so that each holds fewer weights, or hold them in fewer bits (--dtype bfloat16)"
 
 
-def _room(nbytes: float) -> str:
+def _room(nbytes: int) -> str:
     for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if nbytes >= size:
-            return f"{nbytes / size:.{1 if nbytes / size < 100 else 0}f} {unit}"
-    return f"{nbytes:.0f} B"
+            return f"{nbytes / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{nbytes} B"
