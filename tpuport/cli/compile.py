@@ -36,6 +36,10 @@ def compile(arguments: Sequence[str]) -> int:
         return 1
     except SystemExit as error:  # argparse has shown its help, or what is wrong
         return error.code if isinstance(error.code, int) else 2
+    except Exception:  # noqa: BLE001 - exit code 1 would say that the program does not fit
+        import traceback
+
+        say(f"{traceback.format_exc()}This is a bug of tpuport; please report it.", style="red")
     return 2
 
 

@@ -1,0 +1,396 @@
+"""`tpuport compile` as a user runs it."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuport.cli import main
+from tpuport.cli.compile import compile as run
+from tpuport.errors import PortError
+from tpuport.topology.report import Costs, Estimate, Failure, Memory, Report, Source
+
+GIB = 1 << 30
+TARGET = "a.module:function"
+
+
+def report(fits: bool = True, topology: str = "v5e:2x4") -> dict[str, Any]:
+    """Plain values of a made-up report."""
+    used = 4 * GIB if fits else 20 * GIB
+    made = Report(
+        topology=topology, generation=topology.partition(":")[0], devices=8, mesh={"dp": 1, "sp": 1, "tp": 8},
+        model="Model", parameters=1000, weight_bytes=2000, dtypes={"bfloat16": 2000}, task="forward", inputs={},
+        memory=Memory(16 * GIB, used, 0, 0, 0, 0, 0, used=used),
+        costs=Costs(1e9, 1e9, 1e9, 1e9), collectives=(), attention=(), buffers=(),
+        estimate=Estimate(0.1, 0.2, 0.0, "memory", 0.2, 0.3, "tokens", 8.0, 40.0, 26.7, 0.1, 0.1), advice=(),
+        failure=None if fits else Failure("memory", "too much", traceback="RESOURCE_EXHAUSTED"), scanned=(),
+        effort=None, versions={},
+    )  # fmt: skip
+    return json.loads(json.dumps(made.to_dict()))
+
+
+FAILURE = dataclasses.asdict(
+    Failure("trace", "a branch on a tensor", Source("model.py", 3, "forward", "if x:"), "TPU205", "torch.where",
+            traceback="jax said so")
+)  # fmt: skip
+Say = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+
+
+class Child:
+    """In the process's place: says what it is told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.say: Say = fine
+
+    def events(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        self.requests.append(request)
+        yield {"event": "progress", "stage": "compiling", "target": "model", "mesh": request["mesh"]}
+        yield from self.say(request)
+
+
+def told(kind: str, value: dict[str, Any], target: str = "model") -> dict[str, Any]:
+    return {"event": kind, "target": target, kind: value, "seconds": {"compile": 1.5}, "cached": False}
+
+
+def fine(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"event": "note", "target": "model", "text": "batch 1 was assumed"}
+    yield told("report", report(topology=request["topology"]))
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Child:
+    made = Child()
+    monkeypatch.setattr("tpuport.topology.process.events", made.events)
+    monkeypatch.setenv("COLUMNS", "110")
+    return made
+
+
+def test_text(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([TARGET, "--topology", "v5e:2x4"]) == 0
+    out, err = capsys.readouterr()
+    assert "fits: 4.00 of 16.00 GiB a chip" in out
+    assert "note: no mesh was given: tp over all 8 devices" in out
+    assert "note: batch 1 was assumed" in out
+    assert "compile 1.50 s" in out
+    assert "v5e:2x4: compiling model tp=8" in err
+    [request] = child.requests
+    assert request["mesh"] == {"dp": 1, "sp": 1, "tp": 8}
+
+
+def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('{".*q_proj\\\\.weight": ["tp", null], "embed": [["dp", "tp"]]}')
+    options = (
+        f"--topology v6e-8 --dp 2 --tp -1 --task prefill --batch 3 --length 64 --max-cache-len 128 "
+        f"--image-size 480x832 --frames 81 --dtype float32 --rules {rules} --attention xla --component vae --inputs a:b "
+        "--trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache"
+    )
+    assert run([TARGET, *options.split()]) == 0
+    [request] = child.requests
+    assert request == {
+        "target": TARGET, "topology": "v6e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "attention": "xla",
+        "rules": {r".*q_proj\.weight": ["tp", None], "embed": [["dp", "tp"]]}, "scan_layers": False, "effort": -0.5,
+        "suggest": True, "cache": False, "save_hlo": None,
+        "options": {
+            "task": "prefill", "batch": 3, "length": 64, "max_cache_len": 128, "image_size": (480, 832), "frames": 81,
+            "dtype": "float32", "inputs": "a:b", "component": "vae", "trust_remote_code": True,
+        },
+    }  # fmt: skip
+
+
+def test_rules_in_toml(child: Child, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("'.*q_proj\\.weight' = ['tp', '']\n")
+    assert run([TARGET, "--topology", "v5e", "--rules", str(rules)]) == 0
+    assert child.requests[0]["rules"] == {r".*q_proj\.weight": ["tp", None]}
+
+
+def test_json_is_the_same_for_two_runs_and_holds_no_times(
+    child: Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [TARGET, "--topology", "v5e:2x4", "--topology", "v6e", "--format", "json"]
+    assert run(command) == 0
+    first = capsys.readouterr().out
+    assert run(command) == 0
+    assert capsys.readouterr().out == first
+    found = json.loads(first)
+    assert [one["topology"] for one in found["results"]] == ["v5e:2x4", "v6e:2x2"]
+    assert found["results"][1]["notes"] == ["no mesh was given: tp over all 4 devices", "batch 1 was assumed"]
+    assert found["suggestion"] is None
+    assert "seconds" not in found["results"][0]
+
+
+def test_several_topologies_have_a_process_each_and_the_same_one_only_once(child: Child) -> None:
+    run([TARGET, "--topology", "v6e", "--topology", "v5e:2x4", "--topology", "v6e:2x2"])
+    assert [request["topology"] for request in child.requests] == ["v6e:2x2", "v5e:2x4"]
+
+
+def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
+    split = {
+        "target": "model", "topology": "v5e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "fits": True, "used": GIB,
+        "capacity": 16 * GIB, "seconds": 0.5, "unit": "tokens", "units_per_second": 16.0, "binds": "memory", "why": "",
+    }  # fmt: skip
+
+    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from fine(request)
+        yield {"event": "splits", "target": "model", "splits": [split]}
+
+    child.say = say
+    assert run([TARGET, "--topology", "v5e:2x4", "--suggest"]) == 0
+    assert "dp=2 tp=4" in capsys.readouterr().out
+    assert run([TARGET, "--topology", "v5e:2x4", "--suggest", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["suggestion"] == [split]
+
+
+def test_exit_codes_of_programs(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
+    child.say = lambda request: iter([told("report", report(fits=False))])
+    assert run([TARGET, "--topology", "v5e:2x4"]) == 1
+    assert "does not fit: 20.00 of 16.00 GiB" in capsys.readouterr().out
+    child.say = lambda request: iter([told("failure", FAILURE), told("report", report())])
+    assert run([TARGET, "--topology", "v5e:2x4"]) == 1
+    out = capsys.readouterr().out
+    assert "cannot be compiled: a branch on a tensor" in out
+    assert "model.py:3, in forward" in out
+    assert "TPU205" in out
+    assert "jax said so" not in out
+    assert run([TARGET, "--topology", "v5e:2x4", "--traceback"]) == 1
+    assert "jax said so" in capsys.readouterr().out
+
+
+def test_what_stops_one_topology_is_told_and_the_next_has_its_turn(
+    child: Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if request["topology"] == "v6e:2x2":
+            raise PortError("the process that compiles has died (killed by SIGKILL)", fix="more memory")
+        return fine(request)
+
+    child.say = say
+    assert run([TARGET, "--topology", "v6e", "--topology", "v5e:2x4"]) == 2
+    out, err = capsys.readouterr()
+    assert "killed by SIGKILL)\n  fix: more memory" in err
+    assert "fits: 4.00" in out
+
+
+def test_nothing_is_written_where_nothing_was_compiled(child: Child, tmp_path: Path) -> None:
+    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        raise PortError("no libtpu")
+
+    child.say = say
+    assert run([TARGET, "--topology", "v6e", "--output", str(tmp_path / "report.txt")]) == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("form", "start"), [("text", "model on"), ("json", "{"), ("html", "<!doctype html>")]
+)
+def test_output_goes_into_a_file(child: Child, tmp_path: Path, form: str, start: str, capsys: Any) -> None:
+    file = tmp_path / "report"
+    file.write_text("old")
+    assert run([TARGET, "--topology", "v5e:2x4", "--format", form, "--output", str(file)]) == 0
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith(start)
+    assert "\x1b" not in text
+    assert capsys.readouterr().out == ""
+    assert [one.name for one in tmp_path.iterdir()] == ["report"]
+
+
+def test_a_bug_is_not_mistaken_for_a_program_that_does_not_fit(
+    child: Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child.say = lambda request: iter([{"event": "report"}])
+    assert run([TARGET, "--topology", "v6e"]) == 2
+    err = capsys.readouterr().err
+    assert "KeyError" in err
+    assert "bug of tpuport" in err
+
+
+def test_an_interruption_leaves_no_file_and_no_half_program(child: Child, tmp_path: Path) -> None:
+    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        (Path(request["save_hlo"]) / "model.hlo.txt").write_text("half")
+        raise KeyboardInterrupt
+
+    child.say = say
+    output, programs = tmp_path / "report.json", tmp_path / "programs"
+    command = [TARGET, "--topology", "v6e", "--output", str(output), "--save-hlo", str(programs)]
+    assert run(command) == 130
+    assert not output.exists()
+    assert not list(programs.iterdir())
+
+
+def test_programs_are_saved(child: Child, tmp_path: Path) -> None:
+    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        (Path(request["save_hlo"]) / f"{request['topology'][:3]}.hlo.txt").write_text("whole")
+        return fine(request)
+
+    child.say = say
+    programs = tmp_path / "new" / "programs"
+    assert run([TARGET, "--topology", "v6e", "--topology", "v5e", "--save-hlo", str(programs)]) == 0
+    assert sorted(file.name for file in programs.iterdir()) == ["v5e.hlo.txt", "v6e.hlo.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "no target was given"),
+        ([TARGET], "no topology was given"),
+        (["no/such/directory", "--topology", "v6e"], "there is no no/such/directory"),
+        ([TARGET, "--topology", "h100"], "no TPU slice is called"),
+        ([TARGET, "--topology", "v5e:2x3"], "v5e has slices of"),
+        ([TARGET, "--topology", "v5e:2x4", "--tp", "3"], "the mesh takes 3 devices, and v5e:2x4 has 8"),
+        ([TARGET, "--topology", "v5e:2x4", "--tp", "3", "--dp", "-1"], "a multiple of 3 devices"),
+        ([TARGET, "--topology", "v5e:2x4", "--topology", "v6e", "--tp", "8"], "v6e:2x2 has 4"),
+        ([TARGET, "--topology", "v6e", "--tp", "0"], "at least one device"),
+        ([TARGET, "--topology", "v6e", "--tp", "-1", "--dp", "-1"], "only one axis"),
+        ([TARGET, "--topology", "v6e", "--batch", "0"], "no number from 1 up"),
+        ([TARGET, "--topology", "v6e", "--image-size", "wide"], "no size"),
+        ([TARGET, "--topology", "v6e", "--effort", "2"], "no number from -1 to 1"),
+        ([TARGET, "--topology", "v6e", "--task", "train"], "invalid choice"),
+        ([TARGET, "--topology", "v6e", "--format", "pdf"], "invalid choice"),
+        ([TARGET, "--topology", "v6e", "--output", "/no/such/directory/x"], "there is no directory"),
+        ([TARGET, "--topology", "v6e", "--save-hlo", "/dev/null/x"], "cannot be written there"),
+        ([TARGET, "--topology", "v6e", "--rules", "/no/such/file.json"], "cannot be read"),
+        (["--list-topologies", "--format", "html"], "text or json"),
+    ],
+)
+def test_wrong_usage_exits_with_2_before_anything_starts(
+    child: Child, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert why in capsys.readouterr().err
+    assert child.requests == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "are no JSON"),
+        ("[]", "no map of patterns"),
+        ("{}", "no map of patterns"),
+        ('{"(": ["tp"]}', "no regular expression"),
+        ('{"a": "tp"}', "no list of axis names"),
+        ('{"a": ["model"]}', "'model' is no axis of the mesh"),
+        ('{"a": [["tp", 3]]}', "3 is no axis"),
+    ],
+)
+def test_rules_that_are_none_are_refused(
+    child: Child, tmp_path: Path, text: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text(text)
+    assert run([TARGET, "--topology", "v6e", "--rules", str(rules)]) == 2
+    assert why in capsys.readouterr().err
+    assert child.requests == []
+
+
+def test_topologies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--list-topologies"]) == 0
+    text = capsys.readouterr().out
+    assert "819 GB/s" in text
+    assert "https://" in text
+    assert run(["--list-topologies", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["topologies"]
+    assert {"v4", "v5e", "v5p", "v6e", "tpu7x"} == {row["generation"] for row in rows}
+
+
+def test_the_command_is_one_of_tpuports(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tpuport", "compile", "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert "Exit code: 0 compiled and fits" in capsys.readouterr().out
+
+
+def test_what_asks_imports_neither_torch_nor_jax() -> None:
+    code = (
+        "import sys; from tpuport.cli.compile import compile;"
+        "compile(['--list-topologies']); compile(['a:b', '--topology', 'v6e', '--tp', '3']);"
+        "import tpuport.topology.process, tpuport.topology.reports.html, tpuport.topology.reports.text;"
+        "sys.exit(bool({'torch', 'jax', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+MODEL = """
+import torch
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(256, 512, bias=False)
+
+    def forward(self, x, choose=False):
+        if choose and x.sum() > 0:
+            return x
+        return self.first(x)
+
+def build():
+    return Small(), {"x": torch.empty(8, 256, device="meta")}
+
+def untraceable():
+    return Small(), {"x": torch.empty(8, 256, device="meta"), "choose": True}
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from tpuport.cli import main; main()", "compile", *arguments]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "small.py").write_text(MODEL)
+    return tmp_path
+
+
+def real(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "XDG_CACHE_HOME": str(directory / "cache"), "TPUPORT_COMPILATION_CACHE": ""}
+    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=directory, env=environment)
+
+
+def test_the_real_compiler(directory: Path) -> None:
+    first = real(directory, "small:build", "--topology", "v6e", "--format", "json", "--save-hlo", "programs")
+    assert first.returncode == 0, first.stderr
+    [result] = json.loads(first.stdout)["results"]
+    made = result["report"]
+    assert made["weight_bytes"] == 4 * 256 * 512
+    assert (made["topology"], made["mesh"]) == ("v6e:2x2", {"dp": 1, "sp": 1, "tp": 4})
+    assert made["fits"]
+    assert "HloModule" in next((directory / "programs").glob("*.hlo.txt")).read_text()[:100]
+    again = real(directory, "small:build", "--topology", "v6e", "--format", "json")
+    assert again.stdout == first.stdout
+    assert "tracing" in again.stderr
+    assert "compiling" not in again.stderr, "it is known"
+
+
+def test_a_model_that_cannot_be_traced(directory: Path) -> None:
+    done = real(directory, "small:untraceable", "--topology", "v6e")
+    assert done.returncode == 1, done.stderr
+    assert "small.py:10" in done.stdout
+    assert "TPU2" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_interruption_from_the_keyboard(directory: Path) -> None:
+    asked = command("small:build", "--topology", "v6e", "--output", "report.txt")
+    process = subprocess.Popen(asked, cwd=directory, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "starting the compiler" in process.stderr.readline()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert [one.name for one in directory.iterdir() if one.name != "__pycache__"] == ["small.py"]
