@@ -91,8 +91,8 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
     rules.write_text('{".*q_proj\\\\.weight": ["tp", null], "embed": [["dp", "tp"]]}')
     options = (
         f"--topology v6e-8 --dp 2 --tp -1 --task prefill --batch 3 --length 64 --max-cache-len 128 "
-        f"--image-size 480x832 --frames 81 --dtype float32 --rules {rules} --attention xla --component vae --inputs a:b "
-        "--trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache"
+        f"--image-size 480x832 --frames 81 --dtype float32 --rules {rules} --attention xla --component vae "
+        "--inputs a:b --trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache"
     )
     assert run([TARGET, *options.split()]) == 0
     [request] = child.requests
