@@ -114,7 +114,7 @@ class _Found:
                 mesh = units.mesh(event["mesh"]) if event["mesh"] else ""
                 stages.show(event["stage"], event["target"], mesh)
             case "log":
-                say(f"{event['level']}: {event['text']}", style="yellow")
+                stages.tell(f"{event['level']}: {event['text']}")
             case "splits":
                 assert self.suggestion is not None
                 self.suggestion += event["splits"]
