@@ -36,21 +36,7 @@ def pipeline_targets(found: Found, options: Options) -> tuple[Target, ...]:
         PortError: no such component, one without a config, or options that apply to none.
     """
     directory, names = found.directory or Path(), _models(found.raw)
-    if options.component is not None:
-        if options.component not in names:
-            raise PortError(
-                f"there is no component {options.component!r} to compile", where=found.path,
-                fix=f"one of {', '.join(names)}",
-            )  # fmt: skip
-        chosen = {options.component: names[options.component]}
-    else:
-        chosen = names
-    if not chosen:
-        raise PortError("no component of this pipeline is a model", where=found.path)
-    if options.inputs is not None and len(chosen) > 1:
-        raise PortError(
-            "inputs are those of one component", where="inputs", fix=f"--component, one of {', '.join(names)}"
-        )
+    chosen = _chosen(names, found, options)
     skipped = tuple(key for key in found.raw if _is_component(found.raw, key) and key not in names)
     note = (f"not compiled: {', '.join(skipped)}",) if skipped else ()
     made: list[Target] = []
@@ -73,6 +59,22 @@ def pipeline_targets(found: Found, options: Options) -> tuple[Target, ...]:
             f"{stray[0]} applies to none of {', '.join(chosen)}", where=stray[0], fix="leave it out"
         )
     return tuple(made)
+
+
+def _chosen(names: dict[str, tuple[str, str]], found: Found, options: Options) -> dict[str, tuple[str, str]]:
+    """The components that were asked for, of those with weights."""
+    if not names:
+        raise PortError("no component of this pipeline is a model", where=found.path)
+    if options.component is not None and options.component not in names:
+        raise PortError(
+            f"there is no component {options.component!r} to compile", where=found.path,
+            fix=f"one of {', '.join(names)}",
+        )  # fmt: skip
+    if options.inputs is not None and options.component is None and len(names) > 1:
+        raise PortError(
+            "inputs are those of one component", where="inputs", fix=f"--component, one of {', '.join(names)}"
+        )
+    return {name: kind for name, kind in names.items() if options.component in (None, name)}
 
 
 def _component(

@@ -37,11 +37,7 @@ def transformers_targets(found: Found, options: Options, class_name: str | None 
     own = remote and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     causal = class_name is None and (own or is_causal(config, name))
     if options.task in ("prefill", "decode") and not causal:
-        if config.model_type not in _auto().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or class_name is not None:
-            raise PortError(
-                f"{name or config.model_type} generates no text a token at a time, so there is no {options.task}",
-                where="task", fix="--task forward",
-            )  # fmt: skip
+        _check_generates(config, name, class_name, options.task)
         causal, name = True, None
     model_class = _class_of(name, config, causal, remote, found)
     build = builder(model_class, config, dtype, remote, found)
@@ -59,6 +55,15 @@ def transformers_targets(found: Found, options: Options, class_name: str | None 
     options.check_apply(encoders.applicable(model_class, config), f"{name or config.model_type}")
     inputs, unit, said = encoders.inputs_of(model_class, config, dtype, options)
     return (Target(found.name, build, inputs, unit, dtype, "encoder", (*notes, *said)),)
+
+
+def _check_generates(config: Any, name: str | None, class_name: str | None, task: str) -> None:
+    """PortError unless transformers has a causal language model of this type; a pipeline's encoder is none."""
+    if class_name is not None or config.model_type not in _auto().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise PortError(
+            f"{name or config.model_type} generates no text a token at a time, so there is no {task}",
+            where="task", fix="--task forward",
+        )  # fmt: skip
 
 
 def read_config(found: Found, trust_remote_code: bool) -> tuple[Any, bool]:
