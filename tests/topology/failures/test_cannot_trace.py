@@ -22,7 +22,7 @@ from tpuport.errors import PortError
 from tpuport.lint.rules import all_rules
 from tpuport.patches import Patch
 from tpuport.patches.status import Status
-from tpuport.topology import failures
+from tpuport.topology import compile_for, failures
 from tpuport.topology.failures import patched
 from tpuport.topology.report import Failure
 
@@ -232,3 +232,37 @@ def test_transformers_own_model_is_code_that_counts_and_its_plumbing_is_not() ->
     assert failure.source is not None
     assert failure.source.file.endswith("transformers/models/llama/modeling_llama.py")
     assert "do not go together" in failure.message
+
+
+@pytest.mark.parametrize("name", ["Condition", "Decorated", "FromHelper", "Shapes"])
+def test_compiling_for_a_described_tpu_raises_it(name: str) -> None:
+    cls = getattr(models, name)
+    names = ["x", "lengths"] if name == "FromHelper" else ["x"]
+    with pytest.raises(failures.CannotTrace) as raised:
+        compile_for(cls, dict(zip(names, arguments(cls), strict=True)), topology="v5e", tp=4)
+    failure = raised.value.failure
+    assert failure.source is not None
+    assert (failure.source.file, failure.source.line, failure.rule) == EXPECTED[name]
+
+
+def test_a_refusal_out_of_the_models_code_has_its_line() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.ones(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    error = failed(Model(), torch.ones(2, 4))
+    assert isinstance(error, PortError)
+    assert failures.in_code(error)
+    failure = failures.explain(error, Model())
+    assert failure.rule == "TPU507"
+    assert failure.source is not None
+    assert failure.source.code == "return x * self.scale"
+    assert "self.scale is neither a parameter nor a buffer" in failure.message
+    assert not failures.in_code(PortError("a mesh takes 3"))
+    with pytest.raises(PortError, match="takes 3") as raised:
+        compile_for(Model, {"x": torch.ones(2, 4)}, topology="v5e", tp=3)
+    assert not failures.in_code(raised.value), "what leads to the tracing is no code of the model"

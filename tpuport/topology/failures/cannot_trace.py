@@ -47,6 +47,11 @@ class CannotTrace(PortError):
         return CannotTrace, (self.failure,)
 
 
+def in_code(error: BaseException) -> bool:
+    """Whether an error that tracing raised came out of the user's code or a model's, and so has a line in it."""
+    return any(frame.level for frame in way_to(error).frames)
+
+
 class _Verdict(NamedTuple):
     """What is known of a failure: the finding of the linter, or the rule alone."""
 

@@ -8,7 +8,7 @@ def checked(function):
 
     @functools.wraps(function)
     def wrapper(self, *args, **kwargs):
-        if not args:
+        if not args and not kwargs:
             raise ValueError("a tensor is missing")
         return function(self, *args, **kwargs)
 
