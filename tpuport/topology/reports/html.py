@@ -45,7 +45,7 @@ def _summary(results: list[dict[str, Any]]) -> str:
         rows.append(
             [
                 cell(
-                    f'<a href="#result-{place}">{escape(one["target"])} on {escape(one["topology"])}</a>',
+                    f'<a href="#result-{place}">{escape(_title(one))}</a>',
                     "wide",
                 ),
                 cell(_badge(one), "nowrap"),
@@ -69,8 +69,8 @@ def _result(place: int, result: dict[str, Any]) -> str:
     )
     notes = "".join(f'<p class="quiet">{escape(note)}</p>' for note in result["notes"])
     return (
-        f'<section class="result" id="result-{place}"><h2>{escape(result["target"])} on '
-        f'{escape(result["topology"])}</h2><p class="verdict">{_badge(result)}{figure}</p>{notes}'
+        f'<section class="result" id="result-{place}"><h2>{escape(_title(result))}</h2>'
+        f'<p class="verdict">{_badge(result)}{figure}</p>{notes}'
         f"{_failure(failure) if failure else ''}{sections(report) if report else ''}</section>"
     )
 
@@ -119,6 +119,10 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
     headings = ("program", "split", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
     note = '<p class="quiet">Compiled in haste (effort -1), which takes more memory: what fits here fits.</p>'
     return card("Mesh splits, the best first", table(headings, rows) + note)
+
+
+def _title(result: dict[str, Any]) -> str:
+    return units.title(result["target"], result["topology"], result["report"])
 
 
 def _badge(result: dict[str, Any]) -> str:

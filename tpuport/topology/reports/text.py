@@ -47,7 +47,8 @@ def headline(result: Result) -> Text:
 
 
 def _result(result: Result) -> Iterator[RenderableType]:
-    yield Rule(Text(f"{result.target} on {result.topology}", style="bold"), align="left", style="dim")
+    title = units.title(result.target, result.topology, result.report)
+    yield Rule(Text(title, style="bold"), align="left", style="dim")
     yield headline(result)
     if result.report is not None:
         yield from _facts(result)

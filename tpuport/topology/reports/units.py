@@ -37,6 +37,12 @@ def used(memory: dict[str, Any]) -> str:
     return f"{room(memory['used']) if small else gib(memory['used'])} of {capacity}"
 
 
+def title(target: str, topology: str, report: dict[str, Any] | None) -> str:
+    """Of a result: "llama-2-7b, decode on v5e:2x4"."""
+    task = report["task"] if report else "forward"
+    return f"{target}{'' if task == 'forward' or task in target else f', {task}'} on {topology}"
+
+
 def counted(number: int) -> str:
     """A large number of things in words: "6.74 billion"."""
     for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
