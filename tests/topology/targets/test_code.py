@@ -124,6 +124,9 @@ def test_inputs_of_ones_own_for_a_config(tmp_path, tiny):
     assert resolve(path, inputs=f"{named}:decode")[0].inputs == Decode(4, 32)
     assert resolve(path, inputs=f"{named}:without")[0].inputs == {"input_ids": None}
     assert resolve(path, inputs=f"{named}:default")[0].inputs == {"config": 3}
+    assert resolve(path, inputs=f"{named}:decode", task="decode")
+    with pytest.raises(PortError, match="makes inputs of decode, not of prefill"):
+        resolve(path, inputs=f"{named}:decode", task="prefill")
     with pytest.raises(PortError, match="the inputs are a int"):
         resolve(path, inputs=f"{named}:wrong")
     with pytest.raises(PortError, match="length is given together with inputs"):

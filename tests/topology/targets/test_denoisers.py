@@ -124,6 +124,32 @@ def test_sizes_that_do_not_fit_are_refused_before_any_work(target, options, says
         resolve(target, **options)
 
 
+def test_video_models_whose_config_says_more_than_they_make(tmp_path, tiny):
+    newer = {
+        "patch_size_t": 2,
+        "sample_height": 300,
+        "sample_width": 300,
+        "sample_frames": 81,
+        "ofs_embed_dim": None,
+    }
+    [target] = resolve(tiny.write(tmp_path, {"_class_name": "CogVideoXTransformer3DModel", **newer}))
+    # 81 frames are 21 of latents, and 22 fill patches of two; 768 x 1360 over 8.
+    assert target.inputs["hidden_states"].shape == (1, 22, 16, 96, 170)
+
+
+def test_the_numbers_beside_the_text_of_sdxl(tmp_path, tiny):
+    """Widths of 2816 = 1280 + 6 * 256 of the base, and of 2560 = 1280 + 5 * 256 of the refiner."""
+    for width, sizes in ((2816, 6), (2560, 5)):
+        fields = {"projection_class_embeddings_input_dim": width, "addition_time_embed_dim": 256}
+        raw = tiny.settings("UNet2DConditionModel", addition_embed_type="text_time", **fields)
+        [target] = resolve(tiny.write(tmp_path / str(width), raw))
+        added = target.inputs["added_cond_kwargs"]
+        assert (added["text_embeds"].shape, added["time_ids"].shape) == ((1, 1280), (1, sizes))
+        with torch.no_grad():
+            made = tiny.first(target.build().to("meta")(**target.inputs))
+        assert made.shape == target.inputs["sample"].shape
+
+
 def test_a_size_beyond_the_table_of_positions(tmp_path, tiny):
     path = tiny.write(tmp_path, tiny.settings("SD3Transformer2DModel", pos_embed_max_size=16))
     assert resolve(path, image_size=256)

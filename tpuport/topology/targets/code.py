@@ -34,7 +34,7 @@ def own_target(named: str, options: Options) -> Target:
     Raises:
         PortError: there is no such function, it fails, or it returns something else.
     """
-    options.check_apply((), "code of one's own, whose inputs its function makes")
+    options.check_apply(("task",), "code of one's own, whose inputs its function makes")
     if options.inputs is not None:
         raise PortError("the function makes the inputs", where="inputs", fix=f"change what {named} returns")
     function = load_function(named)
@@ -49,22 +49,36 @@ def own_target(named: str, options: Options) -> Target:
     build = (lambda: model) if isinstance(model, torch.nn.Module) else model
     notes = ("sizes and inputs are those that the function returns",)
     dtype = str(options.dtype) if options.dtype else None
-    return Target(named.partition(":")[2], build, checked_inputs(inputs, named), None, dtype, "code", notes)
+    return Target(
+        named.partition(":")[2],
+        build,
+        checked_inputs(inputs, named, options.task),
+        None,
+        dtype,
+        "code",
+        notes,
+    )
 
 
-def made_inputs(named: str, config: Any) -> Mapping[str, Any] | Prefill | Decode:
+def made_inputs(named: str, config: Any, task: str | None = None) -> Mapping[str, Any] | Prefill | Decode:
     """What the function makes as inputs, called with the config where it takes an argument."""
     function = load_function(named)
     takes = any(
         parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         for parameter in inspect.signature(function).parameters.values()
     )
-    return checked_inputs(_called(function, named, *([config] if takes else [])), named)
+    return checked_inputs(_called(function, named, *([config] if takes else [])), named, task)
 
 
-def checked_inputs(inputs: Any, named: str) -> Mapping[str, Any] | Prefill | Decode:
-    """The inputs, if they are a mapping from names, a Prefill or a Decode."""
-    if isinstance(inputs, Prefill | Decode):
+def checked_inputs(inputs: Any, named: str, task: str | None = None) -> Mapping[str, Any] | Prefill | Decode:
+    """The inputs, if they are a mapping from names, a Prefill or a Decode; and if they are those of the task."""
+    tasks = {Prefill: "prefill", Decode: "decode"}
+    of = next((name for kind, name in tasks.items() if isinstance(inputs, kind)), "forward")
+    if task not in (None, of):
+        raise PortError(
+            f"{named} makes inputs of {of}, not of {task}", where="task", fix=f"--task {of}, or none"
+        )
+    if of != "forward":
         return inputs
     if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
         return dict(inputs)

@@ -37,7 +37,7 @@ def component_target(found: Found, options: Options, like: tuple[Size, int] | No
     build = _builder(model_class, found, dtype, vae)
     if options.inputs is not None:
         options.check_apply((), name)
-        made = code.made_inputs(options.inputs, _as_attributes(config))
+        made = code.made_inputs(options.inputs, _as_attributes(config), options.task)
         notes = (*notes, f"inputs are those of {options.inputs}")
         return Target(found.name, build, made, None, dtype, "vae" if vae else "denoiser", notes)
     if vae:

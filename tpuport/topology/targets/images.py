@@ -7,6 +7,8 @@ from typing import Any, Final
 from tpuport.topology.targets.latents import Call, Family, Size, patches, sample_size
 from tpuport.topology.targets.target import empty
 
+_POOLED: Final = 1280  # of the larger CLIP of SDXL
+
 
 def _packed(call: Call) -> int:
     """Tokens of latents that the pipeline packs two by two."""
@@ -198,13 +200,20 @@ def _unet_condition(call: Call) -> dict[str, Any]:
         "return_dict": False,
     }
     if config["addition_embed_type"] == "text_time":
-        pooled = config["projection_class_embeddings_input_dim"] - 6 * config["addition_time_embed_dim"]
-        made["added_cond_kwargs"] = {"text_embeds": call.floats(pooled), "time_ids": call.floats(6)}
+        sizes = _time_ids(config)
+        pooled = config["projection_class_embeddings_input_dim"] - sizes * config["addition_time_embed_dim"]
+        made["added_cond_kwargs"] = {"text_embeds": call.floats(pooled), "time_ids": call.floats(sizes)}
     if config["time_cond_proj_dim"]:
         made["timestep_cond"] = call.floats(config["time_cond_proj_dim"])
     if config["num_class_embeds"]:
         made["class_labels"] = call.whole()
     return made
+
+
+def _time_ids(config: Mapping[str, Any]) -> int:
+    """Numbers beside SDXL's pooled text, 1280 wide: the base has three sizes, the refiner two and a score."""
+    rest = config["projection_class_embeddings_input_dim"] - _POOLED
+    return 5 if rest == 5 * config["addition_time_embed_dim"] else 6
 
 
 def _table(config: Mapping[str, Any]) -> int:

@@ -43,7 +43,7 @@ def transformers_targets(found: Found, options: Options, class_name: str | None 
     build = builder(model_class, config, dtype, remote, found)
     if options.inputs is not None:
         options.check_apply((), name or config.model_type)
-        given = code.made_inputs(options.inputs, config)
+        given = code.made_inputs(options.inputs, config, options.task)
         kind = "causal-lm" if causal else "encoder"
         return (
             Target(

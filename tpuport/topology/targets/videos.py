@@ -98,6 +98,13 @@ def _cogvideox(call: Call) -> dict[str, Any]:
 
 
 def _cogvideox_size(config: Mapping[str, Any], spatial: int) -> Size:
+    """As the config counts latents; CogVideoX-1.5, whose config allows 2400 pixels a side, makes 768 x 1360."""
+    if config["patch_size_t"]:
+        return 768, 1360
+    return _sample_sides(config, spatial)
+
+
+def _sample_sides(config: Mapping[str, Any], spatial: int) -> Size:
     return config["sample_height"] * spatial, config["sample_width"] * spatial
 
 
@@ -208,7 +215,7 @@ VIDEOS: Final[dict[str, Family]] = {
     ),
     "CosmosTransformer3DModel": Family(_cosmos, temporal=8, size=(704, 1280), frames=121, multiple=patches),
     "AllegroTransformer3DModel": Family(
-        _allegro, temporal=4, size=_cogvideox_size, frames=lambda config: config["sample_frames"] * 4,
+        _allegro, temporal=4, size=_sample_sides, frames=lambda config: config["sample_frames"] * 4,
         multiple=patches, causal=False,
     ),
     "UNetSpatioTemporalConditionModel": Family(
