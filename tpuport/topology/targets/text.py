@@ -262,4 +262,4 @@ def _length(config: Any, options: Options) -> tuple[int, str]:
         said = f" (the model was made for {most})" if beyond else ""
         return options.length or min(LENGTH, options.max_cache_len or LENGTH), said
     chosen = min(LENGTH, most or LENGTH)
-    return chosen, ", as many as the model has positions for" if chosen == most else " of a default length"
+    return chosen, ", as many as the model has positions for" if chosen == most else ", the default length"
