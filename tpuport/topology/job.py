@@ -65,13 +65,14 @@ class _Job:
     def work(self) -> None:
         """All targets of the request, one after another."""
         self.progress("starting")
-        import tpuport
         from tpuport.topology.describe import described
+
+        described(self.request["topology"])  # what is wrong with it is said before a model is read
+        self.progress("building")
+        import tpuport
         from tpuport.topology.targets import resolve
 
         tpuport.enable()  # as `import tpuport.auto` does, before a model's code is imported
-        described(self.request["topology"])  # what is wrong with it is said before a model is read
-        self.progress("building")
         for target in resolve(self.request["target"], **self.request["options"]):
             for note in target.notes:
                 self.say({"event": "note", "target": target.name, "text": note})

@@ -6,6 +6,7 @@ Chromium is driven over its own protocol on a pipe. It is found as $CHROMIUM, or
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-extensions", "--remote-debugging-pipe",
 )  # fmt: skip
+PATIENCE = 60.0
 SCREENSHOTS = os.environ.get("TPUPORT_SCREENSHOTS")  # a directory, for who wants to look
 
 
@@ -37,17 +39,17 @@ class Browser:
     def __init__(self, profile: str) -> None:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
-
-        def pipes() -> None:  # the protocol is on descriptors 3 and 4
-            kept = os.dup(theirs_in), os.dup(theirs_out)
-            os.dup2(kept[0], 3)
-            os.dup2(kept[1], 4)
-
+        # The protocol is on descriptors 3 and 4; a shell puts the pipes there.
+        there = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+        flags = [*FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
-            [executable() or "", *FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            preexec_fn=pipes, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            ["bash", "-c", there, "bash", executable() or "", *flags],
+            pass_fds=(theirs_in, theirs_out),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         os.close(theirs_in)
         os.close(theirs_out)
         self._rest, self._number, self._session = b"", 0, None
@@ -71,6 +73,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            assert select.select([self._in], [], [], PATIENCE)[0], "the browser does not answer"
             read = os.read(self._in, 1 << 16)
             assert read, "the browser has died"
             self._rest += read
