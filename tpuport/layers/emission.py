@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import eval_jaxpr
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from tpuport.layers.roles import Carried, Closed, Each, Place, Role, Row, Run
@@ -83,7 +84,7 @@ def _plain(jaxpr: Jaxpr, equations: list[JaxprEqn], read: Callable) -> dict[Var,
         x for e in equations for x in e.invars if not isinstance(x, Literal) and x not in inside
     )
     part = jaxpr.replace(constvars=[], invars=list(taken), outvars=made, eqns=equations)
-    return dict(zip(made, jax.core.eval_jaxpr(part, [], *map(read, taken)), strict=True))
+    return dict(zip(made, eval_jaxpr(part, [], *map(read, taken)), strict=True))
 
 
 def _scan(jaxpr: Jaxpr, run: Run, read: Callable) -> dict[Var, Any]:
@@ -111,12 +112,13 @@ def _scan(jaxpr: Jaxpr, run: Run, read: Callable) -> dict[Var, Any]:
                 taken.append(jax.lax.dynamic_index_in_dim(arrays[n], place, keepdims=False))
             else:
                 taken.append(slices[n])
-        results = jax.core.eval_jaxpr(body, [], *taken)
+        results = eval_jaxpr(body, [], *taken)
         size = len(carried) + len(extra)
         return (number + 1, [_firm(x) for x in results[:size]]), results[size:]
 
     first = [_firm(jnp.asarray(read(role.first))) for role in carried]
-    first += [jnp.zeros(_result(run, place).aval.shape, _result(run, place).aval.dtype) for place in extra]
+    avals: list[Any] = [_result(run, place).aval for place in extra]
+    first += [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
     (_, final), each = jax.lax.scan(step, (jnp.int32(0), first), rows, length=count)
     made = {var: final[there[place]] for place, var in run.last.items()}
     for variables, stacked in zip(run.each.values(), each, strict=True):

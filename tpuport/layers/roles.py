@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import jax
+import jax.numpy as jnp
+from jax import dtypes
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from tpuport.layers.sameness import same_aval, same_literal
@@ -165,7 +166,8 @@ class _Finder:
         cut = self._equation(equation.invars[0], "slice")
         if cut is None or any(x != 1 for x in cut.params["strides"] or ()):
             return None
-        array, start, end = cut.invars[0], cut.params["start_indices"], cut.params["limit_indices"]
+        array: Any = cut.invars[0]
+        start, end = cut.params["start_indices"], cut.params["limit_indices"]
         whole = not any(start[1:]) and tuple(end[1:]) == tuple(array.aval.shape[1:])
         return (array, int(start[0])) if whole and end[0] == start[0] + 1 else None
 
@@ -179,7 +181,7 @@ class _Finder:
             if not same_aval(value.aval, values[0].aval):
                 raise NoScan(f"it takes {value.aval}, another block {values[0].aval}", number)
         aval: Any = values[0].aval
-        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        if jnp.issubdtype(aval.dtype, dtypes.extended):
             raise NoScan(f"it takes {aval} of its own", 1)
         if prod(aval.shape) * aval.dtype.itemsize > SMALL:
             raise NoScan(f"each takes {aval} of its own, and these would have to be copied together", 1)

@@ -23,12 +23,23 @@ _DEPTH = 12
 
 
 def same_aval(one: Any, other: Any) -> bool:
-    """Whether two values have one shape, dtype and sharding; how firmly they hold to their dtype does not count."""
-    return one is other or _strong(one) == _strong(other)
+    """Whether two values are arrays of one shape, dtype and layout in a mesh whose axes are explicit or manual.
+
+    How firmly they hold to their dtype does not count, nor which mesh they are on where the compiler lays them out.
+    """
+    return one is other or _form(one) == _form(other)
 
 
-def _strong(aval: Any) -> Any:
-    return aval.strip_weak_type() if hasattr(aval, "strip_weak_type") else aval
+def _form(aval: Any) -> Any:
+    if not hasattr(aval, "sharding"):
+        return aval
+    return (
+        aval.shape,
+        aval.dtype,
+        aval.sharding.spec,
+        aval.memory_space,
+        getattr(aval, "manual_axis_type", None),
+    )
 
 
 def same_literal(one: Literal, other: Literal) -> bool:
@@ -167,23 +178,23 @@ class Comparison:
         if one.__code__ is not other.__code__ or one.__globals__ is not other.__globals__:
             return False
         try:
-            cells = [[cell.cell_contents for cell in function.__closure__ or ()] for function in (one, other)]
+            held, there = ([cell.cell_contents for cell in x.__closure__ or ()] for x in (one, other))
         except ValueError:  # a cell to which nothing has been assigned yet
             return False
         given = [(function.__defaults__, function.__kwdefaults__) for function in (one, other)]
-        return self._all(*cells, depth) and self.equal(*given, depth)
+        return self._all(held, there, depth) and self.equal(given[0], given[1], depth)
 
     def _programs(self, one: Any, other: Any) -> bool:
         if isinstance(one, ClosedJaxpr):
             return self._all(one.consts, other.consts, 0) and self.equal(one.jaxpr, other.jaxpr)
-        binders = [*one.constvars, *one.invars], [*other.constvars, *other.invars]
+        ones, others = [*one.constvars, *one.invars], [*other.constvars, *other.invars]
         if len(one.eqns) != len(other.eqns) or [len(x) for x in (one.constvars, one.invars, one.outvars)] != [
             len(x) for x in (other.constvars, other.invars, other.outvars)
         ]:
             return False
         pairs = _Pairs(loose=False)
-        pairs.add(*binders)
-        if not all(same_aval(a.aval, b.aval) for a, b in zip(*binders, strict=True)):
+        pairs.add(ones, others)
+        if not all(same_aval(a.aval, b.aval) for a, b in zip(ones, others, strict=True)):
             return False
         for a, b in zip(one.eqns, other.eqns, strict=True):
             if self._equation(a, b, pairs) is not None:

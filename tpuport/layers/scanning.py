@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from tpuport.layers.choosing import Chooser
@@ -90,7 +91,7 @@ class _Rewriting:
         """Traced. The results of a program, with its calls of blocks in loops."""
         jaxpr = closed.jaxpr
         if not _has_marks(jaxpr):
-            return jax.core.eval_jaxpr(jaxpr, closed.consts, *args)
+            return eval_jaxpr(jaxpr, closed.consts, *args)
         jaxpr = jaxpr.replace(eqns=[self._inside(equation) for equation in jaxpr.eqns])
         found = program(jaxpr)
         chooser = Chooser(found)

@@ -27,7 +27,7 @@ class StackedWeight(torch.Tensor):
     """Stands in a block for its weight, which is a row of a stacked array. Whatever is computed with it is an error."""
 
     stored: Stored
-    index: int
+    place: int
 
     @staticmethod
     def __new__(cls: Any, stored: Stored, index: int) -> "StackedWeight":
@@ -35,7 +35,7 @@ class StackedWeight(torch.Tensor):
         made = torch.Tensor._make_wrapper_subclass(
             cls, tuple(array.shape[1:]), dtype=compat.torch_dtype(array.dtype), device=torch.device("meta")
         )
-        made.stored, made.index = stored, index
+        made.stored, made.place = stored, index
         return made
 
     def __init__(self, stored: Stored, index: int) -> None: ...
@@ -52,11 +52,11 @@ class StackedWeight(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in ("detach", "alias"):
-            return StackedWeight(args[0].stored, args[0].index)
+            return StackedWeight(args[0].stored, args[0].place)
         raise _touched()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"StackedWeight({tuple(self.shape)}, row {self.index} of {tuple(self.stored.array.shape)})"
+        return f"StackedWeight({tuple(self.shape)}, row {self.place} of {tuple(self.stored.array.shape)})"
 
 
 def _touched() -> PortError:
@@ -114,11 +114,13 @@ def unstack_layers(model: torch.nn.Module) -> None:
             by_array.setdefault(id(tensor.stored), []).append((name, tensor))
         del left
         while by_array:
-            _, members = by_array.popitem()
-            rows = _rows(members[0][1].stored.array)
-            for name, tensor in members:
-                _put(model, name, compat.wrap(rows[tensor.index]))
-            del members, tensor
+            _unstack(model, by_array.popitem()[1])
+
+
+def _unstack(model: torch.nn.Module, members: list[tuple[str, Any]]) -> None:
+    rows = _rows(members[0][1].stored.array)
+    for name, tensor in members:
+        _put(model, name, compat.wrap(rows[tensor.place]))
 
 
 def _rows(array: jax.Array) -> list[jax.Array]:
@@ -148,7 +150,7 @@ def kept(named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, tensor in named.items():
         if isinstance(tensor, StackedWeight):
             arrays[id(tensor.stored)] = tensor.stored
-            members.setdefault(id(tensor.stored), {})[tensor.index] = name
+            members.setdefault(id(tensor.stored), {})[tensor.place] = name
     result: dict[str, Any] = {}
     for key, stored in arrays.items():
         names = [members[key].get(n) for n in range(stored.array.shape[0])]
