@@ -25,12 +25,12 @@ def wide(advice, models):
 def test_a_sharded_width_costs_collectives_at_each_norm(wide) -> None:
     [one] = wide
     assert (one.rule, one.name) == ("TPC001", "width-sharded-activations")
-    # Two norms; what they gather for products: two activations.
-    assert "2 all-reduces of norms' sums and 2 all-gathers of activations" in one.message
+    # Two norms; what is gathered for products: what they make, and the last position for the head.
+    assert "2 all-reduces of norms' sums and 3 all-gathers of activations, of 9" in one.message
     assert "embed.weight is over tp" in one.message
     assert r"r'embed\.weight': PartitionSpec('tp', None)" in one.remedy
     # Sums of 2 x 256 tokens in float32, and the gathered activations in bfloat16.
-    assert (one.cost, one.unit) == (2 * 2 * 256 * 4 + 2 * 2 * 256 * 512 * 2, "bytes sent")
+    assert (one.cost, one.unit) == (2 * 2 * 256 * 4 + (2 * 2 * 256 + 2) * 512 * 2, "bytes sent")
     assert one.source is not None
     assert one.source.file == __file__.replace("test_sharding_advice", "conftest")
 

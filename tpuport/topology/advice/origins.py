@@ -52,7 +52,7 @@ class Origins:
 
     def _found(self, one: Instruction, needs: list[Instruction] | None) -> frozenset[str] | None:
         """Of an instruction whose needs are known."""
-        if one.operation in ("constant", "iota"):
+        if one.operation in ("constant", "iota") or _is_number(one):
             return frozenset()
         if one.operation == "parameter":
             names = [name for name in _QUOTED.findall(argument_name(one)) if name in self._weights]
@@ -61,6 +61,8 @@ class Origins:
 
     def _needs(self, one: Instruction) -> list[Instruction] | None:
         """The instructions whose results it is made of; None where they cannot be told."""
+        if _is_number(one):
+            return []
         if one.operation == "get-tuple-element":
             return self._element(one)
         return self._operands(one)
@@ -87,6 +89,11 @@ class Origins:
         if body is None or body.root.operation != "tuple" or index >= len(parts):
             return False
         return parts[index].operation == "get-tuple-element" and _number(parts[index]) == index
+
+
+def _is_number(instruction: Instruction) -> bool:
+    """Whether it is a single number, such as a loop's counter: where in a weight to look, and nothing of its own."""
+    return not any(array.dims for array in instruction.results)
 
 
 def _number(instruction: Instruction) -> int | None:

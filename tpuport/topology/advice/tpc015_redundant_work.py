@@ -28,7 +28,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if any(hit for cause in _CAUSES for hit in cause.RULE.check(evidence)):
         return
     yield Hit(
-        f"a device does {flops(costs.flops)}, {found:.2f} times its share of the model's {flops(costs.model_flops)}",
+        f"a device does {flops(costs.product_flops)} in products, {found:.2f} times its share of the model's {flops(costs.model_flops)}",
         "look for work on whole arrays: an activation that is replicated where its weight is, masked scores that are "
         "computed all the same, or something that each layer computes again and could be given",
         work.excess(evidence),
@@ -43,9 +43,9 @@ RULE = Rule(
     why="""What every device computes for itself is paid for once a device: a product with a replicated weight, or an
 activation that is whole because nothing says how to share it out. It does not show in memory, and the program is
 correct.""",
-    measured="""FLOPs of a device, as the compiler counts them, over its share of the products, convolutions and
-attention that were traced: more than 1.25, and 1 GFLOP more. Where TPC002, TPC007, TPC011, TPC014 or TPC017 say why,
-it is silent.""",
+    measured="""FLOPs of a device in matrix products, convolutions and kernels, over its share of the products,
+convolutions and attention that were traced: more than 1.25, and 1 GFLOP more. Where TPC002, TPC007, TPC011, TPC014
+or TPC017 say why, it is silent.""",
     before="""rules = ShardingRules({r".*up\\.weight": PartitionSpec("tp", None)})   # down.weight is forgotten""",
     after="""rules = ShardingRules({
     r".*up\\.weight": PartitionSpec("tp", None), r".*down\\.weight": PartitionSpec(None, "tp"),

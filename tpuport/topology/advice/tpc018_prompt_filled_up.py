@@ -14,7 +14,7 @@ _SHARE: Final = 0.1
 def check(evidence: Evidence) -> Iterator[Hit]:
     """A prefill's length against its bucket."""
     length, costs = evidence.inputs.get("length"), evidence.report.costs
-    if evidence.report.task != "prefill" or not isinstance(length, int):
+    if evidence.report.task != "prefill" or not isinstance(length, int) or length < 1:
         return
     columns = bucket(length)
     idle = (columns - length) / columns

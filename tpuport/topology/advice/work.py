@@ -5,18 +5,18 @@ from typing import Any, Final
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.tasks import Decode, Prefill
 
-# Elementwise work, softmax and norms are in the compiler's count and not in the model's: a few percent of a real model.
+# Products that the compiler pads or does in parts are a few percent of a real model.
 MORE: Final = 1.25
 # Less than it is over in five microseconds on the slowest chip, a v5e.
 LEAST: Final = 1e9
 
 
 def ratio(evidence: Evidence) -> float | None:
-    """FLOPs of a device over its share of the model's; None where there is too little to tell."""
+    """FLOPs of a device in products over its share of the model's; None where there is too little to tell."""
     costs = evidence.report.costs
-    if costs is None or costs.model_flops <= 0 or costs.flops - costs.model_flops < LEAST:
+    if costs is None or costs.model_flops <= 0 or costs.product_flops - costs.model_flops < LEAST:
         return None
-    return costs.flops / costs.model_flops
+    return costs.product_flops / costs.model_flops
 
 
 def is_repeated(evidence: Evidence, axis: str) -> bool:
@@ -29,7 +29,7 @@ def is_repeated(evidence: Evidence, axis: str) -> bool:
 def excess(evidence: Evidence) -> float:
     """FLOPs that a device does beyond its share."""
     costs = evidence.report.costs
-    return 0.0 if costs is None else costs.flops - costs.model_flops
+    return 0.0 if costs is None else costs.product_flops - costs.model_flops
 
 
 def batch(evidence: Evidence) -> int | None:
