@@ -282,6 +282,26 @@ def test_what_comes_from_the_users_code_is_text(file: Path, hostile: str) -> Non
     assert found.text.count(hostile) >= 6, "in the model, inputs, target, message, code and traceback"
 
 
+def test_every_text_of_a_report_is_escaped(results, splits, hostile: str) -> None:
+    count = 0
+
+    def soiled(value: Any, key: str = "") -> Any:
+        nonlocal count
+        if isinstance(value, dict):
+            return {name: soiled(one, name) for name, one in value.items()}
+        if isinstance(value, list):
+            return [soiled(one, key) for one in value]
+        if not isinstance(value, str) or key == "generation":
+            return value
+        count += 1
+        return f"{hostile}{value}"
+
+    found = Elements()
+    found.feed(page(soiled(document(results, splits, traceback=True))))
+    assert count > 80
+    assert not {"script", "img"} & set(found.tags)
+
+
 def test_the_page_says_what_the_report_does(file: Path) -> None:
     found = Elements()
     found.feed(file.read_text(encoding="utf-8"))
