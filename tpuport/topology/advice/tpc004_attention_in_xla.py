@@ -44,11 +44,9 @@ def _fallen(evidence: Evidence, reason: str, place: str, calls: list[tuple[Call,
 
 
 def _by_hand(evidence: Evidence) -> Iterator[Hit]:
-    """A product [.., Q, T] over pairs of a batch, and an exponential of its shape."""
-    exponentials = {
-        one.outputs[0].shape for one in evidence.equations if one.primitive == "exp" and one.outputs
-    }
-    made = [one for one in evidence.equations if _is_scores(one) and one.outputs[0].shape in exponentials]
+    """A product [.., Q, T] over pairs of a batch, and an exponential of as many; torch puts batch and heads together."""
+    exponentials = {_form(one) for one in evidence.equations if one.primitive == "exp"}
+    made = [one for one in evidence.equations if _is_scores(one) and _form(one) in exponentials]
     if not made:
         return
     *_, queries, keys = made[0].outputs[0].shape
@@ -59,6 +57,12 @@ def _by_hand(evidence: Evidence) -> Iterator[Hit]:
         "call torch.nn.functional.scaled_dot_product_attention; of transformers, attn_implementation='sdpa'",
         through,
     )
+
+
+def _form(one: Equation) -> tuple[int, tuple[int, ...]]:
+    """How many numbers it makes, and the last two dimensions."""
+    made = one.outputs[0]
+    return int(made.size), tuple(made.shape[-2:])
 
 
 def _is_scores(one: Equation) -> bool:

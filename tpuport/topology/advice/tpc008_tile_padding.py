@@ -57,8 +57,8 @@ def _hit(evidence: Evidence, one: Instruction, array: Array, count: int, wasted:
     return Hit(
         f"{several(count, 'array')} {array.dtype}{list(array.dims)}: tiles make {size(array.tiled_nbytes)} out of "
         f"{size(array.nbytes)}, {size(wasted)} for nothing ({what})",
-        "let the last two dimensions fill tiles of 8 x 128 (16 x 128 in bfloat16): fold a small last dimension into "
-        "its neighbour (flatten(-2)), or move a long one to the end",
+        "let two dimensions fill tiles of 8 x 128 (16 x 128 in bfloat16): fold small ones into their neighbours "
+        "(flatten), or take sizes that are multiples of 8 and 128",
         wasted,
         source=None if name or evidence.program is None else evidence.program.source(one),
     )
@@ -68,12 +68,13 @@ RULE = Rule(
     id="TPC008",
     name="tile-padding",
     summary="arrays that are much larger in memory than their elements",
-    why="""A TPU keeps arrays in tiles of 8 x 128 elements of 32 bits (16 x 128 of 16 bits) over the last two
-dimensions. A last dimension of 64 takes the room of 128, one of 3 that of 128 too, and reading and writing takes as
-much time as the room.""",
+    why="""A TPU keeps arrays in tiles of 8 x 128 elements of 32 bits (16 x 128 of 16 bits) over two of their
+dimensions. The compiler chooses two that fill them, where there are such: [1 << 20, 3] costs a third. Where no
+dimension is near a multiple of 128 it cannot, and an array of 65 x 65 x 65 takes twice the room, and twice the time
+to read.""",
     measured="""Bytes of arguments and of temporaries as tiles pad them, at least 1.25 times their elements, where
 the difference is 0.5% of the device's memory or more.""",
-    before="""points = torch.zeros(1 << 20, 3)          # 12 MiB, of which tiles make 512""",
-    after="""points = torch.zeros(3, 1 << 20)          # tiles make 32 of them""",
+    before="""volumes = torch.zeros(256, 65, 65, 65)            # 268 MiB, of which tiles make 528""",
+    after="""volumes = torch.zeros(256, 65, 65, 65).flatten(1)  # 274,625 in a row: tiles make 268 MiB of them""",
     check=check,
 )

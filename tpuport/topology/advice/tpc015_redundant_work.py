@@ -28,7 +28,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if any(hit for cause in _CAUSES for hit in cause.RULE.check(evidence)):
         return
     yield Hit(
-        f"a device does {flops(costs.product_flops)} in products, {found:.2f} times its share of the model's {flops(costs.model_flops)}",
+        f"a device does {flops(costs.product_flops)} in products, {found:.2f} times its share of the model's "
+        f"{flops(costs.model_flops)}",
         "look for work on whole arrays: an activation that is replicated where its weight is, masked scores that are "
         "computed all the same, or something that each layer computes again and could be given",
         work.excess(evidence),
