@@ -44,7 +44,7 @@ def _fallen(evidence: Evidence, reason: str, place: str, calls: list[tuple[Call,
 
 
 def _by_hand(evidence: Evidence) -> Iterator[Hit]:
-    """A product [.., Q, T] over pairs of a batch, and an exponential of as many; torch puts batch and heads together."""
+    """A product [.., Q, T] over pairs of a batch, and as many exponentials; torch puts batch and heads together."""
     exponentials = {_form(one) for one in evidence.equations if one.primitive == "exp"}
     made = [one for one in evidence.equations if _is_scores(one) and _form(one) in exponentials]
     if not made:

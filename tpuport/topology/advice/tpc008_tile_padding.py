@@ -74,7 +74,7 @@ dimension is near a multiple of 128 it cannot, and an array of 65 x 65 x 65 take
 to read.""",
     measured="""Bytes of arguments and of temporaries as tiles pad them, at least 1.25 times their elements, where
 the difference is 0.5% of the device's memory or more.""",
-    before="""volumes = torch.zeros(256, 65, 65, 65)            # 268 MiB, of which tiles make 528""",
-    after="""volumes = torch.zeros(256, 65, 65, 65).flatten(1)  # 274,625 in a row: tiles make 268 MiB of them""",
+    before="""volumes = torch.zeros(3, 65, 65, 65, 65)            # 204 MiB, of which tiles make 446""",
+    after="""volumes = torch.zeros(3, 65, 65, 65, 65).flatten()  # tiles fill it""",
     check=check,
 )
