@@ -75,8 +75,23 @@ MODELS: dict[str, tuple[Callable, Callable, dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("mesh", [{}, {"sp": 2}, {"dp": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("flux", {}),
+        ("hunyuan video", {"sp": 2}),
+        *(
+            pytest.param(name, mesh, marks=pytest.mark.slow)
+            for name, mesh in [
+                ("flux", {"sp": 2}),
+                ("flux", {"dp": 2, "tp": 2}),
+                ("hunyuan video", {}),
+                ("hunyuan video", {"dp": 2, "tp": 2}),
+            ]
+        ),
+    ],
+    ids=str,
+)
 def test_a_diffusion_transformer_in_loops_gives_the_same(name, mesh) -> None:
     build, inputs, least = MODELS[name]
     count = int(np.prod(list(mesh.values()) or [1]))

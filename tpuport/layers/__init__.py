@@ -7,6 +7,6 @@ from tpuport.layers.stacks import Stack, lists_of, stacked, stacks, unstacked
 from tpuport.layers.storage import StackedWeight, kept, stack_layers, unstack_layers
 
 __all__ = [
-    "Declined", "Scanned", "ScannedFunction", "Stack", "StackedWeight", "Verdict", "kept", "lists_of", "marked", "scanned",
-    "stack_layers", "stacked", "stacks", "succeeded", "unstack_layers", "unstacked", "worthwhile",
+    "Declined", "Scanned", "ScannedFunction", "Stack", "StackedWeight", "Verdict", "kept", "lists_of", "marked",
+    "scanned", "stack_layers", "stacked", "stacks", "succeeded", "unstack_layers", "unstacked", "worthwhile",
 ]  # fmt: skip
