@@ -8,7 +8,8 @@ Seconds of lowering and compiling together, and HBM for temporaries and code of 
 | Llama-2-7B, prefill of 1024 tokens, v5e:2x4, tp=8 | 155 s, 781 MB | 66 s, 81 MB |
 | HunyuanVideo-1.5, 54 blocks, v6e:2x4, sp=4 tp=2, effort -1 | 296 s, 2420 MB | 58 s, 1982 MB |
 
-A step of decoding takes one cache array for each layer: to loop over them they would have to be copied together.
+A step of decoding takes one cache array for each layer: to loop over them they would have to be copied together. Given
+stacked, they compile in 9 s instead of 26 s, and the loop writes the whole cache anew in each step instead of one column.
 """
 
 import dataclasses
