@@ -9,7 +9,7 @@ Seconds of lowering and compiling together, and HBM for temporaries and code of 
 | HunyuanVideo-1.5, 54 blocks, v6e:2x4, sp=4 tp=2, effort -1 | 296 s, 2420 MB | 58 s, 1982 MB |
 
 A step of decoding takes one cache array for each layer: to loop over them they would have to be copied together. Given
-stacked, they compile in 9 s instead of 26 s, and the loop writes the whole cache anew in each step instead of one column.
+stacked, it compiles in 9 s instead of 26 s, and the loop writes the whole cache anew in each step, not one column.
 """
 
 import dataclasses
