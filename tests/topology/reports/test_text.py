@@ -95,11 +95,13 @@ def test_topologies_are_listed_with_their_figures_and_pages() -> None:
         (units.mesh({"dp": 1, "sp": 1, "tp": 1}), "one device"),
         (units.used({"used": 1 << 20, "capacity": 1 << 34}), "1.00 MiB of 16.00 GiB"),
         (units.used({"used": None, "capacity": 1 << 34}), "more than the 16.00 GiB"),
+        (units.rest({"used": 10, "weights": 3, "code": 4}, ("weights", "code")), 3),
+        (units.rest({"used": None, "weights": 3}, ("weights",)), 0),
         (units.device("v6e"), "chip"),
         (units.device("tpu7x"), "device"),
     ],
 )
-def test_units(made: str, expected: str) -> None:
+def test_units(made: object, expected: object) -> None:
     assert made == expected
 
 

@@ -20,7 +20,7 @@ def sections(report: dict[str, Any]) -> str:
             _work(report),
             card("Advice", _advice(report["advice"])) if whole or report["advice"] else "",
             card("Collectives a step", _collectives(report["collectives"])) if whole else "",
-            card("Largest temporaries", buffers(report["buffers"])) if whole else "",
+            card("Largest temporaries", buffers(report["buffers"])) if not report["failure"] else "",
             card("Attention", _attention(report["attention"])),
             card("What was compiled", _compiled(report)),
         )
@@ -31,6 +31,8 @@ def memory(report: dict[str, Any]) -> str:
     """A bar of the parts against the capacity, and their table. What is too much goes over the capacity's mark."""
     held = report["memory"]
     parts = [(name, held[name]) for name in PARTS]
+    if rest := units.rest(held, PARTS):
+        parts.append(("other", rest))
     whole = max(held["capacity"], sum(nbytes for _, nbytes in parts), held["used"] or 0)
     spans = "".join(
         f'<span class="{name}" data-bytes="{nbytes}" title="{name}: {units.room(nbytes)}" '

@@ -82,7 +82,7 @@ def _sections(report: dict[str, Any]) -> Iterator[RenderableType]:
         ("Work a step", _costs(report)),
         ("Roofline, an estimate from public peak figures", _estimate(report["estimate"])),
         ("Collectives a step", _collectives(report["collectives"]) if whole else None),
-        ("Largest temporaries", _buffers(report["buffers"]) if whole else None),
+        ("Largest temporaries", None if report["failure"] else _buffers(report["buffers"])),
         ("Attention", _attention(report["attention"])),
         ("Advice", _advice(report["advice"]) if whole or report["advice"] else None),
     ):
@@ -96,6 +96,8 @@ def _memory(report: dict[str, Any]) -> RenderableType:
     memory, shown = report["memory"], _grid(3)
     shown.add_column(no_wrap=True)
     rows = [(name, memory[name], colour) for name, colour in zip(PARTS, COLOURS, strict=True)]
+    if rest := units.rest(memory, PARTS):
+        rows.append(("other", rest, "red"))
     if memory["used"] is not None:
         free = memory["capacity"] - memory["used"]
         rows.append(("free", free, "dim") if free >= 0 else ("too much", -free, "red"))

@@ -28,6 +28,11 @@ def gib(nbytes: Number) -> str:
     return f"{nbytes / (1 << 30):.2f}"
 
 
+def rest(memory: dict[str, Any], parts: tuple[str, ...]) -> int:
+    """Bytes that are used by none of the parts: what the compiler wanted of a program that it did not make."""
+    return max(0, (memory["used"] or 0) - sum(memory[name] for name in parts))
+
+
 def used(memory: dict[str, Any]) -> str:
     """What is used of the capacity: "10.94 of 31.25 GiB"."""
     capacity = f"{gib(memory['capacity'])} GiB"
