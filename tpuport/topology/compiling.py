@@ -20,7 +20,7 @@ from tpuport.topology import failures, hlo, roofline
 from tpuport.topology.advice import CacheArray, Evidence, advise
 from tpuport.topology.arithmetic import model_flops
 from tpuport.topology.lowering import Lowered, lower_for, versions
-from tpuport.topology.report import Costs, Failure, Memory, Report
+from tpuport.topology.report import Buffer, Costs, Failure, Memory, Report
 from tpuport.topology.tasks import Decode, Prefill
 from tpuport.topology.weights import bytes_by_dtype, local_nbytes, nbytes
 
@@ -36,6 +36,7 @@ CAPACITY: Final = {
     "tpu7x": int(94.75 * GIB),
 }
 _BUFFERS: Final = 12
+_WORTH_SAYING: Final = 1 << 16  # smaller temporaries are not listed
 
 
 def compile_for(
@@ -92,10 +93,13 @@ def compile_for(
 def report(lowered: Lowered, effort: float | None = None) -> Report:
     """Compile what was lowered, and say what the compiler made of it."""
     started = time.perf_counter()
-    program, failure = _compiled(lowered, effort)
+    program, refused = _compiled(lowered, effort)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
     parameters = {id(value): value for value in lowered.model.parameters()}.values()
     whole = {id(value): value for value in lowered.weights.values()}.values()
+    memory, failure = _memory(lowered, program), None
+    if refused is not None:
+        failure, memory = _failure(refused, program, memory)
     text = hlo.parse(program.as_text()) if program else None
     costs = _costs(lowered, program, text)
     collectives = hlo.collectives(text, lowered.mesh) if text else ()
@@ -105,9 +109,9 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
         model=type(lowered.model).__name__, parameters=sum(value.numel() for value in parameters),
         weight_bytes=sum(nbytes(value) for value in whole), dtypes=bytes_by_dtype(lowered.weights),
         task=lowered.task, inputs={name: shown(value) for name, value in lowered.inputs.items()},
-        memory=_memory(lowered, program, failure), costs=costs, collectives=collectives,
-        attention=lowered.attention, buffers=hlo.buffers(text, _BUFFERS) if text else failure.buffers if failure else (),
-        estimate=costs and roofline.estimate(
+        memory=memory, costs=costs, collectives=collectives,
+        attention=lowered.attention, buffers=_buffers(text, failure),
+        estimate=None if costs is None or failure else roofline.estimate(
             lowered.generation, mesh, costs, collectives, *lowered.unit, topology=lowered.topology,
             placed=lowered.mesh,
         ),
@@ -117,24 +121,44 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
     return _advised(made, lowered, text)
 
 
-def _compiled(lowered: Lowered, effort: float | None) -> tuple[Any, Failure | None]:
-    """(the program, None), or (None, why there is none)."""
-    options = {} if effort is None else {"exec_time_optimization_effort": float(effort)}
+def _compiled(lowered: Lowered, effort: float | None) -> tuple[Any, Exception | None]:
+    """(the program, None); with an error, the program that does not fit, or None where there is none."""
+    options: dict[str, Any] = {} if effort is None else {"exec_time_optimization_effort": float(effort)}
     try:
         return lowered.stage.compile(compiler_options=options), None
-    except JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):
-            return None, failures.too_large(str(error))
-        return None, failures.refused(error)
+    except Exception as error:  # noqa: BLE001  kernels raise what they like; all of it is the compiler's verdict
+        if "RESOURCE_EXHAUSTED" not in str(error) or failures.used(str(error)) is None:
+            return None, error
+        refused = error
+    logger.info("it does not fit; compiling once more for what takes the memory")
+    try:
+        return lowered.stage.compile(compiler_options=options | failures.UNFIT), refused
+    except JaxRuntimeError:  # one array alone is larger than the memory
+        return None, refused
 
 
-def _memory(lowered: Lowered, program: Any, failure: Failure | None) -> Memory:
+def _failure(error: Exception, program: Any, memory: Memory) -> tuple[Failure, Memory]:
+    """Why there is no program that fits, and what it takes as far as that is known."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" not in text:
+        return failures.refused(error), memory
+    if program is not None:
+        return failures.too_large(text, program.as_text(), memory), memory
+    return failures.too_large(text), dataclasses.replace(memory, used=failures.used(text))
+
+
+def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
+    if failure is not None:
+        return failure.buffers[:_BUFFERS]
+    return tuple(one for one in hlo.buffers(text, _BUFFERS) if one.nbytes >= _WORTH_SAYING)
+
+
+def _memory(lowered: Lowered, program: Any) -> Memory:
     capacity, step = CAPACITY[lowered.generation], lowered.step
     weights = sum(local_nbytes(value) for value in lowered.weights.values())
     cache = sum(local_nbytes(value) for value in step.cache)
     if program is None:
-        used = failures.used(failure.traceback) if failure and failure.kind == "memory" else None
-        return Memory(capacity, weights, cache, 0, 0, 0, 0, used)
+        return Memory(capacity, weights, cache, 0, 0, 0, 0, None)
     said = program.memory_analysis()
     outputs = said.output_size_in_bytes - said.alias_size_in_bytes
     used = sum(
@@ -157,6 +181,7 @@ def _costs(lowered: Lowered, program: Any, text: Any) -> Costs | None:
         hbm_bytes=float(hlo.hbm_bytes(text)),
         bytes_accessed=float(counted.get("bytes accessed", 0.0)),
         model_flops=model_flops(lowered.jaxpr) / lowered.mesh.size,
+        product_flops=hlo.products(text),
         kernels=hlo.kernels(text),
     )
 

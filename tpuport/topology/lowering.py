@@ -15,6 +15,7 @@ import jax
 import torch
 from jax.sharding import Mesh
 
+from tpuport import layers
 from tpuport.attention import settings
 from tpuport.attention.blocks import assume_generation
 from tpuport.attention.calls import Call, seen
@@ -129,14 +130,12 @@ def lower_for(
     check_placing(mesh, rules)
     weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
     started = time.perf_counter()
-    before = seen(clear=False)[0]
     with assume_generation(generation), _attention(implementation if attention else None):
         with _explained(owner):
-            step, scanned = _step(owner, inputs, weights, mesh), ()
-            with steps.on(owner, mesh):
-                traced = jax.jit(step.function, donate_argnums=step.donated).trace(*step.arguments)
-                stage = traced.lower(lowering_platforms=("tpu",))
-    calls = {one: times - before.get(one, 0) for one, times in seen(clear=False)[0].items()}
+            step = _step(owner, inputs, weights, mesh)
+            traced, step, calls = _traced(step, owner, mesh, _task(inputs), scan_layers)
+            stage = traced.lower(lowering_platforms=("tpu",))
+    scanned = tuple(Scanned(one.name, one.count) for one in getattr(step.function, "scanned", ()))
     return Lowered(
         topology=full_name(topology), generation=generation, mesh=mesh, model=owner, task=_task(inputs),
         inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=step, weights=weights,
@@ -161,6 +160,34 @@ def _step(model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh) -> steps
             where="inputs", fix="compile_for(model, {'input': torch.empty(1, 8, device='meta')}, ...)",
         )  # fmt: skip
     return steps.forward(model, dict(inputs), weights, mesh)
+
+
+def _traced(
+    step: steps.Step, model: torch.nn.Module, mesh: Mesh, task: str, scan_layers: bool | None
+) -> tuple[Any, steps.Step, dict[Call, int]]:
+    """(the jax.stages.Traced, the step as it was traced, its attention calls and how often they were traced).
+
+    Without a word on `scan_layers`, blocks of a forward call are in a loop where that wins. The programs of `generate`
+    have none, so that of a prompt has none either.
+    """
+    weights, *rest = step.arguments
+    found = layers.stacks(model, weights)
+    wanted = scan_layers if scan_layers is not None else task == "forward"
+    if wanted and (scan_layers or layers.worthwhile(found, task)):
+        function: Any = layers.scanned(step.function)
+        looped = step._replace(function=function, arguments=(layers.stacked(weights, found), *rest))
+        made = _trace(looped, model, mesh)
+        if scan_layers or layers.succeeded(function):
+            return made[0], looped, made[1]
+    made = _trace(step, model, mesh)
+    return made[0], step, made[1]
+
+
+def _trace(step: steps.Step, model: torch.nn.Module, mesh: Mesh) -> tuple[Any, dict[Call, int]]:
+    before = seen(clear=False)[0]
+    with steps.on(model, mesh):
+        traced = jax.jit(step.function, donate_argnums=step.donated).trace(*step.arguments)
+    return traced, {one: times - before.get(one, 0) for one, times in seen(clear=False)[0].items()}
 
 
 def _checked_mesh(mesh: Mesh, chips: Any) -> Mesh:
@@ -193,7 +220,7 @@ def _explained(model: torch.nn.Module) -> Iterator[None]:
     """Turn whatever a model's code raises while it is traced into `CannotTrace`."""
     try:
         yield
-    except PortError:
-        raise
     except Exception as error:
+        if isinstance(error, PortError) and not failures.in_code(error):
+            raise
         raise failures.CannotTrace(failures.explain(error, model)) from error

@@ -119,6 +119,8 @@ class Costs:
         bytes_accessed: the compiler's count, of operands and results in whatever memory.
         model_flops: matrix products, convolutions and attention as the model was traced, divided by the devices: what
             has to be done if nothing is done twice.
+        product_flops: of `flops`, those in matrix products, convolutions and kernels; a product of a matrix and a vector
+            is not in it where the compiler makes it elementwise.
         kernels: which Pallas kernels there are.
     """
 
@@ -127,6 +129,7 @@ class Costs:
     bytes_accessed: float
     model_flops: float
     kernels: tuple[Kernel, ...] = ()
+    product_flops: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +223,7 @@ class Report:
         task: "forward", "prefill" or "decode".
         inputs: shape and dtype of each, as HLO writes them, or the repr of a static value.
         memory: of one device.
-        costs: None where it does not fit.
+        costs: None where there is no program.
         collectives: most bytes first.
         attention: each distinct attention call that was traced, and how often.
         buffers: the largest temporaries, largest first.

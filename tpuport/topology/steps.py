@@ -25,6 +25,7 @@ from tpuport.patches import transformers_rotary
 from tpuport.topology.tasks import Decode, Prefill
 from tpuport.topology.weights import device_dtype, placed
 
+
 class Step(NamedTuple):
     """A function to trace and what it is traced with.
 
@@ -95,10 +96,10 @@ def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> S
     slots = bucket(max(task.max_cache_len or columns, columns))
     _check_positions(model, slots, task)
     rows = _rows(task.batch, mesh)
-    function = _first(decoder, slots)
     arguments = (weights, *_prompt(rows, columns, mesh))
-    state = _state(model, function, arguments, mesh)
-    return Step(function, arguments, (), _kept(state), units=("tokens", float(task.batch * task.length)))
+    state = _state(model, _first(decoder, slots), arguments, mesh)
+    # Another function than the state's: jax would trace nothing again, and the attention calls would not be seen.
+    return Step(_first(decoder, slots), arguments, (), _kept(state), units=("tokens", float(task.batch * task.length)))
 
 
 def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Step:

@@ -34,6 +34,20 @@ def flops(program: Program, compiler_flops: float) -> float:
     return float(compiler_flops) + program.total(cost) - program.total(cost, loops=False)
 
 
+def products(program: Program) -> float:
+    """FLOPs of a step on one device in matrix products, convolutions and kernels, without elementwise work.
+
+    The product of a matrix and a vector is elementwise work too where the compiler makes it so.
+    """
+    return program.total(functools.partial(_product, program))
+
+
+def _product(program: Program, instruction: Instruction) -> float:
+    if instruction.operation in ("convolution", "dot"):
+        return 2.0 * _products(program, instruction)
+    return (estimated(instruction) or {}).get("flops", 0.0)
+
+
 def counted(program: Program, instruction: Instruction) -> float:
     """FLOPs of one execution, as the compiler counts them; 0 for what calls the computation that has them."""
     kind = instruction.operation
