@@ -20,6 +20,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     """Of each axis of the model: all weights, or the large ones that it does not divide."""
     # Those have rules of their own, which say more.
     others = {name for name, _ in vocabulary(evidence)} | heads.kept_whole(evidence)
+    others |= {name for name, _ in evidence.model.named_buffers()}  # no rule places buffers
     for axis, parts in evidence.model_axes.items():
         whole = replicated(evidence, axis)
         if not is_used_by_weights(evidence, axis):
