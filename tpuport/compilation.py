@@ -219,10 +219,10 @@ class CompiledFunction:
 
     Args:
         modules: the ported models that the function uses; None to look for them.
-        scan_layers: as in `compile`.
 
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
+        scan_layers: as in `compile`; counts for programs that are made from then on.
         scanned, declined: lists of blocks in the program made last, that run in a loop and that do not.
     """
 
@@ -242,7 +242,7 @@ class CompiledFunction:
         pytrees.register()
         self._function = function
         self._known = None if modules is None else list(modules)
-        self._scan_layers = scan_layers
+        self.scan_layers = scan_layers
         self.scanned: tuple[layers.Scanned, ...] = ()
         self.declined: tuple[layers.Declined, ...] = ()
         self._reach: Reach | None = None
@@ -311,7 +311,7 @@ class CompiledFunction:
             else:
                 static.append((name, "static", _hashable(leaf, name)))
         modules = self._modules()
-        for module in modules if self._scan_layers else ():
+        for module in modules if self.scan_layers else ():
             layers.stack_layers(module)
         weights = [arrays_of(module) for module in modules]
         # Weakly: jax keeps the static part of every program, and with it a model that has long been replaced.
@@ -348,7 +348,7 @@ class CompiledFunction:
 
     def _looped(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
         """Traced. As `_traced`, with blocks whose weights are stacked in a loop."""
-        if self._scan_layers is False or not any(map(layers.lists_of, weights)):
+        if self.scan_layers is False or not any(map(layers.lists_of, weights)):
             return self._traced(weights, tensors, donated, static)
         function = layers.scanned(functools.partial(self._traced, static=static))
         out = function(weights, tensors, donated)

@@ -62,11 +62,11 @@ def _hunyuan_vae() -> Any:
 
 
 @pytest.fixture(scope="package")
-def hunyuan() -> Callable[[], Any]:
-    """Makes HunyuanVideo-1.5 pipelines without text encoders, always of the same random weights."""
+def hunyuan() -> Callable[..., Any]:
+    """Makes HunyuanVideo-1.5 pipelines without text encoders, always of the same random weights for as many layers."""
     from diffusers import ClassifierFreeGuidance, HunyuanVideo15Pipeline
 
-    def build() -> Any:
+    def build(layers: int = 1) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             none: Any = None
@@ -75,7 +75,7 @@ def hunyuan() -> Callable[[], Any]:
                 tokenizer=none,
                 text_encoder_2=none,
                 tokenizer_2=none,
-                transformer=_hunyuan_transformer().eval(),
+                transformer=_hunyuan_transformer(layers).eval(),
                 vae=_hunyuan_vae().eval(),
                 scheduler=FlowMatchEulerDiscreteScheduler(shift=2.0),
                 guider=ClassifierFreeGuidance(guidance_scale=3.0),

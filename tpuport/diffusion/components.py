@@ -56,6 +56,15 @@ class CompiledForward:
         self._said = False
 
     @property
+    def scan_layers(self) -> bool:
+        """Whether identical blocks run in one loop, as in `tpuport.compile`."""
+        return self.compiled.scan_layers is True
+
+    @scan_layers.setter
+    def scan_layers(self, wanted: bool) -> None:
+        self.compiled.scan_layers = True if wanted else None
+
+    @property
     def program(self) -> compilation.Program:
         """The program underneath; `program.compilations` counts."""
         return self.compiled.program

@@ -61,6 +61,7 @@ def port_pipeline(
     components: Iterable[str] | None = None,
     scheduler: Literal["device", "host"] = "device",
     batch_guidance: bool | None = None,
+    scan_layers: bool = False,
 ) -> Any:
     """Move the models of a diffusers pipeline to the devices of a mesh, in place, and compile their forwards.
 
@@ -80,6 +81,9 @@ def port_pipeline(
         scheduler: "device", or "host" for one whose step tpuport cannot do.
         batch_guidance: whether the conditions of a guider (positive and negative prompt) are one call of the model of
             several times the batch. None: where the mesh's dp divides that and not the batch alone.
+        scan_layers: whether the identical blocks of the models that denoise run in one loop, their weights stacked: a
+            program that does the same and is compiled several times sooner. Until `tpuport.to_cpu`, other code cannot
+            read those weights.
 
     Returns:
         The same pipeline.
@@ -99,8 +103,12 @@ def port_pipeline(
     if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
         checks.check_scheduler(pipe.scheduler)
     _port_all(modules, mesh, options, allow, again=state is not None)
+    denoisers = [module for name, module in modules.items() if name in _DENOISERS]
     for module in _distinct(modules.values()):
-        compile_parts(module) if is_autoencoder(module) else compile_forward(module)
+        if is_autoencoder(module):
+            compile_parts(module)
+        else:
+            compile_forward(module).scan_layers = scan_layers and any(module is one for one in denoisers)
     if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
         schedulers.install(pipe.scheduler)
     pipe.__class__ = ported_class(original_class(type(pipe)))

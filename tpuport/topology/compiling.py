@@ -192,8 +192,11 @@ def _advised(made: Report, lowered: Lowered, text: Any) -> Report:
         for one in lowered.step.cache
         if lowered.step.cache_is_argument
     )
+    # By the names that they have in the program: stacked, where blocks are in a loop.
+    given = lowered.step.arguments[0].items()
+    weights = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     evidence = Evidence(
-        report=made, program=text, weights=lowered.weights, mesh=lowered.mesh, model=lowered.model,
+        report=made, program=text, weights=weights, mesh=lowered.mesh, model=lowered.model,
         jaxpr=lowered.jaxpr, cache=cache, inputs=lowered.inputs,
     )  # fmt: skip
     return dataclasses.replace(made, advice=advise(evidence))

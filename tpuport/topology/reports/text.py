@@ -119,7 +119,7 @@ def _costs(report: dict[str, Any]) -> RenderableType | None:
         shown.add_row(
             "of the model",
             f"{units.flops(costs['model_flops'])} a device; the program does "
-            f"{costs['flops'] / costs['model_flops']:.2f} times that",
+            f"{costs['product_flops'] / costs['model_flops']:.2f} times that in products",
         )
     shown.add_row("HBM traffic", f"{units.moved(costs['hbm_bytes'])} a device")
     for kernel in costs["kernels"][:_KERNELS]:
