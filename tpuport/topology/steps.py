@@ -161,21 +161,12 @@ def _state(model: Any, function: Callable[..., State], arguments: tuple[Any, ...
     """The loop's carry, each array where the prefill leaves it."""
     with on(model, mesh):
         state = jax.eval_shape(function, *arguments)
-    kept = {
-        id(array): FixedLayer.sharding(mesh, array.shape)
-        for layer in state.cache.layers
-        if isinstance(layer, FixedLayer)
-        for array in (layer.keys, layer.values)
-    }
-    by_rows = NamedSharding(mesh, PartitionSpec("dp"))
-    cache = jax.tree.map(lambda x: placed(x, kept.get(id(x), replicated(mesh))), state.cache)
-    return State(
-        tokens=placed(state.tokens, replicated(mesh)),
-        present=placed(state.present, by_rows),
-        length=placed(state.length, replicated(mesh)),
-        finished=placed(state.finished, replicated(mesh)),
-        cache=cache,
-    )
+    kept: dict[int, Any] = {id(state.present): NamedSharding(mesh, PartitionSpec("dp"))}
+    for layer in state.cache.layers:
+        if isinstance(layer, FixedLayer):
+            arrays: tuple[Any, Any] = layer.keys, layer.values
+            kept |= {id(array): FixedLayer.sharding(mesh, array.shape) for array in arrays}
+    return jax.tree.map(lambda x: placed(x, kept.get(id(x), replicated(mesh))), state)
 
 
 def _kept(state: State) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -61,7 +61,10 @@ def header(*stack: int) -> str:
 def test_the_innermost_line_of_a_model_is_told(stack, own) -> None:
     source = Frames(header(*stack)).source(len(stack))
     assert source is not None
-    assert (source.file, source.line, source.function) == (FILES[own], 10 * (own + 1), "Net.forward")
+    assert (source.line, source.function) == (10 * (own + 1), "Net.forward")
+    assert FILES[own].endswith(source.file)
+    assert source.file == FILES[own] or "site-packages" in FILES[own] or "tpuport" in FILES[own]
+    assert "site-packages" not in source.file, "the same on every machine"
 
 
 def test_a_stack_is_told_from_inside() -> None:

@@ -86,7 +86,7 @@ class Frames:
         if chosen is None:
             return None
         file, line, function = chosen
-        return Source(file, line, function, linecache.getline(file, line).strip())
+        return Source(short(file), line, function, linecache.getline(file, line).strip())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -97,6 +97,12 @@ def _package(file: str) -> tuple[str, str]:
     if found := _PACKAGE.fullmatch(file):
         return found[1].removesuffix(".py"), (found[2] or "").replace("\\", "/")
     return ("python", file) if file.startswith((*_STANDARD, "<")) else ("", "")
+
+
+def short(file: str) -> str:
+    """A file of an installed package by its place in there, the same on every machine; any other as it is."""
+    package, inside = _package(file)
+    return f"{package}/{inside}" if inside and package != "python" else file
 
 
 @functools.lru_cache(maxsize=4096)
