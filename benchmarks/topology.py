@@ -249,7 +249,7 @@ def main() -> None:
     console = Console()
     tpuport.enable()
     if given.one:
-        print(json.dumps(entry_report(given.one)))  # noqa: T201  for the process that asked
+        print(json.dumps(entry_report(given.one)))
     elif given.zoo is not None:
         run(console, "zoo", [name for name in ZOO if given.zoo in name], in_a_process, write=True)
     else:
