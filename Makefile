@@ -25,10 +25,11 @@ help: ## list the targets
 
 venv: $(STAMP) ## build .venv and nothing else
 
-demo: $(STAMP) ## a tiny Llama and a tiny HunyuanVideo-1.5: linted, ported, what they say and draw beside torch, how fast
+demo: $(STAMP) ## a tiny Llama and a tiny HunyuanVideo-1.5: linted, ported, what they say and draw beside torch, how fast; Llama-2-7B on v5e
 	$(PY) -m recipes.llama
 	$(PY) -m recipes.hunyuan_video
 	$(PY) benchmarks/decode.py --quick
+	$(VENV)/bin/tpuport compile llama-2-7b --topology v5e:2x4 --task decode
 
 test: $(STAMP) ## the tests but the slow ones
 	$(PY) $(PYTEST) $(PYTEST_ARGS)
@@ -52,6 +53,7 @@ bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quote
 	$(PY) benchmarks/decode.py
 	$(PY) benchmarks/denoise.py
 	$(PY) benchmarks/load.py
+	$(PY) -m benchmarks.topology
 	$(PY) benchmarks/lint.py --rival $(RIVALS)/bin/torchfix
 	$(PY) benchmarks/attention_cost.py
 	$(PY) benchmarks/attention_error.py --plot docs/img/attention-error.svg

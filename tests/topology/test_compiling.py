@@ -13,7 +13,7 @@ import tpuport
 from benchmarks import hunyuan_compile
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
-from tpuport.topology import Decode, Prefill, compile_for, lower_for
+from tpuport.topology import Decode, Prefill, compile_for, compiling, described, lower_for
 from tpuport.topology.failures import CannotTrace
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
@@ -132,6 +132,53 @@ def test_what_takes_the_memory_is_said_with_its_lines() -> None:
     assert report.costs.flops > 0
 
 
+class Block(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.nn.functional.gelu(torch.nn.functional.linear(x, self.weight, self.bias))
+
+
+class Deep(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block(256, 256) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_identical_blocks_are_in_a_loop_and_count_as_often_as_it_runs() -> None:
+    x = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
+    made = [
+        compile_for(Deep, {"x": x}, topology="v5e:1x1", dtype="bfloat16", scan_layers=scan)
+        for scan in (None, False)
+    ]
+    assert [[(one.name, one.count) for one in report.scanned] for report in made] == [[("blocks", 8)], []]
+    for report in made:
+        assert report.costs.model_flops == 8 * 2 * 256**3
+        assert report.costs.product_flops == pytest.approx(8 * 2 * 256**3)
+    assert made[0].memory.weights == made[1].memory.weights
+    assert made[0].costs.flops == pytest.approx(made[1].costs.flops, rel=0.05)
+
+
+def test_what_does_not_fit_in_a_loop_is_compiled_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = compiling._compiled
+
+    def refusing(lowered, effort):
+        if lowered.scanned:
+            return None, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: in a loop")
+        return compiled(lowered, effort)
+
+    monkeypatch.setattr(compiling, "_compiled", refusing)
+    x = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
+    report = compile_for(Deep, {"x": x}, topology="v5e:1x1", dtype="bfloat16")
+    assert report.fits
+    assert report.scanned == ()
+    asked = compile_for(Deep, {"x": x}, topology="v5e:1x1", dtype="bfloat16", scan_layers=True)
+    assert not asked.fits
+
+
 def test_bad_input_is_refused() -> None:
     x = torch.empty(1, 8, 256)
     with pytest.raises(PortError, match="neither a model nor a function"):
@@ -206,18 +253,18 @@ def test_two_runs_give_the_same_plain_values(decoded) -> None:
 
 
 def test_a_model_that_cannot_be_traced_says_where() -> None:
-    class Reading(torch.nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            if input.sum() > 0:
-                return input
-            return super().forward(input)
+    class Reading(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.sum() > 0:
+                return x
+            return -x
 
     with pytest.raises(CannotTrace) as said:
-        compile_for(lambda: Reading(8, 8), {"input": torch.empty(1, 8)}, topology="v6e", tp=1, dp=4)
+        compile_for(Reading, {"x": torch.empty(1, 8)}, topology="v6e", tp=1, dp=4)
     failure = said.value.failure
     assert failure.kind == "trace"
     assert failure.source.file == __file__
-    assert "if input.sum() > 0" in failure.source.code
+    assert "if x.sum() > 0" in failure.source.code
 
 
 def test_attention_can_be_chosen() -> None:
@@ -227,6 +274,14 @@ def test_attention_can_be_chosen() -> None:
     assert len(made.key) == 64
     other = lower_for(Attending, {"x": x}, topology="v6e", dp=4, attention="xla", dtype="bfloat16")
     assert other.key != made.key
+
+
+def test_a_mesh_of_ones_own() -> None:
+    mesh = tpuport.create_mesh(dp=2, tp=2, devices=described("v6e").devices)
+    made = lower_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v6e", mesh=mesh, rules=RULES)
+    assert made.mesh is mesh
+    with pytest.raises(PortError, match="not of the described TPU"):
+        lower_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v5e", mesh=mesh, rules=RULES)
 
 
 def test_a_mesh_of_other_devices_is_refused() -> None:

@@ -91,9 +91,16 @@ def compile_for(
 
 
 def report(lowered: Lowered, effort: float | None = None) -> Report:
-    """Compile what was lowered, and say what the compiler made of it."""
+    """Compile what was lowered, and say what the compiler made of it.
+
+    What does not fit with its blocks in a loop, which nobody asked for, is compiled without.
+    """
     started = time.perf_counter()
     program, refused = _compiled(lowered, effort)
+    if refused is not None and lowered.apart is not None:
+        # A loop can take somewhat more memory, and nobody asked for it.
+        logger.info("it does not fit with its blocks in a loop; trying without")
+        return report(lowered.apart(), effort)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
     parameters = {id(value): value for value in lowered.model.parameters()}.values()
     whole = {id(value): value for value in lowered.weights.values()}.values()

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Lowered:
         attention: the calls that were traced, and how often.
         scanned: blocks that run in loops.
         seconds: that tracing and lowering took.
+        apart: lowers the same with each block for itself, where nobody asked for the loops; None otherwise.
     """
 
     topology: str
@@ -64,6 +65,7 @@ class Lowered:
     scanned: tuple[Scanned, ...]
     unit: tuple[str, float]
     seconds: float
+    apart: Callable[[], "Lowered"] | None = None
 
     @functools.cached_property
     def key(self) -> str:
@@ -126,15 +128,14 @@ def lower_for(
     implementation = settings.Settings(implementation=attention or "auto")
     owner, chips = built(model), described(topology)
     generation = generation_of(chips)
-    mesh = _checked_mesh(mesh, chips) if mesh else create_mesh(dp, sp, tp, devices=chips.devices)
+    mesh = _checked_mesh(mesh, chips) if mesh is not None else create_mesh(dp, sp, tp, devices=chips.devices)
     check_placing(mesh, rules)
     weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
     started = time.perf_counter()
-    with assume_generation(generation), _attention(implementation if attention else None):
-        with _explained(owner):
-            step = _step(owner, inputs, weights, mesh)
-            traced, step, calls = _traced(step, owner, mesh, _task(inputs), scan_layers)
-            stage = traced.lower(lowering_platforms=("tpu",))
+    with assume_generation(generation), _attention(implementation if attention else None), _explained(owner):
+        step = _step(owner, inputs, weights, mesh)
+        traced, step, calls = _traced(step, owner, mesh, _task(inputs), scan_layers)
+        stage = traced.lower(lowering_platforms=("tpu",))
     scanned = tuple(Scanned(one.name, one.count) for one in getattr(step.function, "scanned", ()))
     return Lowered(
         topology=full_name(topology), generation=generation, mesh=mesh, model=owner, task=_task(inputs),
@@ -142,6 +143,10 @@ def lower_for(
         jaxpr=traced.jaxpr, stage=stage,
         attention=tuple((one, times) for one, times in calls.items() if times > 0), scanned=scanned,
         unit=unit or step.units, seconds=time.perf_counter() - started,
+        apart=functools.partial(
+            lower_for, owner, inputs, topology=topology, mesh=mesh, rules=rules, dtype=dtype, allow=allow,
+            scan_layers=False, unit=unit, attention=attention,
+        ) if scanned and scan_layers is None else None,
     )  # fmt: skip
 
 
@@ -191,7 +196,9 @@ def _trace(step: steps.Step, model: torch.nn.Module, mesh: Mesh) -> tuple[Any, d
 
 
 def _checked_mesh(mesh: Mesh, chips: Any) -> Mesh:
-    strangers = [device for device in mesh.devices.flat if device not in set(chips.devices)]
+    # Each description has devices of its own: those of the caller's are others, and mean the same.
+    known = {(device.device_kind, device.id) for device in chips.devices}
+    strangers = [device for device in mesh.devices.flat if (device.device_kind, device.id) not in known]
     if strangers:
         raise PortError(
             f"{len(strangers)} devices of the mesh are not of the described TPU, such as {strangers[0]}",

@@ -119,8 +119,8 @@ class Costs:
         bytes_accessed: the compiler's count, of operands and results in whatever memory.
         model_flops: matrix products, convolutions and attention as the model was traced, divided by the devices: what
             has to be done if nothing is done twice.
-        product_flops: of `flops`, those in matrix products, convolutions and kernels; a product of a matrix and a vector
-            is not in it where the compiler makes it elementwise.
+        product_flops: of `flops`, those in matrix products, convolutions and kernels; a product of a matrix and a
+            vector is not in it where the compiler makes it elementwise.
         kernels: which Pallas kernels there are.
     """
 

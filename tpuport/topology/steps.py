@@ -99,7 +99,9 @@ def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> S
     arguments = (weights, *_prompt(rows, columns, mesh))
     state = _state(model, _first(decoder, slots), arguments, mesh)
     # Another function than the state's: jax would trace nothing again, and the attention calls would not be seen.
-    return Step(_first(decoder, slots), arguments, (), _kept(state), units=("tokens", float(task.batch * task.length)))
+    return Step(
+        _first(decoder, slots), arguments, (), _kept(state), units=("tokens", float(task.batch * task.length))
+    )
 
 
 def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Step:

@@ -1,4 +1,4 @@
-"""The weights of a model that is not there: shapes, dtypes and places on a described mesh, as `port` would give them."""
+"""The weights of a model that is not there: shapes, dtypes and places on a described mesh, as `port` gives them."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

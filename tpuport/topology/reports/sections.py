@@ -121,10 +121,9 @@ def _time(estimate: dict[str, Any]) -> str:
 
 def _costs(costs: dict[str, Any]) -> str:
     model = costs["model_flops"]
-    ratio = f"; the program does {costs['product_flops'] / model:.2f} times that in products" if model else ""
     pairs = [
         ("operations", units.flops(costs["flops"])),
-        ("of the model", f"{units.flops(model)}{ratio}" if model else ""),
+        ("of the model", f"{units.flops(model)}{units.done(costs)}" if model else ""),
         ("HBM traffic", units.moved(costs["hbm_bytes"])),
         *(
             (

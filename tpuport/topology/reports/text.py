@@ -63,7 +63,9 @@ def _result(result: Result) -> Iterator[RenderableType]:
 
 def _facts(result: Result) -> Iterator[RenderableType]:
     report = result.report or {}
-    dtypes = ", ".join(report["dtypes"]) or "no weights"
+    # A table of 256 bytes says nothing of what the weights are.
+    told = [name for name, held in report["dtypes"].items() if held > report["weight_bytes"] / 1000]
+    dtypes = ", ".join(told) or "no weights"
     yield Text(
         f"{report['task']} of {report['model']}, {units.counted(report['parameters'])} parameters in {dtypes}, "
         f"{units.mesh(report['mesh'])} over {report['devices']} devices"
@@ -118,8 +120,7 @@ def _costs(report: dict[str, Any]) -> RenderableType | None:
     if costs["model_flops"]:
         shown.add_row(
             "of the model",
-            f"{units.flops(costs['model_flops'])} a device; the program does "
-            f"{costs['product_flops'] / costs['model_flops']:.2f} times that in products",
+            f"{units.flops(costs['model_flops'])} a device{units.done(costs)}",
         )
     shown.add_row("HBM traffic", f"{units.moved(costs['hbm_bytes'])} a device")
     for kernel in costs["kernels"][:_KERNELS]:

@@ -117,3 +117,10 @@ def _three(value: Number) -> str:
     """Three significant digits, never an exponent."""
     digits = 2 - math.floor(math.log10(abs(value))) if value else 2
     return f"{value:,.{max(0, min(2, digits))}f}"
+
+
+def done(costs: dict[str, Any]) -> str:
+    """How often the program does the model's products; nothing where the compiler has made them elementwise work."""
+    if costs["product_flops"] < costs["model_flops"] or not costs["model_flops"]:
+        return ""
+    return f"; the program's products are {costs['product_flops'] / costs['model_flops']:.2f} times that"
