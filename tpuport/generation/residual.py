@@ -6,9 +6,11 @@ Of a prompt, only the last column's hidden state is needed in the end, and XLA t
 residual stream. It then has two chains of sums, and the second begins at the embedding once more: every output of
 attention and feed-forward stays in memory to the end, [B, P, E] each. For 4,096 columns of Llama-2-7B on eight v5e,
 those were 2.1 GB of 2.2 GB of temporaries. A sharding constraint ends a chain, even one that constrains nothing.
+And the norm after the last block is given that column alone, where XLA would write and read all of them in float32.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +23,10 @@ from tpuport import compat
 
 @contextlib.contextmanager
 def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
-    """Traced. Let what each block of the model's lists returns be an array that is kept, and not a chain of sums."""
+    """Traced. Let what each block of a decoder's lists returns be an array that is kept, and not a chain of sums.
+
+    Of what follows the blocks, only the last column is computed.
+    """
     if mesh is None:
         yield
         return
@@ -32,16 +37,51 @@ def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
         return _ended(output, mesh)
 
     with contextlib.ExitStack() as stack:
-        for block in _blocks(model):
-            # First of the hooks, so that it is still a part of the block for those who look at its equations.
-            stack.callback(block.register_forward_hook(ended, prepend=True).remove)
+        for owner, blocks in _lists(model):
+            for block in blocks:
+                # First of the hooks, so that it is still a part of the block for those who look at its equations.
+                stack.callback(block.register_forward_hook(ended, prepend=True).remove)
+            for norm in _norms(owner, blocks):
+                stack.enter_context(_of_the_last_column(norm))
         yield
 
 
-def _blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The members of the outermost lists."""
+def _lists(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.ModuleList]]:
+    """The outermost lists, each with the module that it is a part of."""
     for child in module.children():
-        yield from child if isinstance(child, torch.nn.ModuleList) else _blocks(child)
+        if isinstance(child, torch.nn.ModuleList):
+            yield module, child
+        else:
+            yield from _lists(child)
+
+
+def _norms(owner: torch.nn.Module, blocks: torch.nn.ModuleList) -> list[torch.nn.Module]:
+    """The one norm that stands after the list, working on each column alone; none where there are more."""
+    children = list(owner.children())
+    after = children[children.index(blocks) + 1 :]
+    norms = [child for child in after if re.search(r"(RMS|Layer)_?Norm$", type(child).__name__)]
+    return norms if len(norms) == 1 else []
+
+
+@contextlib.contextmanager
+def _of_the_last_column(norm: torch.nn.Module) -> Iterator[None]:
+    """Traced. Let [B, P, E] come out of the norm with the last column's result in all columns."""
+    columns: list[int] = []
+
+    def cut(module: Any, args: Any) -> Any:
+        columns.append(args[0].shape[1] if len(args) == 1 and args[0].ndim == 3 else 0)
+        return (args[0][:, -1:],) if columns[-1] else None
+
+    def filled(module: Any, args: Any, output: Any) -> Any:
+        count = columns.pop()
+        return output.expand(-1, count, -1) if count else None
+
+    handles = norm.register_forward_pre_hook(cut), norm.register_forward_hook(filled)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _ended(value: Any, mesh: Mesh) -> Any:
