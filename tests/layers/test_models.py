@@ -78,11 +78,11 @@ MODELS: dict[str, tuple[Callable, Callable, dict[str, int]]] = {
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
-        ("flux", {}),
-        ("hunyuan video", {"sp": 2}),
         *(
             pytest.param(name, mesh, marks=pytest.mark.slow)
             for name, mesh in [
+                ("flux", {}),
+                ("hunyuan video", {"sp": 2}),
                 ("flux", {"sp": 2}),
                 ("flux", {"dp": 2, "tp": 2}),
                 ("hunyuan video", {}),

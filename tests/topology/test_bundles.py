@@ -175,8 +175,8 @@ def test_an_unknown_topology_is_refused_before_a_process_starts(monkeypatch: pyt
 
 
 def test_what_the_compiler_cannot_describe_is_its_own_error() -> None:
-    with pytest.raises(PortError, match="is not divisible by"):
-        kernel_bundles("bundle_programs:product", {}, "v6e:1x1")
+    with pytest.raises(PortError, match="v6e has slices of"):
+        kernel_bundles("bundle_programs:product", {}, "v6e:3x3")
 
 
 def test_a_process_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,3 +125,31 @@ def test_long_programs_take_time_in_proportion() -> None:
 def test_nothing_is_no_program() -> None:
     program = hlo.parse("")
     assert program.instructions == ()
+
+
+SEVERAL_LINES = """HloModule jit_f, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[8,128]) -> f32[8,128] {
+  %x = f32[8,128]{1,0:T(8,128)} parameter(0)
+  %kernel = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"profile":"{\\"block\\": 1024}"
+}}, metadata={op_name="jit(f)/kernel/pallas_call"}, backend_config={"custom_call_config":{"cost_estimate":{"flops":"77","bytes_accessed":"8192"}}}
+  ROOT %out = f32[8,128]{1,0:T(8,128)} all-reduce(%kernel), replica_groups={}, to_apply=%add
+}
+"""
+
+
+def test_metadata_of_several_lines_is_a_part_of_its_instruction() -> None:
+    """jax's own splash attention has such; what follows it belongs to the program as well."""
+    program = hlo.parse(SEVERAL_LINES)
+    assert [one.name for one in program.instructions if one.computation == "main"] == ["x", "kernel", "out"]
+    [kernel] = [one for one in program.instructions if one.name == "kernel"]
+    assert kernel.op_name == "jit(f)/kernel/pallas_call"
+    assert [(one.flops, one.hbm_bytes) for one in hlo.kernels(program)] == [(77, 8192)]
+    assert hlo.products(program) == 77

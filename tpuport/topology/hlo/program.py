@@ -13,6 +13,7 @@ from tpuport.topology.report import Source
 _COMPUTATION: Final = re.compile(r"(ENTRY )?%?([\w.-]+) \(")
 # The type of a tuple has spaces in it, and parentheses of tuples and tiles; no opcode follows those.
 _INSTRUCTION: Final = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (][^ ]*) ([a-z][\w-]*)\(")
+_GOES_ON: Final = ('"', "}")
 _OPERAND: Final = re.compile(r"%([\w.-]+)")
 _BARE_OPERAND: Final = re.compile(r"([\w.-]+)(?=,|$)")
 _CALLED: Final = re.compile(
@@ -322,21 +323,36 @@ class Program:
                 yield from names
 
 
+def _end(text: str, start: int) -> int:
+    """Where the line that begins here ends; metadata of kernels is text of several lines, and a part of its own."""
+    end = text.find("\n", start)
+    if text.startswith(" ", start):
+        while end >= 0 and text.startswith(_GOES_ON, end + 1) and not _closes(text, end + 1):
+            end = text.find("\n", end + 1)
+    return len(text) if end < 0 else end
+
+
+def _closes(text: str, start: int) -> bool:
+    """Whether a line ends a computation."""
+    return text.startswith(("}\n", "}, execution_thread"), start) or (
+        text.startswith("}", start) and start + 1 == len(text)
+    )
+
+
 def read(text: str) -> Program:
     """The program of a text, in which each instruction runs once as yet."""
     computations: dict[str, Computation] = {}
     name, entry, header, inside = "", "", len(text), []
     start = 0
     while start < len(text):
-        end = text.find("\n", start)
-        end = len(text) if end < 0 else end
+        end = _end(text, start)
         if text.startswith(" ", start):
             if name and (found := _INSTRUCTION.match(text, start, end)):
                 inside.append(Instruction(found, end, name))
         elif text.endswith("{", start, end) and (opened := _COMPUTATION.match(text, start, end)):
             header, name, inside = min(header, start), opened[2], []
             entry = name if opened[1] else entry
-        elif text.startswith("}", start) and inside:
+        elif _closes(text, start) and inside:
             computations[name], name = Computation(name, tuple(inside)), ""
         start = end + 1
     return Program(text, header, computations, entry or next(reversed(computations), ""))
