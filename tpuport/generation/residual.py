@@ -25,6 +25,8 @@ from tpuport import compat
 def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
     """Traced. Let what each block of a decoder's lists returns be an array that is kept, and not a chain of sums.
 
+    So is what each linear layer in them is given: gate and up are then one array, where two would be written and read.
+
     Of what follows the blocks, only the last column is computed.
     """
     if mesh is None:
@@ -36,11 +38,16 @@ def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
             return (_ended(output[0], mesh), *output[1:])
         return _ended(output, mesh)
 
+    def given(linear: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(_ended(value, mesh) for value in args)
+
     with contextlib.ExitStack() as stack:
         for owner, blocks in _lists(model):
             for block in blocks:
                 # First of the hooks, so that it is still a part of the block for those who look at its equations.
                 stack.callback(block.register_forward_hook(ended, prepend=True).remove)
+                for linear in _linears(block):
+                    stack.callback(linear.register_forward_pre_hook(given).remove)
             for norm in _norms(owner, blocks):
                 stack.enter_context(_of_the_last_column(norm))
         yield
@@ -53,6 +60,10 @@ def _lists(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.
             yield module, child
         else:
             yield from _lists(child)
+
+
+def _linears(block: torch.nn.Module) -> list[torch.nn.Module]:
+    return [module for module in block.modules() if isinstance(module, torch.nn.Linear)]
 
 
 def _norms(owner: torch.nn.Module, blocks: torch.nn.ModuleList) -> list[torch.nn.Module]:
