@@ -200,9 +200,7 @@ def entry_report(name: str) -> dict[str, Any]:
     row["seconds"] = {**made.seconds, "all": time.perf_counter() - started}
     row["resident_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if entry.model.startswith("llama"):
-        row["arithmetic"] = (
-            arithmetic(target.build_config(), entry) if hasattr(target, "build_config") else None
-        )
+        row["arithmetic"] = arithmetic(target.build().config, entry)
     return row
 
 
