@@ -179,6 +179,32 @@ def test_what_does_not_fit_in_a_loop_is_compiled_without(monkeypatch: pytest.Mon
     assert not asked.fits
 
 
+def test_inputs_that_are_sharded_share_out_the_work() -> None:
+    mesh = tpuport.create_mesh(dp=4, devices=described("v6e").devices)
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp"))
+    whole = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16)
+    split = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16, sharding=rows)
+    work = [
+        compile_for(
+            lambda: torch.nn.Linear(256, 256), {"input": x}, topology="v6e", mesh=mesh, dtype="bfloat16"
+        ).costs.product_flops
+        for x in (whole, split)
+    ]
+    assert work == [2 * 256**3, 2 * 256**3 / 4]
+
+
+def test_weights_that_a_step_does_not_use_take_room_too() -> None:
+    class Idle(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(128, 128)
+            self.idle = torch.nn.Parameter(torch.empty(20, 1 << 30, dtype=torch.bfloat16, device="meta"))
+
+    report = compile_for(Idle, {"input": torch.empty(8, 128, device="meta")}, topology="v5e:1x1")
+    assert report.memory.weights > 40 * GIB
+    assert not report.fits
+    assert report.memory.used is None or report.memory.used > report.memory.capacity
+
+
 def test_bad_input_is_refused() -> None:
     x = torch.empty(1, 8, 256)
     with pytest.raises(PortError, match="neither a model nor a function"):

@@ -127,3 +127,24 @@ def test_shared_parameters_stay_shared_and_nothing_is_allocated() -> None:
     assert model.there.tolist() == [1, 1, 1]
     assert isinstance(model.first.weight, torch.nn.Parameter)
     assert torch.nn.Linear(2, 2).weight.device.type == "cpu"
+
+
+def test_a_parameter_larger_than_the_host_is_not_made() -> None:
+    class Huge(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(1 << 14, 1 << 14, 1 << 12, dtype=torch.bfloat16))
+            self.register_buffer("small", torch.empty(4).fill_(2.0))
+
+    model = built(Huge)
+    assert model.weight.shape == (1 << 14, 1 << 14, 1 << 12)
+    assert model.small.tolist() == [2, 2, 2, 2]
+
+
+def test_a_function_that_fails_is_named_with_its_line() -> None:
+    def build() -> torch.nn.Module:
+        raise ValueError("my config is wrong")
+
+    with pytest.raises(PortError, match="my config is wrong") as said:
+        built(build)
+    assert __file__ in said.value.where

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformers import PretrainedConfig, StaticCache
 from transformers.cache_utils import CacheLayerMixin, StaticLayer, StaticSlidingWindowLayer
@@ -65,7 +66,7 @@ class FixedLayer(CacheLayerMixin):
         """Traced. The kept array with [B, K, Q, D] written at `slot`, and all of it as [B, K, T, D]."""
         old, new = compat.as_jax((kept, states))
         packed = self._packed(new).astype(old.dtype)
-        result = jax.lax.dynamic_update_slice_in_dim(old, packed, slot, axis=old.ndim - 2)
+        result = _as_it_lies(jax.lax.dynamic_update_slice_in_dim(old, packed, slot, axis=old.ndim - 2))
         return compat.wrap(result), compat.wrap(result.reshape(*new.shape[:2], self.slots, -1))
 
     def _packed(self, states: jax.Array) -> jax.Array:
@@ -111,6 +112,15 @@ class FixedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """Positions that fit."""
         return self.slots
+
+
+def _as_it_lies(kept: jax.Array) -> jax.Array:
+    """Traced. The array in the layout that it comes and goes in, row by row.
+
+    Inside of the decoding loop XLA would choose another for the TPU, and copy the whole cache into it before the loop and
+    back after it: the cache would be in memory twice.
+    """
+    return with_layout_constraint(kept, Layout(tuple(range(kept.ndim))))
 
 
 class WindowLayer(FixedLayer):

@@ -17,6 +17,7 @@ from tpuport.errors import PortError
 from tpuport.generation.cache import decoding_cache
 from tpuport.generation.residual import summed_once
 from tpuport.generation.sampling import Settings, choose, process_logits
+from tpuport.tracing import lock
 
 
 class State(NamedTuple):
@@ -84,7 +85,8 @@ class Decoder:
         tokens, mask = self._rows(tokens), self._rows(mask)
         cache = decoding_cache(self.model.config, slots, self.mesh)
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-        with summed_once(self.model, self.mesh):
+        # The model is changed meanwhile: nobody else may trace it.
+        with lock, summed_once(self.model, self.mesh):
             logits, cache = self._forward(arrays, tokens, mask, positions, cache)
         pad = ((0, 0), (0, slots - columns))
         state = State(

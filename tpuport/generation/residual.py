@@ -42,13 +42,15 @@ def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
         return tuple(_ended(value, mesh) for value in args)
 
     with contextlib.ExitStack() as stack:
-        for owner, blocks in _lists(model):
+        lists = list(_lists(model))
+        for owner, blocks in lists:
             for block in blocks:
                 # First of the hooks, so that it is still a part of the block for those who look at its equations.
                 stack.callback(block.register_forward_hook(ended, prepend=True).remove)
                 for linear in _linears(block):
                     stack.callback(linear.register_forward_pre_hook(given).remove)
-            for norm in _norms(owner, blocks):
+            # Of several lists, one may read every column of what comes of another.
+            for norm in _norms(owner, blocks) if len(lists) == 1 else ():
                 stack.enter_context(_of_the_last_column(norm))
         yield
 

@@ -19,7 +19,7 @@ from tpuport.sharding import ShardingRules
 from tpuport.topology import failures, hlo, roofline
 from tpuport.topology.advice import CacheArray, Evidence, advise
 from tpuport.topology.arithmetic import model_flops
-from tpuport.topology.lowering import Lowered, lower_for, versions
+from tpuport.topology.lowering import Lowered, lower_for, shown, versions
 from tpuport.topology.report import Buffer, Costs, Failure, Memory, Report
 from tpuport.topology.tasks import Decode, Prefill
 from tpuport.topology.weights import bytes_by_dtype, local_nbytes, nbytes
@@ -64,7 +64,7 @@ def compile_for(
         model: a module, whose weights may be on the meta device and are not read; or a function that builds one, whose
             parameters are then not allocated. It is put in evaluation mode.
         inputs: arguments of the call by name. Tensors (those on the meta device will do) and jax.ShapeDtypeStruct are
-            traced, anything else is static. Or what of a generation is compiled: `Prefill` or `Decode`.
+            traced, the latter in the place that their sharding names; anything else is static. Or what of a generation is compiled: `Prefill` or `Decode`.
         topology: as `described` takes it.
         mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
         rules, allow: as in `tpuport.port`.
@@ -207,10 +207,3 @@ def _advised(made: Report, lowered: Lowered, text: Any) -> Report:
         jaxpr=lowered.jaxpr, cache=cache, inputs=lowered.inputs,
     )  # fmt: skip
     return dataclasses.replace(made, advice=advise(evidence))
-
-
-def shown(value: Any) -> str:
-    """An input as a report shows it: dtype and shape, or a static value."""
-    if isinstance(value, torch.Tensor | jax.ShapeDtypeStruct):
-        return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
-    return repr(value)

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
@@ -72,7 +73,18 @@ class Lowered:
         """What decides on the report: the program with its source lines, the mesh, and the packages' versions."""
         text = self.stage.as_text(debug_info=True)
         mesh = [(str(axis), int(size)) for axis, size in self.mesh.shape.items()]
-        about = [self.topology, mesh, self.task, self.unit, versions(), type(self.model).__name__]
+        flags = [os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")]
+        inputs = {name: shown(value) for name, value in self.inputs.items()}
+        about = [
+            self.topology,
+            mesh,
+            self.task,
+            self.unit,
+            versions(),
+            type(self.model).__name__,
+            flags,
+            inputs,
+        ]
         digest = hashlib.sha256(json.dumps(about, default=str).encode())
         digest.update(_own_code())
         digest.update(text.encode())
@@ -101,6 +113,13 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
+
+
+def shown(value: Any) -> str:
+    """An input as a report shows it: dtype and shape, or a static value."""
+    if isinstance(value, torch.Tensor | jax.ShapeDtypeStruct):
+        return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
+    return repr(value)
 
 
 def lower_for(
@@ -191,7 +210,9 @@ def _traced(
 def _trace(step: steps.Step, model: torch.nn.Module, mesh: Mesh) -> tuple[Any, dict[Call, int]]:
     before = seen(clear=False)[0]
     with steps.on(model, mesh):
-        traced = jax.jit(step.function, donate_argnums=step.donated).trace(*step.arguments)
+        # Weights that this step does not use are on the device all the same.
+        program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
+        traced = program.trace(*step.arguments)
     return traced, {one: times - before.get(one, 0) for one, times in seen(clear=False)[0].items()}
 
 

@@ -59,7 +59,9 @@ def on(model: Any, mesh: Mesh) -> Iterator[None]:
 def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh: Mesh) -> Step:
     """One call, with the weights and the tensors among its inputs as arguments."""
     pytrees.register()
-    _, named = prepared(model, (), {name: _described(value, name) for name, value in inputs.items()})
+    described = {name: _described(value, name) for name, value in inputs.items()}
+    given = {id(described[name]): getattr(value, "sharding", None) for name, value in inputs.items()}
+    _, named = prepared(model, (), described)
     leaves, tree = jax.tree_util.tree_flatten(named)
     dynamic = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     tensors = [
@@ -86,7 +88,16 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
         name: value if name in weights else jax.tree.map(lambda x: placed(x, replicated(mesh)), value)
         for name, value in arguments.items()
     }
-    return Step(call, (arguments, [placed(tensor, replicated(mesh)) for tensor in tensors]))
+    # Where the caller has said so; `tpuport.compile` gives the whole of any other to every device.
+    places = [_place_of(leaf, given, mesh) for leaf in (leaves[place] for place in dynamic)]
+    return Step(
+        call, (arguments, [placed(tensor, where) for tensor, where in zip(tensors, places, strict=True)])
+    )
+
+
+def _place_of(leaf: Any, given: Mapping[int, Any], mesh: Mesh) -> NamedSharding:
+    sharding = given.get(id(leaf))
+    return NamedSharding(mesh, sharding.spec) if isinstance(sharding, NamedSharding) else replicated(mesh)
 
 
 def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> Step:

@@ -1,13 +1,15 @@
 """The weights of a model that is not there: shapes, dtypes and places on a described mesh, as `port` gives them."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import jax
 import torch
 from jax.sharding import Mesh, NamedSharding
+from torch.overrides import TorchFunctionMode
 
 from tpuport import compat
 from tpuport.checkpoint.dtypes import kept_dtype
@@ -15,12 +17,14 @@ from tpuport.checkpoint.layout import lay_out, parameter_groups, replicated
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 
+_LARGE: Final = 1 << 26
+
 
 def built(model: Any) -> torch.nn.Module:
     """The model in evaluation mode; a function that builds one is called so that no parameter is allocated.
 
     Raises:
-        PortError: it is neither, or the function builds something else.
+        PortError: it is neither, or the function fails, or builds something else.
     """
     if not isinstance(model, torch.nn.Module):
         if not callable(model):
@@ -28,13 +32,41 @@ def built(model: Any) -> torch.nn.Module:
                 f"this is a {type(model).__name__}, neither a model nor a function that builds one",
                 where="model", fix="compile_for(lambda: Model(**config), inputs, topology=...)",
             )  # fmt: skip
-        with unallocated():
-            model = model()
+        model = _called(model)
     if not isinstance(model, torch.nn.Module):
         raise PortError(
             f"the function built a {type(model).__name__}, which is no torch.nn.Module", where="model"
         )
     return model.eval().requires_grad_(False)
+
+
+def _called(build: Callable[[], Any]) -> Any:
+    """What a function of the user's builds, without values."""
+    try:
+        with unallocated():
+            return build()
+    except PortError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        own = [frame for frame in frames if "-packages" not in frame.filename] or frames
+        raise PortError(
+            f"the function that builds the model failed: {type(error).__name__}: {error}",
+            where=f"{own[-1].filename}, line {own[-1].lineno}" if own else "model",
+            fix="call it in Python: it fails there too",
+        ) from error
+
+
+class _Unfilled(TorchFunctionMode):
+    """Large tensors without values are made on the meta device: a parameter begins as one, and is all of it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.empty and kwargs.get("device") is None:
+            like = func(*args, **kwargs | {"device": "meta"})
+            if like.numel() * like.itemsize >= _LARGE:
+                return like
+        return func(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -57,7 +89,8 @@ def unallocated() -> Iterator[None]:
 
     torch.nn.Module.register_parameter = without_values  # type: ignore[method-assign]
     try:
-        yield
+        with _Unfilled():
+            yield
     finally:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
