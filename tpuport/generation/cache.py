@@ -117,8 +117,8 @@ class FixedLayer(CacheLayerMixin):
 def _as_it_lies(kept: jax.Array) -> jax.Array:
     """Traced. The array in the layout that it comes and goes in, row by row.
 
-    Inside of the decoding loop XLA would choose another for the TPU, and copy the whole cache into it before the loop and
-    back after it: the cache would be in memory twice.
+    Inside of the decoding loop XLA would choose another for the TPU, and copy the whole cache into it before the loop
+    and back after it: the cache would be in memory twice.
     """
     return with_layout_constraint(kept, Layout(tuple(range(kept.ndim))))
 

@@ -64,7 +64,8 @@ def compile_for(
         model: a module, whose weights may be on the meta device and are not read; or a function that builds one, whose
             parameters are then not allocated. It is put in evaluation mode.
         inputs: arguments of the call by name. Tensors (those on the meta device will do) and jax.ShapeDtypeStruct are
-            traced, the latter in the place that their sharding names; anything else is static. Or what of a generation is compiled: `Prefill` or `Decode`.
+            traced, the latter in the place that their sharding names; anything else is static. Or what of a generation
+            is compiled: `Prefill` or `Decode`.
         topology: as `described` takes it.
         mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
         rules, allow: as in `tpuport.port`.

@@ -127,7 +127,8 @@ def test_nothing_is_no_program() -> None:
     assert program.instructions == ()
 
 
-SEVERAL_LINES = """HloModule jit_f, is_scheduled=true
+SEVERAL_LINES = """\
+HloModule jit_f, is_scheduled=true
 
 %add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)
@@ -137,12 +138,12 @@ SEVERAL_LINES = """HloModule jit_f, is_scheduled=true
 
 ENTRY %main (x: f32[8,128]) -> f32[8,128] {
   %x = f32[8,128]{1,0:T(8,128)} parameter(0)
-  %kernel = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+  %kernel = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", META={kernel_metadata={
 "profile":"{\\"block\\": 1024}"
-}}, metadata={op_name="jit(f)/kernel/pallas_call"}, backend_config={"custom_call_config":{"cost_estimate":{"flops":"77","bytes_accessed":"8192"}}}
+}}, metadata={op_name="jit(f)/kernel/pallas_call"}, backend_config={"custom_call_config":{"cost_estimate":COST}}
   ROOT %out = f32[8,128]{1,0:T(8,128)} all-reduce(%kernel), replica_groups={}, to_apply=%add
 }
-"""
+""".replace("META", "frontend_attributes").replace("COST", '{"flops":"77","bytes_accessed":"8192"}')
 
 
 def test_metadata_of_several_lines_is_a_part_of_its_instruction() -> None:
