@@ -326,3 +326,8 @@ def test_a_page_is_the_same_for_two_runs(results, splits) -> None:
 def test_a_traceback_is_there_for_who_asks(results) -> None:
     assert "RESOURCE_EXHAUSTED" not in page(document(results))
     assert "RESOURCE_EXHAUSTED" in page(document(results, traceback=True))
+
+
+def test_backticks_are_code(results) -> None:
+    results[2].failure["remedy"] = "`torch.where` in place of `<if>`"
+    assert "<code>torch.where</code> in place of <code>&lt;if&gt;</code>" in page(document(results))

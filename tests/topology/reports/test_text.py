@@ -111,3 +111,17 @@ def test_a_scaled_number_is_the_number_to_three_digits(value: float) -> None:
     shown, unit = units.moved(value).split(" ")
     read = float(shown.replace(",", "")) * scales[unit.removesuffix("B")]
     assert read == pytest.approx(value, rel=0.006) or abs(read - value) <= 0.5
+
+
+def test_one_sentence_is_said_once_and_one_device_is_one(results, splits) -> None:
+    text = shown(rendered(results, splits), 120)
+    assert text.count("a tensor's value decides") == 1
+    assert text.index("Mesh splits") < text.index("fits: 10.12")
+    assert units.mesh({"dp": 1, "sp": 1, "tp": 1}, 1) == "one device"
+    assert units.mesh({"dp": 2, "sp": 1, "tp": 4}, 8) == "dp=2 tp=4 over 8 devices"
+    assert units.inputs({"inputs": {"length": "8", "max_cache_len": "None"}}) == {"length": "8"}
+
+
+def test_elementwise_products_are_explained() -> None:
+    assert "twice" in units.elementwise({"flops": 4.2e9, "model_flops": 1.9e9, "product_flops": 2e8})
+    assert not units.elementwise({"flops": 2.0e9, "model_flops": 1.9e9, "product_flops": 1.9e9})

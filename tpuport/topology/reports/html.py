@@ -5,7 +5,7 @@ from importlib import resources
 from typing import Any, Final
 
 from tpuport.topology.reports import units
-from tpuport.topology.reports.markup import card, cell, number, said, table
+from tpuport.topology.reports.markup import card, cell, number, prose, said, table
 from tpuport.topology.reports.sections import buffers, sections
 
 # What came from the user's code cannot make the page fetch or run anything, even if it were not escaped.
@@ -67,7 +67,7 @@ def _result(place: int, result: dict[str, Any]) -> str:
         if report
         else ""
     )
-    notes = "".join(f'<p class="quiet">{escape(note)}</p>' for note in result["notes"])
+    notes = "".join(f'<p class="quiet">{prose(note)}</p>' for note in result["notes"])
     return (
         f'<section class="result" id="result-{place}"><h2>{escape(_title(result))}</h2>'
         f'<p class="verdict">{_badge(result)}{figure}</p>{notes}'
@@ -85,7 +85,7 @@ def _failure(failure: dict[str, Any]) -> str:
     lint = (
         f"<p>Lint rule {escape(rule)}: <code>tpuport lint --explain {escape(rule)}</code></p>" if rule else ""
     )
-    remedy = f"<p><strong>Do:</strong> {escape(failure['remedy'])}</p>" if failure["remedy"] else ""
+    remedy = f"<p><strong>Do:</strong> {prose(failure['remedy'])}</p>" if failure["remedy"] else ""
     said_whole = failure["traceback"]
     whole = (
         f"<details><summary>All that was said</summary><pre>{escape(said_whole)}</pre></details>"
@@ -93,7 +93,7 @@ def _failure(failure: dict[str, Any]) -> str:
         else ""
     )
     wanted = card("What the compiler wanted to keep", buffers(failure["buffers"]))
-    message = f"<p>{escape(failure['message'])}</p>"
+    message = f"<p>{prose(failure['message'])}</p>"
     return card("Why", f"{message}{where}{lint}{remedy}{whole}") + wanted
 
 

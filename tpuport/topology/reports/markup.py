@@ -1,5 +1,6 @@
 """Pieces of a page. Whatever comes from a report is escaped here, or by who calls."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import PurePath
@@ -36,6 +37,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def prose(text: str) -> str:
+    """Sentences as markup; what stands between backticks is code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
+
+
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and what they are, as text; what is empty is left out."""
     shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text)
@@ -46,10 +52,11 @@ def source(found: dict[str, Any] | None) -> str:
     """A cell with a line of code: where it is, in what function, and what it says."""
     if not found:
         return cell('<span class="quiet">not said</span>', "from")
-    place = f"{'/'.join(PurePath(found['file']).parts[-2:])}:{found['line']}"
-    code = f"<code>{escape(found['code'])}</code>" if found["code"] else ""
-    return cell(
-        f'<span title="{escape(found["file"])}">{escape(place)}</span> '
-        f'<span class="quiet">{escape(found["function"])}</span>{code}',
-        "from",
-    )
+    return site(f"{found['file']}:{found['line']}", found["function"], found["code"])
+
+
+def site(place: str, function: str, code: str = "") -> str:
+    """A cell of two lines at most: the file's own name and the function, and the code; both in full on a pointer."""
+    short = escape(f"{PurePath(place).name} {function}".strip())
+    line = f'<code title="{escape(code)}">{escape(code)}</code>' if code else ""
+    return cell(f'<span title="{escape(place)}">{short}</span>{line}', "from")

@@ -4,7 +4,7 @@ from html import escape
 from typing import Any, Final
 
 from tpuport.topology.reports import plots, units
-from tpuport.topology.reports.markup import card, cell, facts, number, said, source, table
+from tpuport.topology.reports.markup import card, cell, facts, number, prose, said, site, source, table
 from tpuport.topology.reports.text import PARTS
 
 _ROWS: Final = 40
@@ -122,7 +122,7 @@ def _time(estimate: dict[str, Any]) -> str:
 def _costs(costs: dict[str, Any]) -> str:
     model = costs["model_flops"]
     pairs = [
-        ("operations", units.flops(costs["flops"])),
+        ("operations", f"{units.flops(costs['flops'])}{units.elementwise(costs)}"),
         ("of the model", f"{units.flops(model)}{units.done(costs)}" if model else ""),
         ("HBM traffic", units.moved(costs["hbm_bytes"])),
         *(
@@ -173,12 +173,12 @@ def _attention(calls: list[dict[str, Any]]) -> str:
             said(call["implementation"], "nowrap"),
             number(f"{call['calls']:,}"),
             cell(
-                f"<code>{escape(call['dtype'])}{_dims(call['query'])}</code> on <code>{_dims(call['key'])}</code>",
+                f"<code>{escape(call['dtype'])}{_dims(call['query'])}</code><br>on <code>{_dims(call['key'])}</code>",
                 "nowrap",
             ),
             said("; ".join(part for part in (call["reason"], call["mask"], call["padding"]) if part), "wide"),
             said(call["mesh"], "wide"),
-            said(f"{call['module']} {call['site']}".strip(), "wide"),
+            site(call["site"], call["module"]),
         ]
         for call in calls[:_ROWS]
     ]
@@ -197,8 +197,8 @@ def _advice(findings: list[dict[str, Any]]) -> str:
         )
         parts.append(
             f'<article class="finding"><h4><span class="rule">{escape(finding["rule"])}</span>'
-            f"{escape(finding['name'])}</h4><p>{escape(finding['message'])}</p>"
-            f"<p><strong>Do:</strong> {escape(finding['remedy'])}</p>{place}</article>"
+            f"{escape(finding['name'])}</h4><p>{prose(finding['message'])}</p>"
+            f"<p><strong>Do:</strong> {prose(finding['remedy'])}</p>{place}</article>"
         )
     return "".join(parts)
 
@@ -210,8 +210,8 @@ def _compiled(report: dict[str, Any]) -> str:
             ("model", f"{report['model']}, {report['task']}"),
             ("parameters", f"{report['parameters']:,}"),
             ("weights, all of them", f"{units.room(report['weight_bytes'])} ({dtypes})"),
-            ("mesh", f"{units.mesh(report['mesh'])}, {report['devices']} devices"),
-            ("inputs", ", ".join(f"{name}: {shape}" for name, shape in report["inputs"].items())),
+            ("mesh", units.mesh(report["mesh"], report["devices"])),
+            ("inputs", ", ".join(f"{name}: {shape}" for name, shape in units.inputs(report).items())),
             ("in loops", ", ".join(f"{one['name']} ({one['count']} blocks)" for one in report["scanned"])),
             ("effort", "" if report["effort"] is None else f"{report['effort']:g}"),
             ("versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),

@@ -20,17 +20,17 @@ _KERNELS: Final = 4
 
 
 def rendered(results: list[Result], suggestion: list[dict[str, Any]] | None = None) -> RenderableType:
-    """All results, one below the other, and the ranking of splits.
+    """The ranking of splits, and all results, one below the other.
 
     Args:
         results: as `document` takes them.
         suggestion: plain values, the best first; None where none were asked for.
     """
     parts: list[RenderableType] = []
+    if suggestion is not None:
+        parts += [*_suggestion(suggestion), Text("")]
     for result in results:
         parts += _result(result)
-    if suggestion is not None:
-        parts += _suggestion(suggestion)
     return Group(*parts)
 
 
@@ -55,7 +55,7 @@ def _result(result: Result) -> Iterator[RenderableType]:
     for note in result.notes:
         yield Text(f"note: {note}", style="dim")
     if result.reason is not None:
-        yield from _failure(result.reason)
+        yield from _failure(result.reason, result.report is None)
     if result.report is not None:
         yield from _sections(result.report)
     yield Text("")
@@ -68,7 +68,7 @@ def _facts(result: Result) -> Iterator[RenderableType]:
     dtypes = ", ".join(told) or "no weights"
     yield Text(
         f"{report['task']} of {report['model']}, {units.counted(report['parameters'])} parameters in {dtypes}, "
-        f"{units.mesh(report['mesh'])} over {report['devices']} devices"
+        f"{units.mesh(report['mesh'], report['devices'])}"
     )
     took = ", ".join(f"{name} {units.span(spent)}" for name, spent in result.seconds.items())
     scanned = ", ".join(f"{one['name']} ({one['count']} blocks in a loop)" for one in report["scanned"])
@@ -107,7 +107,9 @@ def _memory(report: dict[str, Any]) -> RenderableType:
         portion = nbytes / memory["capacity"]
         bar = ("░" if name == "free" else "█") * min(2 * _BAR, round(portion * _BAR))
         size = Text(units.room(nbytes), justify="right")
-        shown.add_row(name, size, f"{portion:.1%}", Text(bar or ("▏" if nbytes else ""), style=colour))
+        shown.add_row(
+            name, size, f"{portion:.1%}", Text(bar or ("▏" if portion >= 0.0005 else ""), style=colour)
+        )
     return shown
 
 
@@ -116,7 +118,7 @@ def _costs(report: dict[str, Any]) -> RenderableType | None:
     if costs is None:
         return None
     shown = _grid(2)
-    shown.add_row("operations", f"{units.flops(costs['flops'])} a device")
+    shown.add_row("operations", f"{units.flops(costs['flops'])} a device{units.elementwise(costs)}")
     if costs["model_flops"]:
         shown.add_row(
             "of the model",
@@ -231,10 +233,12 @@ def _advice(findings: list[dict[str, Any]]) -> RenderableType:
     return Group(*rows)
 
 
-def _failure(failure: dict[str, Any]) -> Iterator[RenderableType]:
+def _failure(failure: dict[str, Any], told: bool) -> Iterator[RenderableType]:
+    """Why there is no program that fits; `told` where the headline has said what happened."""
     body = _grid(2)
     source = failure["source"]
-    body.add_row("what", Text(failure["message"]))
+    if not told:
+        body.add_row("what", Text(failure["message"]))
     if source:
         code = f"\n{source['code']}" if source["code"] else ""
         body.add_row("where", Text(f"{source['file']}:{source['line']}, in {source['function']}{code}"))

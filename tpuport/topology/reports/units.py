@@ -89,9 +89,16 @@ def share(part: Number, whole: Number) -> float:
     return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
 
 
-def mesh(sizes: dict[str, int]) -> str:
-    """Axis sizes: "tp=8", without the axes of one device."""
-    return " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "one device"
+def mesh(sizes: dict[str, int], devices: int = 1) -> str:
+    """Axis sizes: "tp=8", without the axes of one device; "tp=8 over 8 devices" where their number is given."""
+    shown = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
+    return f"{shown}{f' over {devices} devices' if devices > 1 else ''}".strip() if shown else "one device"
+
+
+def inputs(report: dict[str, Any]) -> dict[str, str]:
+    """What the program was compiled for, without a cache's length that nobody set."""
+    unset = ("max_cache_len", "None")
+    return {name: value for name, value in report["inputs"].items() if (name, value) != unset}
 
 
 def place(source: dict[str, Any] | None) -> str:
@@ -124,3 +131,13 @@ def done(costs: dict[str, Any]) -> str:
     if costs["product_flops"] < costs["model_flops"] or not costs["model_flops"]:
         return ""
     return f"; the program's products are {costs['product_flops'] / costs['model_flops']:.2f} times that"
+
+
+def elementwise(costs: dict[str, Any]) -> str:
+    """Why there are more operations than the model's, where its products are elementwise work: none is done twice."""
+    if costs["product_flops"] >= costs["model_flops"] / 2 or costs["flops"] < 1.3 * costs["model_flops"]:
+        return ""
+    return (
+        ", counted elementwise: a product of a matrix and one vector is some 4 operations a weight where the model's "
+        "are 2; nothing is computed twice"
+    )
