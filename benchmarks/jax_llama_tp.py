@@ -119,7 +119,7 @@ def splash_attention(mesh: Mesh, queries: int, heads: int, block: int = 1024) ->
     mask = splash_mask.MultiHeadMask(
         [splash_mask.CausalMask((queries, queries))] * (heads // mesh.shape["tp"])
     )
-    kernel = splash.make_splash_mha_single_device(mask=mask, block_sizes=sizes)
+    kernel: Any = splash.make_splash_mha_single_device(mask=mask, block_sizes=sizes)
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         groups = q.shape[1] // k.shape[1]
@@ -243,7 +243,7 @@ def _chosen(weights: dict, x_BE: jax.Array, shape: Shape, mesh: Mesh | None) -> 
 
 def prefill_for(
     shape: Shape, mesh: Mesh, batch: int, length: int, attention: Attention | None = None
-) -> tuple[Callable, tuple]:
+) -> tuple[Any, tuple]:
     """(the function to compile, its arguments): a prompt that fills its cache."""
     tokens = jax.ShapeDtypeStruct(
         (batch, length), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec("dp"))
@@ -258,7 +258,7 @@ def prefill_for(
     return first, (weights_for(shape, mesh), tokens)
 
 
-def decode_for(shape: Shape, mesh: Mesh, batch: int, slots: int) -> tuple[Callable, tuple]:
+def decode_for(shape: Shape, mesh: Mesh, batch: int, slots: int) -> tuple[Any, tuple]:
     """(the function to compile, its arguments): one token for each row, the cache donated."""
     token = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec("dp")))
 

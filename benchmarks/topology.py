@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
     model: str
     topology: str
-    mesh: dict[str, int]
+    mesh: dict[str, Any]
     task: Prefill | Decode
 
 
@@ -167,7 +167,9 @@ def entry_report(name: str) -> dict[str, Any]:
     """One of the zoo, compiled in this process."""
     entry, started = ZOO[name], time.perf_counter()
     task = entry.task
-    length = {"length": task.length} if isinstance(task, Prefill) else {"max_cache_len": task.max_cache_len}
+    length: dict[str, Any] = (
+        {"length": task.length} if isinstance(task, Prefill) else {"max_cache_len": task.max_cache_len}
+    )
     kind = "prefill" if isinstance(task, Prefill) else "decode"
     [target] = resolve(entry.model, task=kind, batch=task.batch, dtype="bfloat16", **length)
     made = compile_for(

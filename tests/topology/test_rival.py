@@ -1,0 +1,142 @@
+"""tpuport's Llama and one written by hand in JAX: the same results, and programs that cost the same."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import tpuport
+from benchmarks import jax_llama_tp as rival
+from benchmarks import topology
+from tpuport.topology import Decode, Prefill, compile_for
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TOPOLOGY, TP = "v5e:2x4", 8
+
+
+@pytest.fixture(autouse=True)
+def enabled():
+    tpuport.enable()
+    yield
+    tpuport.disable()
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.4, 0.4)
+    return config, model
+
+
+def test_the_rival_is_transformers_llama_prompt_and_steps(tiny) -> None:
+    config, model = tiny
+    shape, weights = rival.shape_of(config), rival.weights_of(model)
+    tokens = torch.randint(0, 64, (2, 9))
+    with torch.no_grad():
+        expected = model(tokens).logits.numpy()
+    first = jnp.asarray(tokens[:, :5].numpy())
+
+    def attend(q, k, v):
+        return rival.plain_attention(q, *(jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v)))
+
+    token, logits, cache = rival.prefill(weights, first, shape=shape, slots=12, attention=attend)
+    np.testing.assert_allclose(logits, expected[:, 4], atol=2e-5)
+    np.testing.assert_array_equal(token, expected[:, 4].argmax(-1))
+    for place in range(5, 9):
+        token, logits, cache = rival.decode(
+            weights, jnp.asarray(tokens[:, place].numpy()), cache, shape=shape
+        )
+        np.testing.assert_allclose(logits, expected[:, place], atol=2e-5)
+    assert int(cache.length) == 9
+
+
+@pytest.mark.parametrize("name", ["decode 1", "decode 32"])
+def test_two_layers_of_llama_cost_a_step_no_more_than_by_hand(name) -> None:
+    row = topology.compared(topology.llama(2), topology.TASKS[name])
+    assert topology.missed(row) == []
+    assert row["ours"]["collectives"] == 2 * 2 + 1 + 2
+
+
+def test_a_prompt_keeps_no_layers_residual_stream_to_its_end() -> None:
+    """Temporaries do not grow with the layers, FLOPs and collectives are those of hand-written JAX."""
+    shape = {
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": 8192,
+    }
+    task, where = Prefill(1, 2048), {"topology": "v5e:2x2", "tp": 4}
+    row = topology.compared(topology.llama(4, **shape), task, **where)
+    ratios = row["ratios"][topology.SAME_KERNEL]
+    assert ratios["flops"] < 1.02
+    assert ratios["collectives"] <= 1
+    assert ratios["memory"] < 1.1
+    assert row["ours"]["temporaries"] < 4 * 2048 * 1024 * 2, (
+        "of eight outputs that could be kept, fewer than half"
+    )
+
+
+WIDTHS = {
+    "Llama-2-7B": LlamaConfig(num_hidden_layers=2, max_position_embeddings=4096),
+    "Llama-3-8B": LlamaConfig(
+        num_hidden_layers=2, max_position_embeddings=8192, vocab_size=128_256, intermediate_size=14_336,
+        num_key_value_heads=8, rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_bytes_of_a_chip_are_the_configs_arithmetic(name) -> None:
+    config, task = WIDTHS[name], Decode(1, 1024)
+    made = compile_for(lambda: LlamaForCausalLM(config), task, topology=TOPOLOGY, tp=TP, dtype="bfloat16")
+    expected = topology.arithmetic(config, topology.Entry(name, TOPOLOGY, {"tp": TP}, task))
+    assert made.memory.weights == pytest.approx(expected["weights"], rel=0.01)
+    assert made.memory.cache == pytest.approx(expected["cache"], rel=0.01)
+    kinds = {kind: sum(one.count for one in made.collectives if one.kind == kind) for kind in ("all-reduce",)}
+    assert sum(one.count for one in made.collectives) == 2 * 2 + 1 + 2
+    assert kinds["all-reduce"] >= 2 * 2 + 1
+    assert {one.axes for one in made.collectives} == {("tp",)}
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return json.loads(topology.OUT.read_text())
+
+
+def test_the_committed_comparison_holds_what_is_said_of_it(committed) -> None:
+    assert committed["rival"].keys() == topology.TASKS.keys()
+    for name in ("decode 1", "decode 32"):
+        assert topology.missed(committed["rival"][name]) == []
+    prompt = committed["rival"]["prefill 4096"]["ratios"][topology.SAME_KERNEL]
+    assert prompt["flops"] <= 1.02
+    assert prompt["collectives"] <= 1
+    for row in committed["rival"].values():
+        assert row["ours"]["collectives"] == 67
+
+
+def test_the_committed_llamas_hold_what_is_said_of_them(committed) -> None:
+    for name in ("Llama-2-7B prefill", "Llama-2-7B decode", "Llama-3-8B prefill", "Llama-3-8B decode"):
+        row = committed["zoo"][name]
+        assert row["fits"] is True
+        assert row["memory"]["weights"] == pytest.approx(row["arithmetic"]["weights"], rel=0.01)
+        assert row["memory"]["cache"] == pytest.approx(row["arithmetic"]["cache"], rel=0.01)
+        assert sum(count for _, _, count, _, _ in row["collectives"]) == 67
+        assert row["seconds"]["compile"] < 60
+        assert row["resident_bytes"] < 8e9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", topology.TASKS)
+def test_the_whole_llama_costs_no_more_than_by_hand(name) -> None:
+    assert topology.missed(topology.compared(topology.llama(), topology.TASKS[name])) == []
