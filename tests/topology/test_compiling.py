@@ -266,6 +266,18 @@ def test_the_collectives_are_two_a_layer_with_those_of_embedding_and_logits(deco
         assert any(one.source.file.endswith("sampling.py") for one in report.collectives if one.source)
 
 
+def test_rows_and_heads_of_the_cache_stay_shared_out() -> None:
+    config = LlamaConfig(
+        hidden_size=1024, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=8,
+        vocab_size=512, max_position_embeddings=1024,
+    )  # fmt: skip
+    report = compile_for(
+        lambda: LlamaForCausalLM(config), Decode(8, 1024), topology="v6e", dp=2, tp=2, dtype="bfloat16"
+    )
+    assert {one.axes for one in report.collectives} == {("tp",)}
+    assert sum(one.nbytes for one in report.collectives) < 1e6, "no cache is gathered"
+
+
 def test_two_runs_give_the_same_plain_values(decoded) -> None:
     config = LlamaConfig(
         hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,

@@ -66,8 +66,24 @@ class FixedLayer(CacheLayerMixin):
         """Traced. The kept array with [B, K, Q, D] written at `slot`, and all of it as [B, K, T, D]."""
         old, new = compat.as_jax((kept, states))
         packed = self._packed(new).astype(old.dtype)
-        result = _as_it_lies(jax.lax.dynamic_update_slice_in_dim(old, packed, slot, axis=old.ndim - 2))
+        result = self._as_it_lies(jax.lax.dynamic_update_slice_in_dim(old, packed, slot, axis=old.ndim - 2))
         return compat.wrap(result), compat.wrap(result.reshape(*new.shape[:2], self.slots, -1))
+
+    def _as_it_lies(self, kept: jax.Array) -> jax.Array:
+        """Traced. The array in the layout that it comes and goes in, row by row.
+
+        Inside of the decoding loop XLA would choose another for the TPU, and copy the whole cache into it before the
+        loop and back after it: the cache would be in memory twice.
+        """
+
+        def lying(shard: jax.Array) -> jax.Array:
+            return with_layout_constraint(shard, Layout(tuple(range(shard.ndim))))
+
+        if self.mesh is None or self.mesh.size == 1:
+            return lying(kept)
+        # By shard: of a whole array the partitioner makes one that every device has.
+        spec = self.sharding(self.mesh, kept.shape).spec
+        return jax.shard_map(lying, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)(kept)
 
     def _packed(self, states: jax.Array) -> jax.Array:
         """Traced. [B, K, Q, D] as the layer keeps it: without the batch dimension where that is 1.
@@ -112,15 +128,6 @@ class FixedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """Positions that fit."""
         return self.slots
-
-
-def _as_it_lies(kept: jax.Array) -> jax.Array:
-    """Traced. The array in the layout that it comes and goes in, row by row.
-
-    Inside of the decoding loop XLA would choose another for the TPU, and copy the whole cache into it before the loop
-    and back after it: the cache would be in memory twice.
-    """
-    return with_layout_constraint(kept, Layout(tuple(range(kept.ndim))))
 
 
 class WindowLayer(FixedLayer):
