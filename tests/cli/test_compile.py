@@ -92,14 +92,15 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
     options = (
         f"--topology v6e-8 --dp 2 --tp -1 --task prefill --batch 3 --length 64 --max-cache-len 128 "
         f"--image-size 480x832 --frames 81 --dtype float32 --rules {rules} --attention xla --component vae "
-        "--inputs a:b --trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache"
+        "--inputs a:b --trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache --allow norm --allow bias"
     )
     assert run([TARGET, *options.split()]) == 0
     [request] = child.requests
     assert request == {
         "target": TARGET, "topology": "v6e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "attention": "xla",
         "rules": {r".*q_proj\.weight": ["tp", None], "embed": [["dp", "tp"]]}, "scan_layers": False, "effort": -0.5,
-        "suggest": True, "cache": False, "save_hlo": None,
+        "suggest": {"dp": 2}, "rules_from": f"--rules {rules}", "allow": ["norm", "bias"], "cache": False,
+        "save_hlo": None,
         "options": {
             "task": "prefill", "batch": 3, "length": 64, "max_cache_len": 128, "image_size": (480, 832), "frames": 81,
             "dtype": "float32", "inputs": "a:b", "component": "vae", "trust_remote_code": True,
@@ -257,6 +258,15 @@ def test_programs_are_saved(child: Child, tmp_path: Path) -> None:
         ([TARGET, "--topology", "v6e", "--task", "train"], "invalid choice"),
         ([TARGET, "--topology", "v6e", "--format", "pdf"], "invalid choice"),
         ([TARGET, "--topology", "v6e", "--output", "/no/such/directory/x"], "there is no directory"),
+        ([TARGET, "--topology", "v6e", "--output", "/proc/x"], "cannot be written there"),
+        ([TARGET, "--topology", "v6e", "--output", "/tmp"], "is a directory"),
+        ([TARGET, "--topology", "v6e", "--effort", "7"], "'7' is no number from -1 to 1\n  where: --effort"),
+        ([TARGET, "--topology", "v5e:2x4", "--suggest", "--dp", "3"], "a multiple of 3 devices"),
+        (
+            [TARGET, "--topology", "v6e", "--suggest", "--dp", "2", "--tp", "2", "--sp", "1"],
+            "nothing is left to vary",
+        ),
+        (["nope/llama-2-8b", "--topology", "v6e"], "did you mean llama-"),
         ([TARGET, "--topology", "v6e", "--save-hlo", "/dev/null/x"], "cannot be written there"),
         ([TARGET, "--topology", "v6e", "--rules", "/no/such/file.json"], "cannot be read"),
         (["--list-topologies", "--format", "html"], "text or json"),
@@ -290,6 +300,44 @@ def test_rules_that_are_none_are_refused(
     assert run([TARGET, "--topology", "v6e", "--rules", str(rules)]) == 2
     assert why in capsys.readouterr().err
     assert child.requests == []
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.toml"])
+def test_a_dimension_that_is_whole_has_a_name_too(child: Child, tmp_path: Path, name: str) -> None:
+    rules = tmp_path / name
+    entries = '["tp", "none", "", "null"]'
+    rules.write_text(f'{{"a": {entries}}}' if name == "x.json" else f"a = {entries}\n")
+    assert run([TARGET, "--topology", "v5e", "--rules", str(rules)]) == 0
+    assert child.requests[0]["rules"] == {"a": ["tp", None, None, None]}
+
+
+def test_a_warning_is_said_once_and_after_what_is_said_of_progress(
+    child: Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for _ in range(2):
+            yield {"event": "log", "level": "warning", "text": "weights are replicated"}
+            yield {"event": "progress", "stage": "tracing", "target": "model", "mesh": None}
+        yield from fine(request)
+
+    child.say = say
+    assert run([TARGET, "--topology", "v5e:2x4", "--topology", "v6e"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert (
+        [line for line in lines if "replicated" in line] == [lines[-1]] == ["warning: weights are replicated"]
+    )
+
+
+def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--list-models"]) == 0
+    assert "llama-2-7b  " in capsys.readouterr().out
+    assert run(["--list-models", "--format", "json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["models"]}
+    assert (rows["llama-2-7b"]["class"], rows["llama-2-7b"]["parameters"]) == (
+        "LlamaForCausalLM",
+        6_738_415_616,
+    )
+    assert run(["--list-models", "--format", "html"]) == 2
 
 
 def test_topologies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

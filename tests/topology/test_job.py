@@ -18,7 +18,8 @@ from tpuport.topology.targets import Target
 
 REQUEST = {
     "target": "some", "options": {"batch": 4}, "topology": "v5e:2x2", "mesh": {"dp": 1, "sp": 1, "tp": 4},
-    "rules": None, "attention": None, "scan_layers": None, "effort": None, "suggest": False, "save_hlo": None,
+    "rules": None, "attention": None, "scan_layers": None, "effort": None, "suggest": None, "save_hlo": None,
+    "rules_from": None, "allow": [],
     "cache": True,
 }  # fmt: skip
 MEMORY = {"capacity": 100, "used": 50, "fits": True}
@@ -62,7 +63,7 @@ class Work:
 
     @staticmethod
     def target(name: str) -> Target:
-        inputs = {"x": torch.empty(4, 8, device="meta")}
+        inputs = {"input": torch.empty(4, 8, device="meta")}
         return Target(name, torch.nn.Identity, inputs, ("tokens", 4.0), "bfloat16", notes=(f"of {name}",))
 
     def resolve(self, target: str, **options: Any) -> tuple[Target, ...]:
@@ -129,7 +130,7 @@ def test_a_report_with_stages_notes_and_warnings(work: Work) -> None:
     [asked] = work.asked
     assert asked == {
         "topology": "v5e:2x2", "dp": 1, "sp": 1, "tp": 4, "rules": None, "dtype": "bfloat16", "scan_layers": True,
-        "unit": ("tokens", 4.0), "attention": "xla",
+        "unit": ("tokens", 4.0), "attention": "xla", "allow": (),
     }  # fmt: skip
 
 
@@ -176,7 +177,7 @@ def test_each_target_has_its_turn(work: Work) -> None:
 def test_a_model_that_cannot_be_traced_is_a_failure_with_its_line(work: Work) -> None:
     failure = Failure("trace", "a branch", Source("model.py", 3, "forward", "if x:"), "TPU205", "torch.where")
     work.error = CannotTrace(failure)
-    [event] = only(said(suggest=True), "failure")
+    [event] = only(said(suggest={}), "failure")
     assert event["failure"] == dataclasses.asdict(failure)
     assert not only(said(), "report")
 
@@ -190,7 +191,7 @@ def test_a_port_error_is_a_problem_and_anything_else_a_crash(work: Work) -> None
 
 
 def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
-    [event] = only(said(suggest=True), "splits")
+    [event] = only(said(suggest={}), "splits")
     splits = event["splits"]
     # 8 heads, 2 key/value heads, a batch of 4 and a cache: dp and tp, no sp.
     assert [tuple(one["mesh"].values()) for one in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
@@ -198,7 +199,37 @@ def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
     assert [one["seconds"] for one in splits] == [0.25, 0.5, None]
     assert splits[0]["units_per_second"] == 4.0
     assert splits[2]["why"]
-    assert [effort for _, effort in work.compiled] == [None, -1.0, -1.0, -1.0]
+    assert [effort for _, effort in work.compiled] == [-1.0, -1.0, -1.0, None]
+
+
+def test_axes_that_are_given_stay_and_the_best_split_is_reported(work: Work) -> None:
+    events = said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2})
+    [splits] = only(events, "splits")
+    assert [tuple(one["mesh"].values()) for one in splits["splits"]] == [(2, 1, 2)]
+    events = said(suggest={}, mesh={"dp": 4, "sp": 1, "tp": 1})
+    [report] = only(events, "report")
+    assert report["report"]["mesh"] == {"dp": 1, "sp": 1, "tp": 4}
+
+
+def test_names_of_inputs_are_those_of_forward(work: Work) -> None:
+    work.targets = (dataclasses.replace(work.target("first"), inputs={"z": torch.empty(2)}),)
+    [problem] = only(said(), "problem")
+    assert "Identity.forward takes no argument 'z'" in problem["what"]
+    assert "input" in problem["fix"]
+    work.targets = (dataclasses.replace(work.target("first"), inputs={}),)
+    assert "needs the argument 'input'" in only(said(), "problem")[0]["what"]
+    assert not work.asked
+
+
+def test_errors_of_rules_are_in_the_words_of_the_command(work: Work) -> None:
+    work.error = PortError("rule '.*\\\\.up' matches nothing", fix="allow it by its name in allow=(...)")
+    [problem] = only(said(rules_from="--rules x.json"), "problem")
+    assert (problem["where"], problem["what"]) == ("--rules x.json", "rule '.*\\.up' matches nothing")
+    assert "--allow NAME" in problem["fix"]
+    assert "allow=" not in problem["fix"]
+    work.error = None
+    said(allow=["a"])
+    assert work.asked[-1]["allow"] == ("a",)
 
 
 def test_a_split_that_is_refused_is_ranked_last_with_the_reason(
@@ -212,6 +243,6 @@ def test_a_split_that_is_refused_is_ranked_last_with_the_reason(
         return lower(build, inputs, **options)
 
     monkeypatch.setattr("tpuport.topology.compiling.lower_for", refusing)
-    [event] = only(said(suggest=True), "splits")
+    [event] = only(said(suggest={}), "splits")
     assert event["splits"][-1]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
     assert event["splits"][-1]["why"] == "dp divides nothing here"

@@ -44,27 +44,33 @@ def compile(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tpuport.cli.requests import meshes_of, request_of, sizes_of
+    from tpuport.cli.requests import check_output, meshes_of, request_of, sizes_of
 
-    if options.list_topologies:
-        _print(_listing(options.format))
+    if options.list_topologies or options.list_models:
+        _print(_listing(options.format, topologies=options.list_topologies))
         return 0
+    if options.output is not None:
+        check_output(options.output)
     request, asked = request_of(options), sizes_of(options)
-    meshes = meshes_of(options.topology, asked)
-    if options.output is not None and not options.output.absolute().parent.is_dir():
-        raise PortError(
-            f"there is no directory {options.output.absolute().parent}", where=f"--output {options.output}"
-        )
+    meshes = meshes_of(options.topology, asked, request["suggest"])
     found = _Found()
-    with _programs(options.save_hlo) as scratch:
+    with found.told(), _programs(options.save_hlo) as scratch:
         request["save_hlo"] = None if scratch is None else str(scratch)
         for topology, mesh in meshes.items():
-            notes = (f"no mesh was given: tp over all {mesh['tp']} devices",) if asked is None else ()
-            found.collect({**request, "topology": topology, "mesh": mesh}, notes)
+            found.collect({**request, "topology": topology, "mesh": mesh}, _assumed(mesh, asked, request))
             if scratch is not None:
                 _publish(scratch, options.save_hlo)
     _show(found, options)
     return found.exit_code
+
+
+def _assumed(mesh: dict[str, int], asked: dict[str, int] | None, request: dict[str, Any]) -> tuple[str, ...]:
+    """What to say of a mesh that the user has not said."""
+    if request["suggest"] is not None:
+        return ("the mesh is the best of the splits that were tried",)
+    if asked is not None or mesh["tp"] == 1:
+        return ()
+    return (f"no mesh was given: tp over all {mesh['tp']} devices",)
 
 
 class _Found:
@@ -72,13 +78,23 @@ class _Found:
 
     Attributes:
         results: of all topologies; suggestion: ranked splits, or None where none were asked for.
-        stopped: whether one could not run.
+        stopped: whether one could not run; warnings: each distinct one, in order.
     """
 
     def __init__(self) -> None:
         self.results: list[Result] = []
         self.suggestion: list[dict[str, Any]] | None = None
         self.stopped = False
+        self.warnings: dict[str, None] = {}
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Write the warnings after what is said of progress inside, each once."""
+        try:
+            yield
+        finally:
+            for warning in self.warnings:
+                say(warning, style="yellow")
 
     @property
     def exit_code(self) -> int:
@@ -90,7 +106,7 @@ class _Found:
         from tpuport.topology.process import events
 
         told: dict[str, list[str]] = {}
-        if request["suggest"]:
+        if request["suggest"] is not None:
             self.suggestion = self.suggestion or []
         with Stages(request["topology"]) as stages:
             try:
@@ -114,7 +130,7 @@ class _Found:
                 mesh = units.mesh(event["mesh"]) if event["mesh"] else ""
                 stages.show(event["stage"], event["target"], mesh)
             case "log":
-                stages.tell(f"{event['level']}: {event['text']}")
+                self.warnings.setdefault(f"{event['level']}: {event['text']}")
             case "splits":
                 assert self.suggestion is not None
                 self.suggestion += event["splits"]
@@ -194,12 +210,15 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _listing(form: str) -> str:
-    from tpuport.topology.reports import topologies
+def _listing(form: str, *, topologies: bool) -> str:
+    from tpuport.topology.reports import models
+    from tpuport.topology.reports import topologies as places
 
     if form == "html":
-        raise PortError("topologies are listed as text or json", where="--format html")
-    return topologies.as_json() if form == "json" else _text(topologies.listing(), sys.stdout)
+        what = "topologies" if topologies else "models"
+        raise PortError(f"{what} are listed as text or json", where="--format html", fix="--format json")
+    known = places if topologies else models
+    return known.as_json() if form == "json" else _text(known.listing(), sys.stdout)
 
 
 @contextmanager

@@ -2,21 +2,35 @@
 
 import argparse
 import json
+import os
 import re
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tpuport.errors import PortError
 
 AXES: Final = ("dp", "sp", "tp")
+# Of a dimension that no axis divides; TOML has no null.
+_WHOLE: Final = (None, "", "none", "null")
+_TOML: Final = """a line such as '.*q_proj\\.weight' = ["tp", "none"]"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in a sentence, without all options."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
+        where, what = found.groups() if found else (None, message)
+        raise PortError(what, where=where, fix="tpuport compile --help shows what there is")
 
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="tpuport compile",
         description="Compile a model for a TPU that is not there: does it fit, what do devices send, what binds it. "
         "No weights are read or made.",
@@ -27,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="a directory or config.json of transformers or diffusers, or module:function of your own code",
+        help="a directory or config.json of transformers or diffusers, a name of --list-models, or module:function of "
+        "your own code",
     )
     _add_place(made.add_argument_group("where it runs"))
     _add_work(made.add_argument_group("what is compiled"))
@@ -48,7 +63,19 @@ def _add_place(group: Any) -> None:
     add("--dp", type=int, metavar="N", help="devices that share out the batch; -1 for what the others leave")
     add("--sp", type=int, metavar="N", help="devices that share out the sequence")
     add("--rules", type=Path, metavar="FILE", help="JSON or TOML: a regex of weights' names to axis names")
-    add("--suggest", action="store_true", help="try mesh splits of the topology, and rank those that fit")
+    add(
+        "--allow",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="a weight, or a rule's pattern, whose errors are accepted: it is whole on every device; repeatable",
+    )
+    add(
+        "--suggest",
+        action="store_true",
+        help="try mesh splits and rank them; axes that are given stay as they are",
+    )
+    add("--list-models", action="store_true", help="list the models that are known by name, and stop")
     add("--list-topologies", action="store_true", help="list the TPUs and their figures, and stop")
 
 
@@ -100,17 +127,30 @@ def request_of(options: argparse.Namespace) -> dict[str, Any]:
         "target": options.target,
         "options": {name: getattr(options, name) for name in names.split()},
         "rules": None if options.rules is None else rules_of(options.rules),
+        "rules_from": None if options.rules is None else f"--rules {options.rules}",
+        "allow": options.allow,
         "attention": options.attention,
         "scan_layers": options.scan_layers,
         "effort": options.effort,
-        "suggest": options.suggest,
+        "suggest": given(options) if options.suggest else None,
         "cache": not options.no_cache,
         "save_hlo": None,
     }
 
 
-def meshes_of(names: Sequence[str], asked: dict[str, int] | None) -> dict[str, dict[str, int]]:
+def given(options: argparse.Namespace) -> dict[str, int]:
+    """The axes of the mesh whose size was said."""
+    sizes = {axis: getattr(options, axis) for axis in AXES}
+    return {axis: size for axis, size in sizes.items() if size not in (None, -1)}
+
+
+def meshes_of(
+    names: Sequence[str], asked: dict[str, int] | None, kept: dict[str, int] | None = None
+) -> dict[str, dict[str, int]]:
     """The axis sizes of the mesh over each topology, by its full name: tp over all devices where none were asked for.
+
+    Args:
+        kept: where splits are to be suggested, the sizes that stay: another axis takes what they leave.
 
     Raises:
         PortError: there is no such topology, or its devices are not those that the mesh takes.
@@ -118,6 +158,15 @@ def meshes_of(names: Sequence[str], asked: dict[str, int] | None) -> dict[str, d
     from tpuport.topology import slices
 
     topologies = dict.fromkeys(slices.check(name) for name in names)
+    if kept and len(kept) == len(AXES):
+        where = " ".join(f"--{axis} {size}" for axis, size in kept.items())
+        raise PortError(
+            "with every axis given, nothing is left to vary",
+            where=f"--suggest {where}",
+            fix="leave an axis or --suggest out",
+        )
+    if kept and (free := next((axis for axis in ("tp", "dp", "sp") if axis not in kept), None)) is not None:
+        asked = {**dict.fromkeys(AXES, 1), **kept, free: -1}
     return {name: _mesh_over(slices.devices_of(name), asked, name) for name in topologies}
 
 
@@ -149,17 +198,18 @@ def rules_of(file: Path) -> dict[str, list[Any]]:
         text = file.read_text(encoding="utf-8")
         found = tomllib.loads(text) if kind == "TOML" else json.loads(text)
     except OSError as error:
-        raise PortError(f"the rules cannot be read: {error.strerror}", where=where) from None
+        fix = 'give a JSON or TOML file such as {".*q_proj\\\\.weight": ["tp", null]}'
+        raise PortError(f"the rules cannot be read: {error.strerror}", where=where, fix=fix) from None
     except ValueError as error:
-        raise PortError(f"the rules are no {kind}: {error}", where=where) from None
+        fix = f"correct the file; {'a name that ends in .toml is read as TOML' if kind == 'JSON' else _TOML}"
+        raise PortError(f"the rules are no {kind}: {error}", where=where, fix=fix) from None
     if not isinstance(found, dict) or not found:
         raise PortError(
             "the rules are no map of patterns to axis names",
             where=where,
             fix='write an object such as {".*q_proj\\\\.weight": ["tp", null]}',
         )
-    # TOML has no null: an empty name stands for it.
-    return {pattern: _spec(pattern, spec, f"{where}: {pattern!r}") for pattern, spec in found.items()}
+    return {pattern: _spec(pattern, spec, f"{where}: '{pattern}'") for pattern, spec in found.items()}
 
 
 def _spec(pattern: str, spec: Any, where: str) -> list[Any]:
@@ -168,14 +218,17 @@ def _spec(pattern: str, spec: Any, where: str) -> list[Any]:
     except re.error as error:
         fix = "a pattern is a Python regex for the whole parameter name; escape dots as '\\.'"
         raise PortError(f"the pattern is no regular expression: {error}", where=where, fix=fix) from None
-    fix = 'entries are "dp", "sp", "tp", a list of them, or null, one a dimension: ["tp", null]'
+    fix = (
+        'entries are "dp", "sp", "tp", a list of them, or null for a dimension that is whole, one a dimension: '
+        '["tp", null]; in TOML, which has no null, "none" says the same: ["tp", "none"]'
+    )
     if not isinstance(spec, list):
         raise PortError(f"{spec!r} is no list of axis names", where=where, fix=fix)
     for entry in spec:
         for name in entry if isinstance(entry, list) and entry else [entry]:
-            if name not in (None, "", *AXES):
+            if name not in (*_WHOLE, *AXES):
                 raise PortError(f"{name!r} is no axis of the mesh", where=where, fix=fix)
-    return [entry or None for entry in spec]
+    return [None if entry == [] or entry in _WHOLE else entry for entry in spec]
 
 
 def sizes_of(options: argparse.Namespace) -> dict[str, int] | None:
@@ -205,12 +258,35 @@ def _check_target(target: str) -> None:
     """What is plainly a path has to be there; names and functions are looked up where they can be."""
     if "/" not in target or ":" in target or Path(target).exists():
         return
+    from tpuport.topology.reports import models
+
     raise PortError(
         f"there is no {target}",
         where="TARGET",
-        fix="name a directory with a config.json (or the file), or a function as package.module:function; models are "
-        "not downloaded",
+        fix="name a directory with a config.json (or the file), or a function as package.module:function; "
+        f"{models.hint(target)}; models are not downloaded",
     )
+
+
+def check_output(file: Path) -> None:
+    """PortError unless the report can be written there, before hours of work say so."""
+    where, directory = f"--output {file}", file.resolve().parent
+    fix = "name a file in a directory that can be written to"
+    if not directory.is_dir():
+        raise PortError(
+            f"there is no directory {directory}", where=where, fix=f"mkdir -p {directory}, or {fix}"
+        )
+    if file.is_dir():
+        raise PortError("this is a directory", where=where, fix=fix)
+    try:
+        if file.exists() and not os.access(file, os.W_OK):
+            raise PermissionError(13, "the file is read-only")
+        with tempfile.NamedTemporaryFile(prefix=".tpuport-", dir=directory):
+            pass
+    except OSError as error:
+        raise PortError(
+            f"the report cannot be written there: {error.strerror}", where=where, fix=fix
+        ) from None
 
 
 def _positive(text: str) -> int:

@@ -49,13 +49,6 @@ class Stages:
             self._status.remove_task(self._task)
         self._task = self._status.add_task(text)
 
-    def tell(self, text: str) -> None:
-        """Write a line above the one that changes."""
-        if self._status is None:
-            say(text, style="yellow")
-        else:
-            self._status.console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
     def stop(self) -> None:
         """Take the line away."""
         status, self._status = self._status, None

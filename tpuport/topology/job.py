@@ -1,7 +1,9 @@
 """The process behind `tpuport compile`: a line of JSON in, programs compiled for one topology, lines of JSON out.
 
 A request has `target`, `options` (of `targets.resolve`), `topology`, `mesh` (axis sizes), `rules` (regex to axis
-names, or None), `attention`, `scan_layers`, `effort`, `suggest`, `save_hlo` (a directory, or None) and `cache`.
+names, or None), `rules_from` (who gave them), `allow` (names whose errors are accepted), `attention`, `scan_layers`,
+`effort`, `suggest` (axis sizes that stay as they are; None where no split is suggested), `save_hlo` (a directory, or
+None) and `cache`.
 
 Each line out has an `event`: "progress" with the `stage` and the `target`; "log" with a warning; "note" with what was
 assumed; "report", "failure" and "split" for a program; "problem" with the parts of a PortError; "crash" with a
@@ -90,11 +92,11 @@ class _Job:
             told = {"failure": failure, "seconds": {}, "cached": False}
             self.say({"event": "failure", "target": target.name, **told})
             return
+        if request["suggest"] is not None:
+            lowered = self.suggest(target, lowered)
         report, seconds, cached = self.reported(target, lowered, request["effort"], request["save_hlo"])
         told = {"report": report, "seconds": seconds, "cached": cached}
         self.say({"event": "report", "target": target.name, **told})
-        if request["suggest"]:
-            self.suggest(target, lowered)
 
     def lowered(self, target: Any, mesh: dict[str, int]) -> Any:
         """The target's program before it is compiled."""
@@ -102,11 +104,29 @@ class _Job:
 
         request = self.request
         self.progress("tracing", target.name, mesh)
-        return lower_for(
-            target.build, target.inputs, topology=request["topology"], dp=mesh["dp"], sp=mesh["sp"], tp=mesh["tp"],
-            rules=_rules(request["rules"]), dtype=target.dtype, scan_layers=request["scan_layers"], unit=target.unit,
-            attention=request["attention"],
-        )  # fmt: skip
+        try:
+            return lower_for(
+                self.built(target), target.inputs, topology=request["topology"], dp=mesh["dp"], sp=mesh["sp"],
+                tp=mesh["tp"], rules=_rules(request["rules"]),
+                dtype=target.dtype, scan_layers=request["scan_layers"], unit=target.unit,
+                attention=request["attention"], allow=tuple(request["allow"]),
+            )  # fmt: skip
+        except PortError as error:
+            raise _of_options(error, request["rules_from"]) from error
+
+    def built(self, target: Any) -> Any:
+        """The model, or what builds it; inputs of the user's own are compared with what its forward takes."""
+        own = self.request["options"].get("inputs")
+        if own is None and target.kind != "code":
+            return target.build
+        from tpuport.topology.targets.code import check_arguments
+        from tpuport.topology.weights import built
+
+        model = built(target.build)
+        check_arguments(
+            model, target.inputs, f"--inputs {own}" if own else f"the inputs of {self.request['target']}"
+        )
+        return model
 
     def reported(
         self, target: Any, lowered: Any, effort: float | None, save_hlo: str | None = None
@@ -129,12 +149,12 @@ class _Job:
             _save(Path(save_hlo), f"{target.name}-{report.task}-{report.topology}", lowered, report)
         return plain, report.seconds, False
 
-    def suggest(self, target: Any, lowered: Any) -> None:
-        """Rank the target on every split of the topology that suits it, compiled in haste."""
+    def suggest(self, target: Any, lowered: Any) -> Any:
+        """Rank the target on every split of the topology that suits it, compiled in haste; the best one's program."""
         from tpuport.topology import suggest
 
         found: list[tuple[suggest.Outcome, dict[str, Any] | None]] = []
-        for split in suggest.splits(lowered.mesh.size, **_facts(lowered)):
+        for split in _splits(lowered, self.request):
             mesh = {"dp": split.dp, "sp": split.sp, "tp": split.tp}
             report, error = None, ""
             try:
@@ -149,9 +169,42 @@ class _Job:
         ranked = suggest.ranked(outcome for outcome, _ in found)
         splits = [_split(target.name, lowered.topology, one, reports[id(one)]) for one in ranked]
         self.say({"event": "splits", "target": target.name, "splits": splits})
+        best = next((one["mesh"] for one in splits if one["fits"]), self.request["mesh"])
+        return lowered if best == self.request["mesh"] else self.lowered(target, best)
 
     def progress(self, stage: str, target: str = "", mesh: dict[str, int] | None = None) -> None:
         self.say({"event": "progress", "stage": stage, "target": target, "mesh": mesh})
+
+
+def _splits(lowered: Any, request: dict[str, Any]) -> Any:
+    """The splits that are worth trying with the axes that are given; where there are none, the one at hand."""
+    from tpuport.topology import suggest
+
+    found = suggest.splits(lowered.mesh.size, **_facts(lowered))
+    kept = [
+        one for one in found if all(getattr(one, axis) == size for axis, size in request["suggest"].items())
+    ]
+    return kept or [suggest.Split(**request["mesh"])]
+
+
+def _of_options(error: PortError, rules_from: str | None) -> PortError:
+    """An error of sharding rules in the words of the command line; others as they are."""
+    if "allow=" in (error.fix or ""):
+        fix = (
+            f"correct {'the rules' if rules_from else 'them with --rules FILE'}, change the mesh, or accept an error: "
+            "--allow NAME, several times for several, with the parameter's name or the rule's pattern; what is allowed "
+            "is whole on every device"
+        )
+        return PortError(_single(error.what), where=rules_from or error.where, fix=fix)
+    if rules_from and "sharding rule" in f"{error.what} {error.where}":
+        where = f"{rules_from}: {_single(error.where)}" if error.where else rules_from
+        return PortError(_single(error.what), where=where, fix=error.fix)
+    return error
+
+
+def _single(text: str) -> str:
+    """Patterns as they were written: a repr has each backslash twice."""
+    return text.replace("\\\\", "\\")
 
 
 def _facts(lowered: Any) -> dict[str, Any]:
@@ -220,7 +273,7 @@ class _Warnings(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say({"event": "log", "level": record.levelname.lower(), "text": record.getMessage()})
+        self._say({"event": "log", "level": record.levelname.lower(), "text": _single(record.getMessage())})
 
 
 def _write(out: IO[str], event: dict[str, Any]) -> None:

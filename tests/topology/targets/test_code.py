@@ -84,6 +84,7 @@ def test_a_function_that_returns_a_builder_is_built_later(mine):
         ("fails", {}, r"ZeroDivisionError: division by zero(.|\n)*model_of_mine.py:29"),
         ("positions", {}, r"the inputs are a list of 1: Tensor"),
         ("whole", {"batch": 2}, "batch does not apply to code of one's own"),
+        ("wrong", {}, r"or give --inputs module:function"),
         ("whole", {"inputs": "a:b"}, "the function makes the inputs"),
         ("whole", {"component": "vae"}, "no pipeline"),
     ],
@@ -91,6 +92,24 @@ def test_a_function_that_returns_a_builder_is_built_later(mine):
 def test_what_a_function_cannot_be(mine, function, options, says):
     with pytest.raises(PortError, match=says):
         resolve(f"{mine}:{function}", **options)
+
+
+def test_a_model_alone_has_the_inputs_of_another_function(mine):
+    with mine.open("a") as file:
+        file.write("\ndef inputs():\n    return {'x': torch.ones(3, 8)}\n\ndef of(config):\n    return {}\n")
+    [target] = resolve(f"{mine}:wrong", inputs=f"{mine}:inputs", dtype="float16")
+    assert target.inputs["x"].shape == (3, 8)
+    assert target.build().linear.weight.device.type == "meta"
+    assert target.dtype == "bfloat16"
+    assert "float16" in target.notes[-1]
+    with pytest.raises(PortError, match="no config to give it"):
+        resolve(f"{mine}:wrong", inputs=f"{mine}:of")
+
+
+@pytest.mark.parametrize("name", ["llama-2-8b", "meta-llama/Llama-2-7b"])
+def test_a_name_that_is_not_known_lists_those_that_are(name):
+    with pytest.raises(PortError, match=r"did you mean [^?]*llama-2-7b(.|\n)*wan-2.1-14b"):
+        resolve(name)
 
 
 def test_modules_and_files_that_are_not_there(tmp_path, mine):

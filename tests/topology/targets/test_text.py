@@ -41,10 +41,10 @@ def test_that_every_known_model_is_tested():
 
 
 def test_that_a_known_model_says_where_its_figures_are_from():
-    from tpuport.topology.targets.configs import _KNOWN
+    from tpuport.topology.reports.models import KNOWN
 
     for name in known():
-        raw = json.loads((_KNOWN / f"{name}.json").read_text())
+        raw = json.loads((KNOWN / f"{name}.json").read_text())
         assert "huggingface.co" in raw["_source"] or "github.com" in raw["_source"]
 
 
@@ -119,7 +119,7 @@ def test_a_file_and_a_directory_are_the_same(tmp_path, tiny):
         ({"torch_dtype": "float32"}, None, "float32", "as the config says"),
         ({"dtype": "float16"}, None, "bfloat16", "in place of the config's float16"),
         ({"dtype": "float32"}, "bfloat16", "bfloat16", None),
-        ({"dtype": "float32"}, "float16", "float16", None),
+        ({"dtype": "float32"}, "float16", "bfloat16", "in place of float16"),
     ],
 )
 def test_the_dtype_of_the_weights(tmp_path, raw, asked, dtype, note, tiny):

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from accelerate import init_empty_weights
 
+from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.targets.target import Options, Target
 from tpuport.topology.tasks import Decode, Prefill
@@ -27,7 +28,7 @@ def is_code(target: str) -> bool:
 
 
 def own_target(named: str, options: Options) -> Target:
-    """What the function returns: (a model or a function that builds one, its inputs).
+    """What the function returns: (a model or a function that builds one, its inputs), or with `inputs` the first alone.
 
     Parameters that the function makes take no memory.
 
@@ -35,29 +36,60 @@ def own_target(named: str, options: Options) -> Target:
         PortError: there is no such function, it fails, or it returns something else.
     """
     options.check_apply(("task",), "code of one's own, whose inputs its function makes")
-    if options.inputs is not None:
-        raise PortError("the function makes the inputs", where="inputs", fix=f"change what {named} returns")
     function = load_function(named)
     with init_empty_weights(include_buffers=False):
         made = _called(function, named)
-    if not isinstance(made, tuple | list) or len(made) != 2 or not callable(made[0]):
+    model, inputs, notes = _parts(made, named, options)
+    build = (lambda: model) if isinstance(model, torch.nn.Module) else lambda: _called(model, named)
+    dtype = str(options.dtype) if options.dtype else None
+    if as_torch_dtype(dtype) is torch.float16:
+        dtype, notes = (
+            "bfloat16",
+            (*notes, "weights are bfloat16 in place of float16, which no TPU multiplies in"),
+        )
+    return Target(named.rpartition(":")[2], build, inputs, None, dtype, "code", notes)
+
+
+def _parts(made: Any, named: str, options: Options) -> tuple[Any, Any, tuple[str, ...]]:
+    """(the model or what builds it, checked inputs, notes) of what the user's function returned."""
+    pair = isinstance(made, tuple | list) and len(made) == 2 and callable(made[0])
+    if options.inputs is not None:
+        if pair:
+            raise PortError(
+                "the function makes the inputs",
+                where="inputs",
+                fix=f"let {named} return the model alone, or drop it",
+            )
+        if callable(made):
+            inputs = made_inputs(options.inputs, None, options.task)
+            return made, inputs, (f"inputs are those of {options.inputs}",)
+    if not pair:
+        one = ", or give --inputs module:function, which makes the inputs" if callable(made) else ""
         raise PortError(
             f"it returned {_kind(made)}", where=named,
-            fix="return (model, inputs): a torch.nn.Module or a function that builds one, and a mapping of arguments",
+            fix="return (model, inputs): a torch.nn.Module or a function that builds one, and a mapping of arguments"
+            + one,
         )  # fmt: skip
-    model, inputs = made
-    build = (lambda: model) if isinstance(model, torch.nn.Module) else model
-    notes = ("sizes and inputs are those that the function returns",)
-    dtype = str(options.dtype) if options.dtype else None
-    return Target(
-        named.partition(":")[2],
-        build,
-        checked_inputs(inputs, named, options.task),
-        None,
-        dtype,
-        "code",
-        notes,
-    )
+    inputs = checked_inputs(made[1], named, options.task)
+    return made[0], inputs, ("sizes and inputs are those that the function returns",)
+
+
+def check_arguments(model: torch.nn.Module, inputs: Any, where: str) -> None:
+    """PortError unless a mapping of inputs has the names that the model's forward takes."""
+    if not isinstance(inputs, Mapping):
+        return
+    taken = inspect.signature(model.forward).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = {one.name: one.default is one.empty for one in taken if one.kind in kinds}
+    anything = any(one.kind is one.VAR_KEYWORD for one in taken)
+    whose = f"{type(model).__name__}.forward"
+    if not anything and (unknown := [name for name in inputs if name not in named]):
+        what = f"{whose} takes no argument {', '.join(map(repr, unknown))}"
+    elif missing := [name for name, needed in named.items() if needed and name not in inputs]:
+        what = f"{whose} needs the argument {', '.join(map(repr, missing))}, which the inputs do not have"
+    else:
+        return
+    raise PortError(what, where=where, fix=f"name the inputs as forward does: {', '.join(named) or 'none'}")
 
 
 def made_inputs(named: str, config: Any, task: str | None = None) -> Mapping[str, Any] | Prefill | Decode:
@@ -67,6 +99,11 @@ def made_inputs(named: str, config: Any, task: str | None = None) -> Mapping[str
         parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         for parameter in inspect.signature(function).parameters.values()
     )
+    if takes and config is None:
+        raise PortError(
+            f"{named} takes an argument, and code of one's own has no config to give it",
+            where="inputs", fix="let it take none",
+        )  # fmt: skip
     return checked_inputs(_called(function, named, *([config] if takes else [])), named, task)
 
 

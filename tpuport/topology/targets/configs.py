@@ -1,16 +1,15 @@
 """Config files as they lie on disk, and those of well-known models that come with tpuport."""
 
 import dataclasses
-import importlib.resources
 import json
 import re
 from pathlib import Path
 from typing import Any, Final
 
 from tpuport.errors import PortError
+from tpuport.topology.reports import models
 
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
-_KNOWN: Final = importlib.resources.files("tpuport.topology.targets") / "known"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +28,7 @@ class Found:
 
 def known() -> tuple[str, ...]:
     """The names of the models whose configs come with tpuport."""
-    return tuple(
-        sorted(file.name.removesuffix(".json") for file in _KNOWN.iterdir() if file.name[-5:] == ".json")
-    )
+    return models.names()
 
 
 def find(target: str) -> Found:
@@ -54,17 +51,18 @@ def find(target: str) -> Found:
         name = path.resolve().parent.name if plain else path.stem
         return Found(read_json(path), name, str(path), path.parent)
     if target.lower() in known():
-        file = _KNOWN / f"{target.lower()}.json"
+        file = models.KNOWN / f"{target.lower()}.json"
         raw = json.loads(file.read_text(encoding="utf-8"))
-        raw.pop("_source", None)
+        del raw["_source"], raw["_parameters"]
         return Found(raw, target.lower(), file.name, None)
     raise _missing(target)
 
 
 def _missing(target: str) -> PortError:
-    fix = f"a path, a module:function, or one of {', '.join(known())}"
+    fix = f"a path, or a module:function; {models.hint(target)}"
     if _HUB_ID.fullmatch(target) and not target.startswith("."):
-        fix = f"nothing is downloaded here; `hf download {target} config.json --local-dir DIR`, then give DIR"
+        fetch = f"`hf download {target} config.json --local-dir DIR`, then give DIR"
+        fix = f"{models.hint(target)}; others are not downloaded here: {fetch}"
     return PortError("there is no such file or directory", where=target, fix=fix)
 
 

@@ -119,6 +119,8 @@ def _check_trusted(found: Found, trusted: bool) -> None:
 
 def chosen_dtype(raw: Mapping[str, Any], given: str | None) -> tuple[str, tuple[str, ...]]:
     """The dtype of floating-point weights, by name, and a note where it is not the user's."""
+    if as_torch_dtype(given) is torch.float16:
+        return "bfloat16", ("weights are bfloat16 in place of float16, which no TPU multiplies in",)
     if given is not None:
         return str(as_torch_dtype(given)).removeprefix("torch."), ()
     text = raw.get("text_config")
