@@ -232,7 +232,9 @@ def _programs(directory: Path | None) -> Iterator[Path | None]:
         scratch = tempfile.mkdtemp(prefix=".tpuport-", dir=directory)
     except OSError as error:
         raise PortError(
-            f"programs cannot be written there: {error.strerror}", where=f"--save-hlo {directory}"
+            f"programs cannot be written there: {error.strerror}",
+            where=f"--save-hlo {directory}",
+            fix="name a directory that can be written to",
         ) from None
     try:
         yield Path(scratch)

@@ -169,7 +169,8 @@ class _Job:
         ranked = suggest.ranked(outcome for outcome, _ in found)
         splits = [_split(target.name, lowered.topology, one, reports[id(one)]) for one in ranked]
         self.say({"event": "splits", "target": target.name, "splits": splits})
-        best = next((one["mesh"] for one in splits if one["fits"]), self.request["mesh"])
+        # Where none fits, the nearest to it of those that could be compiled is first.
+        best = next((one["mesh"] for one in splits if one["capacity"]), self.request["mesh"])
         return lowered if best == self.request["mesh"] else self.lowered(target, best)
 
     def progress(self, stage: str, target: str = "", mesh: dict[str, int] | None = None) -> None:

@@ -78,7 +78,10 @@ def check_arguments(model: torch.nn.Module, inputs: Any, where: str) -> None:
     """PortError unless a mapping of inputs has the names that the model's forward takes."""
     if not isinstance(inputs, Mapping):
         return
-    taken = inspect.signature(model.forward).parameters.values()
+    try:
+        taken = inspect.signature(model.forward).parameters.values()
+    except ValueError:  # of a function that is not Python's
+        return
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {one.name: one.default is one.empty for one in taken if one.kind in kinds}
     anything = any(one.kind is one.VAR_KEYWORD for one in taken)
