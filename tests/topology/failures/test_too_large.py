@@ -156,6 +156,27 @@ def test_arguments_alone_may_be_too_large() -> None:
     assert "--max-cache-len" in cached.remedy
 
 
+def test_weights_that_every_device_holds_are_named() -> None:
+    """Rules divide them; more devices alone do not."""
+    mesh = jax.sharding.Mesh(described("v5e").devices, "tp")
+    whole, rows = jax.NamedSharding(mesh, jax.P()), jax.NamedSharding(mesh, jax.P("tp", None))
+
+    def remedy(place) -> str:
+        weights = {
+            "a.weight": jax.ShapeDtypeStruct((4096, 1024), BF16, sharding=place),
+            "b.bias": jax.ShapeDtypeStruct((4096,), BF16, sharding=whole),
+        }
+        x = jax.ShapeDtypeStruct((8, 1024), BF16, sharding=whole)
+        step = jax.jit(lambda weights, x: x @ weights["a.weight"].T + weights["b.bias"])
+        text = step.lower(weights, x).compile().as_text()
+        memory = Memory(int(15.75 * GIB), 30 * GIB, 0, 0, 0, GIB, 0, 32 * GIB)
+        return failures.too_large("", text, memory).remedy
+
+    assert "beginning with the largest, a.weight" in remedy(whole)
+    assert "--rules FILE" in remedy(whole)
+    assert "spread it over more devices (--tp" in remedy(rows)
+
+
 def test_a_kernel_whose_blocks_want_too_much_vmem() -> None:
     rows, columns = 1 << 14, 1 << 9
     block = pl.BlockSpec((1, rows, columns), lambda i: (i, 0, 0))

@@ -35,6 +35,8 @@ _OPCODE: Final = re.compile(r"= ?(?:\S+ )?([a-z][\w-]*)\(")
 _PLACE: Final = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
 _SOURCE: Final = re.compile(r"(.+?):(\d+)")
 _WINDOW: Final = re.compile(r"(input|output) window.*?window shape is (\S+?),? ")
+_WEIGHT: Final = re.compile(r"weights\['(.+?)'\]")
+_NAMED: Final = 2
 _LISTED: Final = 12
 _TOLD: Final = 3
 
@@ -82,10 +84,10 @@ def too_large(message: str, program_text: str | None = None, memory: Memory | No
             "memory", _kernel(message, wanted), source=lines[0].source if lines else None, buffers=ordered,
             remedy="give the kernel smaller blocks", traceback=message,
         )  # fmt: skip
-    arguments = _arguments(memory)
+    arguments, spread = _arguments(memory), _spread(program_text)
     return Failure(
         "memory", f"{_said(wanted)}{arguments}{_largest(lines)}", source=lines[0].source if lines else None,
-        remedy=_remedy(memory), buffers=ordered, traceback=message,
+        remedy=_remedy(memory, spread), buffers=ordered, traceback=message,
     )  # fmt: skip
 
 
@@ -212,8 +214,38 @@ def _place(source: Source | None) -> str:
     return f"{PurePath(source.file).name}:{source.line}" if source else ""
 
 
-def _remedy(memory: Memory | None) -> str:
-    spread = "spread it over more devices (--tp, a larger topology)"
+def _spread(program_text: str | None) -> str:
+    """What gives a device less: more devices for weights that are divided, or rules that divide them."""
+    more = "spread it over more devices (--tp, a larger topology)"
+    rules = "tpuport.ShardingRules({...}), or --rules FILE"
+    if program_text is None:
+        return f"{more}, where rules divide the weights ({rules})"
+    names = _held_whole(hlo.parse(program_text))
+    if not names:
+        return more
+    return (
+        f"say which weights tp divides, as most are whole on every device: {rules}, beginning with the largest, "
+        f"{', '.join(names[:_NAMED])}, and --tp over all devices"
+    )
+
+
+def _held_whole(program: hlo.Program) -> list[str]:
+    """Weights of which every device of several has all, largest first; none where most are divided."""
+    found: list[tuple[int, str]] = []
+    total = 0
+    for one in program.computations[program.entry].parameters.values():
+        name = _WEIGHT.match(one.op_name.replace("\\'", "'"))
+        if name is None:
+            continue
+        size = sum(array.tiled_nbytes for array in one.arrays)
+        total += size
+        if "sharding={replicated}" in one.attributes:
+            found.append((size, name[1]))
+    whole = sum(size for size, _ in found)
+    return [name for _, name in sorted(found, key=lambda one: (-one[0], one[1]))] if 2 * whole > total else []
+
+
+def _remedy(memory: Memory | None, spread: str) -> str:
     if memory is None or memory.temporaries >= max(memory.weights, memory.cache):
         return f"{spread}, give it less at once (--batch, --length), or avoid the largest arrays"
     if memory.cache > memory.weights:
