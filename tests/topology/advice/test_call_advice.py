@@ -7,7 +7,10 @@ from tpuport.topology import Decode, Prefill
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
 
-@pytest.mark.parametrize(("name", "value"), [("guidance", 3.5), ("timestep", 7), ("cache_position", 5)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("guidance", 3.5), pytest.param("timestep", 7, marks=pytest.mark.slow), ("cache_position", 5)],
+)
 def test_numbers_that_change_compile_again(advice, models, name, value) -> None:
     inputs = {"tokens": models.tokens(2, 64), name: value}
     [one] = advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS))
@@ -39,6 +42,7 @@ def test_rows_that_fill_a_batch_up(advice, llama) -> None:
     assert "1 rows over dp=2 are filled up to 2: 50%" in one.message or "1 row over dp=2" in one.message
 
 
+@pytest.mark.slow
 def test_sp_is_spare_in_a_decode_step(advice, llama) -> None:
     [one] = advice(llama, Decode(batch=2, max_cache_len=256), sp=2, tp=2)
     assert one.rule == "TPC017"

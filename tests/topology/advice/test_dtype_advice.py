@@ -17,6 +17,7 @@ def test_a_model_that_stays_in_float32(advice, models) -> None:
     assert "dtype='bfloat16'" in one.remedy
 
 
+@pytest.mark.slow
 def test_a_float32_buffer_in_a_model_of_16_bits(advice, models) -> None:
     class Table(models.Blocks):
         def __init__(self):
@@ -32,6 +33,7 @@ def test_a_float32_buffer_in_a_model_of_16_bits(advice, models) -> None:
     assert one.cost == 4096 * 512 * 2
 
 
+@pytest.mark.slow
 def test_what_the_model_keeps_in_float32_is_meant_so(advice, models) -> None:
     class Keeping(models.Blocks):
         _keep_in_fp32_modules = ("head",)
@@ -43,6 +45,7 @@ def test_what_the_model_keeps_in_float32_is_meant_so(advice, models) -> None:
     assert advice(Keeping, {"tokens": models.tokens(2, 256)}, rules=models.rules(models.BLOCKS)) == ()
 
 
+@pytest.mark.slow
 def test_products_that_a_float_made_float32(advice, models) -> None:
     class Promoting(models.Blocks):
         def forward(self, tokens):
@@ -59,7 +62,9 @@ def test_products_that_a_float_made_float32(advice, models) -> None:
     assert "[4, 512, 512] x [512, 2048]" in one.message or "in products of float32" in one.message
 
 
-@pytest.mark.parametrize("scale", [torch.ones(1, dtype=torch.float64), np.ones(1)])
+@pytest.mark.parametrize(
+    "scale", [torch.ones(1, dtype=torch.float64), pytest.param(np.ones(1), marks=pytest.mark.slow)]
+)
 def test_inputs_of_64_bits(advice, models, scale) -> None:
     value = torch.as_tensor(scale)
     inputs = {"tokens": models.tokens(2, 256), "scale": value}
@@ -75,6 +80,7 @@ def test_inputs_of_64_bits(advice, models, scale) -> None:
     assert advice(Scaled, inputs, rules=models.rules(models.BLOCKS)) == ()
 
 
+@pytest.mark.slow
 def test_a_buffer_of_64_bits(advice, models) -> None:
     class Frequencies(models.Blocks):
         def __init__(self):

@@ -123,5 +123,6 @@ def test_a_program_that_does_not_fit_gets_no_headroom(plain) -> None:
     assert advise(evidence) == ()
 
 
+@pytest.mark.slow
 def test_a_prefill_of_transformers_keeps_one_position(advice, llama) -> None:
     assert "TPC012" not in [one.rule for one in advice(llama, Prefill(batch=1, length=256))]

@@ -1,5 +1,7 @@
 """Rules about where weights and activations are: each on a program that has it, and on one that has not."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,6 +9,8 @@ import torch
 from jax.sharding import PartitionSpec
 
 from tpuport.topology.advice import advise
+from tpuport.topology.advice.remedies import rules_for
+from tpuport.topology.report import Failure
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
@@ -55,6 +59,30 @@ def test_nothing_sharded_is_one_finding(programs) -> None:
     assert one.rule == "TPC002"
     assert "no weight is sharded over tp=4: each device holds all 6 MiB" in one.message
     assert one.cost == 3 * 1024 * 1024 * 2 * 3 / 4
+    assert r"ShardingRules({r'a\.weight': PartitionSpec('tp', None)" in one.remedy
+    assert "--rules FILE" in one.remedy
+    assert "inputs sharded over dp" in one.remedy
+
+
+def test_rows_are_no_remedy_for_weights_that_do_not_fit(programs) -> None:
+    mesh = programs(tp=4)
+    weights = {"up.weight": mesh.array((4096, 1024)), "down.weight": mesh.array((1024, 4096))}
+    evidence = mesh.evidence(lambda weights, x: x @ weights["up.weight"].T, weights, mesh.array((8, 1024)))
+    failure = Failure("memory", "too large")
+    found = advise(
+        dataclasses.replace(evidence, report=dataclasses.replace(evidence.report, failure=failure))
+    )
+    assert [one.rule for one in found] == ["TPC002"]
+    assert "dp" not in found[0].remedy
+    assert r"r'up\.weight': PartitionSpec('tp', None)" in found[0].remedy
+    assert r"r'down\.weight': PartitionSpec(None, 'tp')" in found[0].remedy
+
+
+def test_blocks_in_a_loop_are_named_as_rules_name_them(programs) -> None:
+    mesh = programs(tp=4)
+    weights = {"layers.*.up.weight": mesh.array((3, 512, 2048))}
+    remedy = rules_for(weights, weights, "tp", 4)
+    assert r"r'layers\.\d+\.up\.weight': PartitionSpec(None, 'tp')" in remedy
 
 
 def test_heads_that_do_not_divide_keep_their_weights_whole(advice, models) -> None:
@@ -63,10 +91,12 @@ def test_heads_that_do_not_divide_keep_their_weights_whole(advice, models) -> No
     assert [one.rule for one in found] == ["TPC007"]
     assert "2 key/value heads cannot be shared out whole over tp=4" in found[0].message
     assert "2 weights of attention, 1 MiB" in found[0].message
-    assert "create_mesh(dp=2, tp=2)" in found[0].remedy
+    assert "that it would hold 1/4 of" in found[0].message
+    assert "create_mesh(dp=2, tp=2) (--dp 2 --tp 2)" in found[0].remedy
     assert found[0].cost == 2 * 256 * 1024 * 2 * 3 / 4
 
 
+@pytest.mark.slow
 def test_heads_that_divide_are_all_right(advice, models) -> None:
     found = advice(
         lambda: models.Attending(8, 128, kv=4),
@@ -84,6 +114,7 @@ def test_a_vocabulary_that_every_device_holds(advice, models) -> None:
     assert one.cost == 8192 * 512 * 2 * 3 / 4
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_does_not_divide_says_how_to_pad_it(advice, models) -> None:
     changed = models.rules(models.BLOCKS, embed=PartitionSpec(), head=PartitionSpec())
     found = advice(lambda: models.Blocks(rows=8191), {"tokens": models.tokens(2, 256)}, rules=changed)
@@ -110,6 +141,7 @@ def test_weights_that_are_gathered_in_each_step(programs) -> None:
     assert (found[0].cost, found[0].unit) == (1024 * 1024 * 2, "bytes sent")
 
 
+@pytest.mark.slow
 def test_weights_that_are_gathered_in_a_loop_count_as_often_as_it_runs(programs) -> None:
     mesh = programs(dp=4)
     weights = {"layers.weight": mesh.array((6, 1024, 1024), None, "dp", None)}
@@ -138,6 +170,23 @@ def test_a_batch_that_is_not_shared_out(programs) -> None:
     # Three quarters of what a device does.
     assert one.cost == pytest.approx(2 * 2 * 4098 * 1024**2 * 3 / 4, rel=0.05)
     assert one.unit == "flops"
+    assert "a batch of a multiple of 4 rows; give the inputs sharded over dp" in one.remedy
+    assert "--rules FILE" in one.remedy
+
+
+def test_what_dp_repeats_is_told_apart_from_what_tp_repeats(programs) -> None:
+    mesh = programs(dp=2, tp=2)
+    weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in "ab"}
+
+    def found(*spec):
+        x = mesh.array((4096, 1024), *spec)
+        return {one.rule: one for one in advise(mesh.evidence(gathering, weights, x, inputs={"x": x}))}
+
+    whole = found()
+    assert set(whole) == {"TPC002", "TPC014"}
+    assert "2.00 times" in whole["TPC014"].message
+    assert whole["TPC014"].cost == pytest.approx(2 * 2 * 4096 * 1024**2 / 2, rel=0.05)
+    assert set(found("dp", None)) == {"TPC002"}, "the remedy does what it says"
 
 
 def test_work_that_each_device_does_for_itself(programs) -> None:

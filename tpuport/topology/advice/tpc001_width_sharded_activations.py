@@ -60,10 +60,10 @@ def _remedy(evidence: Evidence) -> str:
     if not wide:
         return (
             "replicate the weight that writes the activations first, or shard its input dimension: "
-            "rules.override({r'...': PartitionSpec(None, 'tp')})"
+            "rules.override({r'...': PartitionSpec(None, 'tp')}), or a line for it in the file of --rules"
         )
     changes = ", ".join(f"r'{pattern(name)}': PartitionSpec({axes[0]!r}, None)" for name, axes in wide)
-    return f"shard the embedding over the vocabulary: rules.override({{{changes}}})"
+    return f"shard the embedding over the vocabulary: rules.override({{{changes}}}) (--rules FILE)"
 
 
 def _is_float(instruction: Instruction) -> bool:

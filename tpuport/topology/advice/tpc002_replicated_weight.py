@@ -9,9 +9,11 @@ from tpuport.topology.advice.placement import (
     held,
     is_large,
     is_used_by_weights,
+    pattern,
     replicated,
     vocabulary,
 )
+from tpuport.topology.advice.remedies import as_rules_see, more_rows, rules_for, spec_of
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import several, size
 
@@ -38,22 +40,27 @@ def _nothing(evidence: Evidence, names: list[str], axis: str, parts: int) -> Ite
         yield Hit(
             f"no weight is sharded over {axis}={parts}: each device holds all {size(whole)}, and does all of the work "
             "on them",
-            "tpuport.ShardingRules.from_model(model) where the model has a plan, or "
-            f"tpuport.ShardingRules({{r'...weight': PartitionSpec({axis!r}, None)}}); for a model that fits whole, "
-            f"tpuport.create_mesh(dp={evidence.mesh.size})",
+            _everything(evidence, names, axis, parts),
             whole * (1 - 1 / parts),
         )
 
 
+def _everything(evidence: Evidence, names: list[str], axis: str, parts: int) -> str:
+    """Rules; for what fits whole, rows of its own for each device."""
+    others = {name for name, _ in evidence.model.named_buffers()}
+    fix = f"say what divides them: {rules_for(evidence.weights, (n for n in names if n not in others), axis, parts)}"
+    return f"{fix}; or, as it fits whole, {more_rows(evidence)}" if evidence.report.fits else fix
+
+
 def _hit(evidence: Evidence, regex: str, names: list[str], axis: str, parts: int, each: int) -> Hit:
-    shape = tuple(evidence.weights[names[0]].shape)
-    dim = next((place for place, extent in enumerate(shape) if extent % parts == 0), None)
-    spec = tuple(axis if place == dim else None for place in range(len(shape)))
+    single, shape = as_rules_see(names[0], evidence.weights[names[0]])
+    regex = regex if single == names[0] else pattern(single)
+    spec = spec_of(shape, axis, parts)
     fix = (
         f"pad a dimension of {shape} to a multiple of {parts}, and shard it"
-        if dim is None
-        else f"rules.override({{r'{regex}': PartitionSpec({', '.join(map(repr, spec))})}}); of two weights that follow "
-        "each other, the first by its outputs and the second by its inputs"
+        if spec is None
+        else f"rules.override({{r'{regex}': {spec}}}), or a line for it in the file of --rules; of two weights that "
+        "follow each other, the first by its outputs and the second by its inputs"
     )
     return Hit(
         f"{several(len(names), 'weight')} of shape {shape}, {size(each)} together, "

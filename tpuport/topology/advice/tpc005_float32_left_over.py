@@ -40,8 +40,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         if is_large(each, evidence):
             yield Hit(
                 f"{several(len(names), 'weight')} in float32, {size(each)} a device, in a model of 16 bits: {regex}",
-                "dtype='bfloat16', which leaves only what the model lists in _keep_in_fp32_modules; a buffer that is "
-                "not saved keeps its dtype: make it with dtype=torch.bfloat16",
+                "dtype='bfloat16' (--dtype bfloat16), which leaves only what the model lists in _keep_in_fp32_modules; "
+                "a buffer that is not saved keeps its dtype: make it with dtype=torch.bfloat16",
                 each / 2,
             )
     yield from _products(evidence)

@@ -6,6 +6,7 @@ from math import gcd
 from tpuport.topology.advice import heads
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import MIB, held
+from tpuport.topology.advice.remedies import inputs_over_dp
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import several, size
 
@@ -25,8 +26,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         kept += [f"{size(cache)} of the cache"] if cache else []
         yield Hit(
             f"{count} {which} heads cannot be shared out whole over {one.axis}={one.parts}: "
-            f"each device holds {' and '.join(kept)} that it would hold {one.parts}th of",
-            _remedy(one, fitting, evidence.mesh.size),
+            f"each device holds {' and '.join(kept)} that it would hold 1/{one.parts} of",
+            _remedy(evidence, one, fitting),
             (weights + cache) * rest,
         )
 
@@ -41,9 +42,13 @@ def _cache_held_whole(evidence: Evidence, one: heads.Undivided) -> int:
     return found
 
 
-def _remedy(one: heads.Undivided, fitting: int, devices: int) -> str:
-    rest = devices // fitting
-    smaller = f"tp={fitting} divides both: tpuport.create_mesh(dp={rest}, tp={fitting}), or sp={rest} for long prompts"
+def _remedy(evidence: Evidence, one: heads.Undivided, fitting: int) -> str:
+    rest = evidence.mesh.size // fitting
+    rows = f", with the batch over dp: {inputs_over_dp()}" if evidence.report.task == "forward" else ""
+    smaller = (
+        f"tp={fitting} divides both: tpuport.create_mesh(dp={rest}, tp={fitting}) (--dp {rest} --tp {fitting}){rows}, "
+        f"or --sp {rest} --tp {fitting} for long prompts"
+    )
     if one.query % one.parts:
         return smaller
     return f"{smaller}; with one row or short caches the key/value heads may as well stay whole"

@@ -29,7 +29,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
                 f"{name} {tuple(weight.shape)}, {size(each)}, is whole on each of the {parts} devices of {axis}{why}",
                 "model.resize_token_embeddings(pad_to_multiple_of=128), and then the model's own rules"
                 if why
-                else f"rules.override({{r'{pattern(name)}': PartitionSpec({axis!r}, None)}})",
+                else f"rules.override({{r'{pattern(name)}': PartitionSpec({axis!r}, None)}}) (--rules FILE)",
                 each * (1 - 1 / parts),
             )
 

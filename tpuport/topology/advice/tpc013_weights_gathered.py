@@ -35,8 +35,8 @@ def _hit(evidence: Evidence, regex: str, made: list[tuple[Instruction, str]], mo
         f"{several(times(one for one, _ in made), made[0][0].operation.removesuffix('-start'))} a step of "
         f"weights ({size(moved)} on each device): {name} is sharded over {over}, and its product needs it whole",
         f"shard it over 'tp' in a dimension that its product can use, or not at all: rules.override({{r'{regex}': "
-        "PartitionSpec('tp', None)}); of two weights that follow each other, the first by its outputs and the second "
-        "by its inputs",
+        "PartitionSpec('tp', None)}) (--rules FILE); of two weights that follow each other, the first by its outputs "
+        "and the second by its inputs",
         moved,
         "bytes sent",
         None if evidence.program is None else evidence.program.source(made[0][0]),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tpuport.topology.advice import work
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.remedies import all_over_tp, are_over_dp, inputs_over_dp
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import work as flops
 
@@ -15,17 +16,23 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         return
     if evidence.report.task != "forward" and rows % parts:
         yield from _filled(evidence, rows, parts)
-    elif work.is_repeated(evidence, "dp"):
-        found = work.ratio(evidence)
+    elif work.is_repeated(evidence, "dp") and not are_over_dp(evidence):
+        found, more = work.repeated(evidence, "dp"), work.excess_of(evidence, "dp")
         why = f"{rows} rows do not divide over" if rows % parts else f"{rows} rows are not shared out over"
         yield Hit(
-            f"{why} dp={parts}: each device does {found:.2f} times its share, {flops(work.excess(evidence))} too much",
-            f"a batch of a multiple of {parts} rows"
-            if rows % parts
-            else "use another axis: tpuport.create_mesh(tp=...); attention over rows is what shares a batch out",
-            work.excess(evidence),
+            f"{why} dp={parts}: each device does {found:.2f} times what it has to along dp, {flops(more)} too much",
+            _remedy(evidence, rows, parts),
+            more,
             "flops",
         )
+
+
+def _remedy(evidence: Evidence, rows: int, parts: int) -> str:
+    if not evidence.report.fits:  # rows of its own leave a device all of its weights
+        return f"let all devices share out the weights: {all_over_tp(evidence)}"
+    batch = f"a batch of a multiple of {parts} rows; " if rows % parts else ""
+    rest = f"; or let all devices share out the weights: {all_over_tp(evidence)}"
+    return f"{batch}{inputs_over_dp()}{rest}"
 
 
 def _filled(evidence: Evidence, rows: int, parts: int) -> Iterator[Hit]:
@@ -34,7 +41,7 @@ def _filled(evidence: Evidence, rows: int, parts: int) -> Iterator[Hit]:
     yield Hit(
         f"{rows} rows over dp={parts} are filled up to {filled}: {idle / filled:.0%} of the work is on rows that "
         "nobody asked for",
-        f"a batch of a multiple of {parts}, or a smaller dp and more tp: tpuport.create_mesh(tp=...)",
+        f"a batch of a multiple of {parts} (--batch {filled}), or a smaller dp and more tp: {all_over_tp(evidence)}",
         0.0 if costs is None else costs.flops * idle / filled,
         "flops",
     )
@@ -45,10 +52,16 @@ RULE = Rule(
     name="batch-not-divided",
     summary="a batch that the devices along dp do not share",
     why="""dp is rows of the batch. One row over dp=4 is one device at work and three that do the same, or nothing of
-use; a model that needs more devices for one row wants tp (or sp, for long prompts).""",
+use; a model that needs more devices for one row wants tp (or sp, for long prompts). Attention, `generate`'s loop and
+tpuport's sharing out of a diffusion model's sequence divide rows by themselves. Everything else of a forward call is
+done on the inputs as they are given, and those are whole on every device unless they come sharded over dp.""",
     measured="""For `generate`'s programs, rows that fill the batch up to a multiple of dp; for a forward call, FLOPs
-of a device beyond its share of the model's, by about what dp should divide, from 1 GFLOP.""",
-    before="""compile_for(model, Decode(batch=1), topology="v5e:2x4", dp=2, tp=4)""",
-    after="""compile_for(model, Decode(batch=1), topology="v5e:2x4", tp=8)""",
+of a device beyond its share of the model's, by about what dp should divide, from 1 GFLOP; what an axis that divides
+no weight repeats is taken off, and is not in the cost.""",
+    before="""x = jax.ShapeDtypeStruct((8, 512, 1024), jnp.bfloat16)
+compile_for(model, {"x": x}, topology="v5e:2x4", mesh=mesh)   # dp=8""",
+    after="""rows = NamedSharding(mesh, PartitionSpec("dp"))
+x = jax.ShapeDtypeStruct((8, 512, 1024), jnp.bfloat16, sharding=rows)
+compile_for(model, {"x": x}, topology="v5e:2x4", mesh=mesh)""",
     check=check,
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.placement import is_used_by_weights
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import size
 
@@ -27,9 +28,16 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         yield Hit(
             f"{size(memory.used)} of {size(memory.capacity)} are used, {left / memory.capacity:.1%} are left; "
             f"the most, {size(parts[largest])}, is {largest}",
-            "more devices along tp, a shorter cache, a smaller batch, or dtype='bfloat16'",
+            _remedy(evidence),
             _LEFT * memory.capacity - left,
         )
+
+
+def _remedy(evidence: Evidence) -> str:
+    tp = any(is_used_by_weights(evidence, axis) for axis in evidence.model_axes)
+    spread = "more devices along tp (--tp)" if tp else "weights divided over tp by rules (--tp, --rules FILE)"
+    cache = "a shorter cache (--max-cache-len), " if evidence.report.memory.cache else ""
+    return f"{spread}, {cache}a smaller batch (--batch), or dtype='bfloat16' (--dtype bfloat16)"
 
 
 RULE = Rule(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tpuport.topology.advice import tpc002_replicated_weight, work
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import axes, is_used_by_weights
+from tpuport.topology.advice.remedies import all_over_tp, more_rows
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import work as flops
 
@@ -14,19 +15,20 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     for axis, parts in evidence.sizes.items():
         if axis == "dp" or _is_used(evidence, axis):
             continue
-        found = work.ratio(evidence)
+        found, spared = work.repeated(evidence, axis), work.excess_of(evidence, axis)
         # Without a count there is no telling, except for a cache that is there and not divided.
         if not work.is_repeated(evidence, axis) and evidence.report.task != "decode":
             continue
         if axis in evidence.model_axes and any(tpc002_replicated_weight.check(evidence)):
             continue
-        more = f", each doing {found:.2f} times its share" if found else ""
+        more = f", each doing {found:.2f} times what it has to" if found else ""
         yield Hit(
             f"{axis}={parts} divides no weight, no cache and no attention, and nothing is sent along it: its {parts} "
-            f"devices do the same{more}" + (f" ({flops(work.excess(evidence))} too much)" if found else ""),
-            f"give these devices to another axis: tpuport.create_mesh(tp={evidence.mesh.size}), or dp for more rows"
+            f"devices do the same{more}" + (f" ({flops(spared)} too much)" if found else ""),
+            f"give these devices to another axis: {all_over_tp(evidence)}"
+            + (f", or {more_rows(evidence)}" if evidence.report.fits else "")
             + ("; sp is for long prompts, and a decode step has one token a row" if axis == "sp" else ""),
-            max(0.0, work.excess(evidence)),
+            spared,
             "flops",
         )
 

@@ -21,7 +21,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if idle >= _SHARE:
         yield Hit(
             f"a prompt of {length} tokens runs in a program of {columns} columns: {idle:.0%} of its work is on padding",
-            f"prompts of {columns} tokens cost the same; where the length is yours to choose, take {columns}",
+            f"prompts of {columns} tokens cost the same; where the length is yours to choose, take {columns} "
+            f"(--length {columns})",
             0.0 if costs is None else costs.flops * idle,
             "flops",
         )

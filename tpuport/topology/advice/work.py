@@ -1,8 +1,10 @@
 """Work that is done more than once, and whether it is known why."""
 
+from math import prod
 from typing import Any, Final
 
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.placement import is_used_by_weights
 from tpuport.topology.tasks import Decode, Prefill
 
 # Products that the compiler pads or does in parts are a few percent of a real model.
@@ -21,9 +23,29 @@ def ratio(evidence: Evidence) -> float | None:
 
 def is_repeated(evidence: Evidence, axis: str) -> bool:
     """Whether the devices of an axis may all be doing the same: the work is about so many times what it has to be."""
-    found = ratio(evidence)
     # Half of what an axis could divide and does not: attention or the embedding may be shared out all the same.
+    found = repeated(evidence, axis)
     return found is not None and found >= 1 + (evidence.sizes.get(axis, 1) - 1) / 2
+
+
+def repeated(evidence: Evidence, axis: str) -> float | None:
+    """How many times an axis lets work be done, at most its size; None where there is too little to tell.
+
+    What the other axes of the model repeat, as they divide no weight, is theirs.
+    """
+    found = ratio(evidence)
+    if found is None:
+        return None
+    idle = (
+        n for one, n in evidence.model_axes.items() if one != axis and not is_used_by_weights(evidence, one)
+    )
+    return max(1.0, min(found / prod(idle), float(evidence.sizes.get(axis, 1))))
+
+
+def excess_of(evidence: Evidence, axis: str) -> float:
+    """FLOPs that a device would be spared if this axis repeated nothing and all else stayed as it is."""
+    costs, found = evidence.report.costs, repeated(evidence, axis)
+    return 0.0 if costs is None or found is None else costs.product_flops * (1 - 1 / found)
 
 
 def excess(evidence: Evidence) -> float:

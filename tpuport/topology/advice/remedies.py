@@ -1,0 +1,82 @@
+"""Remedies that several rules share: rules for weights, inputs over dp, and the command's options that say the same."""
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any, Final
+
+from tpuport.layers.stacks import names_of
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.placement import axes, by_pattern, held, is_used_by_weights, pattern
+
+# Patterns that a remedy names: those of an MLP, or of attention's projections.
+_NAMED: Final = 2
+_INPUTS: Final = "jax.device_put(x, NamedSharding(mesh, PartitionSpec('dp')))"
+
+
+def spec_of(shape: tuple[int, ...], axis: str, parts: int) -> str | None:
+    """The PartitionSpec that divides the longest dimension that can be; None where none can.
+
+    Of two products that follow each other and are wide between them, it is the outputs of the first and the inputs of
+    the second.
+    """
+    fitting = [place for place, extent in enumerate(shape) if extent and extent % parts == 0]
+    if not fitting:
+        return None
+    dim = max(fitting, key=lambda place: shape[place])
+    return (
+        f"PartitionSpec({', '.join(repr(axis) if place == dim else 'None' for place in range(len(shape)))})"
+    )
+
+
+def as_rules_see(name: str, array: Any) -> tuple[str, tuple[int, ...]]:
+    """A weight's name and shape as rules are asked for them; of blocks in a loop, those of the first block's."""
+    singles = names_of(name, array)
+    return (singles[0], tuple(array.shape[1:])) if singles else (name, tuple(array.shape))
+
+
+def rules_for(weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int) -> str:
+    """ShardingRules for the largest of these weights, and the option that gives them to the command."""
+    found: list[tuple[int, str, str]] = []
+    for regex, together in by_pattern(names).items():
+        single, shape = as_rules_see(together[0], weights[together[0]])
+        if len(shape) > 1 and (spec := spec_of(shape, axis, parts)):
+            size = sum(held(weights[name]) for name in together)
+            found.append((size, regex if single == together[0] else pattern(single), spec))
+    found.sort(key=lambda one: (-one[0], one[1]))
+    entries = ", ".join(f"r'{regex}': {spec}" for _, regex, spec in found[:_NAMED])
+    entries = entries or f"r'...weight': PartitionSpec({axis!r}, None)"
+    more = ", ..." if len(found) > _NAMED else ""
+    return f"tpuport.ShardingRules({{{entries}{more}}}), or the same in a file (--rules FILE)"
+
+
+def inputs_over_dp() -> str:
+    """How a batch of a forward call is divided: nothing does it by itself."""
+    return f"give the inputs sharded over dp, {_INPUTS} (in compile_for: jax.ShapeDtypeStruct with that sharding)"
+
+
+def are_over_dp(evidence: Evidence) -> bool:
+    """Whether a forward call's inputs were given so."""
+    return any("dp" in axes(value) for value in evidence.inputs.values() if hasattr(value, "sharding"))
+
+
+def more_rows(evidence: Evidence) -> str:
+    """What makes all devices work on rows of their own, each with all weights."""
+    parts = evidence.mesh.size
+    axis = f"tpuport.create_mesh(dp={parts}) (--dp {parts})"
+    if evidence.report.task != "forward":
+        return f"{axis} and a batch of a multiple of {parts}"
+    return f"{axis} for a batch of a multiple of {parts}, and {inputs_over_dp()}"
+
+
+def all_over_tp(evidence: Evidence) -> str:
+    """All devices for weights: with the rules that divide them, where none are divided yet."""
+    parts = evidence.mesh.size
+    axis = f"tpuport.create_mesh(tp={parts}) (--tp {parts})"
+    if any(is_used_by_weights(evidence, one) for one in evidence.model_axes):
+        return axis
+    names = [name for name, weight in evidence.weights.items() if prod(weight.shape)]
+    return (
+        f"{axis}, with rules that divide the weights: {rules_for(evidence.weights, names, 'tp', parts)}"
+        if names
+        else axis
+    )
