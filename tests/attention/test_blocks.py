@@ -98,6 +98,8 @@ def test_generation() -> None:
     with assume_generation("v5e"):
         assert generation() == "v5e"
         assert vmem_limit_bytes() == vmem_limit("v5e")
+        assert vmem_limit_bytes(needed=30 << 20) == 64 << 20, "the rest is the program's"
+        assert vmem_limit_bytes(needed=60 << 20) == vmem_limit("v5e")
         with assume_generation("v4"):
             assert vmem_limit_bytes() == 16 << 20
         assert generation() == "v5e"

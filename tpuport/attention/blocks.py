@@ -40,6 +40,8 @@ _LANES: Final = 128
 _ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Longer schedules take ever longer to compile, seconds for each thousand bundles, and gain no percent.
 _MOST_BUNDLES: Final = 24_000
+_SMALL: Final = 16 << 20
+_SPILLED: Final = 8 << 20
 _MOST_KEYS: Final = 8192
 # Of sizes that cost nearly the same, the smallest step: its program is shorter, and compiles sooner.
 _NEARLY: Final = 1.005
@@ -73,9 +75,19 @@ def generation() -> str:
     return _KINDS.get(device.device_kind, _UNKNOWN)
 
 
-def vmem_limit_bytes(generation: str | None = None) -> int:
-    """Vector memory in bytes that the kernel may take on this generation."""
-    return vmem_limit(_generation(generation))
+def vmem_limit_bytes(generation: str | None = None, *, needed: int | None = None) -> int:
+    """Vector memory in bytes that the kernel may take on this generation.
+
+    Args:
+        needed: what a short call takes by `block_costs.vmem_bytes`. Half of the memory is enough for most, and what a
+            kernel may take, the program around it cannot keep there: a prompt of Llama-2-7B on v5e had its hidden states
+            written to HBM and read again at each kernel.
+    """
+    limit = vmem_limit(_generation(generation))
+    half = limit * 4 // 7  # half of the memory, of which the limit is seven eighths
+    # The estimate leaves spilled registers out.
+    enough = limit > _SMALL and needed is not None and needed * 3 // 2 + _SPILLED <= half
+    return half if enough else limit
 
 
 def block_sizes(

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from tpuport.attention import padding as pad
 from tpuport.attention.backward import backward
+from tpuport.attention.block_costs import Blocks, Call, vmem_bytes
 from tpuport.attention.blocks import block_sizes, vmem_limit_bytes
 from tpuport.attention.kernel import flash_kernel
 from tpuport.attention.mask import Mask
@@ -21,6 +22,8 @@ from tpuport.errors import PortError
 
 # The parts of a mask that are arrays, or numbers that may be traced.
 _ARRAYS = ("offset", "keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT")
+# Queries whose hidden states are 32 MiB at a width of 4,096, in 16 bits.
+_SHORT = 4096
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,15 @@ class _Static:
     blocks: tuple[int, int, int]
     vmem_limit_bytes: int | None
     interpret: bool
+
+
+def _needed(query_BHQD: Any, value_BKTC: Any, blocks: tuple[int, int, int]) -> int | None:
+    """Vector memory that a call takes; None where hidden states of so many queries would not fit beside the kernel."""
+    queries, dim = query_BHQD.shape[2:]
+    keys, value_dim = value_BKTC.shape[2:]
+    if queries > _SHORT:
+        return None
+    return vmem_bytes(Call(1, queries, keys, dim, value_dim, query_BHQD.dtype.itemsize), Blocks(*blocks))
 
 
 def flash(
@@ -73,9 +85,8 @@ def flash(
         mask = replace(mask, keys_BT=None)
     offset = mask.offset if isinstance(mask.offset, int) else None
     chosen = _blocks(query_BHQD.shape, key_BKTD, value_BKTC, mask, padding, blocks)
-    static = _Static(
-        mask.left, mask.right, offset, float(scale), softcap, padding, chosen, vmem_limit_bytes(), interpret
-    )
+    limit = vmem_limit_bytes(needed=_needed(query_BHQD, value_BKTC, chosen))
+    static = _Static(mask.left, mask.right, offset, float(scale), softcap, padding, chosen, limit, interpret)
     arrays = {
         name: jnp.asarray(x) for name in _ARRAYS if (x := getattr(mask, name)) is not None and x is not offset
     }

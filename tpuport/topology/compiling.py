@@ -4,10 +4,11 @@ It is the program that `tpuport.port` with `tpuport.compile` or `tpuport.generat
 rules, attention by the same kernel, rotary tables among the arguments, the same decoding loop.
 """
 
+import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import jax
@@ -132,6 +133,23 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
 def _compiled(lowered: Lowered, effort: float | None) -> tuple[Any, Exception | None]:
     """(the program, None); with an error, the program that does not fit, or None where there is none."""
     options: dict[str, Any] = {} if effort is None else {"exec_time_optimization_effort": float(effort)}
+    with _without_cache():
+        return _compiled_anew(lowered, options)
+
+
+@contextlib.contextmanager
+def _without_cache() -> Iterator[None]:
+    """Let jax keep no program of a described TPU on disk: it could not read it again where there is no TPU."""
+    settings: Any = jax.config
+    before = settings.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+
+
+def _compiled_anew(lowered: Lowered, options: dict[str, Any]) -> tuple[Any, Exception | None]:
     try:
         return lowered.stage.compile(compiler_options=options), None
     except Exception as error:  # noqa: BLE001  kernels raise what they like; all of it is the compiler's verdict
