@@ -80,8 +80,8 @@ def vmem_limit_bytes(generation: str | None = None, *, needed: int | None = None
 
     Args:
         needed: what a short call takes by `block_costs.vmem_bytes`. Half of the memory is enough for most, and what a
-            kernel may take, the program around it cannot keep there: a prompt of Llama-2-7B on v5e had its hidden states
-            written to HBM and read again at each kernel.
+            kernel may take, the program around it cannot keep there: a prompt of Llama-2-7B on v5e had its hidden
+            states written to HBM and read again at each kernel.
     """
     limit = vmem_limit(_generation(generation))
     half = limit * 4 // 7  # half of the memory, of which the limit is seven eighths

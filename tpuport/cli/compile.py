@@ -31,9 +31,6 @@ def compile(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         say("interrupted; what was compiled before is kept", style="red")
         return 130
-    except BrokenPipeError:  # whoever read the report has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except SystemExit as error:  # argparse has shown its help, or what is wrong
         return error.code if isinstance(error.code, int) else 2
     except Exception:  # noqa: BLE001 - exit code 1 would say that the program does not fit
@@ -60,7 +57,11 @@ def _run(options: argparse.Namespace) -> int:
             found.collect({**request, "topology": topology, "mesh": mesh}, _assumed(mesh, asked, request))
             if scratch is not None:
                 _publish(scratch, options.save_hlo)
-    _show(found, options)
+    try:
+        _show(found, options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the report has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return found.exit_code
 
 

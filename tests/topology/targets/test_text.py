@@ -198,7 +198,7 @@ def test_that_an_encoder_takes_its_inputs(tmp_path, name, tiny):
         ({"model_type": "bert"}, {"max_cache_len": 9}, "max_cache_len does not apply"),
         ({"model_type": "vit"}, {"image_size": 100}, "takes images of 224x224"),
         ({"model_type": "no-such"}, {}, "no model_type 'no-such'"),
-        ({"model_type": "llama", "architectures": ["NoSuchModel"]}, {}, "no class NoSuchModel"),
+        ({"model_type": "llama", "architectures": ["NoSuchModel"]}, {}, "no model called NoSuchModel"),
         ({"hidden_size": 32}, {}, "config of neither library"),
     ],
 )

@@ -186,9 +186,10 @@ def _class_of(name: str | None, config: Any, causal: bool, remote: bool, found: 
     if remote:
         return _own_class(config, causal, found)
     if name is not None:
-        if (named := getattr(transformers, name, None)) is None:
+        named = getattr(transformers, name, None)
+        if not (isinstance(named, type) and issubclass(named, torch.nn.Module)):
             raise PortError(
-                f"transformers has no class {name}", where=f"{found.path}, architectures",
+                f"transformers has no model called {name}", where=f"{found.path}, architectures",
                 fix="install the transformers that has it, or take architectures out of the config",
             )  # fmt: skip
         return named
