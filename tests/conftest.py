@@ -13,6 +13,6 @@ from hypothesis import settings  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
 # For properties whose every example compiles a program, or computes attention in full.
-settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THOROUGH") else 12)
+settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THOROUGH") else 8)
 
 install_import_hook("tpuport", "beartype.beartype")

@@ -237,6 +237,7 @@ def test_after_disable_nothing_is_left_and_register_works_again():
     assert operators() == before
 
 
+@pytest.mark.slow
 def test_registrations_of_many_threads_leave_nothing():
     before, failures = operators(), []
 

@@ -35,6 +35,7 @@ def test_latents_are_torchs_and_the_weights_come_back(hunyuan: Build, prompts: B
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_ported_again_without_a_loop(hunyuan: Build, prompts: Build) -> None:
     pipe = tpuport.port(hunyuan(2), scan_layers=True)
     first = latents(pipe, prompts())

@@ -81,6 +81,7 @@ def test_a_stacked_model_is_ported_again(expected) -> None:
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_generate_takes_a_stacked_model() -> None:
     options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
     wanted = tpuport.generate(built({}), IDS, **options)

@@ -81,6 +81,7 @@ def test_a_file_nobody_may_read(project: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rules(report) == {"./good.py": {"TPU101"}, "./secret.py": {"TPU002"}}
 
 
+@pytest.mark.slow
 def test_a_file_of_100_000_lines(project: Path) -> None:
     method = "    def m{0}(self, x):\n        y = x + {0}\n        return self.m{1}(y)\n\n"
     body = "".join(method.format(number, number + 1) for number in range(24_999))

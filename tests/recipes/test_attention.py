@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "options",
     [
-        ["--sequence", "ring"],
+        pytest.param(["--sequence", "ring"], marks=pytest.mark.slow),
         pytest.param(["--dp", "2", "--sp", "2", "--sequence", "ulysses"], marks=pytest.mark.slow),
         pytest.param([], marks=pytest.mark.slow),
     ],

@@ -101,6 +101,7 @@ def test_the_report_is_plain_values(report) -> None:
     assert "seconds" not in plain, "the same for every run"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_fit_has_a_report_that_says_so() -> None:
     x = jax.ShapeDtypeStruct((1, 1 << 22, 4096), jnp.bfloat16)
     report = compile_for(

@@ -67,6 +67,7 @@ def test_two_layers_of_llama_cost_a_step_no_more_than_by_hand(name) -> None:
     assert row["ours"]["collectives"] == 2 * 2 + 1 + 2
 
 
+@pytest.mark.slow
 def test_a_prompt_keeps_no_layers_residual_stream_to_its_end() -> None:
     """Temporaries do not grow with the layers, FLOPs and collectives are those of hand-written JAX."""
     shape = {

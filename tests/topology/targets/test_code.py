@@ -1,6 +1,7 @@
 """Someone's own functions, and the code that lies in a model's directory."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,6 +181,12 @@ def own(tmp_path, tiny, monkeypatch):
     from transformers import dynamic_module_utils
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    # Code of another directory, imported before, has the package's name, and a place on the path that is looked at first.
+    monkeypatch.setattr(
+        sys, "path", [one for one in sys.path if not Path(one, "transformers_modules").is_dir()]
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)
     automatic = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
     path = tiny.write(tmp_path / "own", {"model_type": "own_model_of_mine", "auto_map": automatic})
     (tmp_path / "own" / "configuration_own.py").write_text(CONFIGURATION)

@@ -127,9 +127,9 @@ def test_an_image_pipeline(tmp_path, tiny):
         ("no/such/place", "no such file or directory"),
         (
             "meta-llama/Llama-2-7b-hf",
-            r"nothing is downloaded here(.|\n)*hf download meta-llama/Llama-2-7b-hf config",
+            r"not downloaded here(.|\n)*hf download meta-llama/Llama-2-7b-hf config",
         ),
-        ("llama-9", r"no such file(.|\n)*one of flux-dev, gemma-3-27b"),
+        ("llama-9", r"no such file(.|\n)*flux-dev, gemma-3-27b"),
         ("./absent", "no such file or directory"),
     ],
 )
