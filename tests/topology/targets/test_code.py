@@ -181,7 +181,7 @@ def own(tmp_path, tiny, monkeypatch):
     from transformers import dynamic_module_utils
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    # Code of another directory, imported before, has the package's name, and a place on the path that is looked at first.
+    # Code of another directory, imported before, has the package's name, and its place on the path comes first.
     monkeypatch.setattr(
         sys, "path", [one for one in sys.path if not Path(one, "transformers_modules").is_dir()]
     )
