@@ -229,7 +229,7 @@ Total hbm usage >= 21.75G:
   Largest program allocations in hbm:
 
   1. Size: 4.00G
-     Operator: op_name="jit(step)/dot" source_file="/home/me/model.py" source_line=12
+     Operator: op_name="jit(step)/dot" source_file="/srv/me/model.py" source_line=12
      Shape: f32[8,128,1024,1024]{3,2,1,0:T(8,128)}
      Unpadded size: 4.00G
      XLA label: %fusion.7 = fusion(%p.1), kind=kOutput, calls=%fused.7
@@ -244,7 +244,7 @@ Total hbm usage >= 21.75G:
      ==========================
 
   3. Size: 4.00G
-     Operator: op_name="jit(step)/dot" source_file="/home/me/model.py" source_line=12
+     Operator: op_name="jit(step)/dot" source_file="/srv/me/model.py" source_line=12
      Shape: f32[8,128,1024,1024]{3,2,1,0:T(8,128)}
      Unpadded size: 4.00G
      XLA label: %fusion.8 = fusion(%p.1), kind=kOutput, calls=%fused.8
@@ -256,7 +256,7 @@ Total hbm usage >= 21.75G:
 def test_a_list_in_the_message_is_read() -> None:
     failure = failures.too_large(LISTED)
     assert failures.used(LISTED) == int(21.25 * GIB)
-    place = Source("/home/me/model.py", 12, "")
+    place = Source("/srv/me/model.py", 12, "")
     assert failure.buffers == (
         Buffer("f32[8,128,1024,1024]", 4 * GIB, "fusion", 2, place),
         Buffer("bf16[3,1024,1024,512]", 3 * GIB, "copy", 1),

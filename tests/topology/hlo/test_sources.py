@@ -13,7 +13,7 @@ from tpuport.topology.hlo.sources import Frames
 LIBRARIES = "/venv/lib/python3.11/site-packages"
 OURS = tpuport.__path__[0]
 FILES = [
-    "/home/me/train.py",
+    "/srv/me/train.py",
     f"{LIBRARIES}/torch/nn/modules/module.py",
     f"{LIBRARIES}/transformers/models/llama/modeling_llama.py",
     f"{LIBRARIES}/transformers/integrations/sdpa_attention.py",

@@ -26,8 +26,8 @@ GIB = 1 << 30
 HOSTILE = (
     '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>document.title="ran"</script>'
 )
-LINE = Source("/home/me/llama/modeling_llama.py", 248, "LlamaAttention.forward", "out = self.o_proj(out)")
-EMBED = Source("/home/me/llama/modeling_llama.py", 402, "LlamaModel.forward", "x = self.embed_tokens(ids)")
+LINE = Source("/srv/me/llama/modeling_llama.py", 248, "LlamaAttention.forward", "out = self.o_proj(out)")
+EMBED = Source("/srv/me/llama/modeling_llama.py", 402, "LlamaModel.forward", "x = self.embed_tokens(ids)")
 ESTIMATE = Estimate(
     compute=0.0002, memory=0.00216, interconnect=0.00018, binds="memory", seconds=0.00216, seconds_apart=0.00254,
     unit="tokens", units=32.0, units_per_second=14814.8, units_per_second_apart=12598.4, mfu=0.09, mfu_apart=0.08,
@@ -78,7 +78,7 @@ def too_large() -> Report:
 def untraceable() -> Failure:
     return Failure(
         "trace", f"a tensor's value decides on a branch {HOSTILE}",
-        Source("/home/me/model.py", 12, "forward", f"if x.sum() > 0:  # {HOSTILE}"), "TPU101",
+        Source("/srv/me/model.py", 12, "forward", f"if x.sum() > 0:  # {HOSTILE}"), "TPU101",
         "write torch.where", (), "Traceback (most recent call last): " + HOSTILE,
     )  # fmt: skip
 
