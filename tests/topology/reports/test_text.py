@@ -36,7 +36,7 @@ def test_it_says_what_was_found_in_the_width_there_is(results, splits, width: in
         "xla x32",
         "TPC001 width-sharded-activations",
         "shard the embedding over the vocabulary",
-        "/home/me/model.py:12, in forward",
+        "/srv/me/model.py:12, in forward",
         "TPU101",
         "write torch.where",
         "lower 1.20 s, compile 6.60 s",
