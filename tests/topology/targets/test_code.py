@@ -218,3 +218,22 @@ def test_code_that_is_elsewhere_or_not_there(tmp_path, tiny):
 def test_that_code_beside_a_model_of_the_library_is_not_needed(tmp_path, tiny):
     raw = {"model_type": "llama", "auto_map": {"AutoConfig": "configuration.Own"}}
     assert len(resolve(tiny.write(tmp_path, raw))) == 2
+
+
+TIED = """
+import torch
+
+def target():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    return model, {"input": torch.empty(1, 8)}
+"""
+
+
+def test_a_model_that_is_returned_keeps_its_shared_weights(tmp_path):
+    file = tmp_path / "tied.py"
+    file.write_text(TIED)
+    [target] = resolve(f"{file}:target")
+    model = target.build()
+    assert model[1].weight is model[0].weight
+    assert model[0].weight.device.type == "meta"

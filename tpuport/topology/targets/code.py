@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from accelerate import init_empty_weights
 
 from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.targets.target import Options, Target
 from tpuport.topology.tasks import Decode, Prefill
+from tpuport.topology.weights import unallocated
 
 _NAMED: Final = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(\.\w+)*):(?P<function>[A-Za-z_]\w*)")
 
@@ -37,7 +37,7 @@ def own_target(named: str, options: Options) -> Target:
     """
     options.check_apply(("task",), "code of one's own, whose inputs its function makes")
     function = load_function(named)
-    with init_empty_weights(include_buffers=False):
+    with unallocated():
         made = _called(function, named)
     model, inputs, notes = _parts(made, named, options)
     build = (lambda: model) if isinstance(model, torch.nn.Module) else lambda: _called(model, named)
