@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from tpuport.errors import PortError
-from tpuport.topology.targets import known, resolve
+from tpuport.topology.reports.models import KNOWN
+from tpuport.topology.targets import configs, known, resolve
 from tpuport.topology.tasks import Decode, Prefill
 
 SMALL = {"vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32}
@@ -32,20 +33,25 @@ def test_that_known_models_have_the_parameters_that_are_published(name):
     weights = {id(parameter): parameter for parameter in model.parameters()}.values()
     assert all(weight.device.type == "meta" for weight in weights)
     assert {weight.dtype for weight in weights} == {torch.bfloat16}
-    count = sum(weight.numel() for weight in weights) / 1e9
-    assert float(f"{count:.3g}") == PARAMETERS[name]
+    count = sum(weight.numel() for weight in weights)
+    assert float(f"{count / 1e9:.3g}") == PARAMETERS[name]
+    assert count == json.loads((KNOWN / f"{name}.json").read_text())["_parameters"]
 
 
 def test_that_every_known_model_is_tested():
     assert set(known()) == set(PARAMETERS)
 
 
-def test_that_a_known_model_says_where_its_figures_are_from():
-    from tpuport.topology.reports.models import KNOWN
-
+def test_that_a_known_model_says_where_its_figures_are_from_and_what_they_were_compared_with():
     for name in known():
         raw = json.loads((KNOWN / f"{name}.json").read_text())
         assert "huggingface.co" in raw["_source"] or "github.com" in raw["_source"]
+        assert raw["_checked"] and all("github.com" in one or "litgpt" in one for one in raw["_checked"])
+
+
+def test_that_what_a_known_config_says_of_itself_is_no_part_of_it():
+    for name in known():
+        assert not {"_source", "_checked", "_parameters"} & configs.find(name).raw.keys()
 
 
 def test_llama_2_7b_by_the_arithmetic_of_its_config():

@@ -10,6 +10,9 @@ from tpuport.errors import PortError
 from tpuport.topology.reports import models
 
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
+# What a file of `known` says of itself: whose config it is, the public copies it was compared with number by number,
+# and the parameters that the published checkpoint has.
+_ABOUT: Final = ("_source", "_checked", "_parameters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,8 @@ def find(target: str) -> Found:
     if target.lower() in known():
         file = models.KNOWN / f"{target.lower()}.json"
         raw = json.loads(file.read_text(encoding="utf-8"))
-        del raw["_source"], raw["_parameters"]
+        for about in _ABOUT:
+            del raw[about]
         return Found(raw, target.lower(), file.name, None)
     raise _missing(target)
 
