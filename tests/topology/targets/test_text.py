@@ -46,7 +46,8 @@ def test_that_a_known_model_says_where_its_figures_are_from_and_what_they_were_c
     for name in known():
         raw = json.loads((KNOWN / f"{name}.json").read_text())
         assert "huggingface.co" in raw["_source"] or "github.com" in raw["_source"]
-        assert raw["_checked"] and all("github.com" in one or "litgpt" in one for one in raw["_checked"])
+        assert raw["_checked"]
+        assert all("github.com" in one or "litgpt" in one for one in raw["_checked"])
 
 
 def test_that_what_a_known_config_says_of_itself_is_no_part_of_it():
