@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuport.topology.suggest import Outcome, Split, considered, outcome, ranked, splits
+from tpuport.topology.suggest import Facts, Outcome, Split, considered, outcome, ranked, splits
 
 DEVICES = st.sampled_from([1, 2, 4, 8, 12, 16, 32, 64])
 HEADS = st.none() | st.integers(1, 64)
@@ -18,35 +18,40 @@ def sizes(found: tuple[Split, ...]) -> list[tuple[int, ...]]:
 
 
 def test_llama_2_7b_decoding_one_row_has_tp_only() -> None:
-    assert sizes(splits(8, heads=32, kv_heads=32, batch=1)) == [(1, 1, 8)]
+    assert sizes(splits(8, Facts(heads=32, kv_heads=32, batch=1))) == [(1, 1, 8)]
 
 
 def test_rows_and_heads_are_shared_out_fewest_axes_first() -> None:
-    assert sizes(splits(8, heads=32, kv_heads=8, batch=32)) == [(1, 1, 8), (8, 1, 1), (2, 1, 4), (4, 1, 2)]
+    assert sizes(splits(8, Facts(heads=32, kv_heads=8, batch=32))) == [
+        (1, 1, 8),
+        (8, 1, 1),
+        (2, 1, 4),
+        (4, 1, 2),
+    ]
 
 
 def test_key_value_heads_may_be_repeated_where_that_comes_out_even() -> None:
-    assert Split(1, 1, 16) in splits(16, heads=64, kv_heads=8, batch=1)
-    assert Split(1, 1, 8) in splits(8, heads=8, kv_heads=1, batch=1)
-    [refused] = [one for one in considered(4, heads=24, kv_heads=3) if one[:3] == (1, 1, 4)]
+    assert Split(1, 1, 16) in splits(16, Facts(heads=64, kv_heads=8, batch=1))
+    assert Split(1, 1, 8) in splits(8, Facts(heads=8, kv_heads=1, batch=1))
+    [refused] = [one for one in considered(4, Facts(heads=24, kv_heads=3)) if one[:3] == (1, 1, 4)]
     assert refused.why_not == "tp=4 neither divides 3 key/value heads nor is a multiple of them"
 
 
 def test_a_video_transformer_has_its_tokens_shared_out() -> None:
-    found = sizes(splits(8, heads=16, sequence=48_000, allow_sp=True))
+    found = sizes(splits(8, Facts(heads=16, sequence=48_000, allow_sp=True)))
     assert found == [(1, 1, 8), (1, 8, 1), (1, 2, 4), (1, 4, 2)]
-    reasons = {one[:3]: one.why_not for one in considered(8, heads=16, sequence=48_001, allow_sp=True)}
+    reasons = {one[:3]: one.why_not for one in considered(8, Facts(heads=16, sequence=48_001, allow_sp=True))}
     assert reasons[1, 8, 1] == "sp=8 does not divide 48001 tokens"
     assert reasons[2, 4, 1] == "dp=2 does not divide a batch of 1; sp=4 does not divide 48001 tokens"
-    assert [one.why_not for one in considered(2, heads=4)] == [
+    assert [one.why_not for one in considered(2, Facts(heads=4))] == [
         "", "dp=2 does not divide a batch of 1",
         "sp=2 has no sequence to share out: a cache is whole on every device of sp",
     ]  # fmt: skip
 
 
 def test_where_nothing_comes_out_even_there_is_still_one_to_try() -> None:
-    assert all(one.why_not for one in considered(8, heads=6, batch=3))
-    assert splits(8, heads=6, batch=3) == (Split(1, 1, 8),)
+    assert all(one.why_not for one in considered(8, Facts(heads=6, batch=3)))
+    assert splits(8, Facts(heads=6, batch=3)) == (Split(1, 1, 8),)
 
 
 @settings(deadline=None)
@@ -54,8 +59,8 @@ def test_where_nothing_comes_out_even_there_is_still_one_to_try() -> None:
 def test_splits_are_exactly_the_factorizations_that_divide(
     devices: int, heads: int | None, kv_heads: int | None, batch: int, sequence: int | None, allow_sp: bool
 ) -> None:
-    facts = {"heads": heads, "kv_heads": kv_heads, "batch": batch, "sequence": sequence, "allow_sp": allow_sp}
-    every = considered(devices, **facts)
+    facts = Facts(heads, kv_heads, batch, sequence, allow_sp)
+    every = considered(devices, facts)
     sides = [size for size in range(1, devices + 1) if devices % size == 0]
     triples = [triple for triple in itertools.product(sides, repeat=3) if math.prod(triple) == devices]
     assert sorted(sizes(every)) == sorted(triples)
@@ -64,7 +69,7 @@ def test_splits_are_exactly_the_factorizations_that_divide(
         even = heads is None or (heads % tp == 0 and (not shared or shared % tp == 0 or tp % shared == 0))
         cut = sp == 1 or (allow_sp and sequence is not None and sequence % sp == 0)
         assert (why_not == "") == ((even or tp == 1) and batch % dp == 0 and cut)
-    found = splits(devices, **facts)
+    found = splits(devices, facts)
     assert found == tuple(one for one in every if not one.why_not) or found == (Split(1, 1, devices),)
     assert [one.axes for one in found] == sorted(one.axes for one in found)
 

@@ -181,7 +181,7 @@ def _splits(lowered: Any, request: dict[str, Any]) -> Any:
     """The splits that are worth trying with the axes that are given; where there are none, the one at hand."""
     from tpuport.topology import suggest
 
-    found = suggest.splits(lowered.mesh.size, **_facts(lowered))
+    found = suggest.splits(lowered.mesh.size, suggest.Facts(**_facts(lowered)))
     kept = [
         one for one in found if all(getattr(one, axis) == size for axis, size in request["suggest"].items())
     ]
@@ -209,7 +209,7 @@ def _single(text: str) -> str:
 
 
 def _facts(lowered: Any) -> dict[str, Any]:
-    """What of a traced model decides which splits suit it: `suggest.splits` takes it."""
+    """What of a traced model decides which splits suit it, for `suggest.Facts`."""
     from tpuport.sharding.sequence import blocks_of
 
     calls = [call for call, _ in lowered.attention]

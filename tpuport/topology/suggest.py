@@ -48,41 +48,38 @@ class Outcome:
     why: str = ""
 
 
-def splits(
-    devices: int,
-    *,
-    heads: int | None = None,
-    kv_heads: int | None = None,
-    batch: int = 1,
-    sequence: int | None = None,
-    allow_sp: bool = False,
-) -> tuple[Split, ...]:
-    """The splits that are worth trying, those with the fewest axes first, and of those the most tp.
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What of a program decides which splits suit it.
 
-    Where there is none, tp over all devices: such a program works, and computes some heads more than once.
-
-    Args:
-        devices: of the slice; each split uses all.
+    Attributes:
         heads: attention heads, of the attention that has the fewest; None where there is no attention.
         kv_heads: key/value heads; None is as many as heads.
         batch: rows of a step.
         sequence: tokens of a row that a step computes.
         allow_sp: whether the model's sequence can be shared out: one without a cache (see `tpuport.sharding.sequence`).
     """
-    facts = {"heads": heads, "kv_heads": kv_heads, "batch": batch, "sequence": sequence, "allow_sp": allow_sp}
-    worth = tuple(one for one in considered(devices, **facts) if not one.why_not)
-    return worth or (Split(1, 1, devices),)
+
+    heads: int | None = None
+    kv_heads: int | None = None
+    batch: int = 1
+    sequence: int | None = None
+    allow_sp: bool = False
 
 
-def considered(
-    devices: int,
-    *,
-    heads: int | None = None,
-    kv_heads: int | None = None,
-    batch: int = 1,
-    sequence: int | None = None,
-    allow_sp: bool = False,
-) -> tuple[Split, ...]:
+def splits(devices: int, facts: Facts) -> tuple[Split, ...]:
+    """The splits that are worth trying, those with the fewest axes first, and of those the most tp.
+
+    Where there is none, tp over all devices: such a program works, and computes some heads more than once.
+
+    Args:
+        devices: of the slice; each split uses all.
+        facts: of the program.
+    """
+    return tuple(one for one in considered(devices, facts) if not one.why_not) or (Split(1, 1, devices),)
+
+
+def considered(devices: int, facts: Facts) -> tuple[Split, ...]:
     """Every split of the devices, in the order of `splits`, those that it leaves out with the reason."""
     parts = [size for size in range(1, devices + 1) if devices % size == 0]
     found = []
@@ -90,11 +87,7 @@ def considered(
         sp, rest = divmod(devices, dp * tp)
         if rest or not sp:
             continue
-        reasons = (
-            _heads(tp, heads, heads if kv_heads is None else kv_heads),
-            _batch(dp, batch),
-            _sequence(sp, sequence, allow_sp),
-        )
+        reasons = (_heads(tp, facts), _batch(dp, facts), _sequence(sp, facts))
         found.append(Split(dp, sp, tp, "; ".join(filter(None, reasons))))
     return tuple(sorted(found, key=lambda one: (one.axes, -one.tp, -one.dp)))
 
@@ -133,8 +126,9 @@ def ranked(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
     return tuple(sorted(outcomes, key=order))
 
 
-def _heads(tp: int, heads: int | None, kv_heads: int | None) -> str:
+def _heads(tp: int, facts: Facts) -> str:
     """Why tp does not suit the heads. Fewer key/value heads than devices are repeated, where that comes out even."""
+    heads, kv_heads = facts.heads, facts.heads if facts.kv_heads is None else facts.kv_heads
     if tp == 1 or heads is None:
         return ""
     if heads % tp:
@@ -144,17 +138,15 @@ def _heads(tp: int, heads: int | None, kv_heads: int | None) -> str:
     return ""
 
 
-def _batch(dp: int, batch: int) -> str:
-    return f"dp={dp} does not divide a batch of {batch}" if batch % dp else ""
+def _batch(dp: int, facts: Facts) -> str:
+    return f"dp={dp} does not divide a batch of {facts.batch}" if facts.batch % dp else ""
 
 
-def _sequence(sp: int, sequence: int | None, allow_sp: bool) -> str:
+def _sequence(sp: int, facts: Facts) -> str:
     if sp == 1:
         return ""
-    if not allow_sp:
+    if not facts.allow_sp:
         return f"sp={sp} has no sequence to share out: a cache is whole on every device of sp"
-    if sequence is None or sequence % sp:
-        return f"sp={sp} does not divide " + (
-            "what is no sequence" if sequence is None else f"{sequence} tokens"
-        )
-    return ""
+    if facts.sequence is None:
+        return f"sp={sp} does not divide what is no sequence"
+    return f"sp={sp} does not divide {facts.sequence} tokens" if facts.sequence % sp else ""
