@@ -38,14 +38,14 @@ def test_key_value_heads_may_be_repeated_where_that_comes_out_even() -> None:
 
 
 def test_a_video_transformer_has_its_tokens_shared_out() -> None:
-    found = sizes(splits(8, Facts(heads=16, sequence=48_000, allow_sp=True)))
+    found = sizes(splits(8, Facts(heads=16, sequences=(48_000,))))
     assert found == [(1, 1, 8), (1, 8, 1), (1, 2, 4), (1, 4, 2)]
-    reasons = {one[:3]: one.why_not for one in considered(8, Facts(heads=16, sequence=48_001, allow_sp=True))}
+    reasons = {one[:3]: one.why_not for one in considered(8, Facts(heads=16, sequences=(48_001,)))}
     assert reasons[1, 8, 1] == "sp=8 does not divide 48001 tokens"
     assert reasons[2, 4, 1] == "dp=2 does not divide a batch of 1; sp=4 does not divide 48001 tokens"
     assert [one.why_not for one in considered(2, Facts(heads=4))] == [
         "", "dp=2 does not divide a batch of 1",
-        "sp=2 has no sequence to share out: a cache is whole on every device of sp",
+        "sp=2 has no sequence to share out: only diffusion transformers have theirs cut",
     ]  # fmt: skip
 
 
@@ -55,11 +55,11 @@ def test_where_nothing_comes_out_even_there_is_still_one_to_try() -> None:
 
 
 @settings(deadline=None)
-@given(DEVICES, HEADS, HEADS, st.integers(1, 64), st.none() | st.integers(1, 4096), st.booleans())
+@given(DEVICES, HEADS, HEADS, st.integers(1, 64), st.lists(st.integers(1, 4096), max_size=2).map(tuple))
 def test_splits_are_exactly_the_factorizations_that_divide(
-    devices: int, heads: int | None, kv_heads: int | None, batch: int, sequence: int | None, allow_sp: bool
+    devices: int, heads: int | None, kv_heads: int | None, batch: int, lengths: tuple[int, ...]
 ) -> None:
-    facts = Facts(heads, kv_heads, batch, sequence, allow_sp)
+    facts = Facts(heads, kv_heads, batch, lengths)
     every = considered(devices, facts)
     sides = [size for size in range(1, devices + 1) if devices % size == 0]
     triples = [triple for triple in itertools.product(sides, repeat=3) if math.prod(triple) == devices]
@@ -67,7 +67,7 @@ def test_splits_are_exactly_the_factorizations_that_divide(
     shared = heads if kv_heads is None else kv_heads
     for dp, sp, tp, why_not in every:
         even = heads is None or (heads % tp == 0 and (not shared or shared % tp == 0 or tp % shared == 0))
-        cut = sp == 1 or (allow_sp and sequence is not None and sequence % sp == 0)
+        cut = sp == 1 or (lengths != () and math.gcd(*lengths) % sp == 0)
         assert (why_not == "") == ((even or tp == 1) and batch % dp == 0 and cut)
     found = splits(devices, facts)
     assert found == tuple(one for one in every if not one.why_not) or found == (Split(1, 1, devices),)

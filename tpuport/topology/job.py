@@ -181,7 +181,7 @@ def _splits(lowered: Any, request: dict[str, Any]) -> Any:
     """The splits that are worth trying with the axes that are given; where there are none, the one at hand."""
     from tpuport.topology import suggest
 
-    found = suggest.splits(lowered.mesh.size, suggest.Facts(**_facts(lowered)))
+    found = suggest.splits(lowered.mesh.size, suggest.facts_of(lowered))
     kept = [
         one for one in found if all(getattr(one, axis) == size for axis, size in request["suggest"].items())
     ]
@@ -206,23 +206,6 @@ def _of_options(error: PortError, rules_from: str | None) -> PortError:
 def _single(text: str) -> str:
     """Patterns as they were written: a repr has each backslash twice."""
     return text.replace("\\\\", "\\")
-
-
-def _facts(lowered: Any) -> dict[str, Any]:
-    """What of a traced model decides which splits suit it, for `suggest.Facts`."""
-    from tpuport.sharding.sequence import blocks_of
-
-    calls = [call for call, _ in lowered.attention]
-    shapes = [value.shape for value in lowered.inputs.values() if getattr(value, "shape", None)]
-    forward = lowered.task == "forward"
-    longest = max((call.query[2] for call in calls), default=None)
-    return {
-        "heads": min((call.query[1] for call in calls), default=None),
-        "kv_heads": min((call.key[1] for call in calls), default=None),
-        "batch": (int(shapes[0][0]) if shapes else 1) if forward else lowered.inputs["batch"],
-        "sequence": longest if forward else None,
-        "allow_sp": forward and bool(blocks_of(lowered.model)),
-    }
 
 
 def _split(target: str, topology: str, one: Any, report: dict[str, Any] | None) -> dict[str, Any]:

@@ -4,8 +4,10 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
@@ -25,6 +27,7 @@ from tpuport.checkpoint.layout import check_placing
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
+from tpuport.sharding.sequence import blocks_of
 from tpuport.topology import failures, steps
 from tpuport.topology.describe import described, full_name, generation_of
 from tpuport.topology.report import Report, Scanned
@@ -33,6 +36,8 @@ from tpuport.topology.weights import abstract_weights, built
 
 # Packages that decide what a program is, and what the compiler makes of it.
 _DECIDING = ("tpuport", "jax", "jaxlib", "libtpu", "torch", "torchax", "transformers", "diffusers")
+# A line of source as a program's text names it: file, line and columns.
+_PLACE = re.compile(r'loc\("([^"]+)":(\d+:\d+[^)]*)\)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Lowered:
         attention: the calls that were traced, and how often.
         scanned: blocks that run in loops.
         seconds: that tracing and lowering took.
+        sequences: lengths of the hidden states that enter the blocks of a diffusion transformer, which sp shares out.
         apart: lowers the same with each block for itself, where nobody asked for the loops; None otherwise.
     """
 
@@ -66,12 +72,12 @@ class Lowered:
     scanned: tuple[Scanned, ...]
     unit: tuple[str, float]
     seconds: float
+    sequences: tuple[int, ...] = ()
     apart: Callable[[], "Lowered"] | None = None
 
     @functools.cached_property
     def key(self) -> str:
         """What decides on the report: the program with its source lines, the mesh, and the packages' versions."""
-        text = self.stage.as_text(debug_info=True)
         mesh = [(str(axis), int(size)) for axis, size in self.mesh.shape.items()]
         flags = [os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")]
         inputs = {name: shown(value) for name, value in self.inputs.items()}
@@ -84,11 +90,23 @@ class Lowered:
             type(self.model).__name__,
             flags,
             inputs,
+            self._places(),
+            self.apart is not None,  # of what does not fit, the report is then that of another program
         ]
         digest = hashlib.sha256(json.dumps(about, default=str).encode())
         digest.update(_own_code())
-        digest.update(text.encode())
+        digest.update(self.stage.as_text().encode())
         return digest.hexdigest()
+
+    def _places(self) -> list[tuple[str, str]]:
+        """Lines of source that the program is from, in its order.
+
+        Those of this package are none: who asked for the program, and from where, is no part of it; and neither is code
+        that is in no file.
+        """
+        own = f"{Path(__file__).parent}{os.sep}"
+        found = _PLACE.findall(self.stage.as_text(debug_info=True))
+        return [(file, line) for file, line in found if not file.startswith((own, "<"))]
 
     def report(self, effort: float | None = None) -> Report:
         """Compile it, and say what the compiler made of it; `effort` as in `compile_for`."""
@@ -151,7 +169,10 @@ def lower_for(
     check_placing(mesh, rules)
     weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
     started = time.perf_counter()
-    with assume_generation(generation), _attention(implementation if attention else None), _explained(owner):
+    with (
+        assume_generation(generation), _attention(implementation if attention else None), _explained(owner),
+        _sequences(owner) as sequences,
+    ):  # fmt: skip
         step = _step(owner, inputs, weights, mesh)
         traced, step, calls = _traced(step, owner, mesh, _task(inputs), scan_layers)
         stage = traced.lower(lowering_platforms=("tpu",))
@@ -161,7 +182,7 @@ def lower_for(
         inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=step, weights=weights,
         jaxpr=traced.jaxpr, stage=stage,
         attention=tuple((one, times) for one, times in calls.items() if times > 0), scanned=scanned,
-        unit=unit or step.units, seconds=time.perf_counter() - started,
+        sequences=tuple(sorted(sequences)), unit=unit or step.units, seconds=time.perf_counter() - started,
         apart=functools.partial(
             lower_for, owner, inputs, topology=topology, mesh=mesh, rules=rules, dtype=dtype, allow=allow,
             scan_layers=False, unit=unit, attention=attention,
@@ -241,6 +262,23 @@ def _attention(chosen: settings.Settings | None) -> Iterator[None]:
         yield
     finally:
         settings.withdraw(owner)
+
+
+@contextlib.contextmanager
+def _sequences(model: torch.nn.Module) -> Iterator[set[int]]:
+    """The lengths of the hidden states [B, S, E] with which blocks are called inside: what `sequence_sharded` cuts."""
+    found: set[int] = set()
+
+    def note(block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first = next(iter(inspect.signature(block.forward).parameters))
+        hidden = args[0] if args else kwargs.get(first)
+        if isinstance(hidden, torch.Tensor) and hidden.ndim == 3:
+            found.add(int(hidden.shape[1]))
+
+    with contextlib.ExitStack() as stack:
+        for block in blocks_of(model):
+            stack.callback(block.register_forward_pre_hook(note, with_kwargs=True).remove)
+        yield found
 
 
 @contextlib.contextmanager

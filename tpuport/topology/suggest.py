@@ -56,15 +56,14 @@ class Facts:
         heads: attention heads, of the attention that has the fewest; None where there is no attention.
         kv_heads: key/value heads; None is as many as heads.
         batch: rows of a step.
-        sequence: tokens of a row that a step computes.
-        allow_sp: whether the model's sequence can be shared out: one without a cache (see `tpuport.sharding.sequence`).
+        sequences: lengths of what sp can share out, the hidden states of a diffusion transformer without its text (see
+            `tpuport.sharding.sequence`); none where a model has no such blocks.
     """
 
     heads: int | None = None
     kv_heads: int | None = None
     batch: int = 1
-    sequence: int | None = None
-    allow_sp: bool = False
+    sequences: tuple[int, ...] = ()
 
 
 def splits(devices: int, facts: Facts) -> tuple[Split, ...]:
@@ -90,6 +89,19 @@ def considered(devices: int, facts: Facts) -> tuple[Split, ...]:
         reasons = (_heads(tp, facts), _batch(dp, facts), _sequence(sp, facts))
         found.append(Split(dp, sp, tp, "; ".join(filter(None, reasons))))
     return tuple(sorted(found, key=lambda one: (one.axes, -one.tp, -one.dp)))
+
+
+def facts_of(lowered: Any) -> Facts:
+    """Those of a `lowering.Lowered`, on whatever mesh it was traced."""
+    calls = [call for call, _ in lowered.attention]
+    shapes = [value.shape for value in lowered.inputs.values() if getattr(value, "shape", None)]
+    rows = int(shapes[0][0]) if shapes else 1
+    return Facts(
+        heads=min((call.query[1] for call in calls), default=None),
+        kv_heads=min((call.key[1] for call in calls), default=None),
+        batch=rows if lowered.task == "forward" else lowered.inputs["batch"],
+        sequences=lowered.sequences,
+    )
 
 
 def outcome(split: Split, report: Mapping[str, Any] | None, error: str = "") -> Outcome:
@@ -145,8 +157,7 @@ def _batch(dp: int, facts: Facts) -> str:
 def _sequence(sp: int, facts: Facts) -> str:
     if sp == 1:
         return ""
-    if not facts.allow_sp:
-        return f"sp={sp} has no sequence to share out: a cache is whole on every device of sp"
-    if facts.sequence is None:
-        return f"sp={sp} does not divide what is no sequence"
-    return f"sp={sp} does not divide {facts.sequence} tokens" if facts.sequence % sp else ""
+    if not facts.sequences:
+        return f"sp={sp} has no sequence to share out: only diffusion transformers have theirs cut"
+    whole = [str(length) for length in facts.sequences if length % sp]
+    return f"sp={sp} does not divide {' and '.join(whole)} tokens" if whole else ""

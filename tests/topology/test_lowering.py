@@ -1,0 +1,107 @@
+"""Programs before they are compiled: what decides on them, and what of them decides on splits."""
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tpuport
+from tpuport.topology import compile_for, compiling, lower_for
+from tpuport.topology.lowering import Lowered
+from tpuport.topology.suggest import Facts, Split, facts_of, splits
+from tpuport.topology.targets import resolve
+from tpuport.topology.targets.target import empty
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def enabled():
+    tpuport.enable()
+    yield
+    tpuport.disable()
+
+
+class Doubling(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+
+class Trebling(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x + x
+
+
+def test_which_line_of_the_package_asked_for_a_program_is_no_part_of_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def instead(lowered: Lowered, effort: float | None) -> None:
+        raise Enough(lowered)
+
+    monkeypatch.setattr(compiling, "report", instead)
+    found = []
+    for ask, model in ((lower_for, Doubling), (compile_for, Doubling), (lower_for, Trebling)):
+        try:
+            found.append(ask(model, {"x": torch.empty(1, 8, device="meta")}, topology="v6e", tp=4))
+        except Enough as enough:
+            found.append(enough.args[0])
+    direct, through_another, other = found
+    assert direct.stage.as_text(debug_info=True) != through_another.stage.as_text(debug_info=True)
+    assert direct.key == through_another.key
+    assert direct.key != other.key
+    assert direct.key != dataclasses.replace(direct, apart=lambda: other).key
+
+
+def test_lowering_takes_what_compiling_takes_but_for_the_effort() -> None:
+    taken = dict(inspect.signature(compile_for).parameters)
+    assert taken.pop("effort").default is None
+    assert taken == dict(inspect.signature(lower_for).parameters)
+
+
+VIDEO = {
+    "_class_name": "WanTransformer3DModel", "num_attention_heads": 8, "attention_head_dim": 16, "in_channels": 4,
+    "out_channels": 4, "text_dim": 8, "freq_dim": 16, "ffn_dim": 32, "num_layers": 2, "patch_size": [1, 2, 2],
+}  # fmt: skip
+PICTURE = {
+    "_class_name": "FluxTransformer2DModel", "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16,
+    "num_attention_heads": 8, "joint_attention_dim": 8, "pooled_projection_dim": 8, "axes_dims_rope": [4, 6, 6],
+    "in_channels": 4,
+}  # fmt: skip
+UNET = {
+    "_class_name": "UNet2DConditionModel", "block_out_channels": [32, 64], "layers_per_block": 1,
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"], "norm_num_groups": 8,
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"], "cross_attention_dim": 8, "attention_head_dim": 8,
+}  # fmt: skip
+
+
+def facts(directory: Path, raw: dict[str, Any], given: dict[str, Any] | None = None, **options: Any) -> Facts:
+    """Of the model on four chips; `given` are inputs in place of those that are made for it."""
+    (directory / "config.json").write_text(json.dumps(raw))
+    [target] = resolve(str(directory), **options)
+    assert isinstance(target.inputs, dict)
+    inputs = target.inputs | (given or {})
+    return facts_of(lower_for(target.build, inputs, topology="v6e", tp=4, dtype=target.dtype))
+
+
+def test_of_a_video_its_patches_are_shared_out(tmp_path: Path) -> None:
+    found = facts(tmp_path, VIDEO, frames=9, image_size=(240, 416))
+    assert found == Facts(heads=8, kv_heads=8, batch=1, sequences=(3 * 15 * 26,))
+
+
+def test_of_a_picture_with_text_beside_it_the_text_is_not_counted(tmp_path: Path) -> None:
+    text = {"encoder_hidden_states": empty(1, 77, 8), "txt_ids": empty(77, 3)}
+    found = facts(tmp_path, PICTURE, text, image_size=128)
+    assert found.sequences == (8 * 8,)
+    assert Split(1, 4, 1) in splits(4, found)  # 64 patches and 77 tokens are 141, which 4 does not divide
+
+
+def test_a_unet_has_no_sequence_to_share_out(tmp_path: Path) -> None:
+    found = facts(tmp_path, UNET, image_size=128, batch=2)
+    assert (found.batch, found.sequences) == (2, ())
