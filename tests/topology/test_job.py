@@ -211,6 +211,21 @@ def test_axes_that_are_given_stay_and_the_best_split_is_reported(work: Work) -> 
     assert report["report"]["mesh"] == {"dp": 1, "sp": 1, "tp": 4}
 
 
+@pytest.mark.parametrize("mesh", [{"dp": 1, "sp": 1, "tp": 4}, {"dp": 4, "sp": 1, "tp": 1}])
+def test_splits_that_are_only_tried_tell_no_warnings(
+    work: Work, monkeypatch: pytest.MonkeyPatch, mesh: dict[str, int]
+) -> None:
+    lower = work.lower
+
+    def warning(build: Any, inputs: Any, **options: Any) -> Any:
+        logging.getLogger("tpuport").warning("over tp=%s", options["tp"])
+        return lower(build, inputs, **options)
+
+    monkeypatch.setattr("tpuport.topology.compiling.lower_for", warning)
+    told = [event["text"] for event in only(said(suggest={}, mesh=mesh), "log")]
+    assert told == ["over tp=4", "weights are replicated"]  # of the best
+
+
 def test_names_of_inputs_are_those_of_forward(work: Work) -> None:
     work.targets = (dataclasses.replace(work.target("first"), inputs={"z": torch.empty(2)}),)
     [problem] = only(said(), "problem")

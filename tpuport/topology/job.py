@@ -10,6 +10,7 @@ assumed; "report", "failure" and "split" for a program; "problem" with the parts
 traceback; and "done", last.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -19,7 +20,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -47,7 +48,7 @@ def run(request: dict[str, Any], say: Say) -> None:
     logger = logging.getLogger("tpuport")
     logger.addHandler(handler)
     try:
-        _Job(request, say).work()
+        _Job(request, say, handler).work()
     except PortError as error:
         say({"event": "problem", "what": error.what, "where": error.where, "fix": error.fix})
     except Exception:  # noqa: BLE001  the other process shows it
@@ -60,9 +61,10 @@ def run(request: dict[str, Any], say: Say) -> None:
 class _Job:
     """One request."""
 
-    def __init__(self, request: dict[str, Any], say: Say) -> None:
+    def __init__(self, request: dict[str, Any], say: Say, warnings: "_Warnings") -> None:
         self.request = request
         self.say = say
+        self.warnings = warnings
 
     def work(self) -> None:
         """All targets of the request, one after another."""
@@ -85,15 +87,17 @@ class _Job:
         from tpuport.topology.failures import CannotTrace
 
         request = self.request
+        only_tried = request["suggest"] is not None
         try:
-            lowered = self.lowered(target, request["mesh"])
+            with self.warnings.held(only_tried) as held:
+                lowered = self.lowered(target, request["mesh"])
         except CannotTrace as error:
             failure = dataclasses.asdict(error.failure)
             told = {"failure": failure, "seconds": {}, "cached": False}
             self.say({"event": "failure", "target": target.name, **told})
             return
-        if request["suggest"] is not None:
-            lowered = self.suggest(target, lowered)
+        if only_tried:
+            lowered = self.suggest(target, lowered, held)
         report, seconds, cached = self.reported(target, lowered, request["effort"], request["save_hlo"])
         told = {"report": report, "seconds": seconds, "cached": cached}
         self.say({"event": "report", "target": target.name, **told})
@@ -149,8 +153,11 @@ class _Job:
             _save(Path(save_hlo), f"{target.name}-{report.task}-{report.topology}", lowered, report)
         return plain, report.seconds, False
 
-    def suggest(self, target: Any, lowered: Any) -> Any:
-        """Rank the target on every split of the topology that suits it, compiled in haste; the best one's program."""
+    def suggest(self, target: Any, lowered: Any, held: list[dict[str, Any]]) -> Any:
+        """Rank the target on every split of the topology that suits it, compiled in haste; the best one's program.
+
+        Of the splits that are only tried no warning is told; `held` are those of the program at hand.
+        """
         from tpuport.topology import suggest
 
         found: list[tuple[suggest.Outcome, dict[str, Any] | None]] = []
@@ -158,8 +165,9 @@ class _Job:
             mesh = {"dp": split.dp, "sp": split.sp, "tp": split.tp}
             report, error = None, ""
             try:
-                program = lowered if mesh == self.request["mesh"] else self.lowered(target, mesh)
-                report = self.reported(target, program, HASTE)[0]
+                with self.warnings.held():
+                    program = lowered if mesh == self.request["mesh"] else self.lowered(target, mesh)
+                    report = self.reported(target, program, HASTE)[0]
             except (
                 PortError
             ) as refused:  # of this split, such as rules that name an axis for what it does not divide
@@ -171,7 +179,11 @@ class _Job:
         self.say({"event": "splits", "target": target.name, "splits": splits})
         # Where none fits, the nearest to it of those that could be compiled is first.
         best = next((one["mesh"] for one in splits if one["capacity"]), self.request["mesh"])
-        return lowered if best == self.request["mesh"] else self.lowered(target, best)
+        if best != self.request["mesh"]:
+            return self.lowered(target, best)
+        for event in held:
+            self.say(event)
+        return lowered
 
     def progress(self, stage: str, target: str = "", mesh: dict[str, int] | None = None) -> None:
         self.say({"event": "progress", "stage": stage, "target": target, "mesh": mesh})
@@ -258,6 +270,16 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._say({"event": "log", "level": record.levelname.lower(), "text": _single(record.getMessage())})
+
+    @contextlib.contextmanager
+    def held(self, wanted: bool = True) -> Iterator[list[dict[str, Any]]]:
+        """Collect the warnings inside in place of telling them; not where that is not wanted."""
+        found: list[dict[str, Any]] = []
+        told, self._say = self._say, found.append if wanted else self._say
+        try:
+            yield found
+        finally:
+            self._say = told
 
 
 def _write(out: IO[str], event: dict[str, Any]) -> None:

@@ -7,6 +7,11 @@ from typing import Any, NamedTuple
 
 from tpuport.topology.hardware import GIB
 
+# What `ranked` goes by, for people.
+RANKED_BY = (
+    "Ranked by the estimated time of a step (the longest of compute, memory and interconnect), then by memory. "
+    "Compiled in haste (effort -1), which takes more memory: what fits here fits."
+)
 _LAST = float("inf")
 
 

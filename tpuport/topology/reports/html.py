@@ -7,6 +7,7 @@ from typing import Any, Final
 from tpuport.topology.reports import units
 from tpuport.topology.reports.markup import card, cell, number, prose, said, table
 from tpuport.topology.reports.sections import buffers, sections
+from tpuport.topology.suggest import RANKED_BY
 
 # What came from the user's code cannot make the page fetch or run anything, even if it were not escaped.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -117,7 +118,7 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
         for one in splits
     ]
     headings = ("program", "split", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
-    note = '<p class="quiet">Compiled in haste (effort -1), which takes more memory: what fits here fits.</p>'
+    note = f'<p class="quiet">{RANKED_BY}</p>'
     return card("Mesh splits, the best first", table(headings, rows) + note)
 
 

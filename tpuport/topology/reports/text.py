@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuport.topology.reports import Result, units
+from tpuport.topology.suggest import RANKED_BY
 
 PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
 COLOURS: Final = ("blue", "cyan", "magenta", "green", "yellow", "white")
@@ -271,9 +272,7 @@ def _suggestion(suggestion: list[dict[str, Any]]) -> Iterator[RenderableType]:
             one["binds"] or "",
         )
     yield shown
-    yield Text(
-        "Compiled in haste (effort -1): what fits here fits. Times and rates are estimates.", style="dim"
-    )
+    yield Text(RANKED_BY, style="dim")
 
 
 def _grid(columns: int) -> Table:
