@@ -85,7 +85,7 @@ class Work:
         call = SimpleNamespace(query=(4, 8, 1, 64), key=(4, 2, 128, 64))
         return SimpleNamespace(
             key=key, report=report, mesh=SimpleNamespace(shape=mesh, size=4), topology="v5e:2x2", task="decode",
-            inputs={"batch": 4, "max_cache_len": 128}, attention=((call, 32),), sequences=(),
+            inputs={"batch": 4, "max_cache_len": 128}, attention=((call, 32),), sequences=(), model=torch.nn.Identity(),
             stage=SimpleNamespace(as_text=lambda: "module @lowered"),
         )  # fmt: skip
 

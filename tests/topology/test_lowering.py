@@ -102,6 +102,7 @@ def test_of_a_picture_with_text_beside_it_the_text_is_not_counted(tmp_path: Path
     assert Split(1, 4, 1) in splits(4, found)  # 64 patches and 77 tokens are 141, which 4 does not divide
 
 
-def test_a_unet_has_no_sequence_to_share_out(tmp_path: Path) -> None:
-    found = facts(tmp_path, UNET, image_size=128, batch=2)
-    assert (found.batch, found.sequences) == (2, ())
+def test_of_a_unet_the_queries_are_shared_out(tmp_path: Path) -> None:
+    found = facts(tmp_path, UNET, image_size=128)
+    assert found.sequences == (8 * 8, 16 * 16)
+    assert splits(4, Facts(heads=10, sequences=(1024, 4096))) == (Split(1, 4, 1), Split(1, 2, 2))  # as SDXL's

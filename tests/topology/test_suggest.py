@@ -45,7 +45,7 @@ def test_a_video_transformer_has_its_tokens_shared_out() -> None:
     assert reasons[2, 4, 1] == "dp=2 does not divide a batch of 1; sp=4 does not divide 48001 tokens"
     assert [one.why_not for one in considered(2, Facts(heads=4))] == [
         "", "dp=2 does not divide a batch of 1",
-        "sp=2 has no sequence to share out: only diffusion transformers have theirs cut",
+        "sp=2 has no sequence to share out: only diffusion models have theirs cut",
     ]  # fmt: skip
 
 

@@ -61,8 +61,9 @@ class Facts:
         heads: attention heads, of the attention that has the fewest; None where there is no attention.
         kv_heads: key/value heads; None is as many as heads.
         batch: rows of a step.
-        sequences: lengths of what sp can share out, the hidden states of a diffusion transformer without its text (see
-            `tpuport.sharding.sequence`); none where a model has no such blocks.
+        sequences: lengths of what sp can share out: the hidden states of a diffusion transformer without its text (see
+            `tpuport.sharding.sequence`), or the queries of a U-Net, whose pictures are whole on every device of sp
+            between two attentions; none for other models.
     """
 
     heads: int | None = None
@@ -98,14 +99,17 @@ def considered(devices: int, facts: Facts) -> tuple[Split, ...]:
 
 def facts_of(lowered: Any) -> Facts:
     """Those of a `lowering.Lowered`, on whatever mesh it was traced."""
+    from tpuport.sharding.sequence import blocks_of
+
     calls = [call for call, _ in lowered.attention]
     shapes = [value.shape for value in lowered.inputs.values() if getattr(value, "shape", None)]
     rows = int(shapes[0][0]) if shapes else 1
+    queries = {call.query[2] for call in calls} if blocks_of(lowered.model) else set()
     return Facts(
         heads=min((call.query[1] for call in calls), default=None),
         kv_heads=min((call.key[1] for call in calls), default=None),
         batch=rows if lowered.task == "forward" else lowered.inputs["batch"],
-        sequences=lowered.sequences,
+        sequences=lowered.sequences or tuple(sorted(queries)),
     )
 
 
@@ -163,6 +167,6 @@ def _sequence(sp: int, facts: Facts) -> str:
     if sp == 1:
         return ""
     if not facts.sequences:
-        return f"sp={sp} has no sequence to share out: only diffusion transformers have theirs cut"
+        return f"sp={sp} has no sequence to share out: only diffusion models have theirs cut"
     whole = [str(length) for length in facts.sequences if length % sp]
     return f"sp={sp} does not divide {' and '.join(whole)} tokens" if whole else ""
