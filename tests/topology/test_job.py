@@ -41,9 +41,11 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         fits = self.mesh["dp"] < 4
         estimate = {
-            "seconds": 1.0 / self.mesh["tp"],
+            "compute": 0.0,
+            "memory": 1.0 / self.mesh["tp"],
+            "interconnect": 0.0,
             "unit": "tokens",
-            "units_per_second": 4.0,
+            "units": 4.0,
             "binds": "memory",
         }
         return {
@@ -197,7 +199,7 @@ def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
     assert [tuple(one["mesh"].values()) for one in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
     assert [one["fits"] for one in splits] == [True, True, False]
     assert [one["seconds"] for one in splits] == [0.25, 0.5, None]
-    assert splits[0]["units_per_second"] == 4.0
+    assert [one["units_per_second"] for one in splits] == [16.0, 8.0, None]
     assert splits[2]["why"]
     assert [effort for _, effort in work.compiled] == [-1.0, -1.0, -1.0, None]
 

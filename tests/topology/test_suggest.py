@@ -78,18 +78,36 @@ def report(seconds: float, used: int | None, fits: bool = True, message: str = "
     return {
         "fits": fits,
         "memory": {"used": used, "capacity": 16 << 30},
-        "estimate": {"seconds": seconds, "binds": "memory"} if fits else None,
+        "estimate": {"compute": 0.1, "memory": seconds, "interconnect": 0.25, "binds": "memory"}
+        if fits
+        else None,
         "failure": {"message": message} if message else None,
     }
 
 
 def test_an_outcome_says_why_it_does_not_fit() -> None:
     split = Split(1, 1, 8)
-    assert outcome(split, report(0.5, 7)) == Outcome(split, True, 0.5, 7, "memory")
+    assert outcome(split, report(0.5, 7)) == Outcome(split, True, 0.75, 7, "memory")
     assert outcome(split, report(0, 20 << 30, False)).why == "needs 20.00 GiB a device, which has 16.00 GiB"
     assert outcome(split, report(0, None, False)).why == "needs more a device, which has 16.00 GiB"
     assert outcome(split, report(0, None, False, "too large")).why == "too large"
     assert outcome(split, None, "the rules do not fit").why == "the rules do not fit"
+
+
+def test_of_splits_that_compute_the_same_those_that_send_less_are_first() -> None:
+    """The figures of a prompt of Llama-3-8B's layers over four chips, in ms: all are bound by compute."""
+    sent = {
+        Split(1, 1, 4): (9.65, 2.0, 4.1),
+        Split(4, 1, 1): (9.65, 5.0, 0.0),
+        Split(2, 1, 2): (9.64, 3.0, 2.7),
+    }
+    made = []
+    for split, (compute, memory, interconnect) in sent.items():
+        times = {"compute": compute, "memory": memory, "interconnect": interconnect, "seconds": compute}
+        told = report(0, 1) | {"estimate": times | {"binds": "compute"}}
+        made.append(outcome(split, told))
+    assert [str(one.split) for one in ranked(made)] == ["dp=4", "dp=2 tp=2", "tp=4"]
+    assert [one.seconds for one in ranked(made)] == pytest.approx([9.65, 12.34, 13.75])
 
 
 OUTCOMES = st.lists(

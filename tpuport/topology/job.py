@@ -232,7 +232,7 @@ def _split(target: str, topology: str, one: Any, report: dict[str, Any] | None) 
         "capacity": report["memory"]["capacity"] if report else None,
         "seconds": one.seconds,
         "unit": estimate["unit"] if estimate else None,
-        "units_per_second": estimate["units_per_second"] if estimate else None,
+        "units_per_second": estimate["units"] / one.seconds if estimate and one.seconds else None,
         "binds": one.binds or None,
         "why": one.why,
     }

@@ -9,8 +9,9 @@ from tpuport.topology.hardware import GIB
 
 # What `ranked` goes by, for people.
 RANKED_BY = (
-    "Ranked by the estimated time of a step (the longest of compute, memory and interconnect), then by memory. "
-    "Compiled in haste (effort -1), which takes more memory: what fits here fits."
+    "Ranked by the estimated time of a step that does nothing else while devices send to each other: the longer of "
+    "compute and memory, and the interconnect's; then by memory. Compiled in haste (effort -1), which takes more "
+    "memory: what fits here fits."
 )
 _LAST = float("inf")
 
@@ -39,7 +40,7 @@ class Outcome:
 
     Attributes:
         fits: whether there is a program, and the device has the memory for it.
-        seconds: a step's by the roofline; None where it does not fit.
+        seconds: of a step, as `RANKED_BY` says; None where it does not fit.
         used: bytes of HBM a device; None where nobody says.
         binds: what bounds the step; "" where it does not fit.
         why: why it does not fit, in a sentence.
@@ -126,7 +127,7 @@ def outcome(split: Split, report: Mapping[str, Any] | None, error: str = "") -> 
     memory, estimate, failure = report["memory"], report["estimate"], report["failure"]
     used = memory["used"]
     if report["fits"] and estimate:
-        return Outcome(split, True, float(estimate["seconds"]), used, estimate["binds"])
+        return Outcome(split, True, _seconds(estimate), used, estimate["binds"])
     needed = "more" if used is None else f"{used / GIB:.2f} GiB"
     why = (
         failure["message"]
@@ -134,6 +135,15 @@ def outcome(split: Split, report: Mapping[str, Any] | None, error: str = "") -> 
         else f"needs {needed} a device, which has {memory['capacity'] / GIB:.2f} GiB"
     )
     return Outcome(split, False, used=used, why=why)
+
+
+def _seconds(estimate: Mapping[str, Any]) -> float:
+    """Of a step whose collectives stand between its products: arrays come from HBM while others are multiplied.
+
+    By the longest of the three alone, splits that are all bound by compute would be ranked by chance, those that send
+    nothing beside those that send much.
+    """
+    return float(max(estimate["compute"], estimate["memory"]) + estimate["interconnect"])
 
 
 def ranked(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
