@@ -33,7 +33,7 @@ _SPLIT: Final = {
     "fits": "whether the program, compiled with effort -1, fits",
     "used": "bytes of HBM of one device; null where the compiler does not say",
     "capacity": "bytes of HBM that it can have; null where nothing was compiled",
-    "seconds": "a step's estimate, the longer of compute and memory and then the interconnect; null where it does not fit",
+    "seconds": "a step's estimate: the longer of compute and memory, then the interconnect; null unless it fits",
     "unit": "what a step makes",
     "units_per_second": "how many of them, at most, by the same estimate",
     "binds": "compute, memory or interconnect; null where it does not fit",
