@@ -17,9 +17,8 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh
 
 from tpuport.sharding import ShardingRules
-from tpuport.topology import failures, hlo, roofline
+from tpuport.topology import failures, hlo, kernels, roofline
 from tpuport.topology.advice import CacheArray, Evidence, advise
-from tpuport.topology.arithmetic import model_flops
 from tpuport.topology.lowering import Lowered, lower_for, shown, versions
 from tpuport.topology.report import Buffer, Costs, Failure, Memory, Report
 from tpuport.topology.tasks import Decode, Prefill
@@ -201,12 +200,13 @@ def _memory(lowered: Lowered, program: Any) -> Memory:
 def _costs(lowered: Lowered, program: Any, text: Any) -> Costs | None:
     if program is None:
         return None
-    counted = program.cost_analysis() or {}
+    counted, traced = program.cost_analysis() or {}, kernels.count(lowered.jaxpr)
+    hlo.take_counts(text, traced.calls)
     return Costs(
         flops=hlo.flops(text, float(counted.get("flops", 0.0))),
         hbm_bytes=float(hlo.hbm_bytes(text)),
         bytes_accessed=float(counted.get("bytes accessed", 0.0)),
-        model_flops=model_flops(lowered.jaxpr) / lowered.mesh.size,
+        model_flops=traced.flops / lowered.mesh.size,
         product_flops=hlo.products(text),
         kernels=hlo.kernels(text),
     )

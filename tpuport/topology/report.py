@@ -100,12 +100,22 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """Pallas kernels of one name: times a step, and FLOPs and HBM bytes of all of them by their own estimate."""
+    """Pallas kernels of one name: times a step, and FLOPs and HBM bytes of all of them.
+
+    Attributes:
+        source: "kernel" where they are the kernel's own estimate (zeros where it gives none and nothing was counted),
+            "counted" where they were counted over its grid: the products of its body, or the FLOPs of its own estimate
+            where that has fewer, and the blocks that it brings in.
+        bound: of what was counted and depends on data, "at most" (each branch taken, each block anew), "at least" (a
+            loop of unknown length once) or "about" (both); None where the count is exact, or is the kernel's own.
+    """
 
     name: str
     count: int
     flops: float
     hbm_bytes: float
+    source: str = "kernel"
+    bound: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +123,9 @@ class Costs:
     """What one device does in a step.
 
     Attributes:
-        flops: by the compiler's count, kernels by their own estimate.
-        hbm_bytes: read from HBM and written to it, by the program's text and its memory spaces; kernels by their own
-            estimate. What stays in VMEM is not in it.
+        flops: by the compiler's count; kernels as in `Kernel`.
+        hbm_bytes: read from HBM and written to it, by the program's text and its memory spaces; kernels as in
+            `Kernel`. What stays in VMEM is not in it.
         bytes_accessed: the compiler's count, of operands and results in whatever memory.
         model_flops: matrix products, convolutions and attention as the model was traced, divided by the devices: what
             has to be done if nothing is done twice.

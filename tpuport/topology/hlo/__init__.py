@@ -3,7 +3,7 @@
 from tpuport.topology.hlo.exchange import collectives
 from tpuport.topology.hlo.keeping import buffers
 from tpuport.topology.hlo.operations import flops, products
-from tpuport.topology.hlo.pallas import kernels
+from tpuport.topology.hlo.pallas import kernels, take_counts
 from tpuport.topology.hlo.program import Computation, Instruction, Program
 from tpuport.topology.hlo.reading import instructions, parse, square
 from tpuport.topology.hlo.shapes import Array, arrays
@@ -12,4 +12,5 @@ from tpuport.topology.hlo.traffic import hbm_bytes
 __all__ = [
     "Array", "Computation", "Instruction", "Program", "arrays", "buffers", "collectives", "flops", "hbm_bytes",
     "instructions", "kernels", "parse", "products", "square",
+    "take_counts",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ import math
 import re
 from typing import Final
 
-from tpuport.topology.hlo.pallas import estimated
+from tpuport.topology.hlo.pallas import estimated, kernel_flops
 from tpuport.topology.hlo.program import Instruction, Program
 
 # What the compiler counts as one for each number of the result: everything elementwise but transcendentals.
@@ -24,14 +24,16 @@ _GROUPS: Final = re.compile(r"\bbatch_group_count=(\d+)")
 def flops(program: Program, compiler_flops: float) -> float:
     """FLOPs of a step on one device: the compiler's count, with each loop's body as often as it runs.
 
+    Kernels have what was counted of them, where that was; the compiler has what they say themselves.
+
     Args:
         program: the compiled one.
         compiler_flops: "flops" of `jax.stages.Compiled.cost_analysis`, which has the bodies of loops once.
     """
-    if all(one.rounds == 1 for one in program.instructions):
+    if not program.kernel_costs and all(one.rounds == 1 for one in program.instructions):
         return float(compiler_flops)
-    cost = functools.partial(counted, program)
-    return float(compiler_flops) + program.total(cost) - program.total(cost, loops=False)
+    cost, stated = functools.partial(counted, program), functools.partial(counted, program, stated=True)
+    return float(compiler_flops) + program.total(cost) - program.total(stated, loops=False)
 
 
 def products(program: Program) -> float:
@@ -45,11 +47,15 @@ def products(program: Program) -> float:
 def _product(program: Program, instruction: Instruction) -> float:
     if instruction.operation in ("convolution", "dot"):
         return 2.0 * _products(program, instruction)
-    return (estimated(instruction) or {}).get("flops", 0.0)
+    return kernel_flops(program, instruction)
 
 
-def counted(program: Program, instruction: Instruction) -> float:
-    """FLOPs of one execution, as the compiler counts them; 0 for what calls the computation that has them."""
+def counted(program: Program, instruction: Instruction, stated: bool = False) -> float:
+    """FLOPs of one execution, as the compiler counts them; 0 for what calls the computation that has them.
+
+    Args:
+        stated: whether kernels have what they say themselves, as the compiler has it, and not what was counted of them.
+    """
     kind = instruction.operation
     if kind in _ELEMENTWISE:
         return float(sum(made.size for made in instruction.results))
@@ -62,7 +68,7 @@ def counted(program: Program, instruction: Instruction) -> float:
             if len(given) > 2
             else _sums(given)
         )
-    return (estimated(instruction) or {}).get("flops", 0.0)
+    return (estimated(instruction) or {}).get("flops", 0.0) if stated else kernel_flops(program, instruction)
 
 
 def _sums(given: list[Instruction]) -> float:

@@ -1,9 +1,12 @@
-"""The Pallas kernels of a program, with what they say that they cost."""
+"""The Pallas kernels of a program, with what they do: as was counted from what was traced, or as they say."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tpuport.topology.hlo.program import Instruction, Program
+from tpuport.topology.hlo.shapes import HBM, Array
+from tpuport.topology.kernels.calls import Call, Cost
 from tpuport.topology.report import Kernel
 
 TARGET: Final = 'custom_call_target="tpu_custom_call"'
@@ -28,17 +31,97 @@ def estimated(instruction: Instruction) -> dict[str, float] | None:
     return {name: float(value) for name, value in _FIELD.findall(found[1])} if found else {}
 
 
+def take_counts(program: Program, calls: Sequence[Call]) -> None:
+    """Let the program's kernels cost what was counted of the calls that were traced.
+
+    A kernel is a call of its name, of its operands' and its results' sizes, and with its estimate. Of several such
+    calls it has the mean, weighted by how often each is made, so that all of them together cost what they cost.
+    """
+    for one in program.instructions:
+        if is_kernel(one) and (found := _calls_of(program, one, calls)):
+            program.kernel_costs[one.name] = _mean(found)
+
+
+def _calls_of(program: Program, instruction: Instruction, calls: Sequence[Call]) -> list[Call]:
+    scope, stated = instruction.op_name.split("/"), estimated(instruction) or {}
+    operands = _dims(made for one in program.operands(instruction) for made in one.arrays)
+    results = _dims(instruction.results)
+    alike = [
+        call
+        for call in calls
+        if [dims for _, dims in call.operands] == operands
+        and [dims for _, dims in call.results] == results
+        and (call.stated or (0.0, 0.0)) == (stated.get("flops", 0.0), stated.get("bytes_accessed", 0.0))
+    ]
+    named = [call for call in alike if call.name and call.name.split("/")[-1] in scope]
+    return named or [call for call in alike if not call.name or not instruction.op_name]
+
+
+def _dims(found: Iterable[Array]) -> list[tuple[int, ...]]:
+    return [made.dims for made in found]
+
+
+def _mean(calls: Sequence[Call]) -> Cost:
+    costs, whole = [call.cost for call in calls], sum(call.times for call in calls)
+    if all(one == costs[0] for one in costs) or not whole:
+        return costs[0]
+    shares = [call.times / whole for call in calls]
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(share * value for share, value in zip(shares, values, strict=True))
+
+    def means(parts: Sequence[tuple[float, ...] | None]) -> tuple[float, ...] | None:
+        known = [one for one in parts if one is not None]
+        return tuple(map(mean, zip(*known, strict=True))) if len(known) == len(parts) else None
+
+    bounds = {one.bound for one in costs if one.bound is not None}
+    return Cost(
+        mean([one.flops for one in costs]), mean([one.nbytes for one in costs]), costs[0].source,
+        bounds.pop() if len(bounds) == 1 else "about" if bounds else None,
+        means([one.read for one in costs]), means([one.written for one in costs]),
+        mean([one.copied for one in costs]),
+    )  # fmt: skip
+
+
+def kernel_flops(program: Program, instruction: Instruction) -> float:
+    """FLOPs of one execution of a Pallas kernel; 0 for anything else."""
+    if (cost := program.kernel_costs.get(instruction.name)) is not None:
+        return cost.flops
+    return (estimated(instruction) or {}).get("flops", 0.0)
+
+
+def kernel_bytes(program: Program, instruction: Instruction) -> float | None:
+    """Bytes of HBM that one execution of a Pallas kernel moves; None where nothing says so.
+
+    Of what was counted, the arrays that lie in HBM, as tiles pad them; one in VMEM takes none.
+    """
+    cost = program.kernel_costs.get(instruction.name)
+    if cost is None:
+        return (estimated(instruction) or {}).get("bytes_accessed")
+    if cost.read is None or cost.written is None:
+        return cost.nbytes
+    given = [made for one in program.operands(instruction) for made in one.arrays]
+    pairs = (*zip(cost.read, given, strict=True), *zip(cost.written, instruction.results, strict=True))
+    return cost.copied + sum(nbytes * _padding(made) for nbytes, made in pairs)
+
+
+def _padding(made: Array) -> float:
+    """What an array takes in HBM as a multiple of its numbers' bytes."""
+    return made.tiled_nbytes / made.nbytes if made.space == HBM and made.nbytes else 0.0
+
+
 def kernels(program: Program) -> tuple[Kernel, ...]:
     """Pallas kernels by name, in its order; of branches those of the one with the most FLOPs in kernels."""
-    found: dict[str, list[float]] = {}
-    for one in program.taken(
-        lambda one: 1e-9 + (estimated(one) or {}).get("flops", 0.0) if is_kernel(one) else 0.0
-    ):
-        if (cost := estimated(one)) is not None:
-            sums = found.setdefault(_COPY.sub("", one.name), [0, 0.0, 0.0])
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for one in program.taken(lambda one: 1e-9 + kernel_flops(program, one) if is_kernel(one) else 0.0):
+        if is_kernel(one):
+            cost = program.kernel_costs.get(one.name)
+            key = _COPY.sub("", one.name), cost.source if cost else "kernel", (cost and cost.bound) or ""
+            sums = found.setdefault(key, [0, 0.0, 0.0])
             sums[0] += one.times
-            sums[1] += one.times * cost.get("flops", 0.0)
-            sums[2] += one.times * cost.get("bytes_accessed", 0.0)
+            sums[1] += one.times * kernel_flops(program, one)
+            sums[2] += one.times * (kernel_bytes(program, one) or 0.0)
     return tuple(
-        Kernel(name, int(times), flops, moved) for name, (times, flops, moved) in sorted(found.items())
+        Kernel(name, int(times), flops, moved, source, bound or None)
+        for (name, source, bound), (times, flops, moved) in sorted(found.items())
     )

@@ -8,6 +8,7 @@ from typing import Final
 
 from tpuport.topology.hlo.shapes import Array, arrays, elements
 from tpuport.topology.hlo.sources import Frames
+from tpuport.topology.kernels.calls import Cost
 from tpuport.topology.report import Source
 
 _COMPUTATION: Final = re.compile(r"(ENTRY )?%?([\w.-]+) \(")
@@ -193,12 +194,14 @@ class Program:
         computations: by name; a computation comes before those that call it.
         entry: the name of that which is the program.
         instructions: of all computations, in the text's order.
+        kernel_costs: of Pallas kernels by name, what was counted of one execution.
     """
 
     def __init__(self, text: str, header: int, computations: dict[str, Computation], entry: str) -> None:
         self.text, self.computations, self.entry = text, computations, entry
         self.instructions = tuple(one for found in computations.values() for one in found.instructions)
         self._header = header
+        self.kernel_costs: dict[str, Cost] = {}
 
     @functools.cached_property
     def header(self) -> str:

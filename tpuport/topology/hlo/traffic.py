@@ -7,7 +7,7 @@ it is used from there. Here only an array whose layout puts it in HBM counts, as
 import functools
 from typing import Final
 
-from tpuport.topology.hlo.pallas import estimated
+from tpuport.topology.hlo.pallas import is_kernel, kernel_bytes
 from tpuport.topology.hlo.program import Computation, Instruction, Program
 from tpuport.topology.hlo.shapes import HBM, Array
 
@@ -30,8 +30,9 @@ def hbm_bytes(program: Program) -> float:
     """Bytes that one device reads from HBM and writes to it in a step.
 
     Operands of each instruction are read and its results are written, where they lie in HBM; of a fusion only what it
-    slices out of an operand, and only what it puts into one that it changes in place. A Pallas kernel has its own
-    estimate where it gives one. A loop's body counts as often as it runs; of branches, the one that moves most.
+    slices out of an operand, and only what it puts into one that it changes in place. A Pallas kernel has what was
+    counted of it, or else its own estimate where it gives one. A loop's body counts as often as it runs; of branches,
+    the one that moves most.
     """
     return program.total(functools.partial(moved, program))
 
@@ -43,8 +44,8 @@ def moved(program: Program, instruction: Instruction) -> float:
         return 0.0
     if kind == "custom-call" and _ALLOCATES in instruction.attributes:
         return 0.0
-    if (cost := estimated(instruction)) is not None and "bytes_accessed" in cost:
-        return cost["bytes_accessed"]
+    if is_kernel(instruction) and (known := kernel_bytes(program, instruction)) is not None:
+        return known
     if kind.endswith("-start") and _is_for_the_next(program, instruction):
         return 0.0
     if kind == "fusion" and ends(program, instruction):

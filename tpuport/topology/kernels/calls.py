@@ -1,0 +1,83 @@
+"""A call of a Pallas kernel as it was traced: what it says that it costs, and what was counted."""
+
+import math
+from typing import Any, NamedTuple
+
+
+class Cost(NamedTuple):
+    """What one call does on one device.
+
+    Attributes:
+        flops: two for each multiplication of its products.
+        read: bytes of HBM that its blocks bring in of each operand; written: that they take to each result. None for a
+            cost that the kernel states, which is of all together.
+        copied: bytes of HBM at either end of the copies that it starts by itself.
+        nbytes: all bytes.
+        source: "kernel" where the kernel states it, "counted" where it was counted from what was traced (FLOPs may be
+            stated even so, see `Call.cost`).
+        bound: of what was counted and depends on data, "at most", "at least" or, where both, "about"; else None.
+    """
+
+    flops: float
+    nbytes: float
+    source: str
+    bound: str | None = None
+    read: tuple[float, ...] | None = None
+    written: tuple[float, ...] | None = None
+    copied: float = 0.0
+
+
+class Call(NamedTuple):
+    """A traced call.
+
+    Attributes:
+        name: of the kernel; empty where it has none.
+        operands, results: dtype and dimensions of each, ("bfloat16", (8, 128)).
+        times: that a step makes this call, on a device.
+        stated: "flops" and "bytes_accessed" by the kernel's own estimate; None where it has none.
+        counted: over its grid.
+    """
+
+    name: str
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
+    results: tuple[tuple[str, tuple[int, ...]], ...]
+    times: float
+    stated: tuple[float, float] | None
+    counted: Cost
+
+    @property
+    def cost(self) -> Cost:
+        """What was counted, where that is exact or the kernel states nothing; what the kernel states elsewhere.
+
+        Of FLOPs that are both stated and counted the fewer: what is stated may be of steps that the kernel skips, and
+        what is counted may have products in it that only sum or move. A kernel without products has elementwise FLOPs,
+        which are stated only.
+        """
+        if self.stated is None:
+            return self.counted
+        flops, nbytes = self.stated
+        if self.counted.bound is not None:
+            return Cost(flops, nbytes, "kernel")
+        return self.counted._replace(flops=min(flops, self.counted.flops) if self.counted.flops else flops)
+
+
+def described(equation: Any, times: float, counted: Cost) -> Call:
+    """The call that an equation makes."""
+    estimate = equation.params.get("cost_estimate")
+    return Call(
+        str(equation.params.get("name") or ""),
+        _types(equation.invars),
+        _types(equation.outvars),
+        times,
+        None if estimate is None else (float(estimate.flops), float(estimate.bytes_accessed)),
+        counted,
+    )
+
+
+def _types(variables: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((str(one.aval.dtype), tuple(map(int, one.aval.shape))) for one in variables)
+
+
+def size(aval: Any) -> int:
+    """Bytes of an array without the padding of tiles."""
+    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0)
