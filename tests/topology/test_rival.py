@@ -117,12 +117,9 @@ def committed():
 
 def test_the_committed_comparison_holds_what_is_said_of_it(committed) -> None:
     assert committed["rival"].keys() == topology.TASKS.keys()
-    for name in ("decode 1", "decode 32"):
-        assert topology.missed(committed["rival"][name]) == []
-    prompt = committed["rival"]["prefill 4096"]["ratios"][topology.SAME_KERNEL]
-    assert prompt["flops"] <= 1.02
-    assert prompt["collectives"] <= 1
+    assert committed["rival"]["prefill 4096"]["ratios"].keys() == {topology.SAME_KERNEL, topology.SPLASH}
     for row in committed["rival"].values():
+        assert topology.missed(row) == []
         assert row["ours"]["collectives"] == 67
 
 
