@@ -145,6 +145,16 @@ def test_what_an_argument_decides_is_a_bound(name, times, bound) -> None:
         assert (found.cost.flops, found.cost.nbytes, found.cost.source) == (99 * PRODUCT, 5, "kernel")
 
 
+def test_a_table_that_the_kernel_writes_is_not_what_it_was() -> None:
+    def body(run, i, j, t) -> None:
+        t[0] = j
+        pl.when(t[0] > 1)(run)
+
+    traced = jax.make_jaxpr(lambda x: call(body, False)(jnp.asarray(TABLE), x))
+    [found] = kernels.count(traced(jax.ShapeDtypeStruct((8, 8), jnp.float32))).calls
+    assert found.cost.bound == "about"
+
+
 def test_a_table_in_a_loop_over_layers_is_found_through_it_and_counts_as_often() -> None:
     def layers(x):
         def layer(c, _):

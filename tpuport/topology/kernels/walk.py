@@ -177,6 +177,12 @@ class _Walk:
         nbytes = numbers * getattr(ends[0].dtype, "itemsize", 0) * sum(in_hbm(one) for one in ends)
         return np.array([0.0, nbytes * where.steps]), _nothing(equation)
 
+    def _write(self, equation: Any, given: _Values, where: _Where) -> tuple[_Work, _Values]:
+        """Of what is stored into a reference; one whose numbers were known has others from there on."""
+        if given[0].known is not None:
+            self.high = self.low = True
+        return np.zeros(2), _nothing(equation)
+
     def _kernel(self, equation: Any, given: _Values, where: _Where) -> tuple[_Work, _Values]:
         params = equation.params
         stored = tuple(None if one.known is None else one.known.tobytes() for one in given)
@@ -192,6 +198,7 @@ _SPECIAL: Final[dict[str, Any]] = {
     "cond": _Walk._cond, "scan": _Walk._scan, "while": _Walk._while, "shard_map": _Walk._shard_map,
     "program_id": _Walk._place, "num_programs": _Walk._place, "platform_index": _Walk._platform,
     "pallas_call": _Walk._kernel, "dma_start": _Walk._copy,
+    "swap": _Walk._write, "addupdate": _Walk._write,
 }  # fmt: skip
 
 
