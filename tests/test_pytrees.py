@@ -430,7 +430,7 @@ assert jax.tree.map(lambda x: x, object.__new__(StaticCache)) == "theirs"
 @pytest.mark.parametrize("script", [LATER, BEFORE], ids=["imported later", "registered before"])
 def test_in_a_process_of_its_own(script):
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -78,7 +78,9 @@ def _assert_close(p, got, expected) -> None:
 
 
 @settings(
-    settings.get_profile("few"), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    settings.get_profile("few"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),

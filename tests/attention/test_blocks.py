@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from importlib import resources
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.attention import blocks as module
-from tpuport.attention.block_costs import Call, vmem_bytes, vmem_limit
+from tpuport.attention.block_costs import Call, cycles, vmem_bytes, vmem_limit
 from tpuport.attention.blocks import (
     GENERATIONS,
     Blocks,
@@ -134,14 +133,27 @@ def test_the_default_device_decides(kind: str, monkeypatch: pytest.MonkeyPatch) 
     assert generation() == describe.generation_of_kind(kind)
 
 
-def test_choosing_is_quick_and_remembered() -> None:
-    started = time.perf_counter()
-    block_sizes(**{**ONE, "masked": True}, queries=100_003, keys=100_003, right=0)
-    assert time.perf_counter() - started < 2.0
-    started = time.perf_counter()
-    for _ in range(100):
-        block_sizes(**{**ONE, "masked": True}, queries=100_003, keys=100_003, right=0)
-    assert time.perf_counter() - started < 0.1
+def test_few_sizes_are_tried_for_long_keys_and_the_choice_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[Blocks] = []
+
+    def cost(call: Call, blocks: Blocks, *others: object) -> int | float:
+        tried.append(blocks)
+        return cycles(call, blocks, *others)
+
+    monkeypatch.setattr(module, "cycles", cost)
+    module._chosen.cache_clear()
+    chosen = [
+        block_sizes(**{**ONE, "masked": True}, queries=100_003, keys=100_003, right=0) for _ in range(3)
+    ]
+    # For each size of a step that was measured, at most the blocks of 8192 keys that chunks of 128 make.
+    assert 0 < len(tried) == len(set(tried)) <= 64 * len({(sizes.query, sizes.compute) for sizes in tried})
+    assert max(sizes.key for sizes in tried) == 8192
+    assert len(set(chosen)) == 1
+    tried.clear()
+    block_sizes(**{**ONE, "masked": True}, queries=100_003, keys=1_000_003, right=0)
+    assert max(sizes.key for sizes in tried) == 8192, "longer keys try no more"
 
 
 def test_importing_it_imports_no_jax() -> None:

@@ -28,7 +28,9 @@ def cut(monkeypatch):
 
 
 @settings(
-    settings.get_profile("few"), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    settings.get_profile("few"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     seed=st.integers(0, 999), batch=st.integers(1, 3), kv_heads=st.sampled_from([1, 2]), groups=st.sampled_from([1, 3]),

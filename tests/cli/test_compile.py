@@ -437,7 +437,7 @@ def test_an_interruption_from_the_keyboard(directory: Path) -> None:
     assert "starting the compiler" in process.stderr.readline()
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "interrupted" in err
     assert "Traceback" not in err

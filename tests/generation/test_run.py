@@ -237,7 +237,7 @@ def test_the_process_exits_by_itself(tmp_path: Path) -> None:
     )
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=_environment(root)
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=_environment(root)
     )
     assert done.returncode == 0, done.stderr
     assert "torch.Size([1, 5])" in done.stdout
@@ -383,6 +383,6 @@ def test_two_threads_at_once(make_pair: Callable, prompts: tuple) -> None:
     lengths = [5, 45]
     with concurrent.futures.ThreadPoolExecutor(len(lengths)) as pool:
         calls = [pool.submit(tpuport.generate, ported, prompts[0][:1], max_new_tokens=n) for n in lengths]
-        results = [call.result(timeout=120) for call in calls]
+        results = [call.result(timeout=300) for call in calls]
     for new, result in zip(lengths, results, strict=True):
         assert torch.equal(result, reference.generate(prompts[0][:1], max_new_tokens=new))

@@ -424,7 +424,7 @@ def test_an_import_in_several_threads_is_patched_for_all(library):
     gate.wait()
     registry.apply_all()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=120)
     assert not errors
     assert results == [("patched", 6)] * 5
 
@@ -438,7 +438,7 @@ def test_patches_applied_while_another_thread_imports_the_target(library):
         pass
     registry.register(patch(source=(digest,)))
     registry.apply_all()
-    thread.join(timeout=20)
+    thread.join(timeout=120)
     assert sys.modules["fakelib.core"].scale(3) == ("patched", 6)
 
 

@@ -1,8 +1,8 @@
 """Counting bundles with the real compiler, in its own process, and with programs that bring it down."""
 
 import os
+import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,13 +142,13 @@ def test_a_dead_compiler_is_a_failure_and_the_next_program_compiles(
     assert bundles(compiler) > 0
 
 
-def test_a_hanging_compiler_is_ended_in_time() -> None:
+def test_a_hanging_compiler_is_ended() -> None:
     with Compiler("v5e", timeout=3.0) as compiler:
-        compiler.count("bundle_programs:plain", {})
-        started = time.monotonic()
+        process = compiler._process
+        assert process is not None
         failure = compiler.count("bundle_programs:traced", {"effect": "hang"}).failure
         assert failure == "the compiler took more than 3 seconds"
-        assert time.monotonic() - started < 10
+        assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,11 @@ def configs(draw: st.DrawFn) -> LlamaConfig:
     )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     config=configs(),
     split=SPLITS,

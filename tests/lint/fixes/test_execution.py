@@ -9,7 +9,11 @@ X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[True, False, True, True], [False, True, True, False]])
 ROWS = torch.tensor([True, False])
 _AUTOCAST = 'with torch.autocast("cuda", enabled=False):\n    y = x @ x.T\nreturn y'
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """Reading programs: a fragment as the TPU compiler writes it, and one that this CPU's compiler has just written."""
 
-import time
+import re
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tpuport.topology import hlo
 from tpuport.topology.hlo import Array
+from tpuport.topology.hlo import program as module
 
 FRAGMENT = """HloModule jit_call, is_scheduled=true
 
@@ -107,19 +110,68 @@ def test_a_program_of_this_compiler() -> None:
     assert len(program.instructions) == lines, "no line is lost"
 
 
-def test_long_programs_take_time_in_proportion() -> None:
+class Looked(str):
+    """A text that counts the characters among which something is looked for, or which are copied."""
+
+    characters = 0
+
+    def _looked(self, found: int, start: int = 0, end: int | None = None) -> int:
+        end = len(self) if end is None else end
+        Looked.characters += (end if found < 0 else found) - start
+        return found
+
+    def find(self, wanted: str, *span: int) -> int:
+        return self._looked(super().find(wanted, *span), *span)
+
+    def index(self, wanted: str, *span: int) -> int:
+        return self._looked(super().index(wanted, *span), *span)
+
+    def count(self, wanted: str, *span: int) -> int:
+        self._looked(-1, *span)
+        return super().count(wanted, *span)
+
+    def __getitem__(self, place: int | slice) -> str:
+        found = super().__getitem__(place)
+        Looked.characters += len(found)
+        return found
+
+
+class Pattern:
+    """A regular expression that counts the characters which it may look at."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def look(text: str, start: int = 0, end: int | None = None) -> object:
+            end = len(text) if end is None else end
+            Looked.characters += end - start
+            return getattr(self.pattern, name)(text, start, end)
+
+        return look
+
+
+def test_long_programs_take_work_in_proportion(
+    lines_run: Callable[[Callable[[], object]], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of ours, which no busy machine makes more, and characters looked at, where nothing of ours runs."""
     start = FRAGMENT.index("  %fusion.7")
     end = FRAGMENT.index("  %all-gather-start")
-    line = FRAGMENT[start:end]
+    for name, pattern in vars(module).copy().items():
+        if isinstance(pattern, re.Pattern):
+            monkeypatch.setattr(module, name, Pattern(pattern))
 
-    def seconds(times: int) -> float:
-        text = FRAGMENT[:start] + line * times + FRAGMENT[end:]
-        began = time.process_time()
-        assert len(hlo.parse(text).instructions) == 13 + times
-        return time.process_time() - began
+    def work(times: int) -> tuple[int, int]:
+        text = Looked(FRAGMENT[:start] + FRAGMENT[start:end] * times + FRAGMENT[end:])
+        programs: list[hlo.Program] = []
+        Looked.characters = 0
+        lines = lines_run(lambda: programs.append(hlo.parse(text)))
+        assert len(programs[0].instructions) == 13 + times
+        assert Looked.characters > len(text), "they are counted"
+        return lines, Looked.characters
 
-    seconds(100)
-    assert seconds(16_000) < 40 * seconds(1_000) + 0.5
+    few, many = work(100), work(1000)
+    assert all(more < 10 * less for less, more in zip(few, many, strict=True))
 
 
 def test_nothing_is_no_program() -> None:
