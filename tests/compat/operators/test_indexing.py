@@ -125,27 +125,31 @@ def test_writing_under_jit(name, view):
     mapped(key, lambda tensor: leaves.append(compat.to_jax(tensor)))
 
     @jax.jit
-    def write(array, value, leaves):
-        rest = iter(leaves)
-        with compat.environment():
-            tensor = compat.wrap(array)
-            target = tensor[len(X) :] if view else tensor
-            target[mapped(key, lambda _: compat.wrap(next(rest)))] = compat.as_torch(value)
-        return compat.as_jax(tensor)
+    def write(array, values, leaves):
+        return [_written(array, value, key, iter(leaves), view) for value in values]
 
-    written = 0
+    array = torch.cat([X, X]) if view else X
+    taken, references = [], []
     for value in values(X[key].shape):
-        reference = torch.cat([X, X]) if view else X.clone()
-        array = compat.to_jax(reference)
-        target = reference[len(X) :] if view else reference
+        reference = array.clone()
         try:
-            target[key] = value
+            (reference[len(X) :] if view else reference)[key] = value
         except (RuntimeError, IndexError):
             continue  # torch refuses this value for this key
-        mine = write(array, compat.to_jax(value) if isinstance(value, torch.Tensor) else value, leaves)
-        torch.testing.assert_close(compat.to_torch(mine), reference, rtol=0, atol=0)
-        written += 1
-    assert written >= 2
+        taken.append(compat.to_jax(value) if isinstance(value, torch.Tensor) else value)
+        references.append(reference)
+    assert len(taken) >= 2
+    mine = [compat.to_torch(one) for one in write(compat.to_jax(array), taken, leaves)]
+    torch.testing.assert_close(mine, references, rtol=0, atol=0)
+
+
+def _written(array, value, key, leaves, view):
+    """Traced: an array after value was written at a key whose tensors are leaves."""
+    with compat.environment():
+        tensor = compat.wrap(array)
+        target = tensor[len(X) :] if view else tensor
+        target[mapped(key, lambda _: compat.wrap(next(leaves)))] = compat.as_torch(value)
+    return compat.as_jax(tensor)
 
 
 def test_value_is_cast_to_the_tensor(agree):
