@@ -36,11 +36,27 @@ def kept_whole(evidence: Evidence) -> set[str]:
     found: set[str] = set()
     for one in undivided(evidence):
         widths = {count * one.dim for count in (one.query, one.kv) if count % one.parts}
-        fused = (one.query + 2 * one.kv) * one.dim
-        for name in replicated(evidence, one.axis):
-            if (widths | {fused}).intersection(evidence.weights[name].shape):
-                found.add(name)
+        widths |= {(one.query + 2 * one.kv) * one.dim}
+        others = {one.query * one.dim, one.kv * one.dim, *_widths_of(evidence)}
+        whole = replicated(evidence, one.axis)
+        matrices = {name for name in whole if _is_of(evidence.weights[name].shape, widths, widths | others)}
+        owners = {name.rpartition(".")[0] for name in matrices}
+        found |= {name for name in whole if name.rpartition(".")[0] in owners}
     return found
+
+
+def _is_of(shape: tuple[int, ...], widths: set[int], known: set[int]) -> bool:
+    """Whether a matrix, or several stacked, has heads on one side; that of an MLP has another width on its other."""
+    sides = shape[-2:]
+    return len(shape) > 1 and bool(widths.intersection(sides)) and known.issuperset(sides)
+
+
+def _widths_of(evidence: Evidence) -> list[int]:
+    """The model's width by its config; where there is none, every side of a matrix."""
+    told = getattr(evidence.config, "hidden_size", None)
+    if isinstance(told, int):
+        return [told]
+    return [side for weight in evidence.weights.values() for side in weight.shape]
 
 
 def _kv_heads(evidence: Evidence, query: int, key: int) -> int:

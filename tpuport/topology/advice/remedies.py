@@ -6,10 +6,15 @@ from typing import Any, Final
 
 from tpuport.layers.stacks import names_of
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.placement import axes, by_pattern, held, is_used_by_weights, pattern
+from tpuport.topology.advice.heads import kept_whole
+from tpuport.topology.advice.placement import axes, by_pattern, held, is_used_by_weights, nbytes, pattern
+from tpuport.topology.advice.wording import size
 
 # Patterns that a remedy names: those of an MLP, or of attention's projections.
 _NAMED: Final = 2
+# Dimensions of keys that have rows: [B, K, T, D]; of a batch of one they are [K, T, D].
+_ROWS: Final = 4
+_HEADS: Final = 3  # from the end
 _INPUTS: Final = "jax.device_put(x, NamedSharding(mesh, PartitionSpec('dp')))"
 
 
@@ -60,8 +65,10 @@ def are_over_dp(evidence: Evidence) -> bool:
 
 
 def more_rows(evidence: Evidence) -> str:
-    """What makes all devices work on rows of their own, each with all weights."""
+    """What makes all devices work on rows of their own, each with all weights; empty where those do not fit."""
     parts = evidence.mesh.size
+    if not evidence.report.fits or alone_on(evidence, dp=parts, tp=1) > evidence.report.memory.capacity:
+        return ""
     axis = f"tpuport.create_mesh(dp={parts}) (--dp {parts})"
     if evidence.report.task != "forward":
         return f"{axis} and a batch of a multiple of {parts}"
@@ -72,11 +79,34 @@ def all_over_tp(evidence: Evidence) -> str:
     """All devices for weights: with the rules that divide them, where none are divided yet."""
     parts = evidence.mesh.size
     axis = f"tpuport.create_mesh(tp={parts}) (--tp {parts})"
-    if any(is_used_by_weights(evidence, one) for one in evidence.model_axes):
-        return axis
     names = [name for name, weight in evidence.weights.items() if prod(weight.shape)]
-    return (
-        f"{axis}, with rules that divide the weights: {rules_for(evidence.weights, names, 'tp', parts)}"
-        if names
-        else axis
-    )
+    if not any(is_used_by_weights(evidence, one) for one in evidence.model_axes):
+        rules = rules_for(evidence.weights, names, "tp", parts)
+        return f"{axis}, with rules that divide the weights: {rules}" if names else axis
+    alone, have = alone_on(evidence, dp=1, tp=parts), evidence.report.memory.capacity
+    if alone > have:
+        return (
+            f"more chips, or chips with more memory (--list-topologies): with tp={parts} weights and cache alone are "
+            f"{size(alone)} a device, of {size(have)}"
+        )
+    return axis
+
+
+def alone_on(evidence: Evidence, *, dp: int, tp: int) -> int:
+    """Bytes of weights and cache alone that a device would hold with other sizes of the axes.
+
+    Weights stay as they are divided, over tp in place of the axes of the model now; those whose heads do not divide now
+    are divided too, so that it is the least that a device would hold. The cache is divided as `tpuport.generate` does
+    it: rows over dp, of which each device has one at least, and heads over tp where that divides them.
+    """
+    model, undivided, total = frozenset(evidence.model_axes), kept_whole(evidence), 0
+    for name, weight in evidence.weights.items():
+        over = axes(weight)
+        parts = (tp if over & model or name in undivided else 1) * (dp if "dp" in over else 1)
+        total += nbytes(weight) // parts
+    for array in evidence.cache:
+        rows = array.shape[0] if len(array.shape) == _ROWS else 1
+        heads = array.shape[-_HEADS] if len(array.shape) >= _HEADS else 1
+        share = tp if heads % tp == 0 else 1
+        total += nbytes(array) // max(rows, 1) * -(-rows // dp) // share
+    return total

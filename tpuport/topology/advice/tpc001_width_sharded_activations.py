@@ -59,8 +59,9 @@ def _remedy(evidence: Evidence) -> str:
     wide = _wide(evidence)
     if not wide:
         return (
-            "replicate the weight that writes the activations first, or shard its input dimension: "
-            "rules.override({r'...': PartitionSpec(None, 'tp')}), or a line for it in the file of --rules"
+            "shard weights that read these activations by their outputs, PartitionSpec('tp', None), and those that "
+            "write them by their inputs, PartitionSpec(None, 'tp'): rules.override({r'...': ...}), or a line for each in "
+            "the file of --rules"
         )
     changes = ", ".join(f"r'{pattern(name)}': PartitionSpec({axes[0]!r}, None)" for name, axes in wide)
     return f"shard the embedding over the vocabulary: rules.override({{{changes}}}) (--rules FILE)"

@@ -49,7 +49,8 @@ def _everything(evidence: Evidence, names: list[str], axis: str, parts: int) -> 
     """Rules; for what fits whole, rows of its own for each device."""
     others = {name for name, _ in evidence.model.named_buffers()}
     fix = f"say what divides them: {rules_for(evidence.weights, (n for n in names if n not in others), axis, parts)}"
-    return f"{fix}; or, as it fits whole, {more_rows(evidence)}" if evidence.report.fits else fix
+    rows = more_rows(evidence)
+    return f"{fix}; or, as it fits whole, {rows}" if rows else fix
 
 
 def _hit(evidence: Evidence, regex: str, names: list[str], axis: str, parts: int, each: int) -> Hit:
@@ -65,7 +66,7 @@ def _hit(evidence: Evidence, regex: str, names: list[str], axis: str, parts: int
     return Hit(
         f"{several(len(names), 'weight')} of shape {shape}, {size(each)} together, "
         f"{'is' if len(names) == 1 else 'are'} whole on each of the {parts} devices of {axis}: {names[0]}"
-        + (", ..." if len(names) > 1 else ""),
+        + (" and others like it" if len(names) > 1 else ""),
         fix,
         each * (1 - 1 / parts),
     )

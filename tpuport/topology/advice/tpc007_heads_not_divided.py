@@ -5,10 +5,13 @@ from math import gcd
 
 from tpuport.topology.advice import heads
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.gathered import gathered, in_words
 from tpuport.topology.advice.placement import MIB, held
-from tpuport.topology.advice.remedies import inputs_over_dp
+from tpuport.topology.advice.remedies import alone_on, inputs_over_dp
 from tpuport.topology.advice.rule import Hit, Rule
+from tpuport.topology.advice.traffic import sent
 from tpuport.topology.advice.wording import several, size
+from tpuport.topology.advice.work import batch
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
@@ -21,13 +24,12 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         if weights + cache < MIB:
             continue
         which, count = ("query", one.query) if one.query % one.parts else ("key/value", one.kv)
-        fitting = gcd(one.query, one.kv, one.parts)
         kept = [f"{several(len(names), 'weight')} of attention, {size(weights)}"] if weights else []
         kept += [f"{size(cache)} of the cache"] if cache else []
         yield Hit(
             f"{count} {which} heads cannot be shared out whole over {one.axis}={one.parts}: "
-            f"each device holds {' and '.join(kept)} that it would hold 1/{one.parts} of",
-            _remedy(evidence, one, fitting),
+            f"each device holds {' and '.join(kept)} that it would hold 1/{one.parts} of{_exchanged(evidence)}",
+            remedy(evidence, one),
             (weights + cache) * rest,
         )
 
@@ -42,16 +44,44 @@ def _cache_held_whole(evidence: Evidence, one: heads.Undivided) -> int:
     return found
 
 
-def _remedy(evidence: Evidence, one: heads.Undivided, fitting: int) -> str:
+def _exchanged(evidence: Evidence) -> str:
+    """Collectives of keys and values, where weights are divided all the same."""
+    found = gathered(evidence)
+    made = (*found.whole, *found.new)
+    return f"; {in_words(made)} a step put keys and values together ({size(sent(made))})" if made else ""
+
+
+def remedy(evidence: Evidence, one: heads.Undivided) -> str:
+    """A mesh whose tp divides the heads, if its devices can hold the weights and the cache."""
+    fitting = gcd(one.query, one.kv, one.parts)
     rest = evidence.mesh.size // fitting
-    rows = f", with the batch over dp: {inputs_over_dp()}" if evidence.report.task == "forward" else ""
-    smaller = (
-        f"tp={fitting} divides both: tpuport.create_mesh(dp={rest}, tp={fitting}) (--dp {rest} --tp {fitting}){rows}, "
-        f"or --sp {rest} --tp {fitting} for long prompts"
-    )
+    whole = "the key/value heads may as well stay whole" if one.query % one.parts == 0 else ""
+    alone = alone_on(evidence, dp=rest, tp=fitting)
+    if alone > evidence.report.memory.capacity:
+        return _too_much(evidence, one, fitting, alone)
+    smaller = f"tp={fitting} divides both: tpuport.create_mesh(dp={rest}, tp={fitting}) (--dp {rest} --tp {fitting})"
+    rows = batch(evidence)
+    if rest > 1 and (rows is None or rows % rest):
+        smaller += f" and a batch of a multiple of {rest}"
+    if rest > 1 and evidence.report.task == "forward":
+        smaller += f", with the batch over dp: {inputs_over_dp()}"
+    if rest > 1 and evidence.report.task != "decode":  # which has one token a row to share out
+        smaller += f", or --sp {rest} --tp {fitting} for long prompts"
+    return f"{smaller}; with one row or short caches {whole}" if whole else smaller
+
+
+def _too_much(evidence: Evidence, one: heads.Undivided, fitting: int, alone: int) -> str:
+    """What is left where a smaller tp divides the heads, and weights and cache are too large for it."""
+    have = evidence.report.memory.capacity
+    known = f"tp={fitting} would divide both, but weights and cache alone are {size(alone)} a device there"
+    known += f", of {size(have)}"
     if one.query % one.parts:
-        return smaller
-    return f"{smaller}; with one row or short caches the key/value heads may as well stay whole"
+        return f"{known}: take chips with more memory (--list-topologies), or a model of other heads"
+    cache = ", with a shorter cache (--max-cache-len) or a smaller batch (--batch)" if evidence.cache else ""
+    return (
+        f"{known}: keep {one.axis}={one.parts} and the key/value heads whole{cache}, or take chips with more memory "
+        "(--list-topologies)"
+    )
 
 
 RULE = Rule(

@@ -21,12 +21,13 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             continue
         if axis in evidence.model_axes and any(tpc002_replicated_weight.check(evidence)):
             continue
+        rows = more_rows(evidence)
         more = f", each doing {found:.2f} times what it has to" if found else ""
         yield Hit(
             f"{axis}={parts} divides no weight, no cache and no attention, and nothing is sent along it: its {parts} "
             f"devices do the same{more}" + (f" ({flops(spared)} too much)" if found else ""),
             f"give these devices to another axis: {all_over_tp(evidence)}"
-            + (f", or {more_rows(evidence)}" if evidence.report.fits else "")
+            + (f", or {rows}" if rows else "")
             + ("; sp is for long prompts, and a decode step has one token a row" if axis == "sp" else ""),
             spared,
             "flops",

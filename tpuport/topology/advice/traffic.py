@@ -8,7 +8,14 @@ from tpuport.topology.hlo import Instruction
 
 def collectives(evidence: Evidence, *kinds: str) -> Iterator[Instruction]:
     """The instructions of these kinds; of one that starts here and ends elsewhere, the start."""
-    return (one for one in evidence.instructions if one.operation.removesuffix("-start") in kinds)
+    program = evidence.program
+    if program is None:
+        return iter(())
+    return (
+        one
+        for one in program.instructions
+        if one.operation.removesuffix("-start") in kinds and program.stage(one) != "later"
+    )
 
 
 def made_for(instruction: Instruction) -> str:

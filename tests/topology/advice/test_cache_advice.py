@@ -1,0 +1,279 @@
+"""Rules about caches: those that devices send each other, that are not donated, or that grow with each call."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from jax.sharding import PartitionSpec
+
+import tpuport
+from tpuport.sharding import ShardingRules
+from tpuport.topology import Decode, Prefill, compile_for, described
+from tpuport.topology.advice import advise
+from tpuport.topology.advice.kept import inputs_of
+from tpuport.topology.advice.remedies import alone_on
+
+ROWS, HEADS, SLOTS, DIM, LAYERS = 4, 8, 2048, 64, 2
+WIDTH = 2 * HEADS * DIM  # two query heads for each of keys and values
+BYTES = ROWS * HEADS * SLOTS * DIM * 2  # of keys, or of values, of a layer
+
+
+def attended(weights, x, keys, values, at):
+    """One layer: x [B, E], keys and values [B, K, T, D] with a position written at `at`."""
+
+    def new(name):
+        return (x @ weights[name]).reshape(ROWS, HEADS, -1, DIM)
+
+    keys = jax.lax.dynamic_update_slice(keys, new("k.weight"), (0, 0, at, 0))
+    values = jax.lax.dynamic_update_slice(values, new("v.weight"), (0, 0, at, 0))
+    scores = jnp.einsum("bkqd,bktd->bkqt", new("q.weight"), keys).astype(jnp.float32)
+    out = jnp.einsum("bkqt,bktd->bkqd", jax.nn.softmax(scores).astype(x.dtype), values)
+    return x + out.reshape(ROWS, WIDTH) @ weights["o.weight"], keys, values
+
+
+def in_turn(weights, x, keys, values, at):
+    made = []
+    for each in zip(keys, values, strict=True):
+        x, *written = attended(weights, x, *each, at)
+        made.append(written)
+    return x, made
+
+
+def in_a_loop(weights, x, keys, values, at):
+    def body(place, carry):
+        x, keys, values = carry
+        x, key, value = attended(weights, x, keys[place], values[place], at)
+        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=place, axis=0)
+        return x, put(keys, key), put(values, value)
+
+    return jax.lax.fori_loop(0, LAYERS, body, (x, keys, values))
+
+
+def step(mesh, function, *spec, given=(2, 3)):
+    """Evidence for a step whose weights share out heads, and whose cache lies as the spec says."""
+    weights = {f"{name}.weight": mesh.array((WIDTH, HEADS * DIM), None, "tp") for name in "kv"}
+    weights["q.weight"] = mesh.array((WIDTH, WIDTH), None, "tp")
+    weights["o.weight"] = mesh.array((WIDTH, WIDTH), "tp", None)
+    shape = (ROWS, HEADS, SLOTS, DIM)
+    looped = function is in_a_loop
+    cache = mesh.array((LAYERS, *shape), None, *spec) if looped else [mesh.array(shape, *spec)] * LAYERS
+    return mesh.evidence(
+        function, weights, mesh.array((ROWS, WIDTH)), cache, cache, mesh.array((), dtype=jnp.int32), donated=given
+    )  # fmt: skip
+
+
+FORMS = [in_turn, pytest.param(in_a_loop, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("function", FORMS)
+def test_a_cache_that_is_divided_through_its_heads_is_sent(programs, function) -> None:
+    [one] = advise(step(programs(tp=4), function, None, None, None, "tp"))
+    assert (one.rule, one.unit) == ("TPC019", "bytes sent")
+    # What the compiler does: keys of both layers change places, a quarter of them on each device, as do new keys
+    # and values, 4 rows of a quarter.
+    assert one.cost == LAYERS * BYTES / 4 + 2 * LAYERS * ROWS * HEADS * DIM * 2 / 4
+    assert "2 all-to-alls a step of the cache" in one.message
+    assert "4 all-to-alls a step of new keys and values" in one.message
+    assert (
+        "given as PartitionSpec(None, None, None, " in one.message
+        or "None, None, None, None, 'tp'" in one.message
+    )
+    assert "PartitionSpec('dp', 'tp')" in one.remedy
+    assert one.source is not None
+    assert one.source.function == "attended"
+
+
+@pytest.mark.parametrize("function", FORMS)
+def test_a_cache_that_lies_as_its_heads_do_is_not(programs, function) -> None:
+    assert advise(step(programs(tp=4), function, None, "tp")) == ()
+
+
+def test_new_keys_that_go_to_a_cache_over_positions_are_few_bytes_and_a_finding(programs) -> None:
+    [one] = advise(step(programs(tp=4), in_turn, None, None, "tp"))
+    assert one.rule == "TPC019"
+    assert one.message.startswith("4 all-gathers a step of new keys and values on their way into the cache")
+    assert one.cost == 2 * LAYERS * ROWS * HEADS * DIM * 2
+
+
+@pytest.mark.slow
+def test_a_rule_that_cuts_through_a_head_has_one_finding(advice, llama) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        **llama().config.to_dict() | {"num_key_value_heads": 2, "max_position_embeddings": 2048}
+    )
+    rules = ShardingRules.from_model(llama())
+    cut = rules.override({r".*\.(k|v)_proj\.weight": PartitionSpec("tp", None)})
+    decode = Decode(batch=2, max_cache_len=2048)
+    [one] = advice(lambda: LlamaForCausalLM(config), decode, rules=cut, allow=(".*",))
+    assert one.rule == "TPC007"
+    assert "a step put keys and values together" in one.message
+    [one] = advice(lambda: LlamaForCausalLM(config), decode)
+    assert one.rule == "TPC007"
+    assert "put keys and values together" not in one.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [Decode(batch=8, max_cache_len=1024), Prefill(batch=4, length=256)])
+@pytest.mark.parametrize("mesh", [{"tp": 4}, {"dp": 4}, {"dp": 2, "tp": 2}], ids=str)
+def test_what_generate_runs_gathers_no_cache(advice, llama, task, mesh) -> None:
+    assert advice(llama, task, **mesh) == ()
+
+
+class Stepping(torch.nn.Module):
+    """A layer of one's own: x [B, 1, E] and pairs of keys and values [B, K, T, D], which come back."""
+
+    def __init__(self, grows: bool = False) -> None:
+        super().__init__()
+        self.grows = grows
+        for name in ("q", "k", "v", "o"):
+            self.add_module(name, torch.nn.Linear(512, 512, bias=False))
+
+    def put(self, kept: torch.Tensor, new: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        return torch.cat([kept, new], 2) if self.grows else kept.index_copy(2, position, new)
+
+    def forward(self, x: torch.Tensor, memory: list, position: torch.Tensor) -> tuple:
+        q, k, v = (self.get_submodule(name)(x).unflatten(2, (8, 64)).transpose(1, 2) for name in "qkv")
+        keys, values = self.put(memory[0], k, position), self.put(memory[1], v, position)
+        out = torch.nn.functional.scaled_dot_product_attention(q, keys, values)
+        return x + self.get_submodule("o")(out.transpose(1, 2).flatten(2)), [keys, values]
+
+
+def stepping(models, slots: int = 2048) -> dict:
+    kept = [models.meta(4, 8, slots, 64) for _ in range(2)]
+    return {"x": models.meta(4, 1, 512), "memory": kept, "position": models.meta(1, dtype=torch.int32)}
+
+
+HELD = 2 * 4 * 8 * 2048 * 64 * 2
+
+
+def test_inputs_that_come_back_overwritten_are_a_cache_whatever_they_are_called(advice, models) -> None:
+    [one] = advice(Stepping, stepping(models), dp=4, tp=1)
+    assert one.rule == "TPC009"
+    assert one.message.startswith("2 arrays of memory, 16 MiB a device, come back with a part overwritten")
+    assert one.cost == 2 * HELD
+    assert "donates caches of transformers, and of other tensors none" in one.remedy
+    assert advice(Stepping, stepping(models, slots=64), dp=4, tp=1) == (), "less than a MiB"
+
+
+def test_a_cache_that_comes_back_in_another_place_says_which(advice, models) -> None:
+    found = advice(Stepping, stepping(models), rules=models.rules(models.ATTENDING))
+    assert [one.rule for one in found] == ["TPC009"]
+    assert f"{HELD >> 20} MiB a device" in found[0].message
+    assert "4 MiB are made anew" in found[0].message
+    assert "NamedSharding(mesh, PartitionSpec(None, 'tp'))" in found[0].remedy
+
+
+def test_donated_inputs_are_all_right(programs) -> None:
+    mesh = programs(tp=4)
+    found = advise(step(mesh, in_turn, None, "tp", given=()))
+    assert [one.rule for one in found] == ["TPC009"]
+    assert found[0].cost == 2 * 2 * LAYERS * BYTES / 4
+    assert "4 arrays of keys and values, 8 MiB a device" in found[0].message
+    assert advise(step(mesh, in_turn, None, "tp")) == ()
+
+
+def test_what_compile_donates_is_what_the_remedy_says() -> None:
+    """A cache of transformers, and no other tensors: read off the program that `tpuport.compile` makes."""
+    from transformers import LlamaConfig, StaticCache
+
+    config = LlamaConfig(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, hidden_size=16)
+
+    def write(keys, cache, position):
+        layer = cache.layers[0]
+        layer.keys = layer.keys.index_copy(2, position, keys[:, :, :1])
+        return keys.index_copy(2, position, keys[:, :, :1]), cache
+
+    cache = StaticCache(config=config, max_cache_len=16)
+    cache.early_initialization(1, 2, 8, torch.float32, torch.device("cpu"))
+    keys, position = torch.zeros(1, 2, 16, 8), torch.zeros(1, dtype=torch.int32)
+    lowered = tpuport.compile(write).lower(keys, cache, position)
+    donated = [one for one in jax.tree.leaves(lowered.args_info) if one.donated and one.shape == keys.shape]
+    others = [
+        one for one in jax.tree.leaves(lowered.args_info) if not one.donated and one.shape == keys.shape
+    ]
+    assert (len(donated), len(others)) == (2, 1)
+
+
+def test_a_cache_that_grows_is_compiled_for_each_token(advice, models) -> None:
+    [one] = advice(functools.partial(Stepping, grows=True), stepping(models), dp=4, tp=1)
+    assert one.rule == "TPC020"
+    assert "2 arrays of memory come back longer by 1" in one.message
+    assert one.cost == 2 * HELD
+
+
+@pytest.fixture(scope="module")
+def whole_heads(programs, llama):
+    """Compiles a decode step with two key/value heads for a mesh; the evidence."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tpuport.topology import compiling
+
+    config = LlamaConfig(
+        **llama().config.to_dict() | {"num_key_value_heads": 2, "max_position_embeddings": 2048}
+    )
+    decode = Decode(batch=2, max_cache_len=2048)
+
+    @functools.cache
+    def compiled(**mesh):
+        found = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiling, "advise", lambda evidence: found.append(evidence) or ())
+            compile_for(lambda: LlamaForCausalLM(config), decode, topology="v6e", dtype="bfloat16", **mesh)
+        return found[0]
+
+    return compiled
+
+
+@pytest.mark.slow
+def test_a_mesh_is_proposed_where_weights_and_cache_fit(whole_heads) -> None:
+    now, then = whole_heads(tp=4), whole_heads(dp=2, tp=2)
+    # The real program on the mesh that is proposed holds what the arithmetic says, and has no finding.
+    memory = then.report.memory
+    assert alone_on(now, dp=2, tp=2) == memory.weights + memory.cache
+    [one] = advise(now)
+    assert "tpuport.create_mesh(dp=2, tp=2) (--dp 2 --tp 2)" in one.remedy
+    assert "--sp" not in one.remedy, "a decode step has one token a row"
+    assert advise(then) == ()
+
+
+def test_no_mesh_is_proposed_whose_devices_cannot_hold_it(whole_heads) -> None:
+    now = whole_heads(tp=4)
+    # Two norms a layer and the last one, two of rotary frequencies in float32, and all else over tp=2.
+    norms, frequencies = 5 * 512 * 2, 2 * 32 * 4
+    matrices = 2 * 8192 * 512 + 2 * (2 * 512 * 512 + 2 * 128 * 512 + 3 * 512 * 2048)
+    # Keys and values of two layers: a row and a head of the two, for each device.
+    needed = norms + frequencies + matrices * 2 // 2 + 2 * 2 * 2048 * 64 * 2
+
+    def remedy(capacity):
+        memory = dataclasses.replace(now.report.memory, capacity=capacity, used=capacity * 9 // 10)
+        [one] = advise(dataclasses.replace(now, report=dataclasses.replace(now.report, memory=memory)))
+        return one.remedy
+
+    assert "create_mesh(dp=2, tp=2)" in remedy(needed)
+    assert "create_mesh" not in remedy(needed - 1)
+    assert "keep tp=4 and the key/value heads whole, with a shorter cache" in remedy(needed - 1)
+
+
+def test_norms_are_no_weights_of_attention(whole_heads) -> None:
+    [one] = advise(whole_heads(tp=4))
+    # Keys' and values' projections of two layers: 2 heads of 64 out of a width of 512.
+    assert "4 weights of attention, 512 KiB" in one.message
+
+
+def test_inputs_have_the_names_of_their_arguments(programs) -> None:
+    mesh = programs(dp=4)
+    inputs = {
+        "b": [torch.empty(1, device="meta"), 3, {"c": torch.empty(2, device="meta")}],
+        "a": torch.empty(3),
+    }
+    evidence = mesh.evidence(lambda weights, x: x, {}, mesh.array((8, 8)), inputs=inputs)
+    found = inputs_of(evidence)
+    assert [(name, one.name, tuple(one.value.shape)) for name, one in found.items()] == [
+        ("tensors[0]", "a", (3,)), ("tensors[1]", "b.0", (1,)), ("tensors[2]", "b.2.c", (2,)),
+    ]  # fmt: skip
+    assert not any(one.in_cache for one in found.values())
+    assert described("v6e").devices
