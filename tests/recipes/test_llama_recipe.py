@@ -1,5 +1,6 @@
 """The recipe as its users run it: a command, its output, its exit code."""
 
+import json
 import os
 import re
 import shutil
@@ -12,8 +13,26 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+# Runs the recipe once for each list of arguments, and prints each exit code and what was written as an error.
+RUNS = """
+import contextlib, io, json, runpy, sys
+for arguments in json.loads(sys.argv[1]):
+    sys.argv, said, code = ["recipes.llama", *arguments], io.StringIO(), 0
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            runpy.run_module("recipes.llama", run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
 def _recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recipes.llama", *arguments]
+    return _python("-m", "recipes.llama", *arguments)
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
@@ -34,18 +53,20 @@ def test_the_tiny_llama_on_a_mesh_says_what_torch_says() -> None:
 def test_bad_arguments_are_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
     silent = tmp_path / "silent"
     shutil.copytree(ROOT / "recipes/llama/checkpoint", silent, ignore=shutil.ignore_patterns("tokenizer*"))
-    for arguments, code, words in (
+    cases = (
         (("--checkpoint", str(tmp_path / "nowhere")), 1, "no such directory"),
         (("--tp", "3"), 1, "there are 1 cpu device"),
         (("--do-sample", "--check"), 2, "promised for greedy float32"),
         (("--temperature", "0.5"), 2, "nothing is drawn without --do-sample"),
         (("--prompt", "Tom", "--prompt", ""), 1, "makes no token of ''"),
         (("--checkpoint", str(silent)), 1, "the tokenizer cannot be read"),
-    ):
-        done = _recipe(*arguments)
-        assert done.returncode == code, done.stdout
-        assert words in " ".join(done.stderr.split()), done.stderr
-        assert "Traceback" not in done.stderr
+    )
+    done = _python("-c", RUNS, json.dumps([arguments for arguments, _, _ in cases]))
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    for (_, code, words), (found, said) in zip(cases, answers, strict=True):
+        assert (found, "Traceback" in said) == (code, False), said
+        assert words in re.sub(r"[\s│]+", " ", said)
 
 
 @pytest.mark.slow
