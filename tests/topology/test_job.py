@@ -208,6 +208,7 @@ def test_axes_that_are_given_stay_and_the_best_split_is_reported(work: Work) -> 
     events = said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2})
     [splits] = only(events, "splits")
     assert [tuple(one["mesh"].values()) for one in splits["splits"]] == [(2, 1, 2)]
+    assert [effort for _, effort in work.compiled] == [None]  # alone, it is not compiled in haste, nor twice
     events = said(suggest={}, mesh={"dp": 4, "sp": 1, "tp": 1})
     [report] = only(events, "report")
     assert report["report"]["mesh"] == {"dp": 1, "sp": 1, "tp": 4}

@@ -156,18 +156,21 @@ class _Job:
     def suggest(self, target: Any, lowered: Any, held: list[dict[str, Any]]) -> Any:
         """Rank the target on every split of the topology that suits it, compiled in haste; the best one's program.
 
-        Of the splits that are only tried no warning is told; `held` are those of the program at hand.
+        One that is alone is compiled as it would be without being suggested. Of the splits that are only tried no
+        warning is told; `held` are those of the program at hand.
         """
         from tpuport.topology import suggest
 
         found: list[tuple[suggest.Outcome, dict[str, Any] | None]] = []
-        for split in _splits(lowered, self.request):
+        candidates = _splits(lowered, self.request)
+        effort = HASTE if len(candidates) > 1 else self.request["effort"]
+        for split in candidates:
             mesh = {"dp": split.dp, "sp": split.sp, "tp": split.tp}
             report, error = None, ""
             try:
                 with self.warnings.held():
                     program = lowered if mesh == self.request["mesh"] else self.lowered(target, mesh)
-                    report = self.reported(target, program, HASTE)[0]
+                    report = self.reported(target, program, effort)[0]
             except (
                 PortError
             ) as refused:  # of this split, such as rules that name an axis for what it does not divide

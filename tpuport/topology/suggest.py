@@ -10,8 +10,8 @@ from tpuport.topology.hardware import GIB
 # What `ranked` goes by, for people.
 RANKED_BY = (
     "Ranked by the estimated time of a step that does nothing else while devices send to each other: the longer of "
-    "compute and memory, and the interconnect's; then by memory. Compiled in haste (effort -1), which takes more "
-    "memory: what fits here fits."
+    "compute and memory, and the interconnect's; then by memory. Several are compiled in haste (effort -1), "
+    "which takes more memory: what fits here fits."
 )
 _LAST = float("inf")
 
