@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tpuport.topology.advice import work
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.placement import SMALL, all_held
 from tpuport.topology.advice.remedies import all_over_tp, are_over_dp, inputs_over_dp
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import work as flops
@@ -32,6 +33,7 @@ def _remedy(evidence: Evidence, rows: int, parts: int) -> str:
         return f"let all devices share out the weights: {all_over_tp(evidence)}"
     batch = f"a batch of a multiple of {parts} rows; " if rows % parts else ""
     rest = f"; or let all devices share out the weights: {all_over_tp(evidence)}"
+    rest = rest if all_held(evidence) >= SMALL else ""  # a few kilobytes have nothing to share out
     return f"{batch}{inputs_over_dp()}{rest}"
 
 
