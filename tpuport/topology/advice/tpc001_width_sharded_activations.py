@@ -60,8 +60,8 @@ def _remedy(evidence: Evidence) -> str:
     if not wide:
         return (
             "shard weights that read these activations by their outputs, PartitionSpec('tp', None), and those that "
-            "write them by their inputs, PartitionSpec(None, 'tp'): rules.override({r'...': ...}), or lines in the file "
-            "of --rules"
+            "write them by their inputs, PartitionSpec(None, 'tp'): rules.override({r'...': ...}), or lines in a "
+            "file for --rules"
         )
     changes = ", ".join(f"r'{pattern(name)}': PartitionSpec({axes[0]!r}, None)" for name, axes in wide)
     return f"shard the embedding over the vocabulary: rules.override({{{changes}}}) (--rules FILE)"
