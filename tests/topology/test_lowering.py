@@ -59,6 +59,19 @@ def test_which_line_of_the_package_asked_for_a_program_is_no_part_of_its_key(
     assert direct.key != dataclasses.replace(direct, apart=lambda: other).key
 
 
+def test_the_text_of_a_line_that_reports_quote_is_part_of_the_key(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    text = "import torch\n\nclass Mine(torch.nn.Module):\n    def forward(self, x):\n        return x + x  # once\n"
+    names: dict[str, Any] = {}
+    exec(compile(text, str(file), "exec"), names)
+
+    keys = []
+    for written in (text, text, text.replace("once", "again")):
+        file.write_text(written)
+        keys.append(lower_for(names["Mine"], {"x": torch.empty(1, 8)}, topology="v6e:1x1").key)
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_lowering_takes_what_compiling_takes_but_for_the_effort() -> None:
     taken = dict(inspect.signature(compile_for).parameters)
     assert taken.pop("effort").default is None

@@ -100,3 +100,16 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
     cache = sum(local_nbytes(one) for one in step.cache)
     assert said.alias_size_in_bytes >= cache
     assert said.temp_size_in_bytes < cache / 4
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_decode_step_of_one_chip_overwrites_its_cache(rows: int) -> None:
+    model = built(lambda: LlamaForCausalLM(CONFIG))
+    mesh = tpuport.create_mesh(devices=described("v6e:1x1").devices)
+    step = steps.decode(model, Decode(rows, 256), abstract_weights(model, mesh, None, None, ()), mesh)
+    with steps.on(model, mesh):
+        program = jax.jit(step.function, donate_argnums=step.donated).trace(*step.arguments)
+        said = program.lower(lowering_platforms=("tpu",)).compile().memory_analysis()
+    cache = sum(local_nbytes(one) for one in step.cache)
+    assert said.alias_size_in_bytes >= cache
+    assert said.temp_size_in_bytes < cache

@@ -80,7 +80,9 @@ class FixedLayer(CacheLayerMixin):
             return with_layout_constraint(shard, Layout(tuple(range(shard.ndim))))
 
         if self.mesh is None or self.mesh.size == 1:
-            return lying(kept)
+            # In a program of its own: as the last thing in one whose caches are donated jax would take the layout for
+            # one that the outputs ask for, and refuse the arguments for not asking for it.
+            return jax.jit(lying)(kept)
         # By shard: of a whole array the partitioner makes one that every device has.
         spec = self.sharding(self.mesh, kept.shape).spec
         return jax.shard_map(lying, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)(kept)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import json
+import linecache
 import os
 import re
 import time
@@ -98,15 +99,20 @@ class Lowered:
         digest.update(self.stage.as_text().encode())
         return digest.hexdigest()
 
-    def _places(self) -> list[tuple[str, str]]:
-        """Lines of source that the program is from, in its order.
+    def _places(self) -> list[tuple[str, str, str]]:
+        """Lines of source that the program is from, in its order: file, number, and the text that a report quotes.
 
         Those of this package are none: who asked for the program, and from where, is no part of it; and neither is code
         that is in no file.
         """
         own = f"{Path(__file__).parent}{os.sep}"
         found = _PLACE.findall(self.stage.as_text(debug_info=True))
-        return [(file, line) for file, line in found if not file.startswith((own, "<"))]
+        linecache.checkcache()
+        return [
+            (file, line, linecache.getline(file, int(line.partition(":")[0])))
+            for file, line in found
+            if not file.startswith((own, "<"))
+        ]
 
     def report(self, effort: float | None = None) -> Report:
         """Compile it, and say what the compiler made of it; `effort` as in `compile_for`."""
@@ -117,9 +123,9 @@ class Lowered:
 
 @functools.cache
 def _own_code() -> bytes:
-    """A digest of what reads programs, so that no report outlives the code that made it."""
+    """A digest of this package, so that no report outlives the code that made it."""
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(file.read_bytes())
     return digest.digest()
 
