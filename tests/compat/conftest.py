@@ -14,12 +14,17 @@ _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32, torch.uint6
 torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def enabled():
-    torch.manual_seed(0)
-    tpuport.enable()
+@pytest.fixture(scope="module", autouse=True)
+def disabled_at_the_end():
+    """Once a module: between tests it would take a third of a second each."""
     yield
     tpuport.disable()
+
+
+@pytest.fixture(autouse=True)
+def enabled(disabled_at_the_end):
+    torch.manual_seed(0)
+    tpuport.enable()  # which does nothing but after a test that disabled
 
 
 def _outputs(result):
