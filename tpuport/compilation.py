@@ -179,14 +179,15 @@ class Program:
         )  # fmt: skip
 
 
-def _is_cache(value: Any) -> bool:
+def is_cache(value: Any) -> bool:
+    """Whether it is a cache of transformers, which compiled functions donate."""
     return any(
         base.__name__ == "Cache" and base.__module__.startswith("transformers.")
         for base in type(value).__mro__
     )
 
 
-def _claim(cache: Any) -> None:
+def claim(cache: Any) -> None:
     """A cache allocated on the host makes its positions there too; from now on its tensors are on the device."""
     for layer in getattr(cache, "layers", ()):
         if getattr(layer, "device", None) is not None:
@@ -294,14 +295,14 @@ class CompiledFunction:
     def _split(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """(weights of each module, tensors, donated tensors, static part)."""
         pytrees.register_used(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten_with_path(self._named(args, kwargs), is_leaf=_is_cache)
+        leaves, tree = jax.tree_util.tree_flatten_with_path(self._named(args, kwargs), is_leaf=is_cache)
         tensors: list[Any] = []
         donated: list[Any] = []
         static: list[tuple[str, str, Hashable]] = []
         for path, leaf in leaves:
             name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
-            if _is_cache(leaf):
-                _claim(leaf)
+            if is_cache(leaf):
+                claim(leaf)
                 arrays, structure = jax.tree_util.tree_flatten(leaf)
                 donated.append(_living([_as_array(x) for x in arrays], name))
                 static.append((name, "cache", structure))

@@ -3,11 +3,11 @@
 import jax
 import pytest
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
 from tpuport.errors import PortError
-from tpuport.topology import described, steps
+from tpuport.topology import compile_for, described, steps
 from tpuport.topology.tasks import Decode, Prefill
 from tpuport.topology.weights import abstract_weights, built, local_nbytes
 
@@ -113,3 +113,31 @@ def test_a_decode_step_of_one_chip_overwrites_its_cache(rows: int) -> None:
     cache = sum(local_nbytes(one) for one in step.cache)
     assert said.alias_size_in_bytes >= cache
     assert said.temp_size_in_bytes < cache
+
+
+def _own_cache(rows: int) -> StaticCache:
+    cache = StaticCache(config=CONFIG, max_cache_len=64)
+    heads, head = CONFIG.num_key_value_heads, CONFIG.hidden_size // CONFIG.num_attention_heads
+    cache.early_initialization(rows, heads, head, torch.float32, torch.device("cpu"))
+    return cache
+
+
+def test_a_cache_among_the_inputs_of_a_call_is_donated_as_compiled_functions_do() -> None:
+    inputs = {"input_ids": torch.zeros(2, 1, dtype=torch.int32), "past_key_values": _own_cache(2)}
+    report = compile_for(lambda: LlamaForCausalLM(CONFIG), inputs, topology="v6e:1x1")
+    assert report.memory.cache == _cache_bytes(CONFIG, 2, 64)
+    assert report.program is not None
+    assert report.program.memory_analysis().alias_size_in_bytes >= report.memory.cache
+    assert not [one for one in report.advice if one.rule == "TPC009"]
+
+
+def test_described_tensors_in_lists_keep_their_places() -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, pairs):
+            return sum(pairs)
+
+    mesh = tpuport.create_mesh(dp=4, devices=described("v6e").devices)
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp"))
+    one = jax.ShapeDtypeStruct((8, 128), jax.numpy.float32, sharding=place)
+    step = steps.forward(Sum(), {"pairs": (one, one)}, {}, mesh)
+    assert [x.sharding.spec for x in jax.tree.leaves(step.arguments[1])] == [place.spec] * 2

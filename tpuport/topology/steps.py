@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpuport import compat, pytrees, rotary
 from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.checkpoint.layout import one_device_mesh, replicated
-from tpuport.compilation import in_place, prepared
+from tpuport.compilation import claim, in_place, is_cache, prepared
 from tpuport.errors import PortError
 from tpuport.generation.cache import FixedLayer
 from tpuport.generation.loop import Decoder, State
@@ -57,42 +57,63 @@ def on(model: Any, mesh: Mesh) -> Iterator[None]:
 
 
 def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh: Mesh) -> Step:
-    """One call, with the weights and the tensors among its inputs as arguments."""
+    """One call, with the weights and the tensors among its inputs as arguments; a cache is donated, as it will be."""
     pytrees.register()
-    described = {name: _described(value, name) for name, value in inputs.items()}
-    given = {id(described[name]): getattr(value, "sharding", None) for name, value in inputs.items()}
+    given: dict[int, Any] = {}
+    described = {name: _described(value, name, given) for name, value in inputs.items()}
     _, named = prepared(model, (), described)
+    kept = _in_caches(named)
     leaves, tree = jax.tree_util.tree_flatten(named)
     dynamic = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    tensors = [
-        jax.ShapeDtypeStruct(tuple(leaves[place].shape), device_dtype(leaves[place].dtype))
-        for place in dynamic
-    ]
+    plain, caches = [n for n in dynamic if n not in kept], [n for n in dynamic if n in kept]
+    tensors, donated = ([_shape(leaves[place]) for place in places] for places in (plain, caches))
 
-    def call(weights: dict[str, Any], tensors: list[Any]) -> Any:
+    def call(weights: dict[str, Any], tensors: list[Any], donated: list[Any]) -> Any:
         values = list(leaves)
-        for place, array in zip(dynamic, tensors, strict=True):
+        for place, array in zip(plain + caches, tensors + donated, strict=True):
             values[place] = compat.as_torch(array)
         with in_place([model], [weights]):
             out = model(**jax.tree_util.tree_unflatten(tree, values))
             pytrees.register_used(out)
             return compat.as_jax(out)
 
-    def of_list(weights: list[dict[str, Any]], tensors: list[Any]) -> Any:
-        return call(weights[0], tensors)
+    def of_list(weights: list[dict[str, Any]], tensors: list[Any], donated: list[Any]) -> Any:
+        return call(weights[0], tensors, donated)
 
     with on(model, one_device_mesh()):  # tables are computed, and no device of the mesh is there to hold them
-        [arguments] = rotary.Tables().beside([weights], None, [model], of_list, tensors)
+        [arguments] = rotary.Tables().beside([weights], None, [model], of_list, tensors, donated)
     # Those of the weights come as they are; tables, on every device.
     arguments = {
         name: value if name in weights else jax.tree.map(lambda x: placed(x, replicated(mesh)), value)
         for name, value in arguments.items()
     }
     # Where the caller has said so; `tpuport.compile` gives the whole of any other to every device.
-    places = [_place_of(leaf, given, mesh) for leaf in (leaves[place] for place in dynamic)]
-    return Step(
-        call, (arguments, [placed(tensor, where) for tensor, where in zip(tensors, places, strict=True)])
+    tensors, donated = (
+        [
+            placed(shape, _place_of(leaves[place], given, mesh))
+            for shape, place in zip(shapes, places, strict=True)
+        ]
+        for shapes, places in ((tensors, plain), (donated, caches))
     )
+    cache = tuple(array for array in donated if array.ndim)
+    return Step(call, (arguments, tensors, donated), (2,) if donated else (), cache, bool(cache))
+
+
+def _shape(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), device_dtype(tensor.dtype))
+
+
+def _in_caches(named: Any) -> set[int]:
+    """The places, among the leaves of a call's arguments, of what caches hold; `tpuport.compile` donates it."""
+    found: set[int] = set()
+    place = 0
+    for leaf in jax.tree_util.tree_leaves(named, is_leaf=is_cache):
+        count = len(jax.tree_util.tree_leaves(leaf)) if is_cache(leaf) else 1
+        if is_cache(leaf):
+            claim(leaf)
+            found.update(range(place, place + count))
+        place += count
+    return found
 
 
 def _place_of(leaf: Any, given: Mapping[int, Any], mesh: Mesh) -> NamedSharding:
@@ -202,11 +223,17 @@ def _check_positions(model: Any, slots: int, task: Prefill | Decode) -> None:
         )
 
 
-def _described(value: Any, name: str) -> Any:
-    """A tensor of the meta device for what is described; anything else as it is."""
+def _described(value: Any, name: str, given: dict[int, Any]) -> Any:
+    """A tensor of the meta device for what is described, its place noted by id; in lists and mappings too."""
+    if type(value) is dict:
+        return {key: _described(one, f"{name}.{key}", given) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_described(one, f"{name}.{place}", given) for place, one in enumerate(value))
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
     dtype = as_torch_dtype(value.dtype)
     if dtype is None:
         raise PortError(f"torch has no {value.dtype}", where=f"inputs[{name!r}]")
-    return torch.empty(value.shape, dtype=dtype, device="meta")
+    tensor = torch.empty(value.shape, dtype=dtype, device="meta")
+    given[id(tensor)] = value.sharding
+    return tensor

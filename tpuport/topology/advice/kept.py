@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import jax
 import torch
 
+from tpuport.compilation import is_cache
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import nbytes
 from tpuport.topology.advice.returned import Returned
@@ -39,17 +40,11 @@ def inputs_of(evidence: Evidence) -> dict[str, Input]:
 
 
 def _tensors(inputs: dict[str, Any]) -> Iterator[Input]:
-    for path, leaf in jax.tree_util.tree_flatten_with_path(inputs, is_leaf=_is_cache)[0]:
-        name, kept = jax.tree_util.keystr(path, simple=True, separator="."), _is_cache(leaf)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(inputs, is_leaf=is_cache)[0]:
+        name, kept = jax.tree_util.keystr(path, simple=True, separator="."), is_cache(leaf)
         for value in jax.tree.leaves(leaf) if kept else [leaf]:
             if isinstance(value, torch.Tensor | jax.ShapeDtypeStruct):
                 yield Input(name, value, kept)
-
-
-def _is_cache(value: Any) -> bool:
-    """As `tpuport.compile` tells those that it donates."""
-    bases = type(value).__mro__
-    return any(base.__name__ == "Cache" and base.__module__.startswith("transformers.") for base in bases)
 
 
 def input_of(inputs: Mapping[str, Input], one: Returned) -> Input | None:
