@@ -125,13 +125,7 @@ def _costs(costs: dict[str, Any]) -> str:
         ("operations", f"{units.flops(costs['flops'])}{units.elementwise(costs)}"),
         ("of the model", f"{units.flops(model)}{units.done(costs)}" if model else ""),
         ("HBM traffic", units.moved(costs["hbm_bytes"])),
-        *(
-            (
-                f"kernel {kernel['name']}",
-                f"{kernel['count']:,} times, {units.flops(kernel['flops'])}, {units.moved(kernel['hbm_bytes'])}",
-            )
-            for kernel in costs["kernels"]
-        ),
+        *((f"kernel {kernel['name']}", units.kernel(kernel)) for kernel in costs["kernels"]),
     ]
     return facts(pairs)
 

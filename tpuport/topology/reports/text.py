@@ -127,10 +127,7 @@ def _costs(report: dict[str, Any]) -> RenderableType | None:
         )
     shown.add_row("HBM traffic", f"{units.moved(costs['hbm_bytes'])} a device")
     for kernel in costs["kernels"][:_KERNELS]:
-        shown.add_row(
-            f"kernel {kernel['name']}",
-            f"{kernel['count']} times, {units.flops(kernel['flops'])}, {units.moved(kernel['hbm_bytes'])}",
-        )
+        shown.add_row(f"kernel {kernel['name']}", units.kernel(kernel))
     return shown
 
 

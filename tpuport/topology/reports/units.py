@@ -66,6 +66,15 @@ def flops(count: Number) -> str:
     return _scaled(count, "FLOP")
 
 
+def kernel(one: dict[str, Any]) -> str:
+    """What a kernel does in a step, and what that rests on: "32 times, 1.2 GFLOP, 3 GB, counted over its grid"."""
+    if one["source"] == "kernel":
+        basis = "by its own estimate"
+    else:
+        basis = "counted over its grid" + (f" ({one['bound']})" if one["bound"] else "")
+    return f"{one['count']:,} times, {flops(one['flops'])}, {moved(one['hbm_bytes'])}, {basis}"
+
+
 def rate(per_second: Number, unit: str) -> str:
     """So much a second: "197 TFLOP/s"."""
     return f"{_scaled(per_second, unit)}/s"
