@@ -68,10 +68,36 @@ def test_tied_weights_take_one_rule(tiny):
     assert rules.spec("lm_head.weight", (256, 64)) == P("tp", None)
 
 
-def test_an_odd_vocabulary_is_replicated_and_that_is_said_once(tiny, caplog):
-    found = specs(tiny("llama", on="meta", vocab_size=257, tie_word_embeddings=True))
-    assert found["model.embed_tokens.weight"] == found["lm_head.weight"] == P(None, None)
-    assert caplog.text.count("257 rows") == 1
+@pytest.mark.parametrize("vocabulary", [257, 258])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_vocabulary_that_the_mesh_does_not_divide_is_replicated_and_said(
+    tiny, mesh_of, caplog, vocabulary, tied
+):
+    model = tiny("llama", on="meta", vocab_size=vocabulary, tie_word_embeddings=tied)
+    rules, mesh = ShardingRules.from_model(model), mesh_of(tp=4)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    audit(rules, parameters, mesh).raise_on_errors()
+    assert not caplog.text
+    placed = rules.shardings(parameters, mesh)
+    assert placed["model.embed_tokens.weight"].spec == placed["lm_head.weight"].spec == P(None, None)
+    bytes_each = f"{vocabulary * 64 * 4 / 1000:.2f} kB on each device"
+    assert [record.message.count(bytes_each) for record in caplog.records] == [1] * (1 if tied else 2)
+    assert caplog.text.count(f"dimension 0 is {vocabulary}, which tp=4 does not divide") == len(
+        caplog.records
+    )
+    assert "lm_head" in caplog.text
+    assert "embed_tokens" in caplog.text
+
+
+def test_a_rule_of_the_users_own_for_the_vocabulary_stays_strict(tiny, mesh_of):
+    model = tiny("llama", on="meta", vocab_size=258, tie_word_embeddings=False)
+    rules = ShardingRules.from_model(model).override({r"lm_head\.weight": P("tp", None)})
+    with pytest.raises(PortError, match=r"lm_head(.|\n)*dimension 0 is 258") as raised:
+        audit(rules, dict(model.named_parameters()), mesh_of(tp=4)).raise_on_errors()
+    assert "embed_tokens" not in str(raised.value)
+    report = audit(rules, dict(model.named_parameters()), mesh_of(tp=4), allow="lm_head.weight")
+    report.raise_on_errors()
+    assert sum("258" in note for note in report.notes) == 2
 
 
 @pytest.mark.parametrize(

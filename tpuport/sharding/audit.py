@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from tpuport.errors import PortError
-from tpuport.sharding.rules import Rule, ShardingRules, axes_of, fit, show
+from tpuport.sharding.rules import Rule, ShardingRules, axes_of, fit, itemsize, show, size_text
 
 LARGE_BYTES = 1 << 20
 """A weight of a mebibyte or more that no rule matches is reported: norms and routers stay far below it."""
@@ -85,9 +84,9 @@ class AuditReport:
         table = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
         ]
-        total = f"mesh {_axes(self.mesh_shape)}: {_size(self.total_bytes)} of weights"
+        total = f"mesh {_axes(self.mesh_shape)}: {size_text(self.total_bytes)} of weights"
         lines = [line.rstrip() for line in table] + [
-            f"{total}, {_size(self.bytes_per_device)} on each device"
+            f"{total}, {size_text(self.bytes_per_device)} on each device"
         ]
         lines += [f"large and matched by no rule: {name}" for name in self.large_unmatched]
         lines += [f"note: {note}" for note in self.notes] + [f"error: {error}" for error in self.errors]
@@ -165,7 +164,8 @@ def _place(
         spec, misfits = fit(rule or Rule("", PartitionSpec()), shape, mesh)
         for misfit in misfits:
             pattern = rule.pattern if rule else ""
-            accepted = misfit.kind == "heads" or allowed.covers(name, pattern)
+            named = allowed.covers(name, pattern)
+            accepted = named or (rule is not None and misfit.is_let_pass(rule))
             found.setdefault((pattern, misfit.text, accepted), []).append(f"{name} {shape}")
         total = prod(shape) * itemsize(value.dtype)
         share = total // prod(mesh.shape[axis] for entry in spec for axis in axes_of(entry))
@@ -213,13 +213,6 @@ def _unmatched(
     return tuple(unmatched)
 
 
-def itemsize(dtype: Any) -> int:
-    """Bytes of one element of a torch, NumPy or JAX dtype."""
-    return (
-        int(dtype.itemsize) if isinstance(getattr(dtype, "itemsize", None), int) else np.dtype(dtype).itemsize
-    )
-
-
 def _rows(report: AuditReport) -> list[tuple[str, ...]]:
     groups: dict[tuple[str, str], list[Placement]] = {}
     for item in report.placements:
@@ -228,17 +221,13 @@ def _rows(report: AuditReport) -> list[tuple[str, ...]]:
     for (pattern, spec), items in groups.items():
         own = [item for item in items if item.tied_to is None]
         shape = "x".join(map(str, items[0].shape)) or "scalar"
-        sizes = _size(sum(item.total_bytes for item in own)), _size(sum(item.device_bytes for item in own))
+        sizes = (
+            size_text(sum(item.total_bytes for item in own)),
+            size_text(sum(item.device_bytes for item in own)),
+        )
         rows.append((pattern, str(len(items)), items[0].name, shape, spec, *sizes))
     return rows
 
 
 def _axes(shape: Mapping[str, int]) -> str:
     return " ".join(f"{axis}={size}" for axis, size in shape.items())
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= scale:
-            return f"{count / scale:.2f} {unit}"
-    return f"{count} B"

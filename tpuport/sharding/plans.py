@@ -6,8 +6,8 @@ have none, and theirs is found in their structure (`sharding.diffusers`). Decide
 
 - Experts are shared out whole (dimension 0) whatever the plan cuts inside them: their fused gate and up
   matrices cannot be cut over the intermediate width without moving activations between devices.
-- The embedding and the head are cut over the vocabulary, so that the residual stream stays replicated. An odd
-  vocabulary, which no axis of a TPU mesh divides, is replicated with a warning.
+- The embedding and the head are cut over the vocabulary, so that the residual stream stays replicated. A
+  vocabulary that the mesh does not divide is replicated with a warning.
 - Attention weights remember how many heads they hold, so that no mesh axis cuts through a head. In a
   Llama layer with 2 key/value heads on 8 devices that saves 3 all-to-alls, 4 all-gathers and 4 permutes.
 - Tied weights share one rule.
@@ -52,6 +52,7 @@ class Choice(NamedTuple):
     pattern: str
     spec: PartitionSpec
     heads: int | None
+    optional: bool = False
 
 
 def plan_of(model: Any) -> dict[str, Any]:
@@ -122,21 +123,22 @@ class _Derivation:
         ]
 
     def rules(self) -> list[Rule]:
-        grouped: dict[tuple[str, PartitionSpec], list[int | None]] = {}
+        grouped: dict[tuple[str, PartitionSpec], list[Choice]] = {}
         members: dict[str, dict[PartitionSpec, list[str]]] = {}
         for key, names in self.names.items():
             choice = self._choose_tied(names, tuple(self.parameters[key].shape))
             if choice is None:
                 continue
-            grouped.setdefault((choice.pattern, choice.spec), []).append(choice.heads)
+            grouped.setdefault((choice.pattern, choice.spec), []).append(choice)
             members.setdefault(choice.pattern, {}).setdefault(choice.spec, []).extend(names)
         rules = []
-        for (pattern, spec), heads in grouped.items():
+        for (pattern, spec), choices in grouped.items():
             # Layers that differ in rank cannot share a pattern; each then goes by its full names.
             alone = len(members[pattern]) == 1
             text = pattern if alone else "|".join(re.escape(name) for name in members[pattern][spec])
-            counts = [count for count in heads if count]
-            rules.append(Rule(text, spec, gcd(*counts) if counts else None))
+            counts = [choice.heads for choice in choices if choice.heads]
+            optional = all(choice.optional for choice in choices)
+            rules.append(Rule(text, spec, gcd(*counts) if counts else None, optional))
         return rules
 
     def _choose_tied(self, names: list[str], shape: tuple[int, ...]) -> Choice | None:
@@ -145,8 +147,6 @@ class _Derivation:
         choices = [choice for choice in decided if choice]
         if not choices:
             return None
-        if any(self._odd_vocabulary(name, shape) for name in names):
-            logger.warning("%s has %d rows, which no even axis divides: it is replicated", names[0], shape[0])
         best = next((choice for choice in choices if any(choice.spec)), choices[0])
         if any(choice.spec != best.spec for choice in choices):
             logger.info("%s are tied: all take %s", " and ".join(names), show(best.spec))
@@ -155,7 +155,7 @@ class _Derivation:
         ]
         distinct = list(dict.fromkeys(patterns))
         pattern = distinct[0] if len(distinct) == 1 else f"(?:{'|'.join(distinct)})"
-        return Choice(pattern, best.spec, best.heads)
+        return Choice(pattern, best.spec, best.heads, any(choice.optional for choice in choices))
 
     def _choose(self, name: str, shape: tuple[int, ...]) -> Choice | None:
         owner_name, _, leaf = name.rpartition(".")
@@ -185,13 +185,7 @@ class _Derivation:
 
     def _choose_vocabulary(self, name: str, shape: tuple[int, ...]) -> Choice:
         self._entry(name.rpartition(".")[0])
-        if self._odd_vocabulary(name, shape):
-            return Choice(re.escape(name), PartitionSpec(), None)
-        return Choice(re.escape(name), spec_of(Cut.FIRST, shape), None)
-
-    def _odd_vocabulary(self, name: str, shape: tuple[int, ...]) -> bool:
-        owner = self.modules[name.rpartition(".")[0]]
-        return id(owner) in self.vocabulary and bool(shape) and shape[0] % 2 == 1
+        return Choice(re.escape(name), spec_of(Cut.FIRST, shape), None, optional=True)
 
     @staticmethod
     def _spec(cut: Cut, shape: tuple[int, ...], owner: Any) -> PartitionSpec:

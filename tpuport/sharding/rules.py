@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
@@ -38,11 +39,14 @@ class Rule:
         spec: mesh axes for each dimension; shorter than the weight's rank means replicated in the rest.
         heads: how many whole attention heads the sharded dimension holds, where that matters. An axis that
             would cut through a head costs collectives inside the attention, so the weight is replicated then.
+        optional: whether a weight that the mesh does not divide is replicated with a warning; it is an error
+            otherwise. So is a vocabulary's rule in a plan that no user wrote.
     """
 
     pattern: str
     spec: PartitionSpec
     heads: int | None = None
+    optional: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -70,6 +74,10 @@ class Misfit(NamedTuple):
 
     kind: str
     text: str
+
+    def is_let_pass(self, rule: Rule) -> bool:
+        """Whether the weight is replicated for it without anyone's leave."""
+        return self.kind == "heads" or (self.kind == "divide" and rule.optional)
 
 
 def axes_of(entry: Any, where: str = "") -> tuple[str, ...]:
@@ -120,6 +128,21 @@ def _misfit(rule: Rule, dim: int, size: int, axes: tuple[str, ...], mesh: Mesh) 
     if size % parts:
         return Misfit("divide", f"dimension {dim} is {size}, which {label}={parts} does not divide")
     return None
+
+
+def itemsize(dtype: Any) -> int:
+    """Bytes of one element of a torch, NumPy or JAX dtype."""
+    return (
+        int(dtype.itemsize) if isinstance(getattr(dtype, "itemsize", None), int) else np.dtype(dtype).itemsize
+    )
+
+
+def size_text(count: int) -> str:
+    """A number of bytes in decimal units."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.2f} {unit}"
+    return f"{count} B"
 
 
 def pad(spec: PartitionSpec, rank: int) -> PartitionSpec:
@@ -194,11 +217,20 @@ class ShardingRules(Mapping[str, PartitionSpec]):
             spec, misfits = fit(rule, shape, mesh)
             placed[name] = NamedSharding(mesh, spec)
             for misfit in misfits:
-                reasons.setdefault((rule.pattern, misfit.text, show(spec)), []).append(name)
-        for (pattern, text, spec), names in reasons.items():
-            logger.warning(
-                "rule %r places %d weights as %s (%s, ...): %s", pattern, len(names), spec, names[0], text
+                reasons.setdefault((rule.pattern, misfit.text, show(spec)), {})[name] = value
+        for (pattern, text, spec), weights in reasons.items():
+            first, own = (
+                next(iter(weights)),
+                {id(value): name for name, value in weights.items()},
+            )  # tied ones once
+            held = sum(
+                itemsize(weights[name].dtype) * prod(placed[name].shard_shape(tuple(weights[name].shape)))
+                for name in own.values()
             )
+            logger.warning(
+                "rule %r places %d weights as %s (%s%s), %s on each device: %s",
+                pattern, len(weights), spec, first, ", ..." if len(weights) > 1 else "", size_text(held), text,
+            )  # fmt: skip
         return placed
 
     def __getitem__(self, pattern: str) -> PartitionSpec:
