@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -165,6 +166,42 @@ def test_a_flag_that_keeps_changing_is_named(pair: tuple, caplog: pytest.LogCapt
         for scale in (1, 2, 3, 4):
             compiled(IDS, scale=scale)
     assert "scale keeps changing (1, 2, 3, 4). Pass it as a tensor." in caplog.text
+
+
+def test_a_dtype_that_keeps_changing_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = tpuport.compile(lambda x: x + x, name="twice")
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for dtype in (torch.float32, torch.int32, torch.bfloat16, torch.int8):
+            compiled(torch.ones((), dtype=dtype))
+    assert "x keeps changing (bfloat16(), float32(), int32(), int8()). Give it one dtype." in caplog.text
+
+
+def test_porting_again_is_no_argument_that_changes(caplog: pytest.LogCaptureFixture) -> None:
+    model = tpuport.port(torch.nn.Linear(2, 2))
+    compiled = tpuport.compile(model)
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for _ in range(5):
+            compiled(torch.ones(1, 2))
+            tpuport.port(model)
+        assert compiled.program.compilations == 5
+        assert not caplog.text
+        for rows in range(1, 5):
+            compiled(torch.ones(rows, 2))
+    assert len(caplog.records) == 1
+    assert "compiled 4 times: input keeps changing" in caplog.text
+
+
+def test_a_setting_that_keeps_changing_is_no_argument(caplog: pytest.LogCaptureFixture) -> None:
+    model: Any = torch.nn.Linear(2, 2)
+    model.config = {"n": 0}
+    compiled = tpuport.compile(tpuport.port(model), name="the model")
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for n in range(4):
+            model.config["n"] = n
+            compiled(torch.ones(1, 2))
+    assert (
+        "the model has been compiled 4 times for the same arguments: its models' mode, config" in caplog.text
+    )
 
 
 def test_positional_arguments_keep_their_order() -> None:

@@ -18,7 +18,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, layers, pytrees, rotary
 from tpuport.capture import Reach
-from tpuport.checkpoint import mesh_of, ported_models
+from tpuport.checkpoint import mesh_of, ported_models, times_ported
 from tpuport.errors import PortError
 from tpuport.patches import registry, transformers_experts, transformers_rotary
 from tpuport.settings import Static, settings_of
@@ -122,6 +122,8 @@ class Program:
     Args:
         describe: from the function's arguments to what decides on a recompilation, by name; None leaves the
             counting to the caller and warns of nothing.
+        era: from the function's arguments to a key. Another key than before means that all earlier programs were
+            dropped on purpose, and what is warned of counts anew.
 
     Attributes:
         compilations: how often the function has been traced and compiled.
@@ -132,11 +134,14 @@ class Program:
         function: Callable,
         name: str,
         describe: Callable[..., dict[str, str]] | None = None,
+        era: Callable[..., Hashable] | None = None,
         **jit_options: Any,
     ) -> None:
         self.name = name
         self.compilations = 0
         self._describe = describe
+        self._era = era
+        self._now: Hashable = None
         self._seen: list[dict[str, str]] = []
 
         @functools.wraps(function)
@@ -163,20 +168,29 @@ class Program:
         logger.debug("compiling %s, time %d", self.name, self.compilations)
         if self._describe is None:
             return
+        if self._era is not None and (now := self._era(*args, **kwargs)) != self._now:
+            self._now = now
+            self._seen.clear()
         self._seen.append(self._describe(*args, **kwargs))
-        if self.compilations < _MANY or self.compilations & (self.compilations - 1):
-            return  # said at 4, 8, 16, ...: whoever knows it and goes on is not told each time
-        values = {name: {seen.get(name, "absent") for seen in self._seen} for name in self._seen[-1]}
-        name, found = max(values.items(), key=lambda item: len(item[1]))
-        advice = (
-            "Pad it to a few fixed lengths"
-            if any(isinstance(x, _Shape) for x in found)
-            else "Pass it as a tensor"
-        )
-        logger.warning(
-            "%s has been compiled %d times: %s keeps changing (%s). %s.",
-            self.name, self.compilations, name, ", ".join(sorted(found)[:_MANY]), advice,
-        )  # fmt: skip
+        count = len(self._seen)
+        if count >= _MANY and not count & (count - 1):
+            # Said at 4, 8, 16, ...: whoever knows it and goes on is not told each time.
+            logger.warning("%s has been compiled %d times%s.", self.name, count, _changing(self._seen))
+
+
+def _changing(seen: list[dict[str, str]]) -> str:
+    """Which argument has had the most values, and what to do about it."""
+    values = {name: {one.get(name, "absent") for one in seen} for name in seen[-1]}
+    name, found = max(values.items(), key=lambda item: len(item[1]), default=("", set()))
+    if len(found) < 2:
+        return " for the same arguments: its models' mode, config, attention or placement keeps changing"
+    if not any(isinstance(x, _Shape) for x in found):
+        advice = "Pass it as a tensor"
+    elif len({x.partition("(")[2] for x in found}) == 1:
+        advice = "Give it one dtype"
+    else:
+        advice = "Pad it to a few fixed lengths"
+    return f": {name} keeps changing ({', '.join(sorted(found)[:_MANY])}). {advice}"
 
 
 def is_cache(value: Any) -> bool:
@@ -252,7 +266,9 @@ class CompiledFunction:
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._parameters = inspect.signature(called).parameters
-        self.program = Program(self._looped, name, self._described, static_argnums=(3,), donate_argnums=(2,))
+        self.program = Program(
+            self._looped, name, self._described, self._era, static_argnums=(3,), donate_argnums=(2,)
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled program. Tensors are arguments, caches are donated, anything else is static.
@@ -355,6 +371,11 @@ class CompiledFunction:
         out = function(weights, tensors, donated)
         self.scanned, self.declined = function.scanned, function.declined
         return out
+
+    @staticmethod
+    def _era(weights: list, tensors: list, donated: list, static: tuple) -> Hashable:
+        """How often each model was ported: once more drops its programs."""
+        return tuple(times_ported(module()) for module, _ in static[2])
 
     @staticmethod
     def _described(weights: list, tensors: list, donated: list, static: tuple) -> dict[str, str]:
