@@ -51,6 +51,15 @@ def test_a_tensor_of_the_host_among_those_of_the_device_is_named():
         assert (device + host.to("jax")).shape == (2, 3)
 
 
+@pytest.mark.parametrize("index", [torch.tensor(1), torch.tensor([1, 0]), torch.tensor([True, False])])
+def test_a_tensor_of_the_host_that_one_of_the_device_indexes_is_named(index):
+    host, place = torch.zeros(2, 3), compat.wrap(compat.to_jax(index))
+    with compat.environment():
+        with pytest.raises(PortError, match=r"where: torch\.float32 \[2, 3\] on the host"):
+            host[place]
+        assert host.to("jax")[place].shape == host[index].shape
+
+
 def test_torchax_has_its_own_methods_back_when_disabled():
     tensor = compat.wrap(compat.to_jax(torch.ones(2)))
     tpuport.disable()

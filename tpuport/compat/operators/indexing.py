@@ -16,6 +16,7 @@ import torch
 
 from tpuport.compat.convert import is_ported, to_jax, to_torch
 from tpuport.compat.operators.registry import Lowering, Method
+from tpuport.compat.runtime import environment
 
 _FULL = slice(None)
 # torch unpacks a list as if it were a tuple when it is shorter than this and holds more than numbers.
@@ -196,6 +197,8 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     from torchax.tensor import Tensor
     from torchax.view import NarrowInfo, View
 
+    if not is_ported(tensor):
+        environment().t2j_iso(tensor)  # says that it is on the host, and the index on the device
     basic, advanced = split_key(key, tensor.shape)
     if advanced:
         array = tensor.jax()

@@ -1,5 +1,7 @@
 """A model that cannot be traced: the line of code where it fails, the rule that finds it, and its remedy."""
 
+import ast
+import dataclasses
 import inspect
 import linecache
 import traceback
@@ -10,14 +12,17 @@ import torch
 from tpuport.errors import PortError
 from tpuport.lint.catalogue import Entry, entry
 from tpuport.lint.findings import Finding
-from tpuport.topology.failures import linted, patched
-from tpuport.topology.failures.classes import Class, class_of, first_line
-from tpuport.topology.failures.expressions import rule_of
+from tpuport.topology.failures import compiler, eager, linted, patched
+from tpuport.topology.failures.classes import TRANSFORM, Class, class_of, code_remedy, first_line, host
+from tpuport.topology.failures.eager import Asked
+from tpuport.topology.failures.expressions import place_of, rule_of
 from tpuport.topology.failures.frames import Frame, Way, level_of, way_to
 from tpuport.topology.report import Failure, Source
 
 # Errors about values: tracing has none, and every rule that stops a trace may be what finds it.
 _VALUES: Final = ("value", "mask")
+# Errors of these classes may be torch's own as well, or those of a tensor on the host.
+_ASKED: Final = ("shape", "other", "value")
 # Of how many files the linter is asked at most, where it has to look for the line itself.
 _FILES: Final = 12
 # Raised by Python itself or by the code, these are no concern of tracing.
@@ -61,31 +66,72 @@ class _Verdict(NamedTuple):
 
 
 def explain(error: BaseException, model: Any) -> Failure:
-    """Why a model's code could not be traced.
+    """Why a model's code could not be traced, or lowered.
 
     The line is that of the innermost call of the user's code or a model's. The rule is that of the linter's finding
     there, else the one about what is written there, else that of the finding nearest on the way to it, else the one
-    about errors of this class. An error that has nothing to do with tracing has no rule, and is said to be one.
+    about errors of this class. An error that has nothing to do with tracing has no rule, and is said to be one: torch
+    is asked whether it takes the operation that failed. One on whose way is no code of the model's is a defect.
 
     Args:
         error: what tracing raised; the way to it is in its traceback, and those of its causes.
         model: the module that was traced, or a function.
     """
     way = way_to(error)
-    kind = class_of(way.error)
-    verdict = _verdict(way, kind, model)
+    whole = "".join(traceback.format_exception(error))
+    known = compiler.recognised(way) if _machinery_failed(way) else None
+    if known is not None:
+        return dataclasses.replace(known, traceback=whole)
+    kind = TRANSFORM if _transformed(way) else class_of(way.error)
+    asked = eager.asked(way) if kind.name in _ASKED else None
+    if asked is not None and asked.host is not None:
+        kind = host(asked.operation)
+    elif kind.name == "value":
+        asked = None
+    verdict = _Verdict() if asked and asked.refused else _verdict(way, kind, model)
     frames = way.of_level(2) or way.of_level(1)
-    place = frames[0].source() if frames else verdict.line
+    if kind.name == "other" and not frames and asked is None:
+        return _defect(way, model, whole)
+    place = frames[0].source() if frames else verdict.line or _forward(model)
     about = entry(verdict.rule) if verdict.rule else None
-    remedy = patched.remedy(way.frames) or _remedy(kind, verdict, about, way)
+    said = _happened(kind, verdict, about, way, asked)
+    remedy = patched.remedy(way.frames) or _remedy(kind, verdict, about, way, asked)
     return Failure(
         kind="trace",
-        message=f"{_subject(place, model)} {_happened(kind, verdict, about, way)}{_elsewhere(place, verdict)}",
+        message=f"{_subject(place, model)} {said}{_elsewhere(place, verdict)}",
         source=place,
         rule=verdict.rule,
         remedy=remedy,
-        traceback="".join(traceback.format_exception(error)),
+        traceback=whole,
     )
+
+
+def _defect(way: Way, model: Any, whole: str) -> Failure:
+    """Of an error that no code of the model's has a part in."""
+    name = getattr(model, "__name__", None) or type(model).__name__
+    raised = f"{type(way.error).__name__}: {first_line(way.error)}"
+    return Failure(
+        kind="defect",
+        message=f"tracing or lowering {name} ended with {raised}; no code of the model's is on the way to it, so this "
+        "is a defect of tpuport or of jax",
+        remedy="report it to tpuport, with what --traceback shows",
+        traceback=whole,
+    )
+
+
+def _transformed(way: Way) -> bool:
+    """Whether torch.func runs the model's code, or what is below it."""
+    return any(frame.module.startswith("torch._functorch") for frame in way.frames)
+
+
+def _forward(model: Any) -> Source | None:
+    """Where a model's own forward begins."""
+    function = inspect.unwrap(type(model).forward) if isinstance(model, torch.nn.Module) else model
+    code = getattr(function, "__code__", None)
+    if code is None or not level_of(code.co_filename, str(getattr(function, "__module__", ""))):
+        return None
+    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    return Source(code.co_filename, code.co_firstlineno, code.co_qualname, text)
 
 
 def _verdict(way: Way, kind: Class, model: Any) -> _Verdict:
@@ -144,46 +190,74 @@ def _subject(place: Source | None, model: Any) -> str:
     return getattr(model, "__name__", None) or type(model).__name__
 
 
-def _happened(kind: Class, verdict: _Verdict, about: Entry | None, way: Way) -> str:
+def _happened(kind: Class, verdict: _Verdict, about: Entry | None, way: Way, asked: Asked | None) -> str:
+    if asked is not None and asked.refused is not None:
+        return _own_error(asked.refused, asked.operation)
     if verdict.finding is not None and verdict.line is None:
         return f"cannot be traced: {verdict.finding.reason}"
+    if asked is not None and asked.taken:
+        return f"cannot be traced: {asked.operation}, which torch takes, ends with {_raised(way.error)}"
     if kind.what:
         return f"cannot be traced: {kind.what}"
     if about is not None:
         return f"cannot be traced: {about.reason}"
-    name = type(way.error).__name__
     if _is_plain(way):
-        return f"fails with {name}: {first_line(way.error)}; this is an error of the code itself, not of tracing it"
-    return f"cannot be traced: {name}: {first_line(way.error)}"
+        return _own_error(way.error)
+    return f"cannot be traced: {_raised(way.error)}"
 
 
-def _remedy(kind: Class, verdict: _Verdict, about: Entry | None, way: Way) -> str:
+def _own_error(error: BaseException, operation: str = "") -> str:
+    at = f", in {operation}" if operation else ""
+    return f"fails with {_raised(error)}{at}; this is an error of the code itself, not of tracing it"
+
+
+def _raised(error: BaseException) -> str:
+    said = first_line(error)
+    if isinstance(error, AttributeError | TypeError):  # a view is a tensor, to whoever wrote the code
+        said = said.replace("'View'", "'Tensor'")
+    return f"{type(error).__name__}: {said}"
+
+
+def _remedy(kind: Class, verdict: _Verdict, about: Entry | None, way: Way, asked: Asked | None) -> str:
+    if asked is not None and asked.refused is not None:
+        return code_remedy(first_line(asked.refused))
     if verdict.finding is not None:
         return verdict.finding.remedy
+    if asked is not None and asked.taken:
+        return (
+            "write it with other operations; this is a limit of torchax or a defect of tpuport (--traceback)"
+        )
     if kind.remedy:
         return kind.remedy
     if about is not None:
         return about.remedy
     if _is_plain(way):
-        return "correct the code: it fails in the same way in torch, model(**inputs)"
-    return "see what Python says with --traceback"
+        return code_remedy(first_line(way.error))
+    return (
+        "run it in torch, model(**inputs): correct the code where that fails too; where it does not, this is a limit "
+        "of torchax or a defect of tpuport (--traceback)"
+    )
 
 
 def _is_plain(way: Way) -> bool:
     """Whether torch would fail as well: the error comes from a line of the code's own, and is not about a tensor."""
-    if not isinstance(way.error, _PYTHON) or not way.frames or way.frames[-1].level == 0:
-        return isinstance(way.error, AttributeError) and _missing_attribute(way)
+    frames = list(way.frames)
+    while frames and _is_plumbing(frames[-1]):
+        frames.pop()
+    if not isinstance(way.error, _PYTHON) or not frames or frames[-1].level == 0:
+        return False
+    if isinstance(way.error, AttributeError) and isinstance(way.error.obj, torch.Tensor):
+        return not hasattr(torch.Tensor, way.error.name or "")
+    if isinstance(place_of(frames[-1]), ast.Raise):
+        return True
     return "Tensor" not in str(way.error) and "racer" not in str(way.error)
 
 
-def _missing_attribute(way: Way) -> bool:
-    """Whether a module was asked for an attribute that it lacks: torch raises that from a function of its own."""
-    last = way.frames[-1] if way.frames else None
-    return (
-        last is not None
-        and last.module == torch.nn.modules.module.__name__
-        and last.function == "Module.__getattr__"
-    )
+def _is_plumbing(frame: Frame) -> bool:
+    """Whether a call is one of torch's that only hands on: what fails in it, is what the line above asks for."""
+    if frame.module == torch.nn.modules.module.__name__:
+        return True
+    return frame.function.rpartition(".")[2] == "__getattr__" and frame.module.partition(".")[0] == "torch"
 
 
 def _elsewhere(place: Source | None, verdict: _Verdict) -> str:

@@ -3,8 +3,8 @@
 import re
 from typing import Final, NamedTuple
 
-from tpuport.topology.failures.frames import way_to
-from tpuport.topology.report import Failure
+from tpuport.topology.failures.frames import Way, way_to
+from tpuport.topology.report import Failure, Source
 
 
 class _Known(NamedTuple):
@@ -66,18 +66,32 @@ def refused(error: BaseException) -> Failure:
         error: raised while a traced program was lowered or compiled.
     """
     way = way_to(error)
-    frames = way.of_level(2)
-    text = str(way.error).strip() or type(way.error).__name__
-    source = frames[0].source() if frames else None
-    for known in _MESSAGES:
-        if found := known.pattern.search(text):
-            groups = [group or "" for group in found.groups()]
-            return Failure(
-                "compiler", known.message.format(*groups).rstrip(":. "), source, None, known.remedy, (), text
-            )
+    if known := recognised(way):
+        return known
+    text = _text(way)
     first = text.splitlines()[0].rstrip(".")
     return Failure(
-        "compiler", f"the TPU compiler refuses the program: {first}", source,
+        "compiler", f"the TPU compiler refuses the program: {first}", _source(way),
         remedy="see the whole message with --traceback; where it is about a kernel, try --attention xla",
         traceback=text,
     )  # fmt: skip
+
+
+def recognised(way: Way) -> Failure | None:
+    """What jax or the compiler has refused, where it is one of the things that are known; None where it is not."""
+    text = _text(way)
+    for known in _MESSAGES:
+        if found := known.pattern.search(text):
+            groups = [group or "" for group in found.groups()]
+            message = known.message.format(*groups).rstrip(":. ")
+            return Failure("compiler", message, _source(way), None, known.remedy, (), text)
+    return None
+
+
+def _text(way: Way) -> str:
+    return str(way.error).strip() or type(way.error).__name__
+
+
+def _source(way: Way) -> Source | None:
+    frames = way.of_level(2)
+    return frames[0].source() if frames else None

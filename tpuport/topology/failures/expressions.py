@@ -19,7 +19,7 @@ _CALLS: Final = {
     "ones": "TPU107", "zeros": "TPU107", "empty": "TPU107", "arange": "TPU107", "view": "TPU107", "reshape": "TPU107",
     "expand": "TPU107", "linspace": "TPU107", "narrow": "TPU107",
     "split": "TPU109", "tensor_split": "TPU109", "one_hot": "TPU110", "pad_sequence": "TPU111",
-    "pack_padded_sequence": "TPU111", "nested_tensor": "TPU112", "cpu": "TPU312", "cuda": "TPU301",
+    "pack_padded_sequence": "TPU111", "nested_tensor": "TPU112", "cpu": "TPU312", "to": "TPU312", "cuda": "TPU301",
 }  # fmt: skip
 # Only where Python's own is called: a tensor's method of the name is traced.
 _BUILTIN: Final = frozenset(
@@ -34,11 +34,7 @@ def rule_of(frame: Frame, *, mask: bool = False) -> str | None:
         frame: where a value was asked for.
         mask: the error was about a boolean mask as an index.
     """
-    parsed = tree(frame.file)
-    if parsed is None or frame.column is None:
-        return None
-    parents = _parents(parsed)
-    node = _innermost(parents, (frame.line, frame.column), (frame.end_line, frame.end_column or 0))
+    node, parents = _at(frame)
     while node is not None and not isinstance(
         node, ast.mod | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     ):
@@ -48,6 +44,21 @@ def rule_of(frame: Frame, *, mask: bool = False) -> str | None:
             return found
         node = parent
     return None
+
+
+def place_of(frame: Frame) -> ast.AST | None:
+    """The smallest expression or statement around a frame's place; None where its file cannot be read."""
+    return _at(frame)[0]
+
+
+def _at(frame: Frame) -> tuple[ast.AST | None, dict[ast.AST, ast.AST]]:
+    """(what stands at a frame's place, the parents of every part of its file)."""
+    parsed = tree(frame.file)
+    if parsed is None or frame.column is None:
+        return None, {}
+    parents = _parents(parsed)
+    place = (frame.line, frame.column), (frame.end_line, frame.end_column or 0)
+    return _innermost(parents, *place), parents
 
 
 def _parents(parsed: ast.Module) -> dict[ast.AST, ast.AST]:
@@ -96,6 +107,8 @@ def _of_index(index: ast.expr, *, stored: bool, mask: bool) -> str | None:
     if mask:
         return "TPU113" if stored else "TPU101"
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if all(isinstance(part, ast.Constant) for part in parts):
+        return None
     return "TPU108" if any(isinstance(part, ast.Slice) for part in parts) else "TPU214"
 
 

@@ -3,6 +3,7 @@
 import functools
 import linecache
 import os
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ class Frame(NamedTuple):
             does not say.
         level: 2 for the user's code and models', 1 for what is beside the models in their libraries, 0 for machinery.
         identity: of the frame object, which several tracebacks may share.
+        python: the frame object, with its variables.
     """
 
     file: str
@@ -45,6 +47,7 @@ class Frame(NamedTuple):
     end_column: int | None
     level: int
     identity: int
+    python: FrameType | None = None
 
     def source(self) -> Source:
         """As reports have it."""
@@ -76,6 +79,8 @@ def way_to(error: BaseException) -> Way:
     while (earlier := _earlier(error, frames)) is not None and id(earlier) not in seen:
         seen.add(id(earlier))
         inner = list(_frames(earlier.__traceback__))
+        if _is_filtering(earlier):
+            inner = _traced(inner)  # they may begin with the first call of the process
         if inner:
             # The earlier traceback starts in the frame that caught it, which the later one went through as well.
             places = [place for place, frame in enumerate(frames) if frame.identity == inner[0].identity]
@@ -112,8 +117,12 @@ def _earlier(error: BaseException, frames: list[Frame]) -> BaseException | None:
 
 
 def _is_filtering(error: BaseException) -> bool:
-    """Whether jax made this only to hold the frames that it took out of another."""
-    return type(error).__name__ in ("UnfilteredStackTrace", "SimplifiedTraceback")
+    """Whether jax made this only to hold frames: those that it took out of another, or, when lowering, of tracing."""
+    return type(error).__name__ in (
+        "UnfilteredStackTrace",
+        "SimplifiedTraceback",
+        "JaxStackTraceBeforeTransformation",
+    )
 
 
 def _frames(trace: TracebackType | None) -> Iterator[Frame]:
@@ -131,13 +140,13 @@ def _frame(frame: FrameType, line: int, instruction: int) -> Frame:
     start, end, column, end_column = (
         positions[instruction // 2] if 0 <= instruction // 2 < len(positions) else (None,) * 4
     )
-    module = str(frame.f_globals.get("__name__", ""))
+    module = str(frame.f_globals.get("__name__", "")) or _module_of(code.co_filename)
     level = level_of(code.co_filename, module)
     if start != line:
         end, column, end_column = line, None, None
     return Frame(
-        code.co_filename, module, code.co_qualname, line, end or line, column, end_column, level, id(frame)
-    )
+        code.co_filename, module, code.co_qualname, line, end or line, column, end_column, level, id(frame), frame
+    )  # fmt: skip
 
 
 def level_of(file: str, module: str) -> int:
@@ -150,6 +159,19 @@ def level_of(file: str, module: str) -> int:
     return 2
 
 
+@functools.lru_cache(1024)
+def _module_of(file: str) -> str:
+    """Of frames that jax has made to stand for others, which have a file and no variables."""
+    return next(
+        (name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file), ""
+    )
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file came with an installed package."""
+    return file.startswith(_INSTALLED)
+
+
 @functools.cache
 def _is_standard(file: str) -> bool:
-    return file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
+    return file.startswith(_STANDARD) and not is_installed(file)
