@@ -42,6 +42,12 @@ def fails():
 
 def positions():
     return Big(8), [torch.ones(2)]
+
+def nothing():
+    return None
+
+def sized(size, *more, width=8, **rest):
+    return Big(width), {}
 """
 
 
@@ -81,8 +87,18 @@ def test_a_function_that_returns_a_builder_is_built_later(mine):
     ("function", "options", "says"),
     [
         ("absent", {}, r"no function 'absent'(.|\n)*it has whole, builder"),
-        ("wrong", {}, r"it returned a Big(.|\n)*return \(model, inputs\)"),
-        ("fails", {}, r"ZeroDivisionError: division by zero(.|\n)*model_of_mine.py:29"),
+        ("wrong", {}, r"it returned an object of class Big(.|\n)*return \(model, inputs\)"),
+        (
+            "fails",
+            {},
+            r"ZeroDivisionError: division by zero(.|\n)*model_of_mine.py:29(.|\n)*fix: call it in Python",
+        ),
+        ("nothing", {}, r"it returned None\n"),
+        (
+            "sized",
+            {},
+            r"the function takes size, and it is called with nothing(.|\n)*fix: give its parameters defaults",
+        ),
         ("positions", {}, r"the inputs are a list of 1: Tensor"),
         ("whole", {"batch": 2}, "batch does not apply to code of one's own"),
         ("wrong", {}, r"or give --inputs module:function"),
@@ -147,7 +163,7 @@ def test_inputs_of_ones_own_for_a_config(tmp_path, tiny):
     assert resolve(path, inputs=f"{named}:decode", task="decode")
     with pytest.raises(PortError, match="makes inputs of decode, not of prefill"):
         resolve(path, inputs=f"{named}:decode", task="prefill")
-    with pytest.raises(PortError, match="the inputs are a int"):
+    with pytest.raises(PortError, match="the inputs are an object of class int"):
         resolve(path, inputs=f"{named}:wrong")
     with pytest.raises(PortError, match="length is given together with inputs"):
         resolve(path, inputs=f"{named}:decode", length=3)

@@ -37,6 +37,11 @@ def own_target(named: str, options: Options) -> Target:
     """
     options.check_apply(("task",), "code of one's own, whose inputs its function makes")
     function = load_function(named)
+    if wanted := _required(function):
+        raise PortError(
+            f"the function takes {', '.join(wanted)}, and it is called with nothing", where=named,
+            fix="give its parameters defaults, or name a function that calls it",
+        )  # fmt: skip
     with unallocated():
         made = _called(function, named)
     model, inputs, notes = _parts(made, named, options)
@@ -204,7 +209,23 @@ def _called(function: Callable[..., Any], named: str, *arguments: Any) -> Any:
     except PortError:
         raise
     except Exception as error:  # whatever someone's function raises
-        raise PortError(f"{named} failed: {_said(error)}", where=_place(error) or named) from error
+        raise PortError(
+            f"{named} failed: {_said(error)}", where=_place(error) or named,
+            fix="call it in Python: it fails there too",
+        ) from error  # fmt: skip
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """The parameters that a call must give."""
+    try:
+        taken = inspect.signature(function).parameters.values()
+    except ValueError:  # of a function that is not Python's
+        return []
+    return [
+        one.name
+        for one in taken
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
 
 
 def _said(error: Exception) -> str:
@@ -228,4 +249,4 @@ def _place(error: Exception) -> str | None:
 def _kind(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}: {', '.join(type(one).__name__ for one in value)}"
-    return f"a {type(value).__name__}"
+    return "None" if value is None else f"an object of class {type(value).__name__}"

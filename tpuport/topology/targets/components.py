@@ -10,7 +10,7 @@ import torch
 from tpuport.checkpoint import building
 from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
-from tpuport.topology.targets import code, guessed, vaes
+from tpuport.topology.targets import code, fields, guessed, vaes
 from tpuport.topology.targets.configs import Found, read_json
 from tpuport.topology.targets.images import IMAGES
 from tpuport.topology.targets.latents import Call, Compression, Family, Size, call_of
@@ -133,7 +133,8 @@ def _builder(model_class: Any, found: Found, dtype: str, vae: bool) -> Callable[
 
     def build() -> torch.nn.Module:
         raw = {name: value for name, value in found.raw.items() if name != "quantization_config"}
-        model = building.build_empty(model_class, raw, kind, False, Path(found.path))
+        with fields.told(found, f"{model_class.__name__} cannot be built"):
+            model = building.build_empty(model_class, raw, kind, False, Path(found.path))
         return vaes.decoding(model) if vae else model
 
     if found.raw.get("quantization_config"):

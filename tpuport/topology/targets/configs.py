@@ -76,10 +76,15 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         PortError: it is none; says the line.
     """
+    text = ""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        raw = json.loads(text)
     except json.JSONDecodeError as error:
-        raise PortError(f"this is no JSON: {error.msg}", where=f"{path}:{error.lineno}") from error
+        what = f"this is no JSON: {error.msg}" if text.strip() else "the file is empty"
+        raise PortError(
+            what, where=f"{path}:{error.lineno}", fix="give a model's config.json, whole"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise PortError(f"the file cannot be read: {error}", where=str(path)) from error
     if not isinstance(raw, dict):

@@ -10,7 +10,7 @@ import torch
 from tpuport.checkpoint import building
 from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
-from tpuport.topology.targets import code, encoders
+from tpuport.topology.targets import code, encoders, fields
 from tpuport.topology.targets.configs import Found
 from tpuport.topology.targets.target import Options, Target, empty
 from tpuport.topology.tasks import Decode, Prefill
@@ -36,6 +36,7 @@ def transformers_targets(found: Found, options: Options, class_name: str | None 
         )
     own = remote and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     causal = class_name is None and (own or is_causal(config, name))
+    fields.check_heads(config, found)
     if options.task in ("prefill", "decode") and not causal:
         _check_generates(config, name, class_name, options.task)
         causal, name = True, None
@@ -84,11 +85,8 @@ def read_config(found: Found, trust_remote_code: bool) -> tuple[Any, bool]:
             f"transformers has no model_type {model_type!r}", where=f"{found.path}, model_type",
             fix="check the spelling, or install the transformers that has it",
         )  # fmt: skip
-    try:
+    with fields.told(found, "transformers refuses the config"):
         return CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(raw)), False
-    except Exception as error:  # whatever a config class says of fields that it does not take
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise PortError(f"transformers refuses the config: {first}", where=found.path) from error
 
 
 def _refuse_quantised(found: Found) -> None:
@@ -145,7 +143,8 @@ def builder(
     kind = as_torch_dtype(dtype) or torch.bfloat16
 
     def build() -> torch.nn.Module:
-        return building.build_empty(model_class, copy.deepcopy(config), kind, remote, Path(found.path))
+        with fields.told(found, f"{model_class.__name__} cannot be built"):
+            return building.build_empty(model_class, copy.deepcopy(config), kind, remote, Path(found.path))
 
     return build
 
