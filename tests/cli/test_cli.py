@@ -1,5 +1,8 @@
 """The command line as a whole."""
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -11,6 +14,15 @@ def test_version() -> None:
     result = CliRunner().invoke(cli.app, ["--version"])
     assert result.exit_code == 0
     assert result.stdout == f"tpuport {tpuport.__version__}\n"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "tpuport.cli"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"tpuport {tpuport.__version__}\n"
+    refused = subprocess.run([*command, "compile", "--no-such"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "unrecognized arguments: --no-such" in refused.stderr
 
 
 def test_every_command_has_help() -> None:

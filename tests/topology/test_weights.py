@@ -1,5 +1,6 @@
 """Weights that are not there: their bytes on a chip are those of the shards that `port` really makes."""
 
+import functools
 from math import prod
 
 import jax
@@ -112,7 +113,7 @@ def test_the_report_has_the_same_sum() -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(PortError, match="neither a model nor a function"):
         built("model")
-    with pytest.raises(PortError, match="built a dict"):
+    with pytest.raises(PortError, match="built an object of class dict"):
         built(dict)
 
 
@@ -152,3 +153,21 @@ def test_a_function_that_fails_is_named_with_its_line() -> None:
     with pytest.raises(PortError, match="my config is wrong") as said:
         built(build)
     assert __file__ in said.value.where
+
+
+def test_a_library_that_refuses_its_arguments_is_told_at_the_users_line() -> None:
+    def build() -> torch.nn.Module:
+        return torch.nn.Linear(-3, 4)
+
+    with pytest.raises(
+        PortError, match="RuntimeError: Trying to create tensor with negative dimension"
+    ) as said:
+        built(build)
+    assert said.value.where == f"{__file__}, line {build.__code__.co_firstlineno + 1}"
+    assert "\n" not in said.value.what
+
+
+def test_what_fails_without_code_of_the_users_is_at_no_line_of_tpuports() -> None:
+    with pytest.raises(PortError, match="negative dimension") as said:
+        built(functools.partial(torch.nn.Linear, -3, 4))
+    assert said.value.where == "model"

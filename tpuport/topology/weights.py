@@ -1,7 +1,6 @@
 """The weights of a model that is not there: shapes, dtypes and places on a described mesh, as `port` gives them."""
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any, Final
@@ -16,6 +15,8 @@ from tpuport.checkpoint.dtypes import kept_dtype
 from tpuport.checkpoint.layout import lay_out, parameter_groups, replicated
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
+from tpuport.topology.failures.classes import first_line
+from tpuport.topology.failures.frames import is_installed, way_to
 
 _LARGE: Final = 1 << 26
 
@@ -29,14 +30,15 @@ def built(model: Any) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         if not callable(model):
             raise PortError(
-                f"this is a {type(model).__name__}, neither a model nor a function that builds one",
+                f"this is an object of class {type(model).__name__}, neither a model nor a function that builds one",
                 where="model", fix="compile_for(lambda: Model(**config), inputs, topology=...)",
             )  # fmt: skip
         model = _called(model)
     if not isinstance(model, torch.nn.Module):
         raise PortError(
-            f"the function built a {type(model).__name__}, which is no torch.nn.Module", where="model"
-        )
+            f"the function built an object of class {type(model).__name__}, which is no torch.nn.Module",
+            where="model", fix="let it return the model",
+        )  # fmt: skip
     return model.eval().requires_grad_(False)
 
 
@@ -48,13 +50,19 @@ def _called(build: Callable[[], Any]) -> Any:
     except PortError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        own = [frame for frame in frames if "-packages" not in frame.filename] or frames
         raise PortError(
-            f"the function that builds the model failed: {type(error).__name__}: {error}",
-            where=f"{own[-1].filename}, line {own[-1].lineno}" if own else "model",
+            f"the function that builds the model failed: {type(error).__name__}: {first_line(error)}",
+            where=_place(error) or getattr(build, "__qualname__", "model"),
             fix="call it in Python: it fails there too",
         ) from error
+
+
+def _place(error: Exception) -> str | None:
+    """file, line N of the innermost call of the user's code, else of a model's library; none is tpuport's own."""
+    frames = way_to(error).frames
+    own = [frame for frame in frames if frame.level and not is_installed(frame.file)]
+    outside = own or [frame for frame in frames if frame.level]
+    return f"{outside[-1].file}, line {outside[-1].line}" if outside else None
 
 
 class _Unfilled(TorchFunctionMode):

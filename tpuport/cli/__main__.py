@@ -1,0 +1,6 @@
+"""`python -m tpuport.cli`: the `tpuport` command where its script is not on the path."""
+
+from tpuport.cli import main
+
+if __name__ == "__main__":
+    main()
