@@ -210,7 +210,7 @@ def test_bad_input_is_refused() -> None:
     x = torch.empty(1, 8, 256)
     with pytest.raises(PortError, match="neither a model nor a function"):
         compile_for("model", {"x": x})
-    with pytest.raises(PortError, match="built a dict"):
+    with pytest.raises(PortError, match="built an object of class dict"):
         compile_for(dict, {"x": x})
     with pytest.raises(PortError, match="takes 3"):
         compile_for(Attending, {"x": x}, topology="v6e", tp=3)
