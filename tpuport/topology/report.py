@@ -196,7 +196,8 @@ class Failure:
     """Why there is no program that fits.
 
     Attributes:
-        kind: "trace" where the model's code cannot be traced, "memory", or "compiler".
+        kind: "trace" where the model's code cannot be traced, "memory", "compiler", or "defect" where no code of the
+            model's has a part in it.
         message: what happened, in a sentence.
         source: the line of the user's or the model's code.
         rule: the lint rule that finds it ("TPU102"), or None; remedy: what to do.
