@@ -12,9 +12,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TPUPORT_COMPILATION_CACHE", "off")
 # The threads of several workers on few cores wait for each other at every product of torch, which are small here.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-_FLAG = "--xla_force_host_platform_device_count"
-if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=8".strip()
+# What runs once is not worth optimizing; `make test-all` has programs as users have them.
+_FLAGS = {"--xla_force_host_platform_device_count": "8"}
+if not os.environ.get("TPUPORT_THOROUGH"):
+    _FLAGS["--xla_backend_optimization_level"] = "0"
+_given = os.environ.get("XLA_FLAGS", "")
+_added = [f"{name}={value}" for name, value in _FLAGS.items() if name not in _given]
+os.environ["XLA_FLAGS"] = " ".join([_given, *_added]).strip()
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
