@@ -79,7 +79,9 @@ def explain(error: BaseException, model: Any) -> Failure:
     """
     way = way_to(error)
     whole = "".join(traceback.format_exception(error))
-    known = compiler.recognised(way) if _machinery_failed(way) else None
+    known = None
+    if _machinery_failed(way) and not isinstance(way.error, PortError):
+        known = compiler.recognised(way)
     if known is not None:
         return dataclasses.replace(known, traceback=whole)
     kind = TRANSFORM if _transformed(way) else class_of(way.error)
