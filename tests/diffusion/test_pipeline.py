@@ -249,6 +249,12 @@ def test_where_one_model_cannot_move_none_does(tiny: Build) -> None:
     assert "forward" not in vars(pipe.transformer)
 
 
+def test_batched_guidance_without_a_guider_is_refused(tiny: Build) -> None:
+    with pytest.raises(PortError, match="TinyPipeline has no guider") as raised:
+        tpuport.port(tiny(), batch_guidance=True)
+    assert raised.value.where == "batch_guidance"
+
+
 def test_rules_by_component(tiny: Build) -> None:
     mesh = tpuport.create_mesh(tp=2, dp=4)
     rules = tpuport.ShardingRules({r"inner\.weight": PartitionSpec("tp", None)})
@@ -262,6 +268,7 @@ def test_rules_by_component(tiny: Build) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"guidance_scale": "3"}, "guidance_scale is '3', which is no number"),
         ({"guidance_scale": float("nan")}, "guidance_scale is nan"),
         ({"num_inference_steps": 0}, "0 denoising steps"),
     ],

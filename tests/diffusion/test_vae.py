@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKL
+from diffusers import AutoencoderKL, DiffusionPipeline
 
 import tpuport
 from tpuport import compat
 from tpuport.diffusion import mixing, vae
 from tpuport.diffusion.vae import compile_parts, is_autoencoder, restore_parts
+from tpuport.errors import PortError
 
 
 def build() -> AutoencoderKL:
@@ -136,3 +137,16 @@ def test_parts_are_given_back() -> None:
     assert model.decoder.forward == forward
     assert "decode" not in vars(model)
     assert not is_autoencoder(torch.nn.Linear(1, 1))
+
+
+def test_a_pipeline_that_is_not_ported_is_told_so(model: Any) -> None:
+    class Decoding(DiffusionPipeline):
+        def __init__(self, vae: Any) -> None:
+            super().__init__()
+            self.register_modules(vae=vae)
+
+        def __call__(self) -> Any:
+            return self.vae.decode(latents(), return_dict=False)[0]
+
+    with pytest.raises(PortError, match=r"its AutoencoderKL is on the devices(.|\n)*where: Decoding"):
+        Decoding(model)()

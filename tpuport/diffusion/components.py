@@ -21,7 +21,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat, compilation
 from tpuport.checkpoint import mesh_of
-from tpuport.diffusion import mixing
+from tpuport.diffusion import mixing, unported
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -74,10 +74,11 @@ class CompiledForward:
 
         Raises:
             PortError: the weights are not on the device any more, or the forward cannot be traced; the message names
-                the line.
+                the line. Or a pipeline that is not ported called it.
         """
         if compilation.tracing() or _has_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
+        unported.check_caller(self.module)
         if self.around is not None:
             return self.around(self.run, args, kwargs)
         return self.run(args, kwargs)

@@ -9,6 +9,7 @@ and every other argument must be the same in all of them. A call that fits nothi
 import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch.utils import _pytree as torch_pytree
 from tpuport import compat
 from tpuport.diffusion import mixing
 from tpuport.diffusion.components import CompiledForward
+
+logger = logging.getLogger("tpuport")
 
 Conditions = list[dict[str, Any]]
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
@@ -32,7 +35,14 @@ def batched(pipe: Any, state: Any) -> Iterator[None]:
         state: its `Ported`.
     """
     guider, forward = getattr(pipe, "guider", None), _denoiser(pipe)
-    if guider is None or forward is None or state.batch_guidance is False or _changes_models(guider):
+    if guider is None or forward is None or state.batch_guidance is False:
+        yield
+        return
+    if _changes_models(guider):
+        if state.batch_guidance:
+            logger.warning(
+                "%s changes the model between its conditions, which are not batched", type(guider).__name__
+            )
         yield
         return
     batches = Batches(forward, None if state.batch_guidance else state.mesh.shape.get("dp", 1))

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from tpuport import checkpoint
 from tpuport.checkpoint import mesh_of
 from tpuport.checkpoint.layout import check_placing, one_device_mesh
-from tpuport.diffusion import checks, schedulers
+from tpuport.diffusion import checks, schedulers, unported
 from tpuport.diffusion.components import CompiledForward, compile_forward, restore_forward
 from tpuport.diffusion.ported_class import original_class, ported_class
 from tpuport.diffusion.progress import StepBar
@@ -96,6 +96,7 @@ def port_pipeline(
     checks.check_portable(pipe)
     if scheduler not in ("device", "host"):
         raise PortError(f"scheduler={scheduler!r}", where="port", fix='scheduler="device" or "host"')
+    _check_guidance(pipe, batch_guidance)
     state: Ported | None = vars(pipe).get("_tpuport")
     modules = _chosen(pipe, components)
     mesh = mesh or (state.mesh if state else None) or _shared_mesh(modules.values()) or one_device_mesh()
@@ -111,6 +112,7 @@ def port_pipeline(
             compile_forward(module).scan_layers = scan_layers and any(module is one for one in denoisers)
     if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
         schedulers.install(pipe.scheduler)
+    unported.explain_makings()
     pipe.__class__ = ported_class(original_class(type(pipe)))
     vars(pipe)["_tpuport"] = Ported(mesh, modules, scheduler, batch_guidance)
     return pipe
@@ -139,6 +141,16 @@ def restore(module: torch.nn.Module) -> None:
     if is_autoencoder(module):
         restore_parts(module)
     restore_forward(module)
+
+
+def _check_guidance(pipe: Any, batch_guidance: bool | None) -> None:
+    if batch_guidance and getattr(pipe, "guider", None) is None:
+        name = type(pipe).__name__
+        raise PortError(
+            f"a {name} has no guider, whose conditions could be batched",
+            where="batch_guidance",
+            fix="leave it out: such a pipeline has its prompts in one batch, or calls its model once for each",
+        )
 
 
 def _chosen(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:

@@ -14,7 +14,7 @@ import torch
 
 from tpuport import compilation
 from tpuport.checkpoint import mark_ported, mesh_of, times_ported
-from tpuport.diffusion import mixing
+from tpuport.diffusion import mixing, unported
 from tpuport.diffusion.components import CompiledForward, compile_forward, restore_forward
 
 logger = logging.getLogger("tpuport")
@@ -98,6 +98,7 @@ def _mixing(vae: torch.nn.Module, method: Callable) -> Callable:
 
     @functools.wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:
+        unported.check_caller(vae)
         with mixing.mixed(mesh_of(vae)):
             return method(*args, **kwargs)
 
