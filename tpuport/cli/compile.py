@@ -100,7 +100,8 @@ class _Found:
     @property
     def exit_code(self) -> int:
         """Of the command."""
-        return 2 if self.stopped else int(not all(result.fits for result in self.results))
+        defect = any((one.failure or {}).get("kind") == "defect" for one in self.results)
+        return 2 if self.stopped or defect else int(not all(result.fits for result in self.results))
 
     def collect(self, request: dict[str, Any], notes: tuple[str, ...] = ()) -> None:
         """Let a process work for one topology. What stops it is shown, and the next topology has its turn."""
