@@ -137,8 +137,9 @@ def test_several_topologies_have_a_process_each_and_the_same_one_only_once(child
 
 def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
     split = {
-        "target": "model", "topology": "v5e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "fits": True, "used": GIB,
-        "capacity": 16 * GIB, "seconds": 0.5, "unit": "tokens", "units_per_second": 16.0, "binds": "memory", "why": "",
+        "target": "model", "topology": "v5e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "tried": True, "fits": True,
+        "used": GIB, "capacity": 16 * GIB, "seconds": 0.5, "unit": "tokens",
+        "units_per_second": 16.0, "binds": "memory", "why": "",
     }  # fmt: skip
 
     def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -165,6 +166,8 @@ def test_exit_codes_of_programs(child: Child, capsys: pytest.CaptureFixture[str]
     assert "jax said so" not in out
     assert run([TARGET, "--topology", "v5e:2x4", "--traceback"]) == 1
     assert "jax said so" in capsys.readouterr().out
+    child.say = lambda request: iter([told("failure", FAILURE | {"kind": "defect"})])
+    assert run([TARGET, "--topology", "v5e:2x4"]) == 2
 
 
 def test_what_stops_one_topology_is_told_and_the_next_has_its_turn(

@@ -60,7 +60,7 @@ class Work:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.compiled: list[tuple[str, float | None]] = []
-        self.targets = (self.target("first"),)
+        self.targets: tuple[Target, ...] = (self.target("first"),)
         self.error: Exception | None = None
 
     @staticmethod
@@ -194,7 +194,7 @@ def test_a_port_error_is_a_problem_and_anything_else_a_crash(work: Work) -> None
 
 def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
     [event] = only(said(suggest={}), "splits")
-    splits = event["splits"]
+    splits = [one for one in event["splits"] if one["tried"]]
     # 8 heads, 2 key/value heads, a batch of 4 and a cache: dp and tp, no sp.
     assert [tuple(one["mesh"].values()) for one in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
     assert [one["fits"] for one in splits] == [True, True, False]
@@ -202,12 +202,84 @@ def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
     assert [one["units_per_second"] for one in splits] == [16.0, 8.0, None]
     assert splits[2]["why"]
     assert [effort for _, effort in work.compiled] == [-1.0, -1.0, -1.0, None]
+    left = [one for one in event["splits"] if not one["tried"]]
+    assert event["splits"][3:] == left
+    assert {tuple(one["mesh"].values()): one["why"] for one in left} == {
+        (1, 4, 1): "sp=4 has no sequence to share out: a row is one token",
+        (1, 2, 2): "sp=2 has no sequence to share out: a row is one token",
+        (2, 2, 1): "sp=2 has no sequence to share out: a row is one token",
+    }
+
+
+def refusing(work: Work, monkeypatch: pytest.MonkeyPatch, **refused: Any) -> None:
+    """Let splits be refused in which the axes have these sizes, in words of their own or in these."""
+    lower, words = work.lower, refused.pop("words", None)
+
+    def lowered(build: Any, inputs: Any, **options: Any) -> Any:
+        if all(options[axis] in sizes for axis, sizes in refused.items()):
+            sizes = {axis: options[axis] for axis in ("dp", "sp", "tp")}
+            work.asked.append(options)
+            raise PortError(words or f"{sizes} does not divide 1002")
+        return lower(build, inputs, **options)
+
+    monkeypatch.setattr("tpuport.topology.compiling.lower_for", lowered)
+
+
+@pytest.mark.parametrize("suggest", [{}, {"sp": 1}])
+def test_a_split_that_is_refused_first_does_not_keep_others_from_being_tried(
+    work: Work, monkeypatch: pytest.MonkeyPatch, suggest: dict[str, int]
+) -> None:
+    refusing(work, monkeypatch, tp=(4,))
+    events = said(suggest=suggest)
+    [event] = only(events, "splits")
+    found = {tuple(one["mesh"].values()): one for one in event["splits"] if one["tried"]}
+    assert list(found) == [(2, 1, 2), (4, 1, 1), (1, 1, 4)]
+    assert found[1, 1, 4]["why"] == "{'dp': 1, 'sp': 1, 'tp': 4} does not divide 1002"
+    assert found[1, 1, 4]["capacity"] is None
+    [report] = only(events, "report")
+    assert report["report"]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
+
+
+def test_where_every_split_is_refused_the_error_is_of_what_was_asked_for(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(work, monkeypatch)
+    [problem] = only(said(suggest={}), "problem")
+    assert problem["what"] == "{'dp': 1, 'sp': 1, 'tp': 4} does not divide 1002"
+    assert len(work.asked) == 6
+
+
+def test_what_two_splits_are_refused_for_in_the_same_words_is_of_neither(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(work, monkeypatch, words="the model knows 512 positions")
+    [problem] = only(said(suggest={}), "problem")
+    assert problem["what"] == "the model knows 512 positions"
+    assert len(work.asked) == 2
+
+
+def test_where_what_suits_is_refused_the_first_that_is_not_is_compiled(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(work, monkeypatch, sp=(1,))
+    [event] = only(said(suggest={}), "splits")
+    assert [tuple(one["mesh"].values()) for one in event["splits"] if one["fits"]] == [(1, 4, 1)]
+
+
+def test_what_this_run_has_compiled_is_not_told_as_kept(work: Work) -> None:
+    [report] = only(said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}), "report")
+    assert not report["cached"]
+    [report] = only(said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}), "report")
+    assert report["cached"]
+    assert len(work.compiled) == 1
+    said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}, cache=False)
+    assert len(work.compiled) == 2
 
 
 def test_axes_that_are_given_stay_and_the_best_split_is_reported(work: Work) -> None:
     events = said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2})
     [splits] = only(events, "splits")
-    assert [tuple(one["mesh"].values()) for one in splits["splits"]] == [(2, 1, 2)]
+    assert [tuple(one["mesh"].values()) for one in splits["splits"]] == [(2, 1, 2), (2, 2, 1)]
     assert [effort for _, effort in work.compiled] == [None]  # alone, it is not compiled in haste, nor twice
     events = said(suggest={}, mesh={"dp": 4, "sp": 1, "tp": 1})
     [report] = only(events, "report")
@@ -253,14 +325,8 @@ def test_errors_of_rules_are_in_the_words_of_the_command(work: Work) -> None:
 def test_a_split_that_is_refused_is_ranked_last_with_the_reason(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lower = work.lower
-
-    def refusing(build: Any, inputs: Any, **options: Any) -> Any:
-        if options["dp"] == 2:
-            raise PortError("dp divides nothing here")
-        return lower(build, inputs, **options)
-
-    monkeypatch.setattr("tpuport.topology.compiling.lower_for", refusing)
+    refusing(work, monkeypatch, dp=(2,))
     [event] = only(said(suggest={}), "splits")
-    assert event["splits"][-1]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
-    assert event["splits"][-1]["why"] == "dp divides nothing here"
+    tried = [one for one in event["splits"] if one["tried"]]
+    assert tried[-1]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
+    assert tried[-1]["why"] == "{'dp': 2, 'sp': 1, 'tp': 2} does not divide 1002"

@@ -15,12 +15,13 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -65,6 +66,8 @@ class _Job:
         self.request = request
         self.say = say
         self.warnings = warnings
+        # What this run has compiled, by what it is kept by: it is no earlier run's.
+        self.made: dict[str, tuple[dict[str, Any], dict[str, float]]] = {}
 
     def work(self) -> None:
         """All targets of the request, one after another."""
@@ -83,21 +86,18 @@ class _Job:
             self.compile(target)
 
     def compile(self, target: Any) -> None:
-        """One target on the mesh that was asked for, and on others where they are to be suggested."""
+        """One target on the mesh that was asked for, or on the best of those that are tried."""
         from tpuport.topology.failures import CannotTrace
 
         request = self.request
-        only_tried = request["suggest"] is not None
         try:
-            with self.warnings.held(only_tried) as held:
-                lowered = self.lowered(target, request["mesh"])
+            asked = request["mesh"] if request["suggest"] is None else None
+            lowered = self.lowered(target, asked) if asked else self.suggest(target)
         except CannotTrace as error:
             failure = dataclasses.asdict(error.failure)
             told = {"failure": failure, "seconds": {}, "cached": False}
             self.say({"event": "failure", "target": target.name, **told})
             return
-        if only_tried:
-            lowered = self.suggest(target, lowered, held)
         report, seconds, cached = self.reported(target, lowered, request["effort"], request["save_hlo"])
         told = {"report": report, "seconds": seconds, "cached": cached}
         self.say({"event": "report", "target": target.name, **told})
@@ -141,66 +141,119 @@ class _Job:
         cache = self.request["cache"]
         # Paths in the user's code are told from here.
         key = json.dumps([lowered.key, effort, str(Path.cwd())])
+        if save_hlo is None and key in self.made:
+            return *self.made[key], False
         known = store.read(key) if cache and save_hlo is None else None
         if known is not None:
             return known["report"], known["seconds"], True
         self.progress("compiling", target.name, dict(lowered.mesh.shape))
         report = lowered.report(effort=effort)
         plain = json.loads(json.dumps(report.to_dict()))
+        self.made[key] = plain, report.seconds
         if cache:
             store.write(key, {"report": plain, "seconds": report.seconds})
         if save_hlo is not None:
             _save(Path(save_hlo), f"{target.name}-{report.task}-{report.topology}", lowered, report)
         return plain, report.seconds, False
 
-    def suggest(self, target: Any, lowered: Any, held: list[dict[str, Any]]) -> Any:
+    def suggest(self, target: Any) -> Any:
         """Rank the target on every split of the topology that suits it, compiled in haste; the best one's program.
 
         One that is alone is compiled as it would be without being suggested. Of the splits that are only tried no
-        warning is told; `held` are those of the program at hand.
+        warning is told. Where a split is refused, that is what comes of it; where all are, it is raised.
         """
         from tpuport.topology import suggest
 
-        found: list[tuple[suggest.Outcome, dict[str, Any] | None]] = []
-        candidates = _splits(lowered, self.request)
-        effort = HASTE if len(candidates) > 1 else self.request["effort"]
-        for split in candidates:
-            mesh = {"dp": split.dp, "sp": split.sp, "tp": split.tp}
-            report, error = None, ""
-            try:
-                with self.warnings.held():
-                    program = lowered if mesh == self.request["mesh"] else self.lowered(target, mesh)
-                    report = self.reported(target, program, effort)[0]
-            except (
-                PortError
-            ) as refused:  # of this split, such as rules that name an axis for what it does not divide
-                error = refused.what
-            found.append((suggest.outcome(split, report, error), report))
-        reports = {id(outcome): report for outcome, report in found}
-        ranked = suggest.ranked(outcome for outcome, _ in found)
-        splits = [_split(target.name, lowered.topology, one, reports[id(one)]) for one in ranked]
-        self.say({"event": "splits", "target": target.name, "splits": splits})
+        first, held, refused = self.first(target)
+        facts = suggest.facts_of(first)
+        every = _kept(suggest.considered(first.mesh.size, facts), self.request)
+        fitting = _kept(suggest.splits(first.mesh.size, facts), self.request)
+        # What cannot be is told as well, with its reason.
+        chosen = [one for one in every if one in fitting or one[:3] in refused]
+        effort = HASTE if len(chosen) - len(refused) > 1 else self.request["effort"]
+        reports = {one: self.tried(target, one, first, refused, effort) for one in chosen}
+        if not any(reports.values()) and _axes(first.mesh.shape) not in {one[:3] for one in chosen}:
+            chosen.append(suggest.Split(**first.mesh.shape))
+            reports[chosen[-1]] = self.tried(target, chosen[-1], first, refused, self.request["effort"])
+        if not any(reports.values()):
+            raise refused.get(_axes(self.request["mesh"])) or next(iter(refused.values()))
+        outcomes = {suggest.outcome(one, made, _said(refused, one)): made for one, made in reports.items()}
+        told = [_split(target.name, first.topology, one, outcomes[one]) for one in suggest.ranked(outcomes)]
+        rest = [one for one in every if one[:3] not in {mine[:3] for mine in chosen}]
+        left = [_left_out(target.name, first.topology, one) for one in rest]
+        self.say({"event": "splits", "target": target.name, "splits": [*told, *left]})
         # Where none fits, the nearest to it of those that could be compiled is first.
-        best = next((one["mesh"] for one in splits if one["capacity"]), self.request["mesh"])
-        if best != self.request["mesh"]:
+        best = next(one["mesh"] for one in told if one["capacity"])
+        if best != dict(first.mesh.shape):
             return self.lowered(target, best)
         for event in held:
             self.say(event)
-        return lowered
+        return first
+
+    def first(self, target: Any) -> tuple[Any, list[dict[str, Any]], dict[tuple[int, ...], PortError]]:
+        """(a program of some split, the warnings of it, why splits before it were refused by their sizes).
+
+        Raises:
+            PortError: no split has one, or two are refused in the same words, which are of none of them then.
+            CannotTrace: the model's code cannot be traced.
+        """
+        from tpuport.topology import suggest
+        from tpuport.topology.failures import CannotTrace
+
+        asked, refused = self.request["mesh"], {}
+        every = _kept(suggest.considered(math.prod(asked.values()), suggest.Facts()), self.request)
+        for one in sorted(every, key=lambda one: one[:3] != _axes(asked)):
+            try:
+                with self.warnings.held() as held:
+                    return self.lowered(target, _mesh(one)), held, refused
+            except CannotTrace:
+                raise
+            except PortError as error:
+                if str(error) in map(str, refused.values()):
+                    raise
+                refused[one[:3]] = error
+        raise next(iter(refused.values()))
+
+    def tried(
+        self,
+        target: Any,
+        split: Any,
+        first: Any,
+        refused: dict[tuple[int, ...], PortError],
+        effort: float | None,
+    ) -> dict[str, Any] | None:
+        """The report of a split, compiled with this effort; None where it is refused, which is noted."""
+        mesh = _mesh(split)
+        if split[:3] in refused:
+            return None
+        try:
+            with self.warnings.held():
+                program = first if mesh == dict(first.mesh.shape) else self.lowered(target, mesh)
+                return self.reported(target, program, effort)[0]
+        except PortError as error:  # such as rules that name an axis for what it does not divide
+            refused[split[:3]] = error
+            return None
 
     def progress(self, stage: str, target: str = "", mesh: dict[str, int] | None = None) -> None:
         self.say({"event": "progress", "stage": stage, "target": target, "mesh": mesh})
 
 
-def _splits(lowered: Any, request: dict[str, Any]) -> Any:
-    """The splits that are worth trying with the axes that are given; where there are none, the one at hand."""
-    from tpuport.topology import suggest
+def _axes(mesh: dict[str, int]) -> tuple[int, ...]:
+    return mesh["dp"], mesh["sp"], mesh["tp"]
 
-    found = suggest.splits(lowered.mesh.size, suggest.facts_of(lowered))
-    kept = [
-        one for one in found if all(getattr(one, axis) == size for axis, size in request["suggest"].items())
-    ]
-    return kept or [suggest.Split(**request["mesh"])]
+
+def _mesh(split: Any) -> dict[str, int]:
+    return {"dp": split.dp, "sp": split.sp, "tp": split.tp}
+
+
+def _kept(splits: Iterable[Any], request: dict[str, Any]) -> list[Any]:
+    """Those that have the axes that were given."""
+    given = request["suggest"].items()
+    return [one for one in splits if all(getattr(one, axis) == size for axis, size in given)]
+
+
+def _said(refused: dict[tuple[int, ...], PortError], split: Any) -> str:
+    return refused[split[:3]].what if split[:3] in refused else ""
 
 
 def _of_options(error: PortError, rules_from: str | None) -> PortError:
@@ -229,7 +282,8 @@ def _split(target: str, topology: str, one: Any, report: dict[str, Any] | None) 
     return {
         "target": target,
         "topology": topology,
-        "mesh": {"dp": one.split.dp, "sp": one.split.sp, "tp": one.split.tp},
+        "mesh": _mesh(one.split),
+        "tried": True,
         "fits": one.fits,
         "used": one.used,
         "capacity": report["memory"]["capacity"] if report else None,
@@ -239,6 +293,14 @@ def _split(target: str, topology: str, one: Any, report: dict[str, Any] | None) 
         "binds": one.binds or None,
         "why": one.why,
     }
+
+
+def _left_out(target: str, topology: str, split: Any) -> dict[str, Any]:
+    """The same of a split that was not tried, with the reason."""
+    from tpuport.topology import suggest
+
+    nothing = _split(target, topology, suggest.Outcome(split, False, why=split.why_not), None)
+    return nothing | {"tried": False}
 
 
 def _rules(plain: dict[str, list[Any]] | None) -> Any:

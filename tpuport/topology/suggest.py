@@ -2,8 +2,9 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tpuport.topology.hardware import GIB
 
@@ -14,6 +15,8 @@ RANKED_BY = (
     "which takes more memory: what fits here fits."
 )
 _LAST = float("inf")
+# One reason of a split that is left out: the axis, or the axes together, and what is wrong with it.
+_REASON: Final = re.compile(r"(?P<axes>\w+=\d+(?: beside \w+=\d+)?) (?P<why>.*)")
 
 
 class Split(NamedTuple):
@@ -63,26 +66,35 @@ class Facts:
         kv_heads: key/value heads; None is as many as heads.
         batch: rows of a step.
         sequences: lengths of what sp can share out: the hidden states of a diffusion transformer without its text (see
-            `tpuport.sharding.sequence`), or the queries of a U-Net, whose pictures are whole on every device of sp
-            between two attentions; none for other models.
+            `tpuport.sharding.sequence`), or the queries of attention, between two of which other models are whole on
+            every device of sp; none where there is no attention.
+        cut: whether sp shares out a denoiser: rows of its batch are then no better shared out than its sequence.
     """
 
     heads: int | None = None
     kv_heads: int | None = None
     batch: int = 1
     sequences: tuple[int, ...] = ()
+    cut: bool = True
 
 
 def splits(devices: int, facts: Facts) -> tuple[Split, ...]:
     """The splits that are worth trying, those with the fewest axes first, and of those the most tp.
 
-    Where there is none, tp over all devices: such a program works, and computes some heads more than once.
+    tp over all devices is one of them, as that is the mesh where none is given: where it cuts through heads, attention
+    is whole on each device, and all else is divided. Where no split suits, the most tp that divides the heads is
+    another, with dp over the rest: the batch is filled up, or whole on each device.
 
     Args:
         devices: of the slice; each split uses all.
         facts: of the program.
     """
-    return tuple(one for one in considered(devices, facts) if not one.why_not) or (Split(1, 1, devices),)
+    every = considered(devices, facts)
+    wanted = {one[:3] for one in every if not one.why_not}
+    if not wanted:
+        most = max(one.tp for one in every if not uneven(one.tp, facts.heads, facts.kv_heads))
+        wanted.add((devices // most, 1, most))
+    return tuple(one for one in every if one[:3] in wanted | {(1, 1, devices)})
 
 
 def considered(devices: int, facts: Facts) -> tuple[Split, ...]:
@@ -93,7 +105,7 @@ def considered(devices: int, facts: Facts) -> tuple[Split, ...]:
         sp, rest = divmod(devices, dp * tp)
         if rest or not sp:
             continue
-        reasons = (_heads(tp, facts), _batch(dp, facts), _sequence(sp, facts))
+        reasons = (uneven(tp, facts.heads, facts.kv_heads), _batch(dp, facts), _sequence(sp, dp, facts))
         found.append(Split(dp, sp, tp, "; ".join(filter(None, reasons))))
     return tuple(sorted(found, key=lambda one: (one.axes, -one.tp, -one.dp)))
 
@@ -105,12 +117,12 @@ def facts_of(lowered: Any) -> Facts:
     calls = [call for call, _ in lowered.attention]
     shapes = [value.shape for value in lowered.inputs.values() if getattr(value, "shape", None)]
     rows = int(shapes[0][0]) if shapes else 1
-    queries = {call.query[2] for call in calls} if blocks_of(lowered.model) else set()
     return Facts(
         heads=min((call.query[1] for call in calls), default=None),
         kv_heads=min((call.key[1] for call in calls), default=None),
         batch=rows if lowered.task == "forward" else lowered.inputs["batch"],
-        sequences=lowered.sequences or tuple(sorted(queries)),
+        sequences=lowered.sequences or tuple(sorted({call.query[2] for call in calls})),
+        cut=bool(blocks_of(lowered.model)),
     )
 
 
@@ -157,9 +169,15 @@ def ranked(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
     return tuple(sorted(outcomes, key=order))
 
 
-def _heads(tp: int, facts: Facts) -> str:
-    """Why tp does not suit the heads. Fewer key/value heads than devices are repeated, where that comes out even."""
-    heads, kv_heads = facts.heads, facts.heads if facts.kv_heads is None else facts.kv_heads
+def uneven(tp: int, heads: int | None, kv_heads: int | None = None) -> str:
+    """Why tp does not suit the heads; "" where it does.
+
+    Fewer key/value heads than devices are repeated, where that comes out even.
+
+    Args:
+        heads, kv_heads: as in `Facts`.
+    """
+    kv_heads = heads if kv_heads is None else kv_heads
     if tp == 1 or heads is None:
         return ""
     if heads % tp:
@@ -169,14 +187,43 @@ def _heads(tp: int, facts: Facts) -> str:
     return ""
 
 
+def left_out(splits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """By program, why splits were not tried: "dp=2, dp=4 (does not divide a batch of 1); tp=4 (...)".
+
+    Args:
+        splits: plain values, as `job` tells them; those that were tried are passed over.
+    """
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for one in splits:
+        if one["tried"]:
+            continue
+        reasons = found.setdefault(f"{one['target']} on {one['topology']}", {})
+        for reason in one["why"].split("; "):
+            parts = _REASON.fullmatch(reason)
+            axes, why = parts.groups() if parts else (reason, "")
+            reasons.setdefault(why, {})[axes] = None
+    return {
+        program: "; ".join(
+            f"{', '.join(axes)} ({why})" if why else ", ".join(axes) for why, axes in told.items()
+        )
+        for program, told in found.items()
+    }
+
+
 def _batch(dp: int, facts: Facts) -> str:
     return f"dp={dp} does not divide a batch of {facts.batch}" if facts.batch % dp else ""
 
 
-def _sequence(sp: int, facts: Facts) -> str:
+def _sequence(sp: int, dp: int, facts: Facts) -> str:
     if sp == 1:
         return ""
     if not facts.sequences:
-        return f"sp={sp} has no sequence to share out: only diffusion models have theirs cut"
+        return f"sp={sp} has no sequence to share out: there is no attention"
+    if facts.sequences == (1,):
+        return f"sp={sp} has no sequence to share out: a row is one token"
     whole = [str(length) for length in facts.sequences if length % sp]
-    return f"sp={sp} does not divide {' and '.join(whole)} tokens" if whole else ""
+    if whole:
+        return f"sp={sp} does not divide {' and '.join(whole)} tokens"
+    if not facts.cut and dp > 1 and facts.batch % (dp * sp) == 0:
+        return f"sp={sp} beside dp={dp} sends what dp={dp * sp} need not"
+    return ""

@@ -59,6 +59,12 @@ def test_bars_are_as_long_as_their_part(results) -> None:
     assert cache.count("█") == round(8 / 15.75 * 24)
 
 
+def test_splits_that_were_not_tried_are_told_with_the_reason(results, splits) -> None:
+    text = " ".join(shown(rendered(results[:1], splits), 120).split())
+    assert "Left out for llama decode on v5e:2x4: sp=4 (does not divide 6 tokens); dp=2 (is <img" in text
+    assert "sp=4 tp=2" not in text
+
+
 def test_what_looks_like_markup_is_text(results) -> None:
     results[0].report["collectives"][0]["kind"] = "[red]all[/red] :smile:"
     assert "[red]all[/red] :smile:" in shown(rendered(results), 120)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tpuport.topology.reports import units
 from tpuport.topology.reports.markup import card, cell, number, prose, said, table
 from tpuport.topology.reports.sections import buffers, sections
-from tpuport.topology.suggest import RANKED_BY
+from tpuport.topology.suggest import RANKED_BY, left_out
 
 # What came from the user's code cannot make the page fetch or run anything, even if it were not escaped.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -105,7 +105,7 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
         [
             said(f"{one['target']} on {one['topology']}", "wide"),
             said(units.mesh(one["mesh"]), "nowrap"),
-            cell(_verdict(one["fits"], "fits" if one["fits"] else "does not fit"), "nowrap"),
+            cell(_verdict(one["fits"], _fits(one)), "nowrap"),
             number("" if one["used"] is None else units.room(one["used"])),
             number("" if one["seconds"] is None else units.span(one["seconds"])),
             number(
@@ -116,10 +116,18 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
             said(one["binds"] or one["why"]),
         ]
         for one in splits
+        if one["tried"]
     ]
     headings = ("program", "split", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
-    note = f'<p class="quiet">{RANKED_BY}</p>'
+    notes = [*(f"Left out for {program}: {why}" for program, why in left_out(splits).items()), RANKED_BY]
+    note = "".join(f'<p class="quiet">{escape(text)}</p>' for text in notes)
     return card("Mesh splits, the best first", table(headings, rows) + note)
+
+
+def _fits(split: dict[str, Any]) -> str:
+    if split["fits"]:
+        return "fits"
+    return "not possible" if split["capacity"] is None else "does not fit"
 
 
 def _title(result: dict[str, Any]) -> str:

@@ -30,14 +30,15 @@ _SPLIT: Final = {
     "target": "as in results",
     "topology": "the slice's full name",
     "mesh": "axis sizes",
-    "fits": "whether the program, compiled with effort -1, fits",
+    "tried": "whether it was compiled; false for a split that is left out, with the reason in why",
+    "fits": "whether the program, compiled with effort -1, fits; false where it was not tried",
     "used": "bytes of HBM of one device; null where the compiler does not say",
     "capacity": "bytes of HBM that it can have; null where nothing was compiled",
     "seconds": "a step's estimate: the longer of compute and memory, then the interconnect; null unless it fits",
     "unit": "what a step makes",
     "units_per_second": "how many of them, at most, by the same estimate",
     "binds": "compute, memory or interconnect; null where it does not fit",
-    "why": "why it does not fit; empty where it does",
+    "why": "why it does not fit, cannot be, or was not tried; empty where it fits",
 }
 
 
@@ -78,7 +79,12 @@ def schema() -> dict[str, Any]:
                 "tpuport": {"type": "string", "description": "the version that wrote this"},
                 "results": _array(_result(), "one for each program and topology, in the order asked for"),
                 "suggestion": {
-                    "anyOf": [_array(_split(), "mesh splits, the best first"), {"type": "null"}],
+                    "anyOf": [
+                        _array(
+                            _split(), "mesh splits, the best first, and after them those that were not tried"
+                        ),
+                        {"type": "null"},
+                    ],
                     "description": "null without --suggest",
                 },
             }
@@ -100,8 +106,8 @@ def _split() -> dict[str, Any]:
     sizes = {"type": "object", "additionalProperties": {"type": "integer"}}
     text, flag, number = {"type": "string"}, {"type": "boolean"}, maybe("number")
     kinds = (
-        text, text, sizes, flag, maybe("integer"), maybe("integer"), number, maybe("string"), number, maybe("string"),
-        text,
+        text, text, sizes, flag, flag, maybe("integer"), maybe("integer"), number, maybe("string"), number,
+        maybe("string"), text,
     )  # fmt: skip
     return _described(_SPLIT, kinds)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuport.topology.reports import Result, units
-from tpuport.topology.suggest import RANKED_BY
+from tpuport.topology.suggest import RANKED_BY, left_out
 
 PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
 COLOURS: Final = ("blue", "cyan", "magenta", "green", "yellow", "white")
@@ -256,7 +256,7 @@ def _failure(failure: dict[str, Any], told: bool) -> Iterator[RenderableType]:
 def _suggestion(suggestion: list[dict[str, Any]]) -> Iterator[RenderableType]:
     yield Rule(Text("Mesh splits, the best first", style="bold"), align="left", style="dim")
     shown = table("program", "split", "", ">GiB used", ">a step", ">a second", "bound by")
-    for one in suggestion:
+    for one in (split for split in suggestion if split["tried"]):
         used = "?" if one["used"] is None else units.gib(one["used"])
         unit = f"{units.number(one['units_per_second'])} {one['unit']}" if one["units_per_second"] else ""
         shown.add_row(
@@ -269,6 +269,8 @@ def _suggestion(suggestion: list[dict[str, Any]]) -> Iterator[RenderableType]:
             one["binds"] or "",
         )
     yield shown
+    for program, why in left_out(suggestion).items():
+        yield Text(f"Left out for {program}: {why}", style="dim")
     yield Text(RANKED_BY, style="dim")
 
 
