@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from tpuport.topology.advice import work
+from tpuport.topology.advice.even import cut_by, more_tp
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import SMALL, all_held
-from tpuport.topology.advice.remedies import all_over_tp, are_over_dp, inputs_over_dp
+from tpuport.topology.advice.remedies import are_over_dp, inputs_over_dp
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import work as flops
 
@@ -30,20 +31,30 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 
 def _remedy(evidence: Evidence, rows: int, parts: int) -> str:
     if not evidence.report.fits:  # rows of its own leave a device all of its weights
-        return f"let all devices share out the weights: {all_over_tp(evidence)}"
+        uneven = cut_by(evidence, evidence.mesh.size)
+        more = f"take chips with more memory (--list-topologies): {uneven}"
+        return f"let {_share(evidence)}" if more_tp(evidence) else more
     batch = f"a batch of a multiple of {parts} rows; " if rows % parts else ""
-    rest = f"; or let all devices share out the weights: {all_over_tp(evidence)}"
-    rest = rest if all_held(evidence) >= SMALL else ""  # a few kilobytes have nothing to share out
+    # A few kilobytes have nothing to share out.
+    rest = f"; or let {_share(evidence)}" if all_held(evidence) >= SMALL and more_tp(evidence) else ""
     return f"{batch}{inputs_over_dp()}{rest}"
+
+
+def _share(evidence: Evidence) -> str:
+    which = "as many devices as the heads allow" if cut_by(evidence, evidence.mesh.size) else "all devices"
+    return f"{which} share out the weights: {more_tp(evidence)}"
 
 
 def _filled(evidence: Evidence, rows: int, parts: int) -> Iterator[Hit]:
     filled, costs = -(-rows // parts) * parts, evidence.report.costs
-    idle = filled - rows
+    idle, other = filled - rows, more_tp(evidence)
+    uneven = cut_by(evidence, evidence.mesh.size)
+    tp = f", or a smaller dp and more tp: {other}" if other and not uneven else ""
+    tp = tp or (f", or {other}; {uneven}" if other else f"; {uneven}")
     yield Hit(
         f"{rows} rows over dp={parts} are filled up to {filled}: {idle / filled:.0%} of the work is on rows that "
         "nobody asked for",
-        f"a batch of a multiple of {parts} (--batch {filled}), or a smaller dp and more tp: {all_over_tp(evidence)}",
+        f"a batch of a multiple of {parts} (--batch {filled}){tp}",
         0.0 if costs is None else costs.flops * idle / filled,
         "flops",
     )

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from tpuport.topology.advice import tpc002_replicated_weight, work
+from tpuport.topology.advice.even import more_tp
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import axes, is_used_by_weights
-from tpuport.topology.advice.remedies import all_over_tp, more_rows
+from tpuport.topology.advice.remedies import more_rows
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import work as flops
 
@@ -26,7 +27,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         yield Hit(
             f"{axis}={parts} divides no weight, no cache and no attention, and nothing is sent along it: its {parts} "
             f"devices do the same{more}" + (f" ({flops(spared)} too much)" if found else ""),
-            f"give these devices to another axis: {all_over_tp(evidence)}"
+            f"give these devices to another axis: {more_tp(evidence) or 'a smaller slice does as much'}"
             + (f", or {rows}" if rows else "")
             + ("; sp is for long prompts, and a decode step has one token a row" if axis == "sp" else ""),
             spared,
