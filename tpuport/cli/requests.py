@@ -87,7 +87,12 @@ def _add_work(group: Any) -> None:
     add("--max-cache-len", type=_positive, metavar="N", help="positions of the key and value cache")
     add("--image-size", type=_size, metavar="HxW", help="of images and videos, in pixels: 480x832")
     add("--frames", type=_positive, metavar="N", help="of a video")
-    add("--dtype", choices=("bfloat16", "float32", "float16"), help="of weights; the config's by default")
+    add(
+        "--dtype",
+        choices=("bfloat16", "float32", "float16"),
+        help="of weights, the config's by default; of your own code, its buffers and floating inputs too, as "
+        "model.to(dtype) and inputs.to(dtype) make them; leave it out, and cast there, where an input stays float32",
+    )
     add("--attention", choices=("splash", "xla"), help="what computes attention")
     add("--component", metavar="NAME", help="of a pipeline's directory; each of them by default")
     add("--inputs", metavar="MODULE:FUNCTION", help="returns the inputs to compile for")

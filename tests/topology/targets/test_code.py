@@ -74,7 +74,10 @@ def test_a_function_that_returns_a_model_makes_none(mine, monkeypatch, by):
     assert model.linear.weight.device.type == "meta"
     assert model.scale.tolist() == [0, 1, 2]
     assert target.inputs["x"].tolist() == torch.ones(2, 8).tolist()
-    assert (target.name, target.kind, target.unit, target.dtype) == ("whole", "code", None, "bfloat16")
+    assert (target.name, target.kind, target.unit, target.dtype) == ("whole", "code", None, None)
+    assert {tensor.dtype for tensor in (model.linear.weight, model.scale, target.inputs["x"])} == {
+        torch.bfloat16
+    }
 
 
 def test_a_function_that_returns_a_builder_is_built_later(mine):
@@ -117,8 +120,9 @@ def test_a_model_alone_has_the_inputs_of_another_function(mine):
     [target] = resolve(f"{mine}:wrong", inputs=f"{mine}:inputs", dtype="float16")
     assert target.inputs["x"].shape == (3, 8)
     assert target.build().linear.weight.device.type == "meta"
-    assert target.dtype == "bfloat16"
-    assert "float16" in target.notes[-1]
+    assert target.build().linear.weight.dtype == torch.bfloat16
+    assert "float16" in target.notes[-2]
+    assert target.notes[-1] == "inputs that were converted to bfloat16: x"
     with pytest.raises(PortError, match="no config to give it"):
         resolve(f"{mine}:wrong", inputs=f"{mine}:of")
 

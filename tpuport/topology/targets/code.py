@@ -15,6 +15,7 @@ import torch
 
 from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
+from tpuport.topology.targets import casting
 from tpuport.topology.targets.target import Options, Target
 from tpuport.topology.tasks import Decode, Prefill
 from tpuport.topology.weights import unallocated
@@ -30,7 +31,8 @@ def is_code(target: str) -> bool:
 def own_target(named: str, options: Options) -> Target:
     """What the function returns: (a model or a function that builds one, its inputs), or with `inputs` the first alone.
 
-    Parameters that the function makes take no memory.
+    Parameters that the function makes take no memory. A dtype that was asked for is that of parameters, buffers and
+    inputs, as `model.to` and `inputs.to` would make them; without one, all are as the function made them.
 
     Raises:
         PortError: there is no such function, it fails, or it returns something else.
@@ -46,13 +48,12 @@ def own_target(named: str, options: Options) -> Target:
         made = _called(function, named)
     model, inputs, notes = _parts(made, named, options)
     build = (lambda: model) if isinstance(model, torch.nn.Module) else lambda: _called(model, named)
-    dtype = str(options.dtype) if options.dtype else None
-    if as_torch_dtype(dtype) is torch.float16:
-        dtype, notes = (
-            "bfloat16",
-            (*notes, "weights are bfloat16 in place of float16, which no TPU multiplies in"),
-        )
-    return Target(named.rpartition(":")[2], build, inputs, None, dtype, "code", notes)
+    dtype = as_torch_dtype(options.dtype)
+    if dtype is torch.float16:
+        dtype = torch.bfloat16
+        notes = (*notes, "weights are bfloat16 in place of float16, which no TPU multiplies in")
+    target = Target(named.rpartition(":")[2], build, inputs, None, None, "code", notes)
+    return target if dtype is None else casting.cast(target, dtype)
 
 
 def _parts(made: Any, named: str, options: Options) -> tuple[Any, Any, tuple[str, ...]]:

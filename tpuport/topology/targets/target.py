@@ -23,7 +23,7 @@ class Target:
         build: makes the module with parameters that take no memory; each call makes a new one.
         inputs: arguments of one call, tensors on the meta device; or Prefill or Decode.
         unit: what a call makes, and how many: "tokens", "images", "frames" or "steps" of denoising.
-        dtype: of floating-point parameters; None keeps theirs.
+        dtype: of floating-point parameters; None keeps theirs, as for one's own code, which is built in its dtype.
         kind: "causal-lm", "encoder", "denoiser", "vae", or "code" for someone's own.
         notes: what was chosen that the user did not say, a sentence each.
     """
