@@ -53,7 +53,7 @@ def pipeline_targets(found: Found, options: Options) -> tuple[Target, ...]:
             fix = error.fix or (f"--component, one of {', '.join(others)}" if len(chosen) > 1 else None)
             raise PortError(f"{name}: {error.what}", where=error.where, fix=fix) from error
         taken |= set(applies)
-        made.append(dataclasses.replace(target, name=name, notes=(*target.notes, *note)))
+        made.append(dataclasses.replace(target, name=f"{found.name} {name}", notes=(*target.notes, *note)))
     if options.inputs is None and (stray := [name for name in options.given() if name not in taken]):
         raise PortError(
             f"{stray[0]} applies to none of {', '.join(chosen)}", where=stray[0], fix="leave it out"
