@@ -19,7 +19,7 @@ from tpuport.errors import PortError
 from tpuport.topology.report import Costs, Estimate, Failure, Memory, Report, Source
 
 GIB = 1 << 30
-TARGET = "a.module:function"
+TARGET = "json.decoder:function"
 
 
 def report(fits: bool = True, topology: str = "v5e:2x4") -> dict[str, Any]:
@@ -92,7 +92,8 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
     options = (
         f"--topology v6e-8 --dp 2 --tp -1 --task prefill --batch 3 --length 64 --max-cache-len 128 "
         f"--image-size 480x832 --frames 81 --dtype float32 --rules {rules} --attention xla --component vae "
-        "--inputs a:b --trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache --allow norm --allow bias"
+        "--inputs json:b --trust-remote-code --no-scan-layers --effort -0.5 --suggest --no-cache --allow norm "
+        "--allow bias"
     )
     assert run([TARGET, *options.split()]) == 0
     [request] = child.requests
@@ -103,7 +104,7 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
         "save_hlo": None,
         "options": {
             "task": "prefill", "batch": 3, "length": 64, "max_cache_len": 128, "image_size": (480, 832), "frames": 81,
-            "dtype": "float32", "inputs": "a:b", "component": "vae", "trust_remote_code": True,
+            "dtype": "float32", "inputs": "json:b", "component": "vae", "trust_remote_code": True,
         },
     }  # fmt: skip
 
@@ -247,7 +248,10 @@ def test_programs_are_saved(child: Child, tmp_path: Path) -> None:
     [
         ([], "no target was given"),
         ([TARGET], "no topology was given"),
-        (["no/such/directory", "--topology", "v6e"], "there is no no/such/directory"),
+        (
+            ["no/such/directory", "--topology", "v6e"],
+            "there is no such file or directory\n  where: no/such/directory",
+        ),
         ([TARGET, "--topology", "h100"], "no TPU slice is called"),
         ([TARGET, "--topology", "v5e:2x3"], "v5e has slices of"),
         ([TARGET, "--topology", "v5e:2x4", "--tp", "3"], "the mesh takes 3 devices, and v5e:2x4 has 8"),
@@ -269,6 +273,18 @@ def test_programs_are_saved(child: Child, tmp_path: Path) -> None:
             [TARGET, "--topology", "v6e", "--suggest", "--dp", "2", "--tp", "2", "--sp", "1"],
             "nothing is left to vary",
         ),
+        (["nope.py:model", "--topology", "v6e"], "there is no such file\n  where: nope.py"),
+        (["nope.py", "--topology", "v6e"], "this names no function"),
+        (["nope_at_all.model:build", "--topology", "v6e"], "there is no module 'nope_at_all.model'"),
+        ([TARGET, "--topology", "v6e", "--inputs", "nope.py:inputs"], "no such file\n  where: nope.py"),
+        (["llama-2-8b", "--topology", "v6e"], "did you mean llama-"),
+        (["tests", "--topology", "v6e"], "there is no config.json\n  where: tests"),
+        (["pyproject.toml", "--topology", "v6e"], "this is no JSON"),
+        (["flux-dev", "--topology", "v6e", "--image-size", "1001"], "height 1001 is no multiple of 16"),
+        (["wan-2.1-14b", "--topology", "v6e", "--frames", "80"], "frames are not 1 and a multiple of 4"),
+        (["flux-dev", "--topology", "v6e", "--frames", "81"], "frames does not apply to Flux"),
+        ([TARGET, "--topolgy", "v6e"], "did you mean --topology?"),
+        ([TARGET, "--topology", "v6e", "--batchsize=3"], "did you mean --batch?"),
         (["nope/llama-2-8b", "--topology", "v6e"], "did you mean llama-"),
         ([TARGET, "--topology", "v6e", "--save-hlo", "/dev/null/x"], "cannot be written there"),
         ([TARGET, "--topology", "v6e", "--rules", "/no/such/file.json"], "cannot be read"),
@@ -366,7 +382,9 @@ def test_the_command_is_one_of_tpuports(
 def test_what_asks_imports_neither_torch_nor_jax() -> None:
     code = (
         "import sys; from tpuport.cli.compile import compile;"
-        "compile(['--list-topologies']); compile(['a:b', '--topology', 'v6e', '--tp', '3']);"
+        "compile(['--list-topologies']); compile(['json:b', '--topology', 'v6e', '--tp', '3']);"
+        "compile(['nope.py:b', '--topology', 'v6e']); compile(['llama-2-8b', '--topology', 'v6e']);"
+        "compile(['flux-dev', '--topology', 'v6e', '--image-size', '1001']);"
         "import tpuport.topology.process, tpuport.topology.reports.html, tpuport.topology.reports.text;"
         "sys.exit(bool({'torch', 'jax', 'transformers', 'numpy'} & set(sys.modules)))"
     )

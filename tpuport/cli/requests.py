@@ -1,6 +1,7 @@
 """What `tpuport compile` is asked for, checked before anything is imported that takes time."""
 
 import argparse
+import difflib
 import json
 import os
 import re
@@ -25,7 +26,16 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         found = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
         where, what = found.groups() if found else (None, message)
-        raise PortError(what, where=where, fix="tpuport compile --help shows what there is")
+        raise PortError(
+            what, where=where, fix=f"{self._near(what)}tpuport compile --help shows what there is"
+        )
+
+    def _near(self, what: str) -> str:
+        """What was meant by options that there are none of."""
+        unknown = re.findall(r"--[\w-]+", what) if what.startswith("unrecognized") else []
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        near = [one for name in unknown for one in difflib.get_close_matches(name, known, n=1)]
+        return f"did you mean {' and '.join(near)}? " if near else ""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -126,11 +136,14 @@ def request_of(options: argparse.Namespace) -> dict[str, Any]:
             where="TARGET" if options.target is None else "--topology",
             fix="tpuport compile path/to/config.json --topology v5e:2x4; --list-topologies shows them all",
         )
-    _check_target(options.target)
+    from tpuport.topology.targets import early
+
     names = "task batch length max_cache_len image_size frames dtype inputs component trust_remote_code"
+    said = {name: getattr(options, name) for name in names.split()}
+    early.check(options.target, said)
     return {
         "target": options.target,
-        "options": {name: getattr(options, name) for name in names.split()},
+        "options": said,
         "rules": None if options.rules is None else rules_of(options.rules),
         "rules_from": None if options.rules is None else f"--rules {options.rules}",
         "allow": options.allow,
@@ -257,20 +270,6 @@ def sizes_of(options: argparse.Namespace) -> dict[str, int] | None:
             "only one axis can take what the others leave", where=" ".join(f"--{axis}" for axis in AXES)
         )
     return {axis: 1 if size is None else size for axis, size in asked.items()}
-
-
-def _check_target(target: str) -> None:
-    """What is plainly a path has to be there; names and functions are looked up where they can be."""
-    if "/" not in target or ":" in target or Path(target).exists():
-        return
-    from tpuport.topology.reports import models
-
-    raise PortError(
-        f"there is no {target}",
-        where="TARGET",
-        fix="name a directory with a config.json (or the file), or a function as package.module:function; "
-        f"{models.hint(target)}; models are not downloaded",
-    )
 
 
 def check_output(file: Path) -> None:

@@ -4,7 +4,22 @@
 program. Nothing is downloaded, and no parameter is made before `Target.build` is called, nor takes memory then.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tpuport.topology.targets.configs import known as known
-from tpuport.topology.targets.resolving import resolve as resolve
 from tpuport.topology.targets.target import TASKS as TASKS
 from tpuport.topology.targets.target import Target as Target
+
+if TYPE_CHECKING:
+    from tpuport.topology.targets.resolving import resolve as resolve
+
+__all__ = ["TASKS", "Target", "known", "resolve"]
+
+
+def __getattr__(name: str) -> Any:
+    # It needs torch, transformers and diffusers; what is wrong with a path is told before they are imported.
+    if name != "resolve":
+        raise AttributeError(f"module 'tpuport.topology.targets' has no attribute {name!r}")
+    from tpuport.topology.targets.resolving import resolve
+
+    return resolve

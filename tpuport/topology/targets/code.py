@@ -9,23 +9,17 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.targets import casting
+from tpuport.topology.targets.naming import NAMED
 from tpuport.topology.targets.target import Options, Target
 from tpuport.topology.tasks import Decode, Prefill
 from tpuport.topology.weights import unallocated
-
-_NAMED: Final = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(\.\w+)*):(?P<function>[A-Za-z_]\w*)")
-
-
-def is_code(target: str) -> bool:
-    """Whether this names a function, or a file of Python code."""
-    return bool(_NAMED.fullmatch(target)) or target.endswith(".py")
 
 
 def own_target(named: str, options: Options) -> Target:
@@ -141,7 +135,7 @@ def load_function(named: str) -> Callable[..., Any]:
     Raises:
         PortError: no such module, file or function, or an error in importing it, with its line.
     """
-    match = _NAMED.fullmatch(named)
+    match = NAMED.fullmatch(named)
     if match is None:
         raise PortError(
             "this names no function", where=named, fix="module:function, or path/to/file.py:function"

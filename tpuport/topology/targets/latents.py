@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tpuport.errors import PortError
 from tpuport.topology.targets.target import Options, empty
+
+if TYPE_CHECKING:
+    import torch
 
 Size = tuple[int, int]
 
@@ -65,17 +66,17 @@ class Call:
     dtype: str
     compression: Compression
 
-    def floats(self, *shape: int) -> torch.Tensor:
+    def floats(self, *shape: int) -> "torch.Tensor":
         """A tensor with a row for each sample, in the model's dtype."""
         return empty(self.batch, *shape, dtype=self.dtype)
 
-    def whole(self, *shape: int) -> torch.Tensor:
+    def whole(self, *shape: int) -> "torch.Tensor":
         """The same of whole numbers."""
-        return empty(self.batch, *shape, dtype=torch.int64)
+        return empty(self.batch, *shape, dtype="int64")
 
-    def times(self) -> torch.Tensor:
+    def times(self) -> "torch.Tensor":
         """A timestep for each sample."""
-        return empty(self.batch, dtype=torch.float32)
+        return empty(self.batch, dtype="float32")
 
 
 @dataclasses.dataclass(frozen=True)

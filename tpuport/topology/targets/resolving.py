@@ -3,7 +3,7 @@
 from typing import Any
 
 from tpuport.errors import PortError
-from tpuport.topology.targets import code, components, configs, pipelines, text
+from tpuport.topology.targets import code, components, configs, naming, pipelines, text
 from tpuport.topology.targets.configs import Found
 from tpuport.topology.targets.target import Options, Target, parsed_image_size
 
@@ -49,7 +49,7 @@ def resolve(
         image_size=parsed_image_size(image_size), frames=frames, dtype=dtype, inputs=inputs,
         component=component, trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    if code.is_code(target):
+    if naming.is_code(target):
         _no_component(options, target)
         return (code.own_target(target, options),)
     return _of_config(configs.find(target), options)

@@ -1,14 +1,14 @@
-"""What is compiled, and the options that say at which sizes."""
+"""What is compiled, and the options that say at which sizes. Sizes are checked without torch, which takes seconds."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from tpuport.checkpoint.dtypes import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.tasks import Decode, Prefill
+
+if TYPE_CHECKING:
+    import torch
 
 TASKS: Final = ("prefill", "decode", "forward")
 _NUMBERS: Final = ("batch", "length", "max_cache_len", "frames")
@@ -29,7 +29,7 @@ class Target:
     """
 
     name: str
-    build: Callable[[], torch.nn.Module]
+    build: "Callable[[], torch.nn.Module]"
     inputs: Mapping[str, Any] | Prefill | Decode
     unit: tuple[str, float] | None = None
     dtype: str | None = None
@@ -68,7 +68,7 @@ class Options:
         for name, value in sizes.items():
             if value is not None and value < 1:
                 raise PortError(f"{name} is {value}", where=name, fix="a number from 1 up")
-        if (dtype := as_torch_dtype(self.dtype)) is not None and not dtype.is_floating_point:
+        if self.dtype is not None and not _is_floating(self.dtype):
             raise PortError(
                 f"weights cannot be {self.dtype}", where="dtype", fix="a floating dtype, such as bfloat16"
             )
@@ -99,6 +99,13 @@ class Options:
         return dataclasses.replace(self, **{name: None for name in self.given() if name not in applicable})
 
 
+def _is_floating(dtype: str) -> bool:
+    from tpuport.checkpoint.dtypes import as_torch_dtype
+
+    kind = as_torch_dtype(dtype)
+    return kind is not None and kind.is_floating_point
+
+
 def parsed_image_size(given: Any) -> tuple[int, int] | None:
     """(height, width) of "720x1280", of 1024 or "1024", which is square, or of a pair."""
     if given is None:
@@ -117,7 +124,11 @@ def parsed_image_size(given: Any) -> tuple[int, int] | None:
     return numbers[0], numbers[-1]
 
 
-def empty(*shape: int, dtype: torch.dtype | str = torch.bfloat16) -> torch.Tensor:
+def empty(*shape: int, dtype: "torch.dtype | str" = "bfloat16") -> "torch.Tensor":
     """A tensor of the meta device, which has a shape and no values."""
+    import torch
+
+    from tpuport.checkpoint.dtypes import as_torch_dtype
+
     kind = as_torch_dtype(dtype)
     return torch.empty(shape, dtype=kind, device="meta")

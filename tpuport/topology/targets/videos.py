@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-import torch
-
 from tpuport.topology.targets.latents import Call, Family, Size, pair, patches
 from tpuport.topology.targets.target import empty
 
@@ -90,7 +88,7 @@ def _cogvideox(call: Call) -> dict[str, Any]:
     }
     if config["use_rotary_positional_embeddings"]:
         made["image_rotary_emb"] = tuple(
-            empty(tokens, config["attention_head_dim"], dtype=torch.float32) for _ in range(2)
+            empty(tokens, config["attention_head_dim"], dtype="float32") for _ in range(2)
         )
     if config["ofs_embed_dim"]:
         made["ofs"] = empty(1, dtype=call.dtype)
@@ -132,7 +130,7 @@ def _mochi(call: Call) -> dict[str, Any]:
         "hidden_states": _latents(call),
         "encoder_hidden_states": call.floats(call.text, config["text_embed_dim"]),
         "timestep": call.floats(),
-        "encoder_attention_mask": empty(call.batch, call.text, dtype=torch.bool),
+        "encoder_attention_mask": empty(call.batch, call.text, dtype="bool"),
         "return_dict": False,
     }
 
@@ -166,8 +164,8 @@ def _allegro(call: Call) -> dict[str, Any]:
     side = config["patch_size"]
     axes = (call.frames, call.height // side, call.width // side)
     width = config["attention_head_dim"] // 3
-    tables = tuple(tuple(empty(size, width, dtype=torch.float32) for _ in range(2)) for size in axes)
-    places = tuple(empty(1, math.prod(axes), dtype=torch.int64) for _ in axes)
+    tables = tuple(tuple(empty(size, width, dtype="float32") for _ in range(2)) for size in axes)
+    places = tuple(empty(1, math.prod(axes), dtype="int64") for _ in axes)
     return {
         "hidden_states": _latents(call),
         "encoder_hidden_states": call.floats(call.text, config["caption_channels"]),
