@@ -13,9 +13,12 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from torch.utils.flop_counter import FlopCounterMode
 
+from tpuport.mesh import create_mesh
+from tpuport.patches.transformers_experts import Weights, experts_on_mesh
 from tpuport.topology.arithmetic import model_flops
 
 small = st.integers(1, 9)
+WHOLE = P()
 
 
 def flops(function, *shapes: tuple[int, ...]) -> float:
@@ -124,6 +127,69 @@ def test_products_by_groups_are_those_of_one() -> None:
     assert flops(gradient, *reversed(shapes)) == 2 * 2 * 12 * 16 * 32, (
         "forward, and each row once for the weights"
     )
+
+
+def split_product(x: P, weights: P, out: P, sizes: P = WHOLE, turned: bool = False, sent: bool = False):
+    """A product by groups [M, K] [X, K, N] on 2 x 4 devices, each with all rows or a part, by all groups or a part."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "tp"))
+
+    def local(x, weights, sizes):
+        x = lax.all_to_all(x, "tp", 0, 0, tiled=True) if sent else x
+        made = lax.ragged_dot(x, weights.swapaxes(1, 2) if turned else weights * 2, sizes)
+        return lax.psum(made, "tp") if out == P("dp") else made
+
+    return jax.shard_map(local, mesh=mesh, in_specs=(x, weights, sizes), out_specs=out, check_vma=False)
+
+
+def test_devices_that_share_out_groups_do_each_row_once() -> None:
+    rows, inner, width, groups = 64, 16, 32, 8
+    whole = 2 * rows * inner * width
+
+    def of(split, turned: bool = False) -> float:
+        shapes = (groups, width, inner) if turned else (groups, inner, width)
+        arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, inner), shapes)]
+        return model_flops(jax.make_jaxpr(split)(*arrays, jax.ShapeDtypeStruct((groups,), jnp.int32)))
+
+    experts = split_product(P("dp"), P("tp"), P("dp"), P("tp"))
+    assert of(experts) == whole, "each device of tp has all rows of its dp, and a quarter of the groups"
+    assert of(split_product(P("dp"), P("tp"), P("dp"), P("tp"), turned=True), turned=True) == whole
+    assert of(split_product(P("dp"), P(None, None, "tp"), P("dp", "tp"))) == whole, (
+        "and a quarter of the columns"
+    )
+    assert of(split_product(P("dp"), P(), P("dp"))) == whole, "along tp, all do the same"
+    sent = split_product(P(("dp", "tp")), P("tp"), P(("dp", "tp")), P("tp"), sent=True)
+    assert of(sent) == whole, "rows are sent to where their group is"
+
+    def layers(x, weights, sizes):
+        stacked = jnp.broadcast_to(weights, (3, *weights.shape))
+        return lax.scan(lambda x, each: (experts(x, each, sizes)[:, :inner], None), x, stacked)[0]
+
+    assert of(layers) == 3 * whole
+
+
+@pytest.mark.parametrize(("dp", "tp"), [(1, 1), (1, 4), (1, 8), (2, 4)])
+@pytest.mark.parametrize(("experts", "choices"), [(8, 2), (16, 4)])
+def test_experts_over_a_mesh_are_what_the_tokens_choose(dp, tp, experts, choices) -> None:
+    """Two products with weights for each pair of a token and an expert, and on every device of tp the weighted sum."""
+    tokens, width, inner = 64, 32, 48
+    mesh = create_mesh(dp, 1, tp, devices=jax.devices()[: dp * tp])
+
+    def layer(hidden, chosen, weight, first, second):
+        weights = Weights(first, None, second, None)
+        return experts_on_mesh(hidden, chosen, weight, weights, lambda x: x[..., :inner], False, mesh)
+
+    shapes = [
+        (tokens, width),
+        (tokens, choices),
+        (tokens, choices),
+        (experts, 2 * inner, width),
+        (experts, width, inner),
+    ]
+    kinds = [jnp.float32, jnp.int32, jnp.float32, jnp.float32, jnp.float32]
+    arrays = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
+    pairs = tokens * choices
+    products = 2 * pairs * (width * 2 * inner + inner * width)
+    assert model_flops(jax.make_jaxpr(layer)(*arrays)) == products + tp * 2 * pairs * width
 
 
 def test_all_devices_together() -> None:

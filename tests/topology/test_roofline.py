@@ -52,8 +52,24 @@ def test_compute_and_memory_are_quotients_of_the_devices_figures(
     if found.seconds:
         assert found.units_per_second == units / found.seconds
         peak = figures.bf16.value / figures.devices * found.seconds
-        assert found.mfu == pytest.approx(min(1, costs.model_flops / peak), rel=1e-12)
-    assert 0 <= found.mfu_apart <= found.mfu <= 1
+        assert found.mfu == pytest.approx(costs.model_flops / peak, rel=1e-12)
+    assert 0 <= found.mfu_apart <= found.mfu
+
+
+def test_each_product_takes_the_time_of_its_dtype() -> None:
+    """400 in all, of which 100 are of int8 and 50 of fp8; and 60 for float32 products in several passes."""
+    costs = Costs(
+        400e12, 0.0, 0.0, 400e12, product_flops=400e12, int8_flops=100e12, fp8_flops=50e12, pass_flops=60e12
+    )
+    peaks = {
+        "v5e": 310e12 / 197e12 + 100e12 / 393e12 + 0.5 * 100e12 / 197e12,  # fp8 runs as bfloat16 does
+        "v6e": (310e12 + 50e12) / 918e12 + 100e12 / 1836e12,
+        "tpu7x": 2 * (410e12 / 2307e12 + 50e12 / 4614e12),  # of two devices each; int8 runs as bfloat16 does
+    }
+    for generation, seconds in peaks.items():
+        assert estimate(generation, costs).compute == pytest.approx(seconds, rel=1e-12)
+    alone = estimate("v5e", Costs(1e12, 0.0, 0.0, 1e12, int8_flops=1e12))
+    assert alone.mfu == pytest.approx(393 / 197), "of the bf16 peak: nothing hides what is above it"
 
 
 def test_nothing_to_do_takes_no_time() -> None:

@@ -202,6 +202,7 @@ def _costs(lowered: Lowered, program: Any, text: Any) -> Costs | None:
         return None
     counted, traced = program.cost_analysis() or {}, kernels.count(lowered.jaxpr)
     hlo.take_counts(text, traced.calls)
+    rates = hlo.rates(text)
     return Costs(
         flops=hlo.flops(text, float(counted.get("flops", 0.0))),
         hbm_bytes=float(hlo.hbm_bytes(text)),
@@ -209,6 +210,10 @@ def _costs(lowered: Lowered, program: Any, text: Any) -> Costs | None:
         model_flops=traced.flops / lowered.mesh.size,
         product_flops=hlo.products(text),
         kernels=hlo.kernels(text),
+        expanded_flops=hlo.expanded(text, traced.calls),
+        int8_flops=rates.int8,
+        fp8_flops=rates.fp8,
+        pass_flops=rates.passes,
     )
 
 

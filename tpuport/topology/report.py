@@ -100,14 +100,15 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """Pallas kernels of one name: times a step, and FLOPs and HBM bytes of all of them.
+    """Pallas kernels of one name, or the compiler's own: times a step, and FLOPs and HBM bytes of all of them.
 
     Attributes:
         source: "kernel" where they are the kernel's own estimate (zeros where it gives none and nothing was counted),
             "counted" where they were counted over its grid: the products of its body, or the FLOPs of its own estimate
             where that has fewer, and the blocks that it brings in.
         bound: of what was counted and depends on data, "at most" (each branch taken, each block anew), "at least" (a
-            loop of unknown length once) or "about" (both); None where the count is exact, or is the kernel's own.
+            loop of unknown length once) or "about" (both; of a product by groups, rows spread evenly over the groups
+            and the devices that share them out); None where the count is exact, or is the kernel's own.
     """
 
     name: str
@@ -131,7 +132,12 @@ class Costs:
             has to be done if nothing is done twice.
         product_flops: of `flops`, those in matrix products, convolutions and kernels; a product of a matrix and a
             vector is not in it where the compiler makes it elementwise.
-        kernels: which Pallas kernels there are.
+        kernels: which Pallas kernels there are, and which the compiler has made by itself.
+        expanded_flops: of `product_flops`, those beyond what is needed in products by groups, such as experts', of
+            which the compiler multiplies few rows by all groups.
+        int8_flops, fp8_flops: of `product_flops`, those with both operands of 8 bits; kernels' are not in them.
+        pass_flops: what float32 products at a precision above the default take beyond `flops`: five times their own
+            at "highest", twice at "high".
     """
 
     flops: float
@@ -140,6 +146,10 @@ class Costs:
     model_flops: float
     kernels: tuple[Kernel, ...] = ()
     product_flops: float = 0.0
+    expanded_flops: float = 0.0
+    int8_flops: float = 0.0
+    fp8_flops: float = 0.0
+    pass_flops: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +163,8 @@ class Estimate:
         seconds_apart: a step's, one after another: their sum.
         unit: what a step makes: "tokens", "images", "frames" or "steps"; units: how many, on the whole mesh.
         units_per_second: at `seconds`; units_per_second_apart: at `seconds_apart`.
-        mfu: model_flops over what the device's peak does in `seconds`, at most 1; mfu_apart: in `seconds_apart`.
+        mfu: model_flops over what the device's bf16 peak does in `seconds`: above 1 where products run at a higher
+            one; mfu_apart: in `seconds_apart`.
     """
 
     compute: float

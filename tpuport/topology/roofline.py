@@ -63,8 +63,10 @@ def estimate(
 ) -> Estimate:
     """A roofline of one step.
 
-    Compute is `costs.flops` at the device's bf16 peak, whatever the dtype; memory `costs.hbm_bytes` at its HBM
-    bandwidth; interconnect the sum over the collectives, one after another, with nothing else on the links.
+    Compute is `costs.flops` at the device's bf16 peak, but of products of 8 bits at the peak of int8 or fp8 where it is
+    published, and of float32 as many passes as the program asks for: one by default, on numbers rounded to bfloat16.
+    Memory is `costs.hbm_bytes` at its HBM bandwidth; interconnect the sum over the collectives, one after another, with
+    nothing else on the links.
 
     Args:
         generation: a key of `hardware.FIGURES`.
@@ -78,20 +80,28 @@ def estimate(
     device = figures.device
     rings = layout(figures, mesh, topology, placed)
     seconds = {
-        "compute": costs.flops / device.bf16,
+        "compute": _compute(costs, figures),
         "memory": costs.hbm_bytes / device.hbm_bandwidth,
         "interconnect": sum((collective_seconds(one, rings, figures) for one in collectives), 0.0),
     }
     together, apart = max(seconds.values()), sum(seconds.values())
 
     def utilization(time: float) -> float:
-        return min(1.0, costs.model_flops / (device.bf16 * time)) if time else 0.0
+        return costs.model_flops / (device.bf16 * time) if time else 0.0
 
     return Estimate(
         **seconds, binds=max(PARTS, key=lambda part: seconds[part]), seconds=together, seconds_apart=apart, unit=unit,
         units=float(units), units_per_second=units / together if together else 0.0,
         units_per_second_apart=units / apart if apart else 0.0, mfu=utilization(together), mfu_apart=utilization(apart),
     )  # fmt: skip
+
+
+def _compute(costs: Costs, figures: Figures) -> float:
+    """Seconds of all operations, each at its dtype's peak."""
+    low = ((costs.int8_flops, figures.int8), (costs.fp8_flops, figures.fp8))
+    apart = [(flops, peak.value / figures.devices) for flops, peak in low if peak is not None]
+    rest = costs.flops + costs.pass_flops - sum(flops for flops, _ in apart)
+    return rest / figures.device.bf16 + sum(flops / peak for flops, peak in apart)
 
 
 def collective_seconds(one: Collective, rings: Mapping[str, tuple[Ring, ...]], figures: Figures) -> float:

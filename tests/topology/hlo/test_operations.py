@@ -63,6 +63,29 @@ def test_our_count_is_the_compilers(name, compile_program, array) -> None:
     assert ours == pytest.approx(flops, rel=0.01)
 
 
+PRODUCT = 2 * N**3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "wanted"),
+    [
+        ("int8", None, (PRODUCT, 0, 0)), ("float8_e4m3fn", None, (0, PRODUCT, 0)), ("bfloat16", "highest", (0, 0, 0)),
+        ("float32", None, (0, 0, 0)), ("float32", "high", (0, 0, 2 * PRODUCT)),
+        ("float32", "highest", (0, 0, 5 * PRODUCT)),
+    ],
+)  # fmt: skip
+def test_products_at_another_rate_than_that_of_bfloat16(
+    dtype, precision, wanted, compile_program, array
+) -> None:
+    def product(a, b):
+        return lax.dot(a, b, precision=precision, preferred_element_type=made)
+
+    made = {"int8": jnp.int32, "float8_e4m3fn": jnp.float32}.get(dtype)
+    program, _ = compile_program(product, *[array(N, N, dtype=dtype)] * 2)
+    assert hlo.rates(program) == wanted
+    assert hlo.products(program) == PRODUCT
+
+
 def test_our_count_is_this_compilers() -> None:
     for name, (function, *shapes) in CASES.items():
         compiled = jax.jit(function).lower(*(jnp.ones(shape) for shape in shapes)).compile()

@@ -16,9 +16,10 @@ LEAST: Final = 1e9
 def ratio(evidence: Evidence) -> float | None:
     """FLOPs of a device in products over its share of the model's; None where there is too little to tell."""
     costs = evidence.report.costs
-    if costs is None or costs.model_flops <= 0 or costs.product_flops - costs.model_flops < LEAST:
+    # Few rows by all groups are the compiler's choice: their matrices are read anyway, and take longer.
+    if costs is None or costs.model_flops <= 0 or excess(evidence) < LEAST:
         return None
-    return costs.product_flops / costs.model_flops
+    return (costs.product_flops - costs.expanded_flops) / costs.model_flops
 
 
 def is_repeated(evidence: Evidence, axis: str) -> bool:
@@ -51,7 +52,7 @@ def excess_of(evidence: Evidence, axis: str) -> float:
 def excess(evidence: Evidence) -> float:
     """FLOPs that a device does beyond its share."""
     costs = evidence.report.costs
-    return 0.0 if costs is None else costs.product_flops - costs.model_flops
+    return 0.0 if costs is None else costs.product_flops - costs.expanded_flops - costs.model_flops
 
 
 def batch(evidence: Evidence) -> int | None:

@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from tpuport.topology.hlo.pallas import estimated, kernel_flops
 from tpuport.topology.hlo.program import Instruction, Program
@@ -19,6 +19,43 @@ _LABELS: Final = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW: Final = re.compile(r"\bwindow=\{([^}]*)\}")
 _CONTRACTED: Final = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
 _GROUPS: Final = re.compile(r"\bbatch_group_count=(\d+)")
+_PRECISION: Final = re.compile(r"\boperand_precision=\{(\w+),(\w+)\}")
+_INT8: Final = {"s2", "s4", "s8", "u2", "u4", "u8"}
+_FP8: Final = ("f8", "f4")
+# A float32 number is the sum of three of bfloat16; these are the products of parts that are not left out.
+_PASSES: Final = {"high": 3, "highest": 6}
+
+
+class Rates(NamedTuple):
+    """FLOPs that do not run at the rate of bfloat16.
+
+    Attributes:
+        int8, fp8: of products in which both operands are integers, or floating-point numbers, of at most 8 bits.
+        passes: that float32 products take beyond their own FLOPs: the matrix unit multiplies bfloat16, once at default
+            precision and three or six times where the program asks for "high" or "highest".
+    """
+
+    int8: float
+    fp8: float
+    passes: float
+
+
+def rates(program: Program) -> Rates:
+    """Of a step on one device; inside of kernels nothing is known of dtypes."""
+    return Rates(*(program.total(functools.partial(_at_rate, program, which)) for which in Rates._fields))
+
+
+def _at_rate(program: Program, which: str, instruction: Instruction) -> float:
+    if instruction.operation not in ("convolution", "dot"):
+        return 0.0
+    kinds = {one.arrays[0].dtype for one in program.operands(instruction)[:2]}
+    if which != "passes":
+        fits = all(kind in _INT8 if which == "int8" else kind.startswith(_FP8) for kind in kinds)
+        return 2.0 * _products(program, instruction) if fits else 0.0
+    precision = _PRECISION.search(instruction.attributes)
+    if precision is None or kinds != {"f32"}:
+        return 0.0
+    return (_PASSES.get(max(precision.groups()), 1) - 1) * 2.0 * _products(program, instruction)
 
 
 def flops(program: Program, compiler_flops: float) -> float:

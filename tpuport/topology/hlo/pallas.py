@@ -1,9 +1,13 @@
-"""The Pallas kernels of a program, with what they do: as was counted from what was traced, or as they say."""
+"""The Pallas kernels of a program, with what they do: as was counted from what was traced, or as they say.
+
+Those that the compiler makes by itself are among them: `own` counts them.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tpuport.topology.hlo import own
 from tpuport.topology.hlo.program import Instruction, Program
 from tpuport.topology.hlo.shapes import HBM, Array
 from tpuport.topology.kernels.calls import Call, Cost
@@ -36,9 +40,14 @@ def take_counts(program: Program, calls: Sequence[Call]) -> None:
 
     A kernel is a call of its name, of its operands' and its results' sizes, and with its estimate. Of several such
     calls it has the mean, weighted by how often each is made, so that all of them together cost what they cost.
+    One that the compiler has made by itself costs what `own.counted` says.
     """
     for one in program.instructions:
-        if is_kernel(one) and (found := _calls_of(program, one, calls)):
+        if not is_kernel(one):
+            continue
+        if (cost := own.counted(program, one, calls)) is not None:
+            program.kernel_costs[one.name] = cost
+        elif found := _calls_of(program, one, calls):
             program.kernel_costs[one.name] = _mean(found)
 
 

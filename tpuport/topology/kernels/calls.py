@@ -1,7 +1,11 @@
 """A call of a Pallas kernel as it was traced: what it says that it costs, and what was counted."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+RAGGED: Final = (
+    "ragged-dot"  # what the compiler for TPUs calls the kernels that it makes of products by groups
+)
 
 
 class Cost(NamedTuple):
@@ -72,6 +76,17 @@ def described(equation: Any, times: float, counted: Cost) -> Call:
         None if estimate is None else (float(estimate.flops), float(estimate.bytes_accessed)),
         counted,
     )
+
+
+def by_groups(equation: Any, times: float, flops: float, ways: int) -> Call:
+    """A product by groups, which is a kernel on a TPU: named `RAGGED`, with `flops` on a device on average.
+
+    Of its rows it has one in `ways`, as many as there are groups that a device has not: which ones is known at run
+    time only.
+    """
+    bound = "about" if ways > 1 else None
+    cost = Cost(flops, 0.0, "counted", bound)
+    return Call(RAGGED, _types(equation.invars), _types(equation.outvars), times, None, cost)
 
 
 def _types(variables: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -13,6 +13,8 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+from tpuport.topology.kernels.splits import Split
+
 # More numbers than these are not followed: they are data, such as a mask, and no index.
 _MOST: Final = 1 << 22
 
@@ -23,10 +25,12 @@ class Value(NamedTuple):
     Attributes:
         known: [S or 1, ...], for a reference what is stored there; None where it is unknown.
         axes: of the grid, those that it can vary with.
+        split: in a shard_map, the mesh's axes that split each of its dimensions (see `splits`).
     """
 
     known: np.ndarray | None = None
     axes: frozenset[int] = frozenset()
+    split: Split = ()
 
 
 UNKNOWN: Final = Value()

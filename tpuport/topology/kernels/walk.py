@@ -1,15 +1,16 @@
 """A traced program walked through: FLOPs of its products, and its Pallas kernels with what they do over their grids."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr
 
-from tpuport.topology.kernels import products
-from tpuport.topology.kernels.calls import Call, Cost, described, size
+from tpuport.topology.kernels import products, splits
+from tpuport.topology.kernels.calls import Call, Cost, by_groups, described, size
 from tpuport.topology.kernels.grid import Grid, grid_of, in_hbm, is_whole, moved
 from tpuport.topology.kernels.values import UNKNOWN, Value, constant, evaluated, read
 
@@ -20,7 +21,7 @@ _Values = Sequence[Value]
 
 
 class Counted(NamedTuple):
-    """Attributes: flops: of all devices together; calls: of Pallas kernels, in the program's order."""
+    """Attributes: flops: of all devices; calls: of Pallas kernels and products by groups (`RAGGED`), in its order."""
 
     flops: float
     calls: tuple[Call, ...]
@@ -35,11 +36,15 @@ def count(jaxpr: ClosedJaxpr) -> Counted:
 
 
 class _Where(NamedTuple):
-    """Which steps of a grid come here [S or 1], how many those are, and how often each does."""
+    """Which steps of a grid come here [S or 1], how many those are, and how often each does.
+
+    `axes`: sizes of those that the shard_map around it splits work over and along which no rows are sent.
+    """
 
     active: np.ndarray = np.ones(1, bool)
     steps: int = 1
     times: float = 1.0
+    axes: Mapping[str, int] = MappingProxyType({})
 
     def only(self, which: np.ndarray) -> "_Where":
         active = self.active & which
@@ -82,9 +87,12 @@ class _Walk:
         special = _SPECIAL.get(equation.primitive.name)
         if special is not None:
             return special(self, equation, given, where)
-        inner = list(_jaxprs(equation.params))
+        inner = list(splits.inside(equation.params))
         if not inner:
-            return np.array([products.flops(equation) * where.steps, 0.0]), evaluated(equation, given)
+            work = np.array([products.flops(equation) * where.steps, 0.0])
+            split = splits.after(equation, [one.split for one in given])
+            made = evaluated(equation, given)
+            return work, [one._replace(split=axes) for one, axes in zip(made, split, strict=True)]
         work, made = np.zeros(2), _nothing(equation)
         for one in inner:
             fits = len((one.jaxpr if isinstance(one, ClosedJaxpr) else one).invars) == len(given)
@@ -115,13 +123,16 @@ class _Walk:
         body, length, fixed = params["jaxpr"], int(params["length"]), params["num_consts"]
         carried = fixed + params["num_carry"]
         if length > self._rounds or not _decides(body):
-            inputs = [*given[:fixed], *[_unknown()] * (len(given) - fixed)]
+            parts = [_unknown()._replace(split=one.split[1:]) for one in given[carried:]]
+            inputs = [*given[:fixed], *[_unknown()] * (carried - fixed), *parts]
             done, _ = self.jaxpr(body, inputs, where._replace(times=where.times * length))
             return length * done, nothing
         self._rounds -= length
         state, work = given[fixed:carried], np.zeros(2)
         for place in reversed(range(length)) if params["reverse"] else range(length):
-            parts = [one._replace(known=_part(one.known, place)) for one in given[carried:]]
+            parts = [
+                one._replace(known=_part(one.known, place), split=one.split[1:]) for one in given[carried:]
+            ]
             done, results = self.jaxpr(body, [*given[:fixed], *state, *parts], where)
             state, work = results[: params["num_carry"]], work + done
         return work, [*state, *nothing[len(state) :]]
@@ -147,11 +158,27 @@ class _Walk:
     def _shard_map(self, equation: Any, given: _Values, where: _Where) -> tuple[_Work, _Values]:
         params = equation.params
         whole = [
-            value if all(entry is None for entry in spec) else _unknown()
-            for value, spec in zip(given, params["in_specs"], strict=True)
+            value
+            if all(entry is None for entry in spec)
+            else _unknown()._replace(split=splits.of_spec(spec, variable.aval.ndim))
+            for value, spec, variable in zip(given, params["in_specs"], equation.invars, strict=True)
         ]
-        work, _ = self.jaxpr(params["jaxpr"], whole, where)
-        return work * _ways(params), _nothing(equation)
+        axes, sent = _axes(params), splits.sent_over(params["jaxpr"])
+        kept = {axis: size for axis, size in axes.items() if axis not in sent}
+        work, _ = self.jaxpr(params["jaxpr"], whole, where._replace(axes={**where.axes, **kept}))
+        return work * math.prod(axes.values()), _nothing(equation)
+
+    def _ragged(self, equation: Any, given: _Values, where: _Where) -> tuple[_Work, _Values]:
+        """A product by groups. Devices that share out the groups have all rows each, and do those of their own groups.
+
+        So it is where no rows are sent: a row then is wherever its group may be.
+        """
+        numbers, split = equation.params["ragged_dot_dimension_numbers"], given[1].split
+        over = {axis for place in numbers.rhs_group_dimensions if split for axis in split[place]}
+        ways = math.prod(size for axis, size in where.axes.items() if axis in over)
+        flops = products.flops(equation) / ways
+        self.calls.append(by_groups(equation, where.times, flops, ways))
+        return np.array([flops * where.steps, 0.0]), _nothing(equation)
 
     def _place(self, equation: Any, given: _Values, where: _Where) -> tuple[_Work, _Values]:
         if self._grid is None:
@@ -197,7 +224,7 @@ class _Walk:
 _SPECIAL: Final[dict[str, Any]] = {
     "cond": _Walk._cond, "scan": _Walk._scan, "while": _Walk._while, "shard_map": _Walk._shard_map,
     "program_id": _Walk._place, "num_programs": _Walk._place, "platform_index": _Walk._platform,
-    "pallas_call": _Walk._kernel, "dma_start": _Walk._copy,
+    "pallas_call": _Walk._kernel, "dma_start": _Walk._copy, "ragged_dot_general": _Walk._ragged,
     "swap": _Walk._write, "addupdate": _Walk._write,
 }  # fmt: skip
 
@@ -245,28 +272,16 @@ def _part(known: np.ndarray | None, place: int) -> np.ndarray | None:
 def _decides(jaxpr: Any) -> bool:
     """Whether there is a branch or a loop in it that may depend on how often it ran."""
     return any(
-        one.primitive.name in ("cond", "while") or any(_decides(inner) for inner in _jaxprs(one.params))
+        one.primitive.name in ("cond", "while") or any(_decides(inner) for inner in splits.inside(one.params))
         for one in jaxpr.eqns
     )
 
 
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    """Those that an equation runs."""
-    for value in params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, ClosedJaxpr | Jaxpr):
-                yield one
-
-
-def _ways(params: dict[str, Any]) -> int:
-    """Among how many devices a shard_map splits its work."""
-    named = {
-        axis
-        for spec in (*params["in_specs"], *params["out_specs"])
-        for entry in spec
-        for axis in (entry if isinstance(entry, tuple) else (entry,))
-    }
+def _axes(params: dict[str, Any]) -> dict[str, int]:
+    """Sizes of the axes that a shard_map splits its work over."""
+    specs = (*params["in_specs"], *params["out_specs"])
+    named = {axis for spec in specs for entry in spec for axis in splits.axes_of(entry)}
     manual = (
         params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
     )  # older jax
-    return math.prod(size for axis, size in params["mesh"].shape.items() if axis in named and axis in manual)
+    return {axis: size for axis, size in params["mesh"].shape.items() if axis in named and axis in manual}
