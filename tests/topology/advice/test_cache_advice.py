@@ -98,6 +98,15 @@ def test_new_keys_that_go_to_a_cache_over_positions_are_few_bytes_and_a_finding(
     assert one.cost == 2 * LAYERS * ROWS * HEADS * DIM * 2
 
 
+def test_a_cache_over_the_weights_axis_by_its_rows_is_named_where_weights_are_gathered(programs) -> None:
+    found = advise(step(programs(tp=4), in_turn, "tp"))
+    gathered = [one for one in found if one.rule == "TPC013"]
+    assert gathered
+    for one in gathered:
+        assert "as keys and values [4, 8, 2048, 64], given as PartitionSpec('tp')," in one.message
+        assert one.remedy.startswith("give the cache with its heads over the weights' axis")
+
+
 @pytest.mark.slow
 def test_a_rule_that_cuts_through_a_head_has_one_finding(advice, llama) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM

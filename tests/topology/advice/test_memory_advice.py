@@ -28,6 +28,20 @@ def test_volumes_that_fill_no_tiles(programs) -> None:
     assert mesh.found(total, {}, mesh.array((3 * 65**4,), dtype=jnp.float32)) == []
 
 
+def test_images_that_fill_tiles_are_the_compilers_to_order(programs) -> None:
+    """The compiler keeps images by channels for a convolution into patches: 256 MiB that no shape ends."""
+    mesh = programs(dp=4)
+
+    def patches(weights, images):
+        return jax.lax.conv(images.astype(jnp.bfloat16), weights["patch.weight"], (16, 16), "VALID")
+
+    weights = {"patch.weight": mesh.array((512, 3, 16, 16))}
+    found = mesh.evidence(patches, weights, mesh.array((8, 3, 512, 512), dtype=jnp.float32))
+    padded = [one for each in found.instructions if not each.is_fused for one in each.results]
+    assert any(one.dims == (8, 3, 512, 512) and one.tiled_nbytes > 8 * one.nbytes for one in padded)
+    assert [one.rule for one in advise(found) if one.rule == "TPC008"] == []
+
+
 def decode(weights, cache, x):
     cache = jax.lax.dynamic_update_slice(cache, x, (0, 0, 7, 0))
     return cache, (cache * x).sum((2, 3)) @ weights["out.weight"]
@@ -91,6 +105,13 @@ def test_logits_of_a_whole_prompt(programs) -> None:
     assert "logits [1, 1024, 8192] bfloat16 for 1,024 positions, 4 MiB" in one.message
     assert one.cost == 1024 * 8192 * 2 / 4
     assert mesh.found(lambda weights, x: x[:, -1] @ weights["head.weight"].T, weights, x, **options) == []
+
+    def as_wide(weights, x):
+        """An expert of the vocabulary's width."""
+        return jax.nn.relu(x @ weights["up.weight"].T).max(1) @ weights["up.weight"]
+
+    others = {"up.weight": weights["head.weight"]}
+    assert mesh.found(as_wide, others, x, **options) == []
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """Rules about where weights and activations are: each on a program that has it, and on one that has not."""
 
 import dataclasses
+import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import pytest
 import torch
 from jax.sharding import PartitionSpec
 
+from tpuport.sharding import ShardingRules
 from tpuport.topology.advice import advise
 from tpuport.topology.advice.remedies import rules_for
 from tpuport.topology.report import Failure
@@ -42,10 +45,34 @@ def test_a_sharded_width_costs_collectives_at_each_norm(wide) -> None:
 def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models) -> None:
     changed = models.rules(models.BLOCKS, up=PartitionSpec(), down=PartitionSpec())
     found = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
-    assert [one.rule for one in found] == ["TPC002", "TPC002"]
-    assert all("2 weights of shape" in one.message and "4 MiB together" in one.message for one in found)
-    assert r"layers\.\d+\.up\.weight': PartitionSpec('tp', None)" in "".join(one.remedy for one in found)
-    assert [one.cost for one in found] == [2 * 512 * 2048 * 2 * 3 / 4] * 2
+    [one] = found
+    assert one.rule == "TPC002"
+    assert "4 weights, 8 MiB together, are whole on each of the 4 devices of tp" in one.message
+    assert (
+        "layers.0.up.weight (2048, 512) and 1 like it, 4 MiB; layers.0.down.weight (512, 2048)" in one.message
+    )
+    assert r"r'layers\.\d+\.up\.weight': PartitionSpec('tp', None)" in one.remedy
+    assert one.cost == 2 * 2 * 512 * 2048 * 2 * 3 / 4
+    # What a file for --rules is to hold, as the command reads it.
+    [file] = re.findall(r"for --rules FILE, (\{.*?\}) beside", one.remedy)
+    placed = ShardingRules({name: PartitionSpec(*spec) for name, spec in json.loads(file).items()})
+    assert placed.spec("layers.1.up.weight", (2048, 512)) == PartitionSpec("tp", None)
+    assert placed.spec("layers.1.down.weight", (512, 2048)) == PartitionSpec(None, "tp")
+
+
+@pytest.mark.parametrize(("width", "expected"), [(512, []), (1536, ["TPC002"])])
+def test_few_weights_that_a_plan_leaves_whole_are_all_right(programs, width, expected) -> None:
+    """Embedders of a large model: below 3% of what a device holds they do not matter, together."""
+    mesh = programs(tp=4)
+    weights = {f"layers.{n}.up.weight": mesh.array((8192, 8192), "tp", None) for n in range(2)}
+    weights |= {f"embed_{name}.weight": mesh.array((1024, width // 2)) for name in "ab"}
+    share = 2 * 1024 * width // 2 / (2 * 8192 * 8192 / 4 + 2 * 1024 * width // 2)
+    assert (share > 0.03) == bool(expected)
+
+    def f(weights, x):
+        return sum((x @ one).sum() for name, one in weights.items() if "up" in name)
+
+    assert mesh.found(f, weights, mesh.array((8, 8192))) == expected
 
 
 def test_nothing_sharded_is_one_finding(programs) -> None:
@@ -60,7 +87,7 @@ def test_nothing_sharded_is_one_finding(programs) -> None:
     assert "no weight is sharded over tp=4: each device holds all 6 MiB" in one.message
     assert one.cost == 3 * 1024 * 1024 * 2 * 3 / 4
     assert r"ShardingRules({r'a\.weight': PartitionSpec('tp', None)" in one.remedy
-    assert "--rules FILE" in one.remedy
+    assert r'for --rules FILE, {"a\\.weight": ["tp", null]' in one.remedy
     assert "inputs sharded over dp" in one.remedy
 
 
@@ -202,6 +229,24 @@ def test_work_that_each_device_does_for_itself(programs) -> None:
     assert one.rule == "TPC015"
     assert "times its share" in one.message
     assert one.cost == pytest.approx(2 * 2 * 1024**3 * 3 / 4, rel=0.05)
+
+
+def test_weights_that_are_whole_are_named_where_their_products_are_the_work(programs) -> None:
+    """A quarter of a megabyte for 64 thousand rows: nothing to hold, and most of the work."""
+    mesh = programs(tp=4)
+    weights = {"up.weight": mesh.array((256, 8192), None, "tp"), "small.weight": mesh.array((256, 256))}
+
+    def f(weights, x):
+        return jax.nn.relu(x @ weights["small.weight"]).sum(0) @ weights["up.weight"]
+
+    [one] = advise(mesh.evidence(f, weights, mesh.array((1 << 16, 256))))
+    assert one.rule == "TPC015"
+    # Three of four devices do what one would.
+    assert (
+        "6.44 GFLOP of that are products with 1 weight that is whole on each of the 4 devices" in one.message
+    )
+    assert one.cost == pytest.approx(2 * (1 << 16) * 256 * 256 * 3 / 4, rel=0.05)
+    assert r"rules.override({r'small\.weight': PartitionSpec('tp', None)})" in one.remedy
 
 
 def test_an_axis_that_divides_nothing(programs) -> None:

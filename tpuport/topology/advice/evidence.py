@@ -11,6 +11,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, Sharding
 
 from tpuport.topology.advice.equations import Equation, equations
+from tpuport.topology.advice.products import Products, products
 from tpuport.topology.advice.returned import Returned, returned
 from tpuport.topology.hlo import Instruction, Program
 from tpuport.topology.report import Report
@@ -54,6 +55,11 @@ class Evidence:
     def equations(self) -> tuple[Equation, ...]:
         """Every equation of the traced program, those of nested ones too; the devices have not been thought of yet."""
         return () if self.jaxpr is None else tuple(equations(self.jaxpr.jaxpr))
+
+    @functools.cached_property
+    def products(self) -> Products:
+        """Products with weights in the traced program."""
+        return Products() if self.jaxpr is None else products(self.jaxpr, self.weights)
 
     @functools.cached_property
     def returned(self) -> tuple[Returned, ...]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from tpuport.topology.hlo import Instruction, Program
 
+_QUOTED: Final = re.compile(r"\['(.+?)'\]")
 _INDEX: Final = re.compile(r"\bindex=(\d+)")
 # The result is the first operand, all of it or a part, in another place, form or dtype.
 _FIRST: Final = frozenset(
@@ -68,6 +69,32 @@ class Moves:
                 found[self._place(one)] = one
                 waiting += self.sources(one, _ELEMENTWISE)
         return list(found.values())
+
+    def weights_of_products(self, one: Instruction) -> set[str]:
+        """Names in quotes of the arguments with which the products are made that an instruction's operands come from.
+
+        A product with one vector may be a sum of an elementwise product.
+        """
+        found: set[str] = set()
+        for end in self.way_to(self._program.operands(one)):
+            if end.operation in ("convolution", "dot"):
+                found |= self._names(self._program.operands(end), ())
+            elif end.operation == "reduce" and not self.sources(end):
+                found |= self._names(self._program.operands(end)[:1], _ELEMENTWISE)
+        return found
+
+    def _names(self, starts: list[Instruction], others: Collection[str]) -> set[str]:
+        """Of the arguments that these are, moved; `others` as for `sources`."""
+        found, seen, waiting = set(), set(), list(starts)
+        while waiting:
+            one = waiting.pop()
+            if self._place(one) in seen:
+                continue
+            seen.add(self._place(one))
+            if one.operation == "parameter" and one.computation == self._program.entry:
+                found.update(_QUOTED.findall(one.op_name.replace("\\'", "'")))
+            waiting += self.sources(one, others)
+        return found
 
     def sources(self, one: Instruction, others: Collection[str] = ()) -> list[Instruction]:
         """The instructions whose results, moved, an instruction's is; `others` are operations that move too."""

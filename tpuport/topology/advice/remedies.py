@@ -1,5 +1,6 @@
 """Remedies that several rules share: rules for weights, inputs over dp, and the command's options that say the same."""
 
+import json
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Final
@@ -15,11 +16,12 @@ _NAMED: Final = 2
 # Dimensions of keys that have rows: [B, K, T, D]; of a batch of one they are [K, T, D].
 _ROWS: Final = 4
 _HEADS: Final = 3  # from the end
+BESIDE: Final = "beside those of the other weights, as FILE takes the place of the model's own plan"
 _INPUTS: Final = "jax.device_put(x, NamedSharding(mesh, PartitionSpec('dp')))"
 
 
-def spec_of(shape: tuple[int, ...], axis: str, parts: int) -> str | None:
-    """The PartitionSpec that divides the longest dimension that can be; None where none can.
+def spec_of(shape: tuple[int, ...], axis: str, parts: int) -> tuple[str | None, ...] | None:
+    """A PartitionSpec's entries that divide the longest dimension that can be; None where none can.
 
     Of two products that follow each other and are wide between them, it is the outputs of the first and the inputs of
     the second.
@@ -28,9 +30,17 @@ def spec_of(shape: tuple[int, ...], axis: str, parts: int) -> str | None:
     if not fitting:
         return None
     dim = max(fitting, key=lambda place: shape[place])
-    return (
-        f"PartitionSpec({', '.join(repr(axis) if place == dim else 'None' for place in range(len(shape)))})"
-    )
+    return tuple(axis if place == dim else None for place in range(len(shape)))
+
+
+def as_code(regex: str, spec: tuple[str | None, ...]) -> str:
+    """An entry of a mapping in Python: r'up': PartitionSpec('tp', None)."""
+    return f"r'{regex}': PartitionSpec({', '.join(map(repr, spec))})"
+
+
+def as_json(regex: str, spec: tuple[str | None, ...]) -> str:
+    """The same in a file for --rules: "up": ["tp", null]."""
+    return f"{json.dumps(regex)}: {json.dumps(spec)}"
 
 
 def as_rules_see(name: str, array: Any) -> tuple[str, tuple[int, ...]]:
@@ -39,19 +49,28 @@ def as_rules_see(name: str, array: Any) -> tuple[str, tuple[int, ...]]:
     return (singles[0], tuple(array.shape[1:])) if singles else (name, tuple(array.shape))
 
 
-def rules_for(weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int) -> str:
-    """ShardingRules for the largest of these weights, and the option that gives them to the command."""
-    found: list[tuple[int, str, str]] = []
+def rules_for(
+    weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int, *, override: bool = False
+) -> str:
+    """ShardingRules for the largest of these weights, and the file that gives them to the command.
+
+    Args:
+        override: whether they change rules that other weights have.
+    """
+    found: list[tuple[int, str, tuple[str | None, ...]]] = []
     for regex, together in by_pattern(names).items():
         single, shape = as_rules_see(together[0], weights[together[0]])
         if len(shape) > 1 and (spec := spec_of(shape, axis, parts)):
             size = sum(held(weights[name]) for name in together)
             found.append((size, regex if single == together[0] else pattern(single), spec))
     found.sort(key=lambda one: (-one[0], one[1]))
-    entries = ", ".join(f"r'{regex}': {spec}" for _, regex, spec in found[:_NAMED])
-    entries = entries or f"r'...weight': PartitionSpec({axis!r}, None)"
+    named = [(regex, spec) for _, regex, spec in found[:_NAMED]] or [("...weight", (axis, None))]
     more = ", ..." if len(found) > _NAMED else ""
-    return f"tpuport.ShardingRules({{{entries}{more}}}), or the same in a file (--rules FILE)"
+    code = ", ".join(as_code(*one) for one in named) + more
+    file = ", ".join(as_json(*one) for one in named) + more
+    if override:
+        return f"rules.override({{{code}}}); for --rules FILE, {{{file}}} {BESIDE}"
+    return f"tpuport.ShardingRules({{{code}}}); for --rules FILE, {{{file}}}"
 
 
 def inputs_over_dp() -> str:

@@ -14,6 +14,13 @@ from tpuport.topology.advice.wording import several, site, size
 _DENSE: Final = re.compile(r"dense \[([\d, ]+)\] (\w+)")
 _ONE_BYTE: Final = ("bool", "int8", "uint8")
 
+_REMEDY: Final = (
+    "say what the mask means: is_causal=True, a mask of keys [B, 1, 1, T], a window in the config, the mask that "
+    "transformers and diffusers make themselves inside the traced call, or comparisons of positions or of segment "
+    "numbers joined by &. For any other, such as a window in two dimensions or a table of biases, XLA in blocks of "
+    "queries is what there is: keep it boolean, made once for all layers, and [1, 1, Q, T] for all rows and heads"
+)
+
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Long attention calls that were given one."""
@@ -31,8 +38,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             f"a {mask} mask of {size(nbytes)} in {several(sum(times for _, times in made), 'attention call')}: "
             f"{call.reason}, so XLA computes {call.query[2]} x {call.key[2]} scores a head"
             + (f"; the program keeps {several(kept, 'array')} of that size" if kept else ""),
-            "say what the mask means: is_causal=True, a mask of keys [B, 1, 1, T], a window in the config, or the "
-            "mask that transformers and diffusers make themselves inside the traced call",
+            _REMEDY,
             nbytes,
             source=site(place, call.module),
         )

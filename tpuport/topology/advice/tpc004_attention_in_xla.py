@@ -6,6 +6,7 @@ from typing import Final
 from tpuport.attention.calls import Call
 from tpuport.topology.advice.equations import Equation
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.masks import unknown_mask
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.scores import LONG, Scores, is_long, score_bytes, scores_in_hbm, scores_of
 from tpuport.topology.advice.wording import several, site, size
@@ -65,8 +66,23 @@ def _by_hand(evidence: Evidence) -> Iterator[Hit]:
     yield Hit(
         f"{several(sum(one.times for one in made), 'time')} a step the model multiplies queries and keys itself: "
         f"{queries} x {keys} scores a head, {size(through)} a device {_said(evidence)}",
-        "call torch.nn.functional.scaled_dot_product_attention; of transformers, attn_implementation='sdpa'",
+        _remedy(evidence, queries, keys),
         through,
+    )
+
+
+def _remedy(evidence: Evidence, queries: int, keys: int) -> str:
+    call = (
+        "call torch.nn.functional.scaled_dot_product_attention; of transformers, attn_implementation='sdpa'"
+    )
+    mask = None if evidence.jaxpr is None else unknown_mask(evidence.jaxpr.jaxpr, queries, keys)
+    if mask is None:
+        return call
+    return (
+        f"the scores have a dense mask {mask}, whose structure cannot be read: with it "
+        "scaled_dot_product_attention is not the kernel either, but XLA in blocks of queries, which takes less memory "
+        f"and not less time. Say what the mask means, as TPC003 (dense-mask) has it, and {call}; where it means "
+        "nothing that the kernel knows, such as a window in two dimensions, leave it as it is"
     )
 
 

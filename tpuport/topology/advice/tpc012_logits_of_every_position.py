@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from tpuport.topology.advice.equations import Equation
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import MIB, output_embedding
+from tpuport.topology.advice.products import Product
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import size, work
 
@@ -17,11 +17,11 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if evidence.report.task != "prefill" or rows is None:
         return
     batch = max(1, _number(evidence.inputs.get("batch"))) * max(1, evidence.mesh.shape.get("dp", 1))
-    made = [one for one in evidence.equations if _makes_logits(one, rows) and _tokens(one, rows) > batch]
+    made = [one for one in _logits(evidence, rows) if prod(one.output.shape) // rows > batch]
     if not made or not _is_compiled(evidence, rows, batch):
         return
-    largest = max(made, key=lambda one: one.outputs[0].size)
-    array, tokens = largest.outputs[0], _tokens(largest, rows)
+    largest = max(made, key=lambda one: one.output.size)
+    array, tokens = largest.output, prod(largest.output.shape) // rows
     nbytes = array.size * array.dtype.itemsize / evidence.mesh.size
     if nbytes < MIB:
         return
@@ -40,12 +40,16 @@ def _vocabulary(evidence: Evidence) -> int | None:
     return int(weight.shape[0]) if weight is not None else told if isinstance(told, int) else None
 
 
-def _makes_logits(one: Equation, rows: int) -> bool:
-    return one.primitive == "dot_general" and one.outputs[0].shape[-1:] == (rows,)
-
-
-def _tokens(one: Equation, rows: int) -> int:
-    return prod(one.outputs[0].shape) // rows
+def _logits(evidence: Evidence, rows: int) -> list[Product]:
+    """Products with the head's weight, whatever it is called; with any that has so many rows where no head is told."""
+    weight = getattr(output_embedding(evidence.model), "weight", None)
+    named = evidence.model.named_parameters(remove_duplicate=False)
+    heads = set() if weight is None else {name for name, one in named if one is weight}
+    return [
+        one
+        for one in evidence.products.made
+        if one.output.shape[-1:] == (rows,) and (not heads or one.weight in heads)
+    ]
 
 
 def _number(value: Any) -> int:
@@ -73,7 +77,7 @@ RULE = Rule(
     why="""A prefill needs the logits of the last position. Those of all of them are [B, L, V]: for 8,192 tokens and
 128,256 words 2 GiB in bfloat16, twice that in float32, and 8,192 times the work of the head. That array is often the
 largest of the whole program, and the reason that it does not fit.""",
-    measured="""A product in the traced program whose last dimension is the vocabulary, for more rows than the batch
+    measured="""A product with the output embedding's weight in the traced program, for more rows than the batch
 has, that is still in the compiled program, from 1 MiB a device.""",
     before="""logits = self.lm_head(hidden)""",
     after="""logits = self.lm_head(hidden[:, -logits_to_keep:])""",

@@ -1,6 +1,7 @@
 """TPC015: more FLOPs than the model has, for no reason that another rule knows."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from tpuport.topology.advice import (
     tpc002_replicated_weight,
@@ -11,9 +12,16 @@ from tpuport.topology.advice import (
     work,
 )
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.placement import replicated
+from tpuport.topology.advice.remedies import rules_for
 from tpuport.topology.advice.rule import Hit, Rule
+from tpuport.topology.advice.wording import several
 from tpuport.topology.advice.wording import work as flops
 
+_LOOK: Final = (
+    "look for work on whole arrays: an activation that is replicated where its weight is, masked scores that are "
+    "computed all the same, or something that each layer computes again and could be given"
+)
 _CAUSES = (
     tpc002_replicated_weight, tpc007_heads_not_divided, tpc011_vocabulary_not_sharded, tpc014_batch_not_divided,
     tpc017_unused_axis,
@@ -27,14 +35,32 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         return
     if any(hit for cause in _CAUSES for hit in cause.RULE.check(evidence)):
         return
+    more, remedy = _replicated(evidence) or ("", _LOOK)
     yield Hit(
         f"a device does {flops(costs.product_flops)} in products, {found:.2f} times its share of the model's "
-        f"{flops(costs.model_flops)}",
-        "look for work on whole arrays: an activation that is replicated where its weight is, masked scores that are "
-        "computed all the same, or something that each layer computes again and could be given",
+        f"{flops(costs.model_flops)}{more}",
+        remedy,
         work.excess(evidence),
         "flops",
     )
+
+
+def _replicated(evidence: Evidence) -> tuple[str, str] | None:
+    """What is said, and the remedy, where products with weights that are whole on every device are half of it."""
+    for axis, parts in evidence.model_axes.items():
+        whole = set(replicated(evidence, axis))
+        made: dict[str, float] = {}
+        for one in evidence.products.made:
+            if one.weight in whole:
+                made[one.weight] = made.get(one.weight, 0.0) + one.flops * (parts - 1) / evidence.mesh.size
+        if made and 2 * sum(made.values()) >= work.excess(evidence):
+            largest = max(made, key=lambda name: made[name])
+            said = (
+                f"; {flops(sum(made.values()))} of that are products with {several(len(made), 'weight')} that "
+                f"{'is' if len(made) == 1 else 'are'} whole on each of the {parts} devices of {axis}, such as {largest}"
+            )
+            return said, rules_for(evidence.weights, made, axis, parts, override=True)
+    return None
 
 
 RULE = Rule(

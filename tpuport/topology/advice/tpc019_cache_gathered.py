@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.topology.advice import heads, tpc007_heads_not_divided
+from tpuport.topology.advice import heads, tpc007_heads_not_divided, tpc021_fused_weight_cut
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.gathered import Gathered, gathered, in_words
 from tpuport.topology.advice.kept import called, inputs_of, share_given, spec_of_share
@@ -18,7 +18,7 @@ _FEW: Final = 2
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Collectives of what a cache holds, or of what is written into it."""
-    found = gathered(evidence)
+    found = _without_cut(evidence, gathered(evidence))
     if sent(found.whole) < SMALL and times((*found.whole, *found.new)) < _FEW:
         return
     if any(tpc007_heads_not_divided.check(evidence)):
@@ -32,6 +32,12 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         "bytes sent",
         None if evidence.program is None else evidence.program.source(largest),
     )
+
+
+def _without_cut(evidence: Evidence, found: Gathered) -> Gathered:
+    """Without those that take a fused projection apart, of which another rule says more."""
+    others = {id(one) for one, _ in tpc021_fused_weight_cut.cut(evidence)} if found.new else set()
+    return found._replace(new=tuple(one for one in found.new if id(one) not in others))
 
 
 def _what(found: Gathered) -> str:
@@ -75,7 +81,7 @@ is more than anything else that a decode step sends.""",
     measured="""All-gathers, all-to-alls and permutations in the compiled program whose operands are a cache (an
 argument that comes back with a part overwritten, followed through loops and fusions), from 1 MiB a step; or that stand
 between the product that makes new keys or values and the writing of them, from 2 a step. Where TPC007 says why, it
-is silent; weights that are gathered have TPC013.""",
+is silent; weights that are gathered have TPC013, and a fused projection that is cut has TPC021.""",
     before="""cache = jax.ShapeDtypeStruct((4, 8, 2048, 64), jnp.bfloat16,
     sharding=NamedSharding(mesh, PartitionSpec(None, None, None, "tp")))   # through the heads""",
     after="""cache = jax.ShapeDtypeStruct((4, 8, 2048, 64), jnp.bfloat16,
