@@ -4,7 +4,8 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Hashable, Iterator
+import re
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from tpuport.settings import exact
 
 _SPATIAL = ("vae_scale_factor_spatial", "vae_spatial_compression_ratio", "vae_scale_factor")
 _TEMPORAL = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
+_SCALE = re.compile(r"scale(_\d)?$")
+# How many legal sizes on each side are tried until the pipeline takes one: its own multiple may be larger.
+_TRIED = 64
 _supported: dict[Hashable, PortError | None] = {}
 
 
@@ -50,9 +54,9 @@ def check_scheduler(scheduler: Any) -> None:
     error = _supported[key]
     if error is not None:
         raise PortError(
-            f"{type(scheduler).__name__} is not supported on the device: {error.what}",
+            f"on the device, {error.what}",
             where="scheduler",
-            fix='tpuport.port(pipe, scheduler="host") steps on the host, with diffusers\' own code',
+            fix=f'tpuport.port(pipe, scheduler="host") steps on the host, with diffusers\' own code; or {error.fix}',
         )
 
 
@@ -72,14 +76,13 @@ def check_call(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -
         signature: of the call.
         given: its arguments by name.
     """
-    for name, value in _scales(pipe, given):
-        if isinstance(value, numbers.Real) and not math.isfinite(value):
-            raise PortError(f"{name} is {value}", where=name, fix="give a finite number")
+    for name, value in _scales(pipe, signature, given):
+        _check_scale(name, value)
     steps = given.get("num_inference_steps")
     if isinstance(steps, int) and steps < 1:
         raise PortError(f"{steps} denoising steps", where="num_inference_steps", fix="give at least 1")
-    _check_sizes(pipe, given)
-    _check_frames(pipe, given)
+    _check_sizes(pipe, signature, given)
+    _check_frames(pipe, signature, given)
     required = _parameters(getattr(type(pipe), "check_inputs", None))
     for name in signature.parameters:
         if "embeds" in name and "mask" not in name and isinstance(given.get(name), torch.Tensor):
@@ -88,11 +91,29 @@ def check_call(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -
             )
 
 
-def _scales(pipe: Any, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from ((name, value) for name, value in given.items() if name.endswith("_scale"))
+def _scales(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The scales of a call, but for those left at their default, which may be None."""
+    for name, value in given.items():
+        default = signature.parameters[name].default if name in signature.parameters else None
+        if _SCALE.search(name) and not (value is None and default is None):
+            yield name, value
     guider = getattr(pipe, "guider", None)
-    if guider is not None:
-        yield "guider.guidance_scale", getattr(guider, "guidance_scale", None)
+    if guider is not None and hasattr(guider, "guidance_scale"):
+        yield "guider.guidance_scale", guider.guidance_scale
+
+
+def _check_scale(name: str, value: Any) -> None:
+    """PortError for what is no number, and no list or array of some for several controls."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            _check_scale(name, one)
+    elif isinstance(value, numbers.Real):
+        if not math.isfinite(value):
+            raise PortError(f"{name} is {value}", where=name, fix="give a finite number")
+    elif not hasattr(value, "__array__"):
+        raise PortError(
+            f"{name} is {value!r:.40}, which is no number", where=name, fix=f"give one: {name}=3.0"
+        )
 
 
 def _masks_of(name: str) -> list[str]:
@@ -132,38 +153,65 @@ def _parameters(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters) if inspect.isfunction(function) else frozenset()
 
 
-def _check_sizes(pipe: Any, given: dict[str, Any]) -> None:
+def _check_sizes(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -> None:
     factor = _number(pipe, _SPATIAL)
     if factor is None:
         return
     factor *= _patch(pipe)
-    for name in ("height", "width"):
-        size = given.get(name)
-        if isinstance(size, int) and (size % factor or size < factor):
+    sizes = [name for name in ("height", "width") if isinstance(given.get(name), int)]
+    for name in sizes:
+        size = given[name]
+        if size % factor or size < factor:
+            # Both are tried at once: a pipeline says only that one of them is wrong.
+            takes = functools.partial(_takes, pipe, signature, given, sizes)
             raise PortError(
                 f"{name}={size} is no multiple of {factor}, the VAE's factor times the patch size",
                 where=name,
-                fix=f"{name}={_nearest(size, factor, 0)}",
+                fix=f"{name}={_nearest(size, factor, 0, takes)}",
             )
 
 
-def _check_frames(pipe: Any, given: dict[str, Any]) -> None:
+def _check_frames(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -> None:
     factor, frames = _number(pipe, _TEMPORAL), given.get("num_frames")
     if factor is None or not isinstance(frames, int):
         return
     if frames < 1 or (frames - 1) % factor:
+        takes = functools.partial(_takes, pipe, signature, given, ["num_frames"])
         raise PortError(
             f"num_frames={frames}: the VAE makes 1 + n * {factor} frames, and the rest would be dropped",
             where="num_frames",
-            fix=f"num_frames={_nearest(frames, factor, 1)}",
+            fix=f"num_frames={_nearest(frames, factor, 1, takes)}",
         )
 
 
-def _nearest(size: int, factor: int, offset: int) -> str:
-    """The legal sizes on both sides."""
-    low = (size - offset) // factor * factor + offset
-    choices = [low, low + factor]
-    return " or ".join(str(choice) for choice in choices if choice > 0)
+def _takes(
+    pipe: Any, signature: inspect.Signature, given: dict[str, Any], names: list[str], value: int
+) -> bool:
+    """Whether the pipeline's own check of its inputs passes with this value; where it cannot be asked, it does."""
+    check = getattr(pipe, "check_inputs", None)
+    if not callable(check):
+        return True
+    given = given | dict.fromkeys(names, value)
+    wanted = [name for name in inspect.signature(check).parameters if name in signature.parameters]
+    try:
+        check(**{name: given.get(name, signature.parameters[name].default) for name in wanted})
+    except ValueError:
+        return False
+    except Exception:  # noqa: BLE001 - it wants what the call works out before it asks
+        return True
+    return True
+
+
+def _nearest(size: int, factor: int, offset: int, takes: Callable[[int], bool]) -> str:
+    """The legal sizes on both sides that the pipeline takes, whose own multiple may be larger."""
+    place = max((size - offset) // factor, 0)
+    below = range(place, max(place - _TRIED, -1), -1)
+    above = range(place + 1, place + 1 + _TRIED)
+    sides = [[offset + n * factor for n in side if offset + n * factor > 0] for side in (below, above)]
+    found = [next(filter(takes, side), None) for side in sides]
+    choices = [str(value) for value in found if value is not None]
+    # Where it takes none, something else is wrong as well, which it will say next.
+    return " or ".join(choices) or f"{f'{offset} + ' if offset else ''}n * {factor}"
 
 
 def _patch(pipe: Any) -> int:
