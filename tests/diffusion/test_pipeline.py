@@ -211,14 +211,30 @@ def test_a_scheduler_assigned_later(pipe: Any, tiny: Build) -> None:
     assert pipe.transformer.forward.program.compilations == 1
 
 
+class Squaring(DDIMScheduler):
+    """Its step is no linear map, and bounds nothing either."""
+
+    def step(self, model_output: Any, timestep: Any, sample: Any, return_dict: bool = True) -> Any:
+        return super().step(model_output.square(), timestep, sample, return_dict=return_dict)
+
+
 def test_a_scheduler_that_is_not_supported(tiny: Build) -> None:
-    nonlinear = DDIMScheduler(thresholding=True)
-    pipe = tiny(nonlinear)
-    with pytest.raises(PortError, match=r"(?s)DDIMScheduler is not supported.*scheduler=\"host\""):
+    pipe = tiny(Squaring())
+    with pytest.raises(
+        PortError, match=r"on the device, Squaring cannot step by a table: its step is no"
+    ) as raised:
         tpuport.port(pipe)
+    assert 'scheduler="host"' in str(raised.value)
+    assert str(raised.value).count("Squaring") == 1
     assert not compat.is_ported(pipe.transformer.inner.weight)
     tpuport.port(pipe, scheduler="host")
-    close(run(pipe), run(tiny(DDIMScheduler(thresholding=True))))
+    close(run(pipe), run(tiny(Squaring())))
+
+
+@pytest.mark.parametrize("thresholding", [True, False])
+def test_a_scheduler_that_bounds_its_samples(tiny: Build, thresholding: bool) -> None:
+    make = lambda: DDIMScheduler(thresholding=thresholding, clip_sample=not thresholding)  # noqa: E731
+    close(run(tpuport.port(tiny(make()))), run(tiny(make())))
 
 
 @pytest.mark.slow

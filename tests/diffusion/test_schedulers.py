@@ -69,7 +69,14 @@ CASES = [
     ("KDPM2DiscreteScheduler", {}, {}),
     ("LMSDiscreteScheduler", {}, {}),
     ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}, {}),
+    ("DDIMScheduler", {}, {}),  # clips
+    ("DDIMScheduler", {"thresholding": True, "sample_max_value": 2.0}, {}),
+    (DPM, {"thresholding": True, "dynamic_thresholding_ratio": 0.8}, {}),
+    (DPM, {"thresholding": True, "sample_max_value": 3.0, "solver_order": 3}, {"num_inference_steps": 20}),
+    (UNIPC, {"thresholding": True, "sample_max_value": 2.0, "dynamic_thresholding_ratio": 0.9}, {}),
+    ("HeunDiscreteScheduler", {"clip_sample": True}, {}),
     ("DEISMultistepScheduler", {"solver_order": 3}, {}),
+    ("DEISMultistepScheduler", {"thresholding": True}, {}),
     ("PNDMScheduler", {"skip_prk_steps": True}, {}),
     ("PNDMScheduler", {}, {"num_inference_steps": 9}),
     ("DPMSolverSinglestepScheduler", {"solver_order": 3}, {"num_inference_steps": 9}),
@@ -216,22 +223,6 @@ def test_what_a_step_does_not_take_does_not_count():
     assert jnp.isfinite(following).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "where"),
-    [
-        ("DDIMScheduler", {}, "clip_sample=True"),
-        (DPM, {"thresholding": True}, "thresholding=True"),
-        ("DDPMScheduler", {}, "clip_sample=True"),
-        ("CMStochasticIterativeScheduler", {}, "CMStochasticIterativeScheduler"),
-    ],
-)
-def test_a_step_that_is_no_linear_map_is_refused(name, config, where):
-    with pytest.raises(PortError, match="not supported") as error:
-        schedulers.tables_for(make(name, **config), 5)
-    assert where in str(error.value)
-    assert "fix:" in str(error.value)
-
-
 def test_a_step_that_gives_no_numbers_is_refused():
     with pytest.raises(PortError, match="infinite or no numbers at step 4"):
         schedulers.tables_for(make(UNIPC, solver_type="bh1"), 5)
@@ -244,9 +235,12 @@ class Odd(diffusers.FlowMatchEulerDiscreteScheduler):
 
     def step(self, model_output, timestep, sample, return_dict=True):
         (following,) = super().step(model_output, timestep, sample, return_dict=False)
+        most = torch.full_like(following, 50)
         following = {
             "offset": lambda: following + 1e-3,
-            "late": lambda: following.clamp(-50, 50) if self.step_index == 5 else following,
+            "late": lambda: following.minimum(most) if self.step_index == 5 else following,
+            "several": lambda: following.clamp(-50, 50).clamp(-40, 60),
+            "bounded": lambda: following.clamp(-50 * most.abs().mean() / 50, most),
             "random": lambda: following + torch.empty_like(following).uniform_(),
             "product": lambda: following + 1e-4 * sample * model_output,
             "mixing": lambda: following + 1e-3 * sample.mean(),
@@ -254,11 +248,19 @@ class Odd(diffusers.FlowMatchEulerDiscreteScheduler):
         return diffusers.schedulers.scheduling_utils.SchedulerOutput(prev_sample=following)
 
 
-@pytest.mark.parametrize("kind", ["offset", "late", "random", "product", "mixing"])
+@pytest.mark.parametrize("kind", ["offset", "late", "several", "bounded", "random", "product", "mixing"])
 def test_the_check_notices(kind, monkeypatch):
     monkeypatch.setattr(Odd, "kind", kind)
-    with pytest.raises(PortError, match="random numbers" if kind == "random" else "linear map"):
+    said = {"random": "random numbers", "several": "its steps bound several values"}.get(kind, "linear map")
+    with pytest.raises(PortError, match=f"^Odd cannot step by a table: .*{said}") as error:
         schedulers.tables_for(Odd(), 6)
+    assert "fix:" in str(error.value)
+
+
+def test_another_thresholding_is_noticed(monkeypatch):
+    monkeypatch.setattr(diffusers.DDIMScheduler, "_threshold_sample", lambda self, sample: sample.tanh())
+    with pytest.raises(PortError, match="its threshold is not that of diffusers"):
+        schedulers.tables_for(diffusers.DDIMScheduler(thresholding=True), 6)
 
 
 def test_a_check_leaves_the_random_numbers_alone():

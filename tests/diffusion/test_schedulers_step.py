@@ -116,8 +116,9 @@ def test_a_scheduler_that_goes_by_the_timestep():
     assert close(got, wanted)
 
 
-def test_drawn_noise_is_what_torch_draws():
-    own, ported = pair(diffusers.EulerAncestralDiscreteScheduler)
+@pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "DDPMScheduler", "LCMScheduler"])
+def test_drawn_noise_is_what_torch_draws(name):
+    own, ported = pair(getattr(diffusers, name))
     sample = torch.randn(SHAPE)
     for generators in (lambda: torch.Generator().manual_seed(5),
                        lambda: [torch.Generator().manual_seed(s) for s in (1, 2)]):  # fmt: skip
@@ -203,14 +204,33 @@ def test_what_tables_cannot_serve_runs_on_the_host(caplog):
         ported.step(x, t, x, colour=1)
 
 
-def test_clipping_runs_on_the_host(caplog):
-    own, ported = pair(diffusers.DDIMScheduler)
+class Squaring(diffusers.DDIMScheduler):
+    """Its step is no linear map, and bounds nothing either."""
+
+    def step(self, model_output, timestep, sample, return_dict=True):
+        return super().step(model_output.square(), timestep, sample, return_dict=return_dict)
+
+
+def test_what_is_no_linear_map_runs_on_the_host(caplog):
+    own, ported = pair(Squaring, clip_sample=False)
     sample = torch.randn(SHAPE)
     with caplog.at_level(logging.WARNING, logger="tpuport"):
         got = run(ported, sample)
     assert len(caplog.records) == 1
     assert "no linear map" in caplog.text
     assert torch.equal(got, run(own, sample))
+
+
+@pytest.mark.parametrize("options", [{}, {"thresholding": True, "sample_max_value": 2.0}])
+def test_clipping_and_thresholding_run_on_the_device(options, caplog):
+    own, ported = pair(diffusers.DDIMScheduler, **options)
+    sample = 3 * torch.randn(SHAPE)
+    got, wanted = run(ported, sample), run(own, sample)
+    assert not caplog.records
+    assert compat.is_ported(got)
+    assert close(got, wanted)
+    _, unbounded = pair(diffusers.DDIMScheduler, clip_sample=False)
+    assert not close(run(unbounded, sample), wanted)
 
 
 def test_a_change_within_a_run_is_an_error():

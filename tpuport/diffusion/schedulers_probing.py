@@ -2,22 +2,25 @@
 
 Whatever the solver, a step that can be a row of a table is a linear map of the sample, the model's output, drawn noise
 and the tensors that the scheduler keeps. So the scheduler is not written again here: a copy of it runs on the host
-once, and what it does to each basis vector are the coefficients. Then it runs on random tensors, and a step that the
-table does not foretell (clipping, thresholding) is refused.
+once, and what it does to each basis vector are the coefficients. A value that it clips or thresholds in between cuts
+the step into two linear maps, one to this value and one from it, where it is a basis vector more. Then the copy runs
+on random tensors, and a step that the table does not foretell is refused.
 """
 
 import copy
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 from tpuport import compat
-from tpuport.diffusion.schedulers_tables import StepTables, from_numpy
+from tpuport.diffusion.schedulers_tables import Bound, StepTables, from_numpy
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -27,8 +30,8 @@ logger = logging.getLogger("tpuport")
 _PRECISIONS = ((torch.float64, 4 * 2.0**-24), (torch.float32, 256 * 2.0**-24))
 # A list that grows with every step is cut down to what is read again.
 _MANY_SLOTS = 6
-# Options that make a step something else than a linear map, with the value that leaves it one.
-_NONLINEAR = {"thresholding": False, "clip_sample": False, "clip_model_output": False}
+_BOUNDED = "the bounded value"
+_CLAMPS = (torch.clamp, torch.clip, torch.Tensor.clamp, torch.Tensor.clip)
 # Rows of the check: ordinary numbers, numbers that any clipping would cut, and zero, which must stay zero.
 _MAGNITUDES = torch.tensor([1.0, 1e3, 0.0]).reshape(3, 1, 1, 1)
 _DISCOVERY = 8
@@ -62,19 +65,34 @@ class _Record:
     draws: tuple[torch.dtype | None, ...]
     scaled: torch.Tensor
     result: type
+    bounded: list[tuple[Bound, torch.Tensor, torch.Tensor]]  # each with what was bounded, and the result
 
 
-class _Drawn(TorchFunctionMode):
-    """Gives out our tensors where a scheduler draws normal noise."""
+class _Watched(TorchFunctionMode):
+    """Gives out our tensors where a scheduler draws normal noise, and takes note of what it bounds.
 
-    def __init__(self, supply: Callable[[int], torch.Tensor]) -> None:
+    Args:
+        supply: from the number of the draw to noise.
+        shape: of the sample; nothing else that is clamped matters.
+        bounded: what to go on with in place of a bounded value; None for the value itself.
+    """
+
+    def __init__(
+        self, supply: Callable[[int], torch.Tensor], shape: torch.Size, bounded: torch.Tensor | None
+    ) -> None:
         super().__init__()
-        self._supply = supply
+        self._supply, self._shape, self._instead = supply, shape, bounded
         self.noise: list[torch.Tensor] = []
         self.dtypes: list[torch.dtype | None] = []
+        self.bounded: list[tuple[Bound, torch.Tensor, torch.Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _CLAMPS and args[0].shape == self._shape:
+            low, high = (*args[1:], kwargs.get("min"), kwargs.get("max"))[:2]
+            if not any(isinstance(x, torch.Tensor) for x in (low, high)):
+                limits = [-math.inf if low is None else float(low), math.inf if high is None else float(high)]
+                return self.bound(Bound("clamp", *limits), args[0], func(*args, **kwargs))
         if func not in (torch.randn, torch.randn_like):
             return func(*args, **kwargs)
         noise = self._supply(len(self.noise))
@@ -82,6 +100,21 @@ class _Drawn(TorchFunctionMode):
         self.noise.append(noise)
         self.dtypes.append(None if wanted == noise.dtype else wanted)
         return noise.to(wanted)
+
+    def bound(self, bound: Bound, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        """Take note of a value that is bounded; what the scheduler goes on with."""
+        self.bounded.append((bound, value.clone(), result.clone()))
+        return result if self._instead is None else self._instead.clone()
+
+    def thresholding(self, twin: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        """In the place of the `_threshold_sample` of a scheduler."""
+        own, config = type(twin)._threshold_sample, twin.config
+
+        def threshold(sample: torch.Tensor) -> torch.Tensor:
+            bound = Bound("threshold", config.dynamic_thresholding_ratio, config.sample_max_value)
+            return self.bound(bound, sample, own(twin, sample))
+
+        return threshold
 
 
 def clone(scheduler: Any) -> Any:
@@ -123,13 +156,10 @@ def build(scheduler: Any, start: int = 0, options: dict[str, Any] | None = None)
                 )
             finally:
                 torch.random.set_rng_state(state)
-    wrong = {key: value for key, value in _NONLINEAR.items() if scheduler.config.get(key)}
     raise PortError(
-        f"{name} is not supported with these options: {reasons[-1]}",
-        where=", ".join(f"{key}={scheduler.config[key]!r}" for key in wrong) or name,
-        fix=f"{name}.from_config(scheduler.config, {', '.join(f'{k}={v}' for k, v in wrong.items())})"
-        if wrong
-        else "take a scheduler whose step is a linear map, such as FlowMatchEulerDiscreteScheduler, "
+        f"{name} cannot step by a table: {reasons[-1]}",
+        where=name,
+        fix="take a scheduler whose step is a linear map, such as FlowMatchEulerDiscreteScheduler, "
         "DPMSolverMultistepScheduler or UniPCMultistepScheduler",
     )
 
@@ -158,12 +188,14 @@ def _build(
     inputs = inputs[: len(records)]
     fields = list(records[0].fields)
     noises = max(len(record.noise) for record in records)
-    basis = 2 + noises + len(slots)
-    coefficients = np.zeros((len(scheduler.timesteps), len(fields) + len(slots), basis))
+    bound = _bound(records)
+    rest = [*slots, *([] if bound is None else [_BOUNDED])]
+    basis = 2 + noises + len(rest)
+    coefficients = np.zeros((len(scheduler.timesteps), len(fields) + len(rest), basis))
     scales = np.ones(len(scheduler.timesteps))
-    for place, probe in enumerate(_probes(scheduler, start, options, slots, noises, dtype), start):
-        rows = {**probe.fields, **probe.after}
-        for row, name in enumerate((*fields, *slots)):
+    for place, probe in enumerate(_probes(scheduler, start, options, rest, noises, dtype), start):
+        rows = _outputs(probe)
+        for row, name in enumerate((*fields, *rest)):
             if name in rows:
                 coefficients[place, row] = rows[name].reshape(basis).double().numpy()
         scales[place] = float(probe.scaled.reshape(basis)[0])
@@ -171,11 +203,12 @@ def _build(
     if not finite.all():
         raise _Nonlinear(f"its own step gives infinite or no numbers at step {finite.argmin()}")
     for place, (record, (sample, output)) in enumerate(zip(records, inputs, strict=True), start):
-        _check(record, sample, output, coefficients[place], scales[place], (fields, slots, noises), tolerance)
+        _check(record, sample, output, coefficients[place], scales[place], (fields, rest, noises), tolerance)
     if len(slots) > _MANY_SLOTS:
-        coefficients, slots = _live(coefficients, slots, len(fields), 2 + noises)
+        coefficients, rest = _live(coefficients, rest, len(fields), 2 + noises)
+        slots = [name for name in rest if name != _BOUNDED]
     return Built(
-        from_numpy(scheduler.timesteps.cpu().numpy(), coefficients, scales, slots, fields, noises),
+        from_numpy(scheduler.timesteps.cpu().numpy(), coefficients, scales, slots, fields, noises, bound),
         records[0].result,
         _returned(scheduler, start, options),
         ((),) * start + tuple(record.draws for record in records),
@@ -188,6 +221,7 @@ def _steps(
     options: dict[str, Any],
     give: Callable[[dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]],
     supply: Callable[[int], torch.Tensor],
+    bounded: torch.Tensor | None = None,
 ) -> Iterator[_Record]:
     """Run a copy from `start` to its end; `give` takes the history and gives (sample, model output)."""
     twin = _at(scheduler, start)
@@ -201,7 +235,9 @@ def _steps(
         before = {name: tensor.clone() for name, tensor in history.items()}
         scaled = twin.scale_model_input(sample, timestep) if hasattr(twin, "scale_model_input") else sample
         scaled = scaled.clone()
-        drawing = _Drawn(supply)
+        drawing = _Watched(supply, sample.shape, bounded)
+        if hasattr(twin, "_threshold_sample"):
+            twin._threshold_sample = drawing.thresholding(twin)
         state = torch.random.get_rng_state()
         with drawing:
             result = twin.step(output.clone(), timestep, sample.clone(), **options, return_dict=True)
@@ -210,7 +246,24 @@ def _steps(
         shape = tuple(result.prev_sample.shape)
         after = {name: tensor.clone() for name, tensor in _history(twin, shape).items()}
         fields = {name: value for name, value in result.items() if isinstance(value, torch.Tensor)}
-        yield _Record(before, after, fields, drawing.noise, tuple(drawing.dtypes), scaled, type(result))
+        drawn = tuple(drawing.dtypes)
+        yield _Record(before, after, fields, drawing.noise, drawn, scaled, type(result), drawing.bounded)
+
+
+def _bound(records: list[_Record]) -> Bound | None:
+    """How the run's steps bound a value, the same one in all that do."""
+    bounds = {bound for record in records for bound, *_ in record.bounded}
+    if len(bounds) > 1 or any(len(record.bounded) > 1 for record in records):
+        raise _Nonlinear("its steps bound several values")
+    return next(iter(bounds), None)
+
+
+def _outputs(record: _Record) -> dict[str, torch.Tensor]:
+    """Everything that a step makes, by name."""
+    outputs = record.fields | record.after
+    for _, value, _ in record.bounded:
+        outputs[_BOUNDED] = value
+    return outputs
 
 
 def _at(scheduler: Any, start: int) -> Any:
@@ -282,7 +335,7 @@ def _probes(
             history[name] = one(2 + noises + slots.index(name))
         return one(0), one(1)
 
-    return _steps(scheduler, start, options, give, lambda place: one(2 + place))
+    return _steps(scheduler, start, options, give, lambda place: one(2 + place), one(size - 1))
 
 
 def _check(
@@ -298,9 +351,14 @@ def _check(
     fields, slots, noises = names
     nothing = torch.zeros_like(sample)
     noise = [*record.noise, *[nothing] * (noises - len(record.noise))]
-    history = [record.before.get(name, nothing) for name in slots]
+    known = dict(record.before)
+    for bound, value, result in record.bounded:
+        known[_BOUNDED] = result
+        if not np.allclose(bound(jnp.asarray(value.float().numpy())), result.float(), rtol=1e-5, atol=1e-6):
+            raise _Nonlinear(f"its {bound.kind} is not that of diffusers")
+    history = [known.get(name, nothing) for name in slots]
     inputs = torch.stack([sample, output, *noise, *history]).double().numpy()
-    outputs = {**record.fields, **record.after}
+    outputs = _outputs(record)
     table = coefficients.astype(np.float32).astype(np.float64)
     for row, name in enumerate((*fields, *slots)):
         if name not in outputs:
@@ -326,7 +384,8 @@ def _live(
 ) -> tuple[np.ndarray, list[str]]:
     """The same tables without the history that no later output depends on."""
     used = np.abs(coefficients).sum(axis=0)[:, first:] > 0  # [O, slots]
-    live = used[:fields].any(axis=0)
+    always = np.array([name == _BOUNDED for name in slots])
+    live = used[:fields].any(axis=0) | always
     while (more := live | used[fields:][live].any(axis=0)).sum() > live.sum():
         live = more
     rows = np.concatenate([np.ones(fields, bool), live])

@@ -1,12 +1,13 @@
 """A scheduler as tables: every step is a row of numbers, and the row's place is a traced index.
 
 Shapes: N timesteps, I inputs of a step (sample, model output, noise, history), O outputs (next sample, other fields
-of diffusers' output, history).
+of diffusers' output, history). Where a scheduler bounds a value within its step (`Bound`), that value is one input
+more, the last, and what it is made of is one output more.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,28 @@ import numpy as np
 ROWS = 64
 
 State = tuple[jax.Array, ...]
+
+
+class Bound(NamedTuple):
+    """How a scheduler bounds the sample that it predicts.
+
+    Attributes:
+        kind: "clamp", to between `low` and `high`; or "threshold", dynamic thresholding (Imagen, arXiv:2205.11487,
+            section 2.3): by each sample's quantile `low` of magnitudes, itself between 1 and `high`.
+    """
+
+    kind: Literal["clamp", "threshold"]
+    low: float
+    high: float
+
+    def __call__(self, value: jax.Array) -> jax.Array:
+        """Traced. The bounded value, of the same shape [batch, ...], in float32."""
+        value = value.astype(jnp.float32)
+        if self.kind == "clamp":
+            return jnp.clip(value, self.low, self.high)
+        rows = value.reshape(len(value), -1)
+        most = jnp.clip(jnp.quantile(jnp.abs(rows), self.low, axis=1, keepdims=True), 1, self.high)
+        return (jnp.clip(rows, -most, most) / most).reshape(value.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +52,7 @@ class StepTables:
         slots: names of the history tensors, such as "model_outputs.0".
         fields: names of the outputs before the history, the next sample's first.
         noises: normal noise tensors that a step takes.
+        bound: what bounds the last input; None where no step bounds anything.
     """
 
     timesteps: Any  # arrays, or what a tree of them is mapped to
@@ -37,6 +61,7 @@ class StepTables:
     slots: tuple[str, ...] = ()
     fields: tuple[str, ...] = ("prev_sample",)
     noises: int = 0
+    bound: Bound | None = None
 
     def __len__(self) -> int:
         return self.timesteps.shape[0]
@@ -56,7 +81,7 @@ class StepTables:
 jax.tree_util.register_dataclass(
     StepTables,
     data_fields=["timesteps", "coefficients", "scales"],
-    meta_fields=["slots", "fields", "noises"],
+    meta_fields=["slots", "fields", "noises", "bound"],
 )
 
 
@@ -86,11 +111,19 @@ def outputs(
     row = jax.lax.dynamic_index_in_dim(tables.coefficients, index, keepdims=False)  # [O, I]
     inputs = jnp.stack([x.astype(jnp.float32) for x in (sample, model_output, *noise, *state)])
     row = row.reshape(*row.shape, *[1] * sample.ndim)
-    # Products and a sum, because a product of matrices would round its inputs on a TPU. What a step does not take must
-    # not count, be it infinite or no number.
-    sums = jnp.sum(jnp.where(row == 0, 0, row * inputs), axis=1)
+    if tables.bound is not None:
+        inputs = jnp.concatenate([inputs, tables.bound(_sums(row[-1:, :-1], inputs)[0])[None]])
+        row = row[:-1]
+    sums = _sums(row, inputs)
     fields = len(tables.fields)
     return tuple(x.astype(sample.dtype) for x in sums[:fields]), tuple(sums[fields:])
+
+
+def _sums(row: jax.Array, inputs: jax.Array) -> jax.Array:
+    """Traced. Products and a sum, because a product of matrices would round its inputs on a TPU. What a step does not
+    take must not count, be it infinite or no number.
+    """
+    return jnp.sum(jnp.where(row == 0, 0, row * inputs), axis=1)
 
 
 def step(
@@ -113,6 +146,7 @@ def from_numpy(
     slots: Sequence[str],
     fields: Sequence[str],
     noises: int,
+    bound: Bound | None = None,
 ) -> StepTables:
     """Tables on the default device, in 32 bits."""
     kind = np.int32 if np.issubdtype(timesteps.dtype, np.integer) else np.float32
@@ -123,4 +157,5 @@ def from_numpy(
         tuple(slots),
         tuple(fields),
         noises,
+        bound,
     )
