@@ -7,6 +7,7 @@ rules, attention by the same kernel, rotary tables among the arguments, the same
 import contextlib
 import dataclasses
 import logging
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -26,14 +27,15 @@ from tpuport.topology.weights import bytes_by_dtype, local_nbytes, nbytes
 
 logger = logging.getLogger("tpuport")
 
-GIB: Final = 1 << 30
-# What the compiler lets one device's program have; tpu7x has two devices on a chip.
+MIB: Final = 1 << 20
+# What the compiler lets one device's program have: the most that arguments, outputs and code of a program took that it
+# still made, found by halving. tpu7x has two devices on a chip.
 CAPACITY: Final = {
-    "v4": int(30.75 * GIB),
-    "v5e": int(15.75 * GIB),
-    "v5p": int(95.74 * GIB),
-    "v6e": int(31.25 * GIB),
-    "tpu7x": int(94.75 * GIB),
+    "v4": 31485 * MIB,
+    "v5e": 16126 * MIB,
+    "v5p": 98041 * MIB,
+    "v6e": 31996 * MIB,
+    "tpu7x": 97020 * MIB,
 }
 _BUFFERS: Final = 12
 _WORTH_SAYING: Final = 1 << 16  # smaller temporaries are not listed
@@ -98,17 +100,21 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
     """
     started = time.perf_counter()
     program, refused = _compiled(lowered, effort)
+    assigned: failures.Assignment | None = None
     if refused is not None and lowered.apart is not None:
         # A loop can take somewhat more memory, and nobody asked for it.
         logger.info("it does not fit with its blocks in a loop; trying without")
         return report(lowered.apart(), effort)
+    if refused is not None:
+        program, assigned = _unfit(lowered, effort, refused)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
     parameters = {id(value): value for value in lowered.model.parameters()}.values()
     whole = {id(value): value for value in lowered.weights.values()}.values()
-    memory, failure = _memory(lowered, program), None
+    memory, failure = _memory(lowered, program, assigned), None
     if refused is not None:
-        failure, memory = _failure(refused, program, memory)
-    text = hlo.parse(program.as_text()) if program else None
+        failure, memory = _failure(refused, lowered, program, assigned, memory)
+    written = program.as_text() if program else assigned.text if assigned else None
+    text = hlo.parse(written) if written else None
     costs = _costs(lowered, program, text)
     collectives = hlo.collectives(text, lowered.mesh) if text else ()
     mesh = {str(axis): int(size) for axis, size in lowered.mesh.shape.items()}
@@ -130,10 +136,17 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
 
 
 def _compiled(lowered: Lowered, effort: float | None) -> tuple[Any, Exception | None]:
-    """(the program, None); with an error, the program that does not fit, or None where there is none."""
-    options: dict[str, Any] = {} if effort is None else {"exec_time_optimization_effort": float(effort)}
+    """(the program, None), or (None, why there is none)."""
+    try:
+        return _compiled_anew(lowered, effort, {}), None
+    except Exception as error:  # noqa: BLE001  kernels raise what they like; all of it is the compiler's verdict
+        return None, error
+
+
+def _compiled_anew(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
+    given: dict[str, Any] = {} if effort is None else {"exec_time_optimization_effort": float(effort)}
     with _without_cache():
-        return _compiled_anew(lowered, options)
+        return lowered.stage.compile(compiler_options=given | options)
 
 
 @contextlib.contextmanager
@@ -148,28 +161,50 @@ def _without_cache() -> Iterator[None]:
         jax.config.update("jax_enable_compilation_cache", before)
 
 
-def _compiled_anew(lowered: Lowered, options: dict[str, Any]) -> tuple[Any, Exception | None]:
-    try:
-        return lowered.stage.compile(compiler_options=options), None
-    except Exception as error:  # noqa: BLE001  kernels raise what they like; all of it is the compiler's verdict
-        if "RESOURCE_EXHAUSTED" not in str(error) or failures.used(str(error)) is None:
-            return None, error
-        refused = error
+def _unfit(
+    lowered: Lowered, effort: float | None, refused: Exception
+) -> tuple[Any, failures.Assignment | None]:
+    """Of what was refused for its memory: (the program although it does not fit, what the compiler sets aside for it).
+
+    There is no code for addresses outside of the memory, and finding that out takes minutes: so a program is asked for
+    only where each part of it alone has room.
+    """
+    wanted = failures.used(str(refused)) if "RESOURCE_EXHAUSTED" in str(refused) else None
+    if wanted is None:
+        return None, None
     logger.info("it does not fit; compiling once more for what takes the memory")
+    capacity = CAPACITY[lowered.generation]
+    possible = wanted - _given(lowered) <= capacity
+    with tempfile.TemporaryDirectory(prefix="tpuport-", ignore_cleanup_errors=True) as directory:
+        options = failures.assigned.options(directory)
+        program = _although(lowered, effort, options | failures.UNFIT if possible else options)
+        assigned = failures.assigned.read(directory)
+    if program is None and not possible and (assigned is None or assigned.largest <= capacity):
+        program = _although(lowered, effort, dict(failures.UNFIT))
+    return program, assigned
+
+
+def _although(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
     try:
-        return lowered.stage.compile(compiler_options=options | failures.UNFIT), refused
-    except JaxRuntimeError:  # one array alone is larger than the memory
-        return None, refused
+        return _compiled_anew(lowered, effort, options)
+    except JaxRuntimeError as error:
+        logger.debug("compiling what does not fit: %s", error)
+        return None
 
 
-def _failure(error: Exception, program: Any, memory: Memory) -> tuple[Failure, Memory]:
+def _failure(
+    error: Exception, lowered: Lowered, program: Any, assigned: failures.Assignment | None, memory: Memory
+) -> tuple[Failure, Memory]:
     """Why there is no program that fits, and what it takes as far as that is known."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
         return failures.refused(error), memory
-    if program is not None:
-        return failures.too_large(text, program.as_text(), memory), memory
-    return failures.too_large(text), dataclasses.replace(memory, used=failures.used(text))
+    wanted = failures.used(text)
+    if wanted is not None and (memory.used is None or memory.used <= memory.capacity):
+        memory = dataclasses.replace(memory, used=max(wanted, memory.used or 0))
+    traced = () if program or assigned else failures.largest(lowered.jaxpr)
+    written = program.as_text() if program else None
+    return failures.too_large(text, written, memory, assigned, traced), memory
 
 
 def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
@@ -178,23 +213,44 @@ def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
     return tuple(one for one in hlo.buffers(text, _BUFFERS) if one.nbytes >= _WORTH_SAYING)
 
 
-def _memory(lowered: Lowered, program: Any) -> Memory:
+def _memory(lowered: Lowered, program: Any, assigned: failures.Assignment | None = None) -> Memory:
     capacity, step = CAPACITY[lowered.generation], lowered.step
     weights = sum(local_nbytes(value) for value in lowered.weights.values())
     cache = sum(local_nbytes(value) for value in step.cache)
-    if program is None:
-        return Memory(capacity, weights, cache, 0, 0, 0, 0, None)
-    said = program.memory_analysis()
-    outputs = said.output_size_in_bytes - said.alias_size_in_bytes
-    used = sum(
-        (said.argument_size_in_bytes, outputs, said.temp_size_in_bytes, said.generated_code_size_in_bytes)
-    )
     given, made = (cache, 0) if step.cache_is_argument else (0, cache)
+    code = program.memory_analysis().generated_code_size_in_bytes if program else None
+    if assigned is not None:
+        arguments, outputs, temporaries = assigned.arguments, assigned.outputs, assigned.temporaries
+    elif program is not None:
+        arguments, outputs, temporaries = _analysed(program.memory_analysis())
+    else:
+        others = max(0, _given(lowered) - weights - given)
+        return Memory(capacity, weights, cache, others, None, None, None, None)
     return Memory(
-        capacity=capacity, weights=weights, cache=cache,
-        arguments=max(0, said.argument_size_in_bytes - weights - given), outputs=max(0, outputs - made),
-        temporaries=said.temp_size_in_bytes, code=said.generated_code_size_in_bytes, used=used,
+        capacity=capacity, weights=weights, cache=cache, arguments=max(0, arguments - weights - given),
+        outputs=max(0, outputs - made), temporaries=temporaries, code=code,
+        used=arguments + outputs + temporaries + (code or 0),
     )  # fmt: skip
+
+
+def _analysed(said: Any) -> tuple[int, int, int]:
+    """Bytes of arguments, of outputs that are not in a donated argument, and of temporaries.
+
+    The compiler's figure for temporaries has what lies unused between them twice: it is their room, and once more what
+    is left of that when they take most. Of the room it holds against the capacity, that is once.
+    """
+    arguments = said.argument_size_in_bytes
+    outputs = said.output_size_in_bytes - said.alias_size_in_bytes
+    temporaries = said.temp_size_in_bytes
+    live = getattr(said, "peak_memory_in_bytes", 0) - arguments - outputs
+    return arguments, outputs, min(temporaries, (temporaries + live) // 2) if live > 0 else temporaries
+
+
+def _given(lowered: Lowered) -> int:
+    """Bytes of all arguments on one device, without what tiles add."""
+    return sum(
+        local_nbytes(one) for one in jax.tree.leaves(lowered.step.arguments) if hasattr(one, "sharding")
+    )
 
 
 def _costs(lowered: Lowered, program: Any, text: Any) -> Costs | None:

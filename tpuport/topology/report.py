@@ -38,16 +38,18 @@ class Memory:
         cache: keys and values (or states) that a step is given.
         arguments: all other arguments, and what tiles add to arguments.
         outputs, temporaries, code: as the compiler says; for `outputs`, those that are not in a donated argument.
+            None where nothing says it: of a program that does not fit, `code` often, and all where the compiler lists
+            nothing; `used` then has them where it is known.
         used: None where the program does not fit and the compiler does not say by how much.
     """
 
     capacity: int
     weights: int
     cache: int
-    arguments: int
-    outputs: int
-    temporaries: int
-    code: int
+    arguments: int | None
+    outputs: int | None
+    temporaries: int | None
+    code: int | None
     used: int | None
 
     @property

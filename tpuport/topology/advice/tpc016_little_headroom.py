@@ -20,10 +20,11 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         return
     left = memory.capacity - memory.used
     if left < _LEFT * memory.capacity:
-        parts = {
+        known = {
             "weights": memory.weights, "the cache": memory.cache, "other arguments": memory.arguments,
             "outputs": memory.outputs, "temporaries": memory.temporaries, "code": memory.code,
         }  # fmt: skip
+        parts = {name: nbytes for name, nbytes in known.items() if nbytes is not None}
         largest = max(parts, key=lambda name: parts[name])
         yield Hit(
             f"{size(memory.used)} of {size(memory.capacity)} are used, {left / memory.capacity:.1%} are left; "

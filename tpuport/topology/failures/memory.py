@@ -6,11 +6,12 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from tpuport.topology import hlo
-from tpuport.topology.failures import live
+from tpuport.topology.failures import live, origins
+from tpuport.topology.failures.assigned import Assignment
 from tpuport.topology.report import Buffer, Failure, Memory, Source
 
-# Compiler options with which there is a program although it does not fit: the same that there would be if it did.
-# How much memory it wants, and for what, is then known exactly.
+# Compiler options with which there is a program although it does not fit: the same that there would be if it did. Where
+# one part is larger than the memory, there is none: no code can have its addresses.
 UNFIT: Final[dict[str, str | bool]] = {"xla_tpu_no_crash_on_oom": True}
 
 _SIZE: Final = r"([\d.]+)([KMGTP]?)i?B?"
@@ -20,6 +21,7 @@ _HBM: Final = (
     re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
     re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),
 )
+_EXCEEDED: Final = re.compile(rf"Exceeded hbm capacity by {_SIZE}")
 _CORES: Final = re.compile(
     rf"TensorCore Hbm usage: {_SIZE}, SparseCore Hbm usage:? {_SIZE}, exceeding available bytes: {_SIZE}"
 )
@@ -39,6 +41,8 @@ _WEIGHT: Final = re.compile(r"weights\['(.+?)'\]")
 _NAMED: Final = 2
 _LISTED: Final = 12
 _TOLD: Final = 3
+_SPREAD: Final = "spread it over more devices (--tp, a larger topology)"
+_SAID: Final = 0.01  # of the capacity: what is less does not decide
 
 
 class Line(NamedTuple):
@@ -61,14 +65,23 @@ def used(message: str) -> int | None:
     return wanted.used if wanted and wanted.space == "HBM" else None
 
 
-def too_large(message: str, program_text: str | None = None, memory: Memory | None = None) -> Failure:
+def too_large(
+    message: str,
+    program_text: str | None = None,
+    memory: Memory | None = None,
+    assigned: Assignment | None = None,
+    traced: tuple[Buffer, ...] = (),
+) -> Failure:
     """Why a program does not fit, and what takes most.
 
     Args:
         message: what the compiler said: "RESOURCE_EXHAUSTED: ...".
-        program_text: of the program compiled with `UNFIT`. The arrays are then those that it holds when it holds most;
-            otherwise those that the message lists, where it lists any.
-        memory: of the program compiled with `UNFIT`.
+        program_text: of the program compiled with `UNFIT`.
+        memory: what is known of what it takes.
+        assigned: what the compiler set aside. The arrays are those that it holds when it holds most, and the outputs;
+            without it, they are reckoned from `program_text`; without that, they are those that the message lists; and
+            where it lists none, `traced`.
+        traced: arrays as they were traced, the largest first.
 
     Returns:
         The failure; its buffers are in the order of what their lines of code take together, largest first.
@@ -76,19 +89,40 @@ def too_large(message: str, program_text: str | None = None, memory: Memory | No
     wanted = _wanted(message)
     if memory is not None and memory.used is not None:
         wanted = _Wanted(memory.used, memory.capacity, "HBM")
-    buffers = _at_peak(program_text) if program_text else _listed(message)
-    lines = by_line(buffers)
-    ordered = tuple(one for line in lines for one in line.buffers)
     if wanted is not None and wanted.space != "HBM":
-        return Failure(
-            "memory", _kernel(message, wanted), source=lines[0].source if lines else None, buffers=ordered,
-            remedy="give the kernel smaller blocks", traceback=message,
-        )  # fmt: skip
-    arguments, spread = _arguments(memory), _spread(program_text)
+        return _kernel_too_large(message, wanted)
+    buffers, whose = _arrays(message, program_text, assigned, traced)
+    lines = by_line(buffers)
+    spread = _spread(assigned.text if assigned else program_text)
+    decisive = [line for line in lines if wanted is None or line.nbytes >= _SAID * wanted.capacity]
+    said = f"{_said(wanted)}{_parts(memory)}{_gaps(assigned, memory)}{_largest(decisive, whose)}"
     return Failure(
-        "memory", f"{_said(wanted)}{arguments}{_largest(lines)}", source=lines[0].source if lines else None,
-        remedy=_remedy(memory, spread), buffers=ordered, traceback=message,
+        "memory", said, source=decisive[0].source if decisive else None, remedy=_remedy(memory, spread),
+        buffers=tuple(one for line in lines for one in line.buffers), traceback=message,
     )  # fmt: skip
+
+
+def _kernel_too_large(message: str, wanted: "_Wanted") -> Failure:
+    lines = by_line(_listed(message))
+    return Failure(
+        "memory", _kernel(message, wanted), source=lines[0].source if lines else None,
+        buffers=tuple(one for line in lines for one in line.buffers),
+        remedy="give the kernel smaller blocks", traceback=message,
+    )  # fmt: skip
+
+
+def _arrays(
+    message: str, program_text: str | None, assigned: Assignment | None, traced: tuple[Buffer, ...]
+) -> tuple[Iterable[Buffer], str]:
+    """The arrays that take most, and how that is known."""
+    if assigned is not None:
+        return _set_aside(assigned), "by the compiler's buffer assignment"
+    if program_text:
+        return _at_peak(program_text), "reckoned from the compiled program"
+    listed = _listed(message)
+    if listed or not traced:
+        return listed, "by the compiler's list"
+    return traced, "as traced, before the compiler fuses and divides them"
 
 
 def by_line(buffers: Iterable[Buffer]) -> tuple[Line, ...]:
@@ -112,7 +146,11 @@ def _total(one: Buffer) -> int:
 def _wanted(message: str) -> _Wanted | None:
     for pattern in _HBM:
         if found := pattern.search(message):
-            return _Wanted(_bytes(found[1], found[2]), _bytes(found[3], found[4]), "HBM")
+            wanted, capacity = _bytes(found[1], found[2]), _bytes(found[3], found[4])
+            more = _EXCEEDED.search(message)  # says it exactly where both figures are rounded to the same
+            return _Wanted(
+                max(wanted, capacity + _bytes(more[1], more[2])) if more else wanted, capacity, "HBM"
+            )
     if found := _CORES.search(message):
         both = _bytes(found[1], found[2]) + _bytes(found[3], found[4])
         return _Wanted(both, _bytes(found[5], found[6]), "HBM")
@@ -165,6 +203,22 @@ def _source(fields: dict[str, str]) -> Source | None:
     return None
 
 
+def _set_aside(assigned: Assignment) -> list[Buffer]:
+    """What the compiler holds when it holds most, those of one line and shape together."""
+    program = hlo.parse(assigned.text)
+    named = {one.name: one for one in program.instructions}
+    found: dict[tuple[str, int, str, Source | None], int] = {}
+    for value in assigned.held:
+        made = named.get(value.instruction)
+        if value.type.startswith("("):
+            continue  # a tuple: a few addresses
+        shape = value.type.partition("{")[0]
+        source = origins.source(program, made, value.place) if made else None
+        key = shape, value.nbytes, made.operation if made else "", source
+        found[key] = found.get(key, 0) + 1
+    return _most(found)
+
+
 def _at_peak(text: str) -> list[Buffer]:
     """The largest arrays that a program holds when it holds most, those of one line and shape together."""
     program = hlo.parse(text)
@@ -172,6 +226,10 @@ def _at_peak(text: str) -> list[Buffer]:
     for array, instruction, size, _ in live.at_peak(program):
         key = str(array.bare), size, instruction.operation, program.source(instruction)
         found[key] = found.get(key, 0) + 1
+    return _most(found)
+
+
+def _most(found: dict[tuple[str, int, str, Source | None], int]) -> list[Buffer]:
     buffers = [
         Buffer(shape, size, made, count, source) for (shape, size, made, source), count in found.items()
     ]
@@ -194,20 +252,33 @@ def _kernel(message: str, wanted: _Wanted) -> str:
     )
 
 
-def _arguments(memory: Memory | None) -> str:
+def _parts(memory: Memory | None) -> str:
+    """What it takes by kind, the largest first, and of which kinds nothing is known."""
     if memory is None:
         return ""
     named = {
         "weights": memory.weights, "cache": memory.cache, "other arguments": memory.arguments,
         "outputs": memory.outputs, "temporaries": memory.temporaries, "code": memory.code,
     }  # fmt: skip
-    parts = sorted(((size, name) for name, size in named.items() if size > 0), reverse=True)
+    known = {name: size for name, size in named.items() if size is not None}
+    parts = sorted(((size, name) for name, size in known.items() if size > 0), reverse=True)
+    rest = (memory.used or 0) - sum(known.values())
+    if rest > 0:
+        unknown = [name for name, size in named.items() if size is None] or ["what the compiler adds"]
+        parts.append((rest, " and ".join([", ".join(unknown[:-1]), unknown[-1]] if unknown[1:] else unknown)))
     return ": " + ", ".join(f"{_room(size)} for {name}" for size, name in parts) if parts else ""
 
 
-def _largest(lines: tuple[Line, ...]) -> str:
+def _gaps(assigned: Assignment | None, memory: Memory | None) -> str:
+    """What lies unused between arrays, where it is much."""
+    if assigned is None or memory is None or assigned.gaps < _SAID * memory.capacity:
+        return ""
+    return f" ({_room(assigned.gaps)} of the temporaries lie unused between arrays)"
+
+
+def _largest(lines: list[Line], whose: str) -> str:
     told = [f"{_place(line.source)} ({_room(line.nbytes)})" for line in lines[:_TOLD] if line.source]
-    return f"; the largest arrays come from {', '.join(told)}" if told else ""
+    return f"; the largest arrays, {whose}, come from {', '.join(told)}" if told else ""
 
 
 def _place(source: Source | None) -> str:
@@ -216,13 +287,12 @@ def _place(source: Source | None) -> str:
 
 def _spread(program_text: str | None) -> str:
     """What gives a device less: more devices for weights that are divided, or rules that divide them."""
-    more = "spread it over more devices (--tp, a larger topology)"
     rules = "tpuport.ShardingRules({...}), or --rules FILE"
     if program_text is None:
-        return f"{more}, where rules divide the weights ({rules})"
+        return f"{_SPREAD}, where rules divide the weights ({rules})"
     names = _held_whole(hlo.parse(program_text))
     if not names:
-        return more
+        return _SPREAD
     return (
         f"say which weights tp divides, as most are whole on every device: {rules}, beginning with the largest, "
         f"{', '.join(names[:_NAMED])}, and --tp over all devices"
@@ -233,6 +303,8 @@ def _held_whole(program: hlo.Program) -> list[str]:
     """Weights of which every device of several has all, largest first; none where most are divided."""
     found: list[tuple[int, str]] = []
     total = 0
+    if "num_partitions=" not in program.header:
+        return []  # there is one device
     for one in program.computations[program.entry].parameters.values():
         name = _WEIGHT.match(one.op_name.replace("\\'", "'"))
         if name is None:
@@ -246,11 +318,17 @@ def _held_whole(program: hlo.Program) -> list[str]:
 
 
 def _remedy(memory: Memory | None, spread: str) -> str:
-    if memory is None or memory.temporaries >= max(memory.weights, memory.cache):
-        return f"{spread}, give it less at once (--batch, --length), or avoid the largest arrays"
+    if memory is None or _others(memory) >= max(memory.weights, memory.cache):
+        return f"{_SPREAD}, give it less at once (--batch, --length), or avoid the largest arrays"
     if memory.cache > memory.weights:
         return f"{spread}, or make the cache smaller (--max-cache-len, --batch)"
     return f"{spread}, so that each holds fewer weights, or hold them in fewer bits (--dtype bfloat16)"
+
+
+def _others(memory: Memory) -> int:
+    """Bytes for all but weights and cache: they grow with what is given at once."""
+    known = (memory.arguments, memory.outputs, memory.temporaries)
+    return max(sum(size or 0 for size in known), (memory.used or 0) - memory.weights - memory.cache)
 
 
 def _room(nbytes: int) -> str:

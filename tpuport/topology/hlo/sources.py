@@ -9,6 +9,7 @@ import itertools
 import linecache
 import re
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -78,15 +79,20 @@ class Frames:
     @functools.cache  # noqa: B019 - it lives as long as its program
     def source(self, frame: int) -> Source | None:
         """The innermost line of a model or of a user; where there is none, of anything but what traces."""
-        # Whoever asked for the program did not make its instructions.
-        stack = list(itertools.takewhile(lambda one: not one[0].startswith(_ASKING), self.stack(frame)))
-        own = next((one for one in stack if _is_own(one[0])), None)
-        other = next((one for one in stack if one[0] and _package(one[0])[0] not in _TRACING), None)
-        chosen = own or other
-        if chosen is None:
-            return None
-        file, line, function = chosen
-        return Source(short(file), line, function, linecache.getline(file, line).strip())
+        return innermost(self.stack(frame))
+
+
+def innermost(stack: Iterable[tuple[str, int, str]]) -> Source | None:
+    """The line of a model or of a user in a stack of (file, line, function), innermost first; or as `Frames.source`."""
+    # Whoever asked for the program did not make its instructions.
+    known = list(itertools.takewhile(lambda one: not one[0].startswith(_ASKING), stack))
+    own = next((one for one in known if _is_own(one[0])), None)
+    other = next((one for one in known if one[0] and _package(one[0])[0] not in _TRACING), None)
+    chosen = own or other
+    if chosen is None:
+        return None
+    file, line, function = chosen
+    return Source(short(file), line, function, linecache.getline(file, line).strip())
 
 
 @functools.lru_cache(maxsize=4096)

@@ -33,11 +33,12 @@ def memory(report: dict[str, Any]) -> str:
     parts = [(name, held[name]) for name in PARTS]
     if rest := units.rest(held, PARTS):
         parts.append(("other", rest))
-    whole = max(held["capacity"], sum(nbytes for _, nbytes in parts), held["used"] or 0)
+    whole = max(held["capacity"], sum(nbytes or 0 for _, nbytes in parts), held["used"] or 0)
     spans = "".join(
         f'<span class="{name}" data-bytes="{nbytes}" title="{name}: {units.room(nbytes)}" '
         f'style="width:{100 * nbytes / whole:.4f}%"></span>'
         for name, nbytes in parts
+        if nbytes is not None
     )
     limit = held["capacity"] / whole
     mark = f'<i class="limit" style="left:calc({100 * limit:.4f}% - 5px)"></i>' if limit < 1 else ""
@@ -46,7 +47,7 @@ def memory(report: dict[str, Any]) -> str:
         [
             cell(f'<i class="swatch {name}"></i>{name}'),
             number(units.room(nbytes)),
-            number(f"{nbytes / held['capacity']:.1%}"),
+            number("" if nbytes is None else f"{nbytes / held['capacity']:.1%}"),
         ]
         for name, nbytes in parts
     ]

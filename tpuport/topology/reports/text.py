@@ -105,6 +105,9 @@ def _memory(report: dict[str, Any]) -> RenderableType:
         free = memory["capacity"] - memory["used"]
         rows.append(("free", free, "dim") if free >= 0 else ("too much", -free, "red"))
     for name, nbytes, colour in rows:
+        if nbytes is None:
+            shown.add_row(name, Text("unknown", justify="right"), "", "")
+            continue
         portion = nbytes / memory["capacity"]
         bar = ("░" if name == "free" else "█") * min(2 * _BAR, round(portion * _BAR))
         size = Text(units.room(nbytes), justify="right")

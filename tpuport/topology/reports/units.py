@@ -29,8 +29,8 @@ def gib(nbytes: Number) -> str:
 
 
 def rest(memory: dict[str, Any], parts: tuple[str, ...]) -> int:
-    """Bytes that are used by none of the parts: what the compiler wanted of a program that it did not make."""
-    return max(0, (memory["used"] or 0) - sum(memory[name] for name in parts))
+    """Bytes that are used by none of the parts: what the compiler wanted for parts that are not known."""
+    return max(0, (memory["used"] or 0) - sum(memory[name] or 0 for name in parts))
 
 
 def used(memory: dict[str, Any]) -> str:
