@@ -123,7 +123,7 @@ def _time(estimate: dict[str, Any]) -> str:
 def _costs(costs: dict[str, Any]) -> str:
     model = costs["model_flops"]
     pairs = [
-        ("operations", f"{units.flops(costs['flops'])}{units.elementwise(costs)}"),
+        ("operations", f"{units.flops(costs['flops'])}{units.elementwise(costs)}{units.rates(costs)}"),
         ("of the model", f"{units.flops(model)}{units.done(costs)}" if model else ""),
         ("HBM traffic", units.moved(costs["hbm_bytes"])),
         *((f"kernel {kernel['name']}", units.kernel(kernel)) for kernel in costs["kernels"]),

@@ -122,7 +122,9 @@ def _costs(report: dict[str, Any]) -> RenderableType | None:
     if costs is None:
         return None
     shown = _grid(2)
-    shown.add_row("operations", f"{units.flops(costs['flops'])} a device{units.elementwise(costs)}")
+    shown.add_row(
+        "operations", f"{units.flops(costs['flops'])} a device{units.elementwise(costs)}{units.rates(costs)}"
+    )
     if costs["model_flops"]:
         shown.add_row(
             "of the model",

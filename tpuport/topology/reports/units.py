@@ -139,7 +139,16 @@ def done(costs: dict[str, Any]) -> str:
     """How often the program does the model's products; nothing where the compiler has made them elementwise work."""
     if costs["product_flops"] < costs["model_flops"] or not costs["model_flops"]:
         return ""
-    return f"; the program's products are {costs['product_flops'] / costs['model_flops']:.2f} times that"
+    why = ", as few rows are multiplied by all experts" if costs["expanded_flops"] else ""
+    return f"; the program's products are {costs['product_flops'] / costs['model_flops']:.2f} times that{why}"
+
+
+def rates(costs: dict[str, Any]) -> str:
+    """Products that are not done at bfloat16's rate: ", 1.2 GFLOP in int8"; nothing where there are none."""
+    said = [f"{flops(costs[f'{one}_flops'])} in {one}" for one in ("int8", "fp8") if costs[f"{one}_flops"]]
+    if costs["pass_flops"]:
+        said.append(f"and {flops(costs['pass_flops'])} more as float32 products take several passes")
+    return "".join(f", {one}" for one in said)
 
 
 def elementwise(costs: dict[str, Any]) -> str:
