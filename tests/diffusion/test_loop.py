@@ -271,6 +271,13 @@ def test_the_program_holds_no_weights_and_no_conditions(own, caplog):
     assert not [record for record in caplog.records if "constants" in record.message]
 
 
+class Squaring(diffusers.FlowMatchEulerDiscreteScheduler):
+    """Its step is no linear map."""
+
+    def step(self, model_output, timestep, sample, **given):
+        return super().step(model_output * model_output, timestep, sample, **given)
+
+
 BAD = [
     ({"model": torch.nn.Linear(1, 1)}, "not on the device"),
     ({"latents": torch.zeros(SHAPE, dtype=torch.long)}, "latents are"),
@@ -284,7 +291,7 @@ BAD = [
     ({"guidance_scale": float("nan"), "negative": NEGATIVE}, "finite"),
     ({"num_inference_steps": 0}, "number of steps"),
     ({"begin_index": 9}, "no step 9"),
-    ({"scheduler": "DDIMScheduler"}, "not supported"),
+    ({"scheduler": Squaring()}, "cannot step by a table"),
     ({"scheduler": "EulerAncestralDiscreteScheduler"}, "draws noise"),
     ({"scheduler": torch.nn.Identity()}, "no scheduler"),
     ({"model_input": functools.partial(torch.add, {})}, "neither a tensor nor hashable"),

@@ -14,7 +14,7 @@ from tpuport.topology.advice.wording import work as flops
 def check(evidence: Evidence) -> Iterator[Hit]:
     """A batch that dp does not divide, or one that is not shared out."""
     parts, rows = evidence.sizes.get("dp", 1), work.batch(evidence)
-    if parts == 1 or rows is None:
+    if parts == 1 or rows is None or rows < 1:
         return
     if evidence.report.task != "forward" and rows % parts:
         yield from _filled(evidence, rows, parts)
