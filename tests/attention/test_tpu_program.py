@@ -57,7 +57,12 @@ def _check(program: Any, shapes: list[jax.ShapeDtypeStruct], kernels: int = 1) -
     assert program.memory_analysis().temp_size_in_bytes < LENGTH**2
 
 
-@pytest.mark.parametrize("name", ["v5e", "v5p", "v6e"])
+def _slow(*values: Any) -> Any:
+    """What the default tests leave out: each compiles for seconds."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [_slow("v5e"), _slow("v5p"), "v6e"])
 def test_plain_attention(name: str) -> None:
     shapes = _shapes(1, 2, LENGTH, 128)
     _check(_compiled(name, sdpa, *shapes), shapes)
@@ -82,7 +87,7 @@ REAL = jax.ShapeDtypeStruct((1, LENGTH), jnp.bool_)
 CALLS = {"causal": (_causal, []), "expanded": (_expanded, [REAL]), "added": (_added, [REAL])}
 
 
-@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("kind", ["causal", _slow("expanded"), _slow("added")])
 def test_masks(kind: str) -> None:
     function, extra = CALLS[kind]
     shapes = _shapes(1, 2, LENGTH, 64)
@@ -112,7 +117,7 @@ def mesh() -> Mesh:
     return Mesh(devices, ("dp", "sp", "tp"), axis_types=(AxisType.Auto,) * 3)
 
 
-@pytest.mark.parametrize(("sequence", "kernels"), [("gather", 1), ("ring", 2), ("ulysses", 1)])
+@pytest.mark.parametrize(("sequence", "kernels"), [("gather", 1), _slow("ring", 2), _slow("ulysses", 1)])
 def test_on_a_mesh(mesh: Mesh, sequence: str, kernels: int) -> None:
     placed = NamedSharding(mesh, PartitionSpec("dp", "tp", "sp", None))
     shapes = [jax.ShapeDtypeStruct((2, 4, LENGTH, 128), jnp.bfloat16, sharding=placed)] * 3
@@ -123,6 +128,7 @@ def test_on_a_mesh(mesh: Mesh, sequence: str, kernels: int) -> None:
     assert program.memory_analysis().temp_size_in_bytes < LENGTH**2
 
 
+@pytest.mark.slow
 def test_gradients_compile_and_stay_small() -> None:
     shapes = _shapes(1, 2, LENGTH, 128)
 
@@ -157,6 +163,7 @@ def test_the_smallest_vector_memory_holds_wide_heads(kind: str, dtype: Any, dim:
         compiled(run, *_shapes(1, 4, 4096, dim, dtype=dtype), row, topology=described("v4"))
 
 
+@pytest.mark.slow
 def test_each_generation_gets_its_own_blocks() -> None:
     """jax would give a second one what it traced for the first."""
 

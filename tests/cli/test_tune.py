@@ -163,6 +163,7 @@ def test_no_candidate_is_exit_code_1(quick: type[Quick], monkeypatch: pytest.Mon
     assert "block sizes" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_the_real_compiler(tmp_path: Path) -> None:
     code = "from tpuport.cli import main; main()"
     options = ["--topology", "v5e", "--shape", "1,1,1,128,128,64", "--json"]

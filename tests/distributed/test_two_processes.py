@@ -52,6 +52,7 @@ def saved(tmp_path: Path) -> torch.nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_a_llama_says_the_same(run_two: Callable, saved: torch.nn.Module, tmp_path: Path) -> None:
     ids = torch.randint(3, 128, (3, 11), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(ids)

@@ -60,7 +60,7 @@ def test_the_rival_is_transformers_llama_prompt_and_steps(tiny) -> None:
     assert int(cache.length) == 9
 
 
-@pytest.mark.parametrize("name", ["decode 1", "decode 32"])
+@pytest.mark.parametrize("name", ["decode 1", pytest.param("decode 32", marks=pytest.mark.slow)])
 def test_two_layers_of_llama_cost_a_step_no_more_than_by_hand(name) -> None:
     row = topology.compared(topology.llama(2), topology.TASKS[name])
     assert topology.missed(row) == []
