@@ -13,7 +13,8 @@ _ESTIMATE: Final = "An estimate from public peak figures, which the hardware can
 
 def sections(report: dict[str, Any]) -> str:
     """All cards of a report."""
-    whole = report["costs"] is not None  # else there is no program to look into
+    # Else there is no program to look into; one that no code can be made of may still have its collectives.
+    whole = report["costs"] is not None or bool(report["collectives"])
     return "".join(
         (
             card("Memory of one device", memory(report)),

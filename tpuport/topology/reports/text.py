@@ -79,7 +79,8 @@ def _facts(result: Result) -> Iterator[RenderableType]:
 
 
 def _sections(report: dict[str, Any]) -> Iterator[RenderableType]:
-    whole = report["costs"] is not None  # else there is no program to look into
+    # Else there is no program to look into; one that no code can be made of may still have its collectives.
+    whole = report["costs"] is not None or bool(report["collectives"])
     for title, body in (
         ("Memory", _memory(report)),
         ("Work a step", _costs(report)),
