@@ -18,7 +18,7 @@ NIGHTLY_TESTS := tests/compat tests/test_pytrees.py tests/generation/test_parity
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all test-nightly check format bench docs clean
+.PHONY: help venv demo test test-all test-nightly check format bench house docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quote
 	$(PY) benchmarks/lint.py --rival $(RIVALS)/bin/torchfix
 	$(PY) benchmarks/attention_cost.py
 	$(PY) benchmarks/attention_error.py --plot docs/img/attention-error.svg
+
+house: $(STAMP) ## figures of how readable the package is: branches, names, comments, call chains, import circles
+	$(PY) benchmarks/readability.py
 
 docs: $(STAMP) ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
