@@ -1,0 +1,201 @@
+"""Traced programs (jaxprs): their equations, the jaxprs that equations run, and the code that equations come from.
+
+Everything that reads a jaxpr goes through this module, so that the forms of jax's own control flow are known in it
+alone: which parameter of an equation has a jaxpr, and which operand becomes which argument of it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+from jax.extend import core
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+
+Atom = Var | core.Literal
+Kind = Literal["call", "branch", "scan", "while body", "while condition", "kernel"]
+
+# Code that traces a model, or that models are written with; none of its lines is one of a model.
+_LIBRARIES: Final = (
+    "/torch/", "/torchax/", "/jax/", "/jaxlib/", "/jaxtyping/", "/beartype/", "/tpuport/", "/contextlib.py",
+)  # fmt: skip
+
+
+class SubJaxpr(NamedTuple):
+    """A jaxpr that an equation runs: the callee of a call, a branch, a part of a loop, or a Pallas kernel.
+
+    The results of a call, a branch or the body of a `while` are the results of the equation, in order. Of a `scan`,
+    the first `len(carries)` results are the carried values, and each of the others is one row of a result.
+
+    Attributes:
+        kind: how the equation runs it.
+        jaxpr: the jaxpr itself.
+        consts: the values of `jaxpr.constvars`; empty if the jaxpr is not closed.
+        operands: the operand of the equation behind each of `jaxpr.invars`. Empty if the arguments are not operands:
+            the references that `run_scoped` allocates, the blocks of a kernel.
+        carries: the arguments that change from one iteration to the next; `operands` has their first values.
+        rows: the arguments that are one row of their operand in each iteration.
+        times: how often one run of the equation runs it; 1 if that is decided at run time.
+    """
+
+    kind: Kind
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...]
+    operands: tuple[Atom, ...]
+    carries: range = range(0)
+    rows: range = range(0)
+    times: int = 1
+
+
+class Visit(NamedTuple):
+    """An equation that `walk_equations` has reached.
+
+    Attributes:
+        equation: as it was traced.
+        times: how often the program runs it, from the lengths of the scans around it.
+        is_leaf: whether no equation inside of it follows. Kernels are leaves.
+    """
+
+    equation: JaxprEqn
+    times: int
+    is_leaf: bool
+
+
+class Producer(NamedTuple):
+    """The equation that makes a variable, and the variable's index among its results."""
+
+    equation: JaxprEqn
+    output: int
+
+
+def open_jaxpr(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
+    """The jaxpr without its constants."""
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def walk_equations(jaxpr: ClosedJaxpr | Jaxpr, times: int = 1) -> Iterator[Visit]:
+    """Every equation of a program, each before those inside of it, but for the equations of kernels.
+
+    All branches are visited, and so are the condition and the body of a loop.
+    """
+    for equation in open_jaxpr(jaxpr).eqns:
+        # A kernel's body works on blocks of its operands, step by step of a grid: it is not part of the program.
+        is_kernel = equation.primitive.name == "pallas_call"
+        inner = () if is_kernel else sub_jaxprs(equation)
+        yield Visit(equation, times, not inner)
+        for sub_jaxpr in inner:
+            yield from walk_equations(sub_jaxpr.jaxpr, times * sub_jaxpr.times)
+
+
+def sub_jaxprs(equation: JaxprEqn) -> tuple[SubJaxpr, ...]:
+    """The jaxprs among an equation's parameters, in their order."""
+    match equation.primitive.name:
+        case "scan":
+            return (_scan_body(equation),)
+        case "while":
+            return _while_parts(equation)
+        case "pallas_call":
+            return (_sub_jaxpr("kernel", equation.params["jaxpr"], ()),)
+        case "cond":
+            operands = tuple(equation.invars[1:])
+            return tuple(_sub_jaxpr("branch", branch, operands) for branch in equation.params["branches"])
+    callees = [jaxpr for value in equation.params.values() for jaxpr in _jaxprs_in(value)]
+    return tuple(_sub_jaxpr("call", callee, tuple(equation.invars)) for callee in callees)
+
+
+def callee(equation: JaxprEqn) -> SubJaxpr | None:
+    """The jaxpr of a nested call (`jit`, `custom_jvp_call`, `shard_map`, ...), whose arguments are the operands.
+
+    None if the equation is not a call: a loop, a branch, a kernel, or a plain operation.
+    """
+    for candidate in sub_jaxprs(equation):
+        has_operands = len(candidate.operands) == len(candidate.jaxpr.invars)
+        if candidate.kind == "call" and has_operands:
+            return candidate
+    return None
+
+
+def replace_sub_jaxprs(equation: JaxprEqn, replace: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
+    """The equation with `replace` applied to each closed jaxpr among its parameters."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return replace(value)
+        if isinstance(value, tuple):
+            return tuple(map(replaced, value))
+        return value
+
+    return equation.replace(params={name: replaced(value) for name, value in equation.params.items()})
+
+
+def producers(jaxpr: Jaxpr) -> dict[Var, Producer]:
+    """The producer of each variable that an equation of the jaxpr makes; nested equations make others."""
+    return {
+        variable: Producer(equation, output)
+        for equation in jaxpr.eqns
+        for output, variable in enumerate(equation.outvars)
+    }
+
+
+def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
+    """The names that jax gives the arguments of a traced program, "weights['embed']"; empty if it has none."""
+    return tuple(map(str, closed.jaxpr.debug_info.arg_names or ()))
+
+
+def source_frames(equation: JaxprEqn) -> list[tuple[str, int, str]]:
+    """(file, line, function) of the Python frames that an equation was traced in, the innermost first."""
+    traceback = equation.source_info.traceback
+    frames = () if traceback is None else traceback.frames
+    return [(frame.file_name, frame.line_num, frame.function_name) for frame in frames]
+
+
+def model_line(equation: JaxprEqn) -> str:
+    """File and line of the innermost frame of a model's code; empty if there is none."""
+    for file, line, _ in source_frames(equation):
+        path = file.replace("\\", "/")
+        # Names like "<string>" are of generated code.
+        if "<" not in path and not any(library in path for library in _LIBRARIES):
+            return f"{file}, line {line}"
+    return ""
+
+
+def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
+    if isinstance(value, ClosedJaxpr | Jaxpr):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _jaxprs_in(item)
+
+
+def _sub_jaxpr(kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Atom, ...], **loop: Any) -> SubJaxpr:
+    consts = tuple(jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else ()
+    jaxpr = open_jaxpr(jaxpr)
+    # What has other arguments than the equation has operands allocates its arguments itself.
+    matching = operands if len(jaxpr.invars) == len(operands) else ()
+    return SubJaxpr(kind, jaxpr, consts, matching, **loop)
+
+
+def _scan_body(equation: JaxprEqn) -> SubJaxpr:
+    params = equation.params
+    first_carry = params["num_consts"]
+    first_row = first_carry + params["num_carry"]
+    return _sub_jaxpr(
+        "scan", params["jaxpr"], tuple(equation.invars), times=int(params["length"]),
+        carries=range(first_carry, first_row), rows=range(first_row, len(equation.invars)),
+    )  # fmt: skip
+
+
+def _while_parts(equation: JaxprEqn) -> tuple[SubJaxpr, SubJaxpr]:
+    """The operands are constants of the condition, constants of the body, and the first state of both."""
+    params = equation.params
+    first_of_body = params["cond_nconsts"]
+    first_state = first_of_body + params["body_nconsts"]
+    of_condition, of_body = equation.invars[:first_of_body], equation.invars[first_of_body:first_state]
+    state = equation.invars[first_state:]
+
+    def part(kind: Kind, jaxpr: ClosedJaxpr, constants: list[Atom]) -> SubJaxpr:
+        carries = range(len(constants), len(constants) + len(state))
+        return _sub_jaxpr(kind, jaxpr, (*constants, *state), carries=carries)
+
+    return (
+        part("while condition", params["cond_jaxpr"], of_condition),
+        part("while body", params["body_jaxpr"], of_body),
+    )
