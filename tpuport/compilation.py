@@ -18,7 +18,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, layers, pytrees, rotary
 from tpuport.capture import Reach
-from tpuport.checkpoint import mesh_of, ported_models, times_ported
+from tpuport.checkpoint import model_mesh, port_count, ported_models
 from tpuport.errors import PortError
 from tpuport.patches import registry, transformers_experts, transformers_rotary
 from tpuport.settings import Static, settings_of
@@ -79,11 +79,11 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
     """
     with _tracing, contextlib.ExitStack() as stack:
         stack.enter_context(compat.environment())
-        stack.enter_context(attention.automatic([mesh_of(module) for module in modules]))
+        stack.enter_context(attention.automatic([model_mesh(module) for module in modules]))
         for module, arrays in zip(modules, weights, strict=True):
             stack.enter_context(attention.use(module))
-            stack.enter_context(sequence_sharded(module, mesh_of(module)))
-            stack.enter_context(transformers_experts.use(module, mesh_of(module)))
+            stack.enter_context(sequence_sharded(module, model_mesh(module)))
+            stack.enter_context(transformers_experts.use(module, model_mesh(module)))
             stack.enter_context(transformers_rotary.by_length(module))
             own, tables = rotary.divided(arrays)
             stack.enter_context(layers.marked(module, own))
@@ -375,7 +375,7 @@ class CompiledFunction:
     @staticmethod
     def _era(weights: list, tensors: list, donated: list, static: tuple) -> Hashable:
         """How often each model was ported: once more drops its programs."""
-        return tuple(times_ported(module()) for module, _ in static[2])
+        return tuple(port_count(module()) for module, _ in static[2])
 
     @staticmethod
     def _described(weights: list, tensors: list, donated: list, static: tuple) -> dict[str, str]:

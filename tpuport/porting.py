@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from tpuport import checkpoint
+from tpuport.library_classes import is_pipeline
 
 
 def port(model: Any, **options: Any) -> Any:
@@ -57,11 +58,3 @@ def _unstack(value: Any) -> None:
         for model in models:
             if isinstance(model, torch.nn.Module):
                 sys.modules["tpuport.layers.storage"].unstack_layers(model)
-
-
-def is_pipeline(value: Any) -> bool:
-    """Whether this is a pipeline of diffusers; found out without importing diffusers."""
-    return any(
-        base.__name__ == "DiffusionPipeline" and base.__module__.startswith("diffusers.")
-        for base in type(value).__mro__
-    )

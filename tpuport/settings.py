@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tpuport import attention
-from tpuport.checkpoint import times_ported
+from tpuport.checkpoint import port_count
 
 _PLAIN = frozenset({bool, int, str, bytes, type(None), torch.dtype})
 
@@ -50,7 +50,7 @@ def settings_of(model: torch.nn.Module) -> Hashable:
     in every call. `tpuport.port` again makes new programs.
     """
     config = getattr(model, "config", None)
-    return times_ported(model), model.training, exact(config), attention.chosen()
+    return port_count(model), model.training, exact(config), attention.chosen()
 
 
 class Static:

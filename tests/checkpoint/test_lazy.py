@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.checkpoint import reading
-from tpuport.checkpoint.files import read_header
 from tpuport.checkpoint.lazy import NotSliceable
 from tpuport.checkpoint.reading import Reader, aligned_empty
+from tpuport.checkpoint.safetensors_files import read_header
 
 
 @pytest.fixture(scope="module")

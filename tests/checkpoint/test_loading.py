@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from transformers import AutoModel, AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM
 
 from tpuport import PortError, compat
-from tpuport.checkpoint import load, mesh_of
+from tpuport.checkpoint import load, model_mesh
 from tpuport.sharding import ShardingRules
 
 
@@ -27,7 +27,7 @@ def test_equals_from_pretrained_bit_for_bit(family, dtype, saved, mesh_of_size, 
     assert_same(model, reference)
     assert type(model) is type(reference)
     assert len(list(model.parameters())) == len(list(reference.parameters()))
-    assert mesh_of(model) is mesh
+    assert model_mesh(model) is mesh
     assert any(not array.is_fully_replicated for array in arrays_of(model).values())
 
 
@@ -43,7 +43,7 @@ def test_a_concrete_class_and_one_device(saved, assert_same):
     _, directory = saved("llama")
     model = load(LlamaForCausalLM, str(directory))
     assert_same(model, LlamaForCausalLM.from_pretrained(directory))
-    assert mesh_of(model).size == 1
+    assert model_mesh(model).size == 1
 
 
 def test_several_files_with_an_index(saved, assert_same):
@@ -203,7 +203,7 @@ def test_weights_are_not_copied_on_a_cpu_device():
     """A device whose memory is the host's takes the buffer that was read: nothing exists twice."""
     import numpy as np
 
-    from tpuport.checkpoint.layout import one_device_mesh, replicated
+    from tpuport.checkpoint.device_layout import one_device_mesh, replicated_sharding
     from tpuport.checkpoint.lazy import Converted
     from tpuport.checkpoint.loading import place
     from tpuport.checkpoint.reading import Reader
@@ -216,6 +216,6 @@ def test_weights_are_not_copied_on_a_cpu_device():
             out[...] = 1
 
     source = Spy((256, 64), np.dtype(np.float32), lambda reader: np.zeros(0), ())
-    array = place(Reader(), source, np.dtype(np.float32), replicated(one_device_mesh()))
+    array = place(Reader(), source, np.dtype(np.float32), replicated_sharding(one_device_mesh()))
     assert array.unsafe_buffer_pointer() == pointers[0]
     assert isinstance(array, jax.Array)

@@ -8,9 +8,9 @@ from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import Interleave, Transpose, WeightConverter, WeightRenaming
 
 from tpuport.checkpoint import load
-from tpuport.checkpoint.files import read_header
 from tpuport.checkpoint.lazy import Converted, Transposed
 from tpuport.checkpoint.matching import match_tensors, same_contents
+from tpuport.checkpoint.safetensors_files import read_header
 
 UP = r"mlp\.up_proj\.weight"
 

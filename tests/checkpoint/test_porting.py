@@ -9,8 +9,8 @@ import torch
 from jax.sharding import PartitionSpec
 
 from tpuport import PortError, compat
-from tpuport.checkpoint import load, mesh_of, port
-from tpuport.checkpoint.layout import allowed
+from tpuport.checkpoint import load, model_mesh, port
+from tpuport.checkpoint.device_layout import allowed_names
 from tpuport.sharding import ShardingRules
 
 
@@ -21,7 +21,7 @@ def test_port_equals_torch_and_load(family, saved, tiny_model, mesh_of_size, ass
     mesh = mesh_of_size(tp=2)
     ported = port(original, mesh=mesh)
     assert ported is original
-    assert mesh_of(ported) is mesh
+    assert model_mesh(ported) is mesh
     assert_same(ported, reference)
     torch.testing.assert_close(logits(ported), expected, atol=1e-5, rtol=1e-5)
     loaded = load(type(reference), directory, mesh=mesh)
@@ -51,7 +51,7 @@ def test_porting_again_changes_nothing_and_can_move(tiny_model, mesh_of_size, as
     assert_same(model, reference)
     rules = ShardingRules({r"model\.layers.*proj\.weight": PartitionSpec("tp", None)})
     port(model, mesh=second, rules=rules)
-    assert mesh_of(model) is second
+    assert model_mesh(model) is second
     weight = compat.as_jax(model.model.layers[0].mlp.down_proj.weight)
     assert weight.sharding.shard_shape(weight.shape) == (8, 48)
     assert compat.as_jax(model.model.rotary_emb.inv_freq).sharding.mesh == second
@@ -115,7 +115,7 @@ def test_nothing_moves_when_something_cannot(problem, mesh_of_size):
     with pytest.raises(PortError, match=named):
         port(model, mesh=mesh_of_size(tp=2), rules=rules)
     assert not any(compat.is_ported(tensor) for tensor in model.state_dict().values())
-    assert mesh_of(model) is None
+    assert model_mesh(model) is None
 
 
 def test_only_modules():
@@ -138,9 +138,9 @@ def test_one_name_may_be_allowed_as_it_is(tiny_model, mesh_of_size):
     with pytest.raises(PortError, match="nothing"):
         port(tiny_model(), mesh=mesh_of_size(tp=2), rules=rules)
     for allow in ("nothing", ["nothing"]):
-        assert mesh_of(port(tiny_model(), mesh=mesh_of_size(tp=2), rules=rules, allow=allow)) is not None
+        assert model_mesh(port(tiny_model(), mesh=mesh_of_size(tp=2), rules=rules, allow=allow)) is not None
     with pytest.raises(PortError, match=r"3 is not a name"):
-        allowed([3])
+        allowed_names([3])
 
 
 def test_a_quantised_model_is_refused(tiny_model):

@@ -13,7 +13,7 @@ from diffusers import (
     LTXVideoTransformer3DModel,
 )
 
-from tpuport.diffusion import checks
+from tpuport.diffusion import pipeline_checks
 from tpuport.errors import PortError
 
 
@@ -42,7 +42,7 @@ def ltx() -> Any:
 
 def check(pipe: Any, **given: Any) -> None:
     prompt = {"prompt": "a red triangle", "height": 32, "width": 32, "num_frames": 9}
-    checks.check_call(pipe, inspect.signature(type(pipe).__call__), prompt | given)
+    pipeline_checks.check_call(pipe, inspect.signature(type(pipe).__call__), prompt | given)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_a_scale_whose_default_is_none_may_be_none() -> None:
             pass
 
     call = inspect.signature(Pipe.__call__)
-    checks.check_call(Pipe(), call, {"guidance_scale_2": None})
+    pipeline_checks.check_call(Pipe(), call, {"guidance_scale_2": None})
     with pytest.raises(PortError, match="guidance_scale_2 is '3'"):
-        checks.check_call(Pipe(), call, {"guidance_scale_2": "3"})
+        pipeline_checks.check_call(Pipe(), call, {"guidance_scale_2": "3"})

@@ -10,8 +10,8 @@ from transformers import T5Config, T5EncoderModel
 import tpuport
 from tpuport import PortError, compat
 from tpuport.checkpoint import to_cpu
-from tpuport.diffusion.components import CompiledForward, compile_forward, restore_forward
-from tpuport.diffusion.mixing import mixed, to_host
+from tpuport.diffusion.compiled_components import CompiledForward, compile_forward, restore_forward
+from tpuport.diffusion.mixed_devices import mixed, to_host
 
 
 def ported(module: torch.nn.Module) -> tuple[Any, CompiledForward]:

@@ -8,9 +8,9 @@ import torch
 
 import tpuport
 from tpuport import compat
-from tpuport.diffusion.components import CompiledForward, compile_forward
+from tpuport.diffusion.compiled_components import CompiledForward, compile_forward
 from tpuport.diffusion.guidance import Batches
-from tpuport.diffusion.mixing import mixed, to_host
+from tpuport.diffusion.mixed_devices import mixed, to_host
 
 
 class Model(torch.nn.Module):

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec
 
 import tpuport
 from tpuport import compat
-from tpuport.diffusion.loop import denoise, denoiser_of
-from tpuport.diffusion.loop_lifting import lift, lower
+from tpuport.diffusion.denoising import denoise, denoiser_of
+from tpuport.diffusion.function_keys import lift, lower
 from tpuport.errors import PortError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array(__|_wrap__).*:DeprecationWarning")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tpuport import compat, create_mesh
-from tpuport.diffusion import mixing
-from tpuport.diffusion.mixing import mixed, suspended
+from tpuport.diffusion import mixed_devices
+from tpuport.diffusion.mixed_devices import mixed, suspended
 
 SHAPE = (3, 4)
 
@@ -25,7 +25,7 @@ def floats(seed: int = 0, *shape: int) -> torch.Tensor:
 
 
 def equal(mine: Any, theirs: torch.Tensor) -> None:
-    found = mixing.to_host(mine)
+    found = mixed_devices.to_host(mine)
     assert found.dtype == theirs.dtype
     torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
 
@@ -148,7 +148,7 @@ def test_in_place_writes_go_where_the_written_tensor_is(program: Callable) -> No
 
 def test_an_operation_without_a_lowering_runs_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
     host = floats(8)
-    mixing._logged.clear()
+    mixed_devices._logged.clear()
     with caplog.at_level("WARNING", "tpuport"), mixed():
         for _ in range(2):
             found = torch.special.airy_ai(device(host))
@@ -195,16 +195,16 @@ def test_integers_that_do_not_fit_stay_on_the_host() -> None:
 def test_suspended_and_left_it_does_nothing() -> None:
     x = device(floats())
     with mixed():
-        assert mixing.current() is not None
+        assert mixed_devices.current() is not None
         with suspended():
-            assert mixing.current() is None
+            assert mixed_devices.current() is None
             assert x.device.type == "jax"
             with pytest.raises(Exception, match="device"):
                 torch.add(x, floats())
-    assert mixing.current() is None
+    assert mixed_devices.current() is None
     with contextlib.suppress(ValueError), mixed():
         raise ValueError
-    assert mixing.current() is None
+    assert mixed_devices.current() is None
 
 
 def test_uploads_go_whole_to_every_device_of_a_mesh() -> None:
@@ -273,4 +273,4 @@ def test_random_programs_equal_torch(seed: int) -> None:
     expected = run_program(seed, lambda x, _: x)
     with mixed():
         found = run_program(seed, lambda x, n: device(x) if (seed >> n) % 2 or n == seed % 4 else x)
-    torch.testing.assert_close(mixing.to_host(found), expected, rtol=2e-4, atol=2e-5, equal_nan=True)
+    torch.testing.assert_close(mixed_devices.to_host(found), expected, rtol=2e-4, atol=2e-5, equal_nan=True)

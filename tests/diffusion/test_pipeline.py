@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 import tpuport
 from tpuport import PortError, compat
-from tpuport.diffusion import mixing
+from tpuport.diffusion import mixed_devices
 
 Build = Callable[..., Any]
 
@@ -72,7 +72,7 @@ def test_callbacks_see_and_change_tensors_of_the_host(pipe: Any, tiny: Build, ch
     seen: list[torch.Tensor] = []
 
     def callback(pipeline: Any, step: int, timestep: Any, tensors: dict) -> dict:
-        assert mixing.to_host(tensors["latents"]) is tensors["latents"]
+        assert mixed_devices.to_host(tensors["latents"]) is tensors["latents"]
         seen.append(tensors["latents"].clone())
         assert torch.equal(tensors["prompt_embeds"], embeddings())
         if change:
@@ -117,7 +117,7 @@ def test_an_interrupted_run_leaves_the_pipeline_usable(
 
     with contextlib.suppress(error):
         run(pipe, callback_on_step_end=callback)
-    assert mixing.current() is None
+    assert mixed_devices.current() is None
     assert vars(pipe)["_tpuport"].bar is None
     close(run(pipe), expected)
 

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import pytest
 
 from tpuport import compat
-from tpuport.diffusion import progress
-from tpuport.diffusion.progress import StepBar
+from tpuport.diffusion import step_bar
+from tpuport.diffusion.step_bar import StepBar
 
 
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(progress.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(step_bar.time, "perf_counter", lambda: self.now)
 
 
 class Slow:
@@ -124,7 +124,7 @@ def test_a_bar_that_is_not_shown_waits_for_nothing(clock):
 
 
 def test_only_the_first_process_shows_one(monkeypatch):
-    monkeypatch.setattr(progress.jax, "process_index", lambda: 1)
+    monkeypatch.setattr(step_bar.jax, "process_index", lambda: 1)
     assert StepBar(total=2).disable
 
 

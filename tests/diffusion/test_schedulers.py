@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tpuport import compat
 from tpuport.diffusion import schedulers
-from tpuport.diffusion.schedulers_tables import StepTables
+from tpuport.diffusion.scheduler_tables import StepTables
 from tpuport.errors import PortError
 
 # diffusers' own, of how NumPy reads torch tensors.

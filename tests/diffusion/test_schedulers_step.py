@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import tpuport
 from tpuport import compat
 from tpuport.diffusion import schedulers
-from tpuport.diffusion.schedulers_step import PortedStep, program
+from tpuport.diffusion.scheduler_steps import PortedStep, program
 from tpuport.errors import PortError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array(__|_wrap__).*:DeprecationWarning")

@@ -8,7 +8,7 @@ import torch
 
 import tpuport
 from tpuport import PortError, compat
-from tpuport.diffusion.ported_class import original_class
+from tpuport.diffusion.pipeline_calls import original_class
 
 EMBEDDINGS = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(3))
 

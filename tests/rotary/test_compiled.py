@@ -10,7 +10,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 import tpuport
 from tpuport import compat
 from tpuport.compilation import Program
-from tpuport.diffusion.loop import denoise
+from tpuport.diffusion.denoising import denoise
 from tpuport.rotary import finding, store
 
 # Of models that ask for int64.

@@ -21,8 +21,8 @@ from jax.sharding import PartitionSpec as P
 import tpuport
 from benchmarks import tiny_diffusers
 from tpuport.sharding import ShardingRules, audit
-from tpuport.sharding.diffusers import diffusers_plan
-from tpuport.sharding.sequence import blocks_of, hidden_spec, text_spec
+from tpuport.sharding.diffusers_plans import diffusers_plan
+from tpuport.sharding.sequence import hidden_spec, text_spec, transformer_blocks
 
 CLASSES = [
     name for name, value in tiny_diffusers.candidates().items() if ".models.transformers." in value.__module__
@@ -163,8 +163,8 @@ def test_there_is_no_plan_for_what_has_no_blocks(model):
 
 def test_the_blocks_are_those_of_the_video():
     model = hunyuan15()
-    assert blocks_of(model) == list(model.transformer_blocks)
-    assert blocks_of(torch.nn.Linear(2, 2)) == []
+    assert transformer_blocks(model) == list(model.transformer_blocks)
+    assert transformer_blocks(torch.nn.Linear(2, 2)) == []
 
 
 def test_layouts_of_hidden_states(mesh_of):

@@ -2,6 +2,6 @@
 
 from tpuport.checkpoint.fetching import to_cpu
 from tpuport.checkpoint.loading import load
-from tpuport.checkpoint.porting import mark_ported, mesh_of, port, ported_models, times_ported
+from tpuport.checkpoint.moving import model_mesh, port, port_count, ported_models, record_port
 
-__all__ = ["load", "mark_ported", "mesh_of", "port", "ported_models", "times_ported", "to_cpu"]
+__all__ = ["load", "model_mesh", "port", "port_count", "ported_models", "record_port", "to_cpu"]

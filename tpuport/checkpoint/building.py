@@ -12,11 +12,7 @@ import torch
 from accelerate import init_empty_weights
 
 from tpuport.errors import PortError
-
-
-def is_diffusers(model_class: type) -> bool:
-    """Whether `model_class` is one of diffusers' (its configs and file names differ from transformers')."""
-    return any(base.__module__.startswith("diffusers.") for base in model_class.__mro__)
+from tpuport.library_classes import is_diffusers_class
 
 
 def check_class(model_class: Any) -> None:
@@ -89,7 +85,7 @@ def read_config(
             where=f"{path}, quantization_config",
             fix="load an unquantised checkpoint, or dequantise this one with transformers and save it again",
         )
-    if is_diffusers(model_class):
+    if is_diffusers_class(model_class):
         return {**raw, **options}
     return _transformers_config(model_class, directory, raw, trust_remote_code, options)
 
@@ -99,7 +95,7 @@ def _transformers_config(
 ) -> Any:
     from transformers import AutoConfig
 
-    hub_code = [ref for ref in _code_references(raw) if "--" in ref]
+    hub_code = [ref for ref in code_references(raw) if "--" in ref]
     if trust_remote_code and hub_code:
         raise PortError(
             f"the checkpoint's code is in another repository ({hub_code[0]}), and nothing is downloaded here",
@@ -125,7 +121,8 @@ def _transformers_config(
     return config
 
 
-def _code_references(raw: dict) -> list[str]:
+def code_references(raw: dict) -> list[str]:
+    """The classes that a config's `auto_map` names, as `file.Class` or `repository--file.Class`."""
     values = raw.get("auto_map", {}).values()
     return [ref for value in values for ref in (value if isinstance(value, list) else [value]) if ref]
 
@@ -163,7 +160,7 @@ def build_empty(
     torch.set_default_dtype(dtype)
     try:
         with init_empty_weights(include_buffers=False), _library_errors(directory):
-            if is_diffusers(model_class):
+            if is_diffusers_class(model_class):
                 model = _concrete_diffusers(model_class, config).from_config(config)
             elif hasattr(model_class, "_model_mapping"):
                 model = model_class.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)

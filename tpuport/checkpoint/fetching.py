@@ -7,7 +7,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat, pytrees
-from tpuport.checkpoint.layout import owner, parameter_groups
+from tpuport.checkpoint.device_layout import find_owner, parameter_groups
 from tpuport.errors import PortError
 
 
@@ -69,7 +69,7 @@ def _take_back(model: torch.nn.Module) -> torch.nn.Module:
         parameter = model.get_parameter(names[0])
         if compat.is_ported(parameter):
             host = torch.nn.Parameter(_fetch(parameter), requires_grad=False)
-            for module, leaf in (owner(model, name) for name in names):
+            for module, leaf in (find_owner(model, name) for name in names):
                 module._parameters[leaf] = host
     for module in model.modules():
         for held in (module._buffers, vars(module)):

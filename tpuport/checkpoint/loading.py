@@ -13,24 +13,26 @@ from jax.sharding import Mesh, NamedSharding
 from tqdm import tqdm
 
 from tpuport import compat
-from tpuport.checkpoint import building, files
-from tpuport.checkpoint.checks import initialise_absent, misfits, raise_problems
-from tpuport.checkpoint.dtypes import as_torch_dtype, kept_dtype
-from tpuport.checkpoint.layout import (
-    allowed,
-    check_placing,
-    lay_out,
+from tpuport.checkpoint import building, safetensors_files
+from tpuport.checkpoint.device_layout import (
+    allowed_names,
+    as_torch_dtype,
+    check_mesh_and_rules,
+    dtype_overrides,
     one_device_mesh,
     parameter_groups,
+    plan_shardings,
     put_buffer,
     put_parameter,
-    replicated,
+    replicated_sharding,
 )
 from tpuport.checkpoint.lazy import Converted, LazyTensor
 from tpuport.checkpoint.matching import Match, match_tensors
-from tpuport.checkpoint.porting import mark_ported, move_buffers
+from tpuport.checkpoint.mismatches import initialise_absent, misfits, raise_problems
+from tpuport.checkpoint.moving import move_buffers, record_port
 from tpuport.checkpoint.reading import Index, Reader, aligned_empty, bounded
 from tpuport.errors import PortError
+from tpuport.library_classes import is_diffusers_class
 from tpuport.patches import registry
 from tpuport.sharding import ShardingRules
 
@@ -81,8 +83,8 @@ def load(
             nothing was put on a device.
     """
     building.check_class(model_class)
-    directory, allow = building.checked_path(directory), allowed(allow)
-    check_placing(mesh, rules)
+    directory, allow = building.checked_path(directory), allowed_names(allow)
+    check_mesh_and_rules(mesh, rules)
     registry.apply_all()
     wanted = as_torch_dtype(dtype)
     inventory, config = _survey(model_class, directory, trust_remote_code, config_options)
@@ -97,17 +99,21 @@ def load(
         _read_all(model, placements)
         move_buffers(model, mesh)
     building.add_generation_config(model, directory)
-    mark_ported(model, mesh)
+    record_port(model, mesh)
     return model.eval().requires_grad_(False)
 
 
 def _survey(
     model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any]
-) -> tuple[files.Inventory, Any]:
+) -> tuple[safetensors_files.Inventory, Any]:
     """The tensors in the checkpoint's files, and its config; PortError where there is not even that."""
     building.check_directory(directory)
-    stem = files.DIFFUSERS_STEM if building.is_diffusers(model_class) else files.TRANSFORMERS_STEM
-    inventory = files.take_inventory(directory, stem)
+    stem = (
+        safetensors_files.DIFFUSERS_STEM
+        if is_diffusers_class(model_class)
+        else safetensors_files.TRANSFORMERS_STEM
+    )
+    inventory = safetensors_files.take_inventory(directory, stem)
     try:
         config = building.read_config(model_class, directory, trust_remote_code, options)
     except PortError as error:
@@ -119,7 +125,7 @@ def _survey(
     return inventory, config
 
 
-def _own_dtype(config: Any, inventory: files.Inventory) -> torch.dtype:
+def _own_dtype(config: Any, inventory: safetensors_files.Inventory) -> torch.dtype:
     """The dtype that the config names, or else that of the first floating-point tensor."""
     named = getattr(config, "dtype", None)
     if named is not None:
@@ -132,8 +138,8 @@ def _target_dtype(
     model: Any, model_dtype: torch.dtype, wanted: torch.dtype | None
 ) -> Callable[[str, LazyTensor], np.dtype]:
     """A function to the dtype of the array that a tensor of the checkpoint becomes."""
-    keep, expected = kept_dtype(model, model_dtype), model.state_dict()
-    diffusers = building.is_diffusers(type(model))
+    keep, expected = dtype_overrides(model, model_dtype), model.state_dict()
+    diffusers = is_diffusers_class(type(model))
 
     def target(name: str, source: LazyTensor) -> np.dtype:
         dtype = expected[name].dtype
@@ -164,14 +170,16 @@ def _plan(
         # One object for all names of a group: that is how the audit knows tied weights.
         shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(tuple(parameter.shape), dtype)))
         sources.update(dict.fromkeys(names, source))
-    shardings = lay_out(model, groups, shapes, mesh, rules, allow)
+    shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
     parameters = [
         Placement(tuple(names), source, shapes[names[0]].dtype, shardings[names[0]], False)
         for names in groups
         if (source := sources[names[0]]) is not None
     ]
     buffers = [
-        Placement((name,), match.sources[name], target(name, match.sources[name]), replicated(mesh), True)
+        Placement(
+            (name,), match.sources[name], target(name, match.sources[name]), replicated_sharding(mesh), True
+        )
         for name in model.state_dict()
         if name not in sources and name in match.sources
     ]

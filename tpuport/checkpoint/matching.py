@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.checkpoint.building import is_diffusers
 from tpuport.checkpoint.lazy import Converted, LazyTensor, NotSliceable, StoredTensor
 from tpuport.checkpoint.reading import Index, Reader, aligned_empty, full_index
+from tpuport.library_classes import is_diffusers_class
 
 _logger = logging.getLogger("tpuport")
 
@@ -63,7 +63,7 @@ class _Conversion:
 
 def match_tensors(model: torch.nn.Module, tensors: Tensors) -> Match:
     """Match a checkpoint's tensors with the names of the model's state dict, by its library's rules."""
-    if is_diffusers(type(model)):
+    if is_diffusers_class(type(model)):
         return _match_diffusers(model, tensors)
     return _match_transformers(model, tensors)
 

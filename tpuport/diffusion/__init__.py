@@ -4,10 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpuport.diffusion.loop import denoise
+    from tpuport.diffusion.denoising import denoise
     from tpuport.diffusion.pipeline import port_pipeline, restore, take_back
 
-_PUBLIC = {"denoise": "loop", "port_pipeline": "pipeline", "restore": "pipeline", "take_back": "pipeline"}
+_PUBLIC = {
+    "denoise": "denoising",
+    "port_pipeline": "pipeline",
+    "restore": "pipeline",
+    "take_back": "pipeline",
+}
 
 __all__ = ["denoise", "port_pipeline", "restore", "take_back"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tpuport import compat
-from tpuport.diffusion import mixing
+from tpuport.diffusion import mixed_devices
 
 _INPUTS = "callback_on_step_end_tensor_inputs"
 
@@ -39,7 +39,7 @@ def _hosting(callback: Callable) -> Callable:
                 return type(value)(show(held) for held in value)
             if not (isinstance(value, torch.Tensor) and compat.is_ported(value)):
                 return value
-            host = mixing.to_host(value)
+            host = mixed_devices.to_host(value)
             shown.append((host, host._version, value))
             return host
 

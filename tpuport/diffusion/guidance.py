@@ -17,8 +17,8 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
-from tpuport.diffusion import mixing
-from tpuport.diffusion.components import CompiledForward
+from tpuport.diffusion import mixed_devices
+from tpuport.diffusion.compiled_components import CompiledForward
 
 logger = logging.getLogger("tpuport")
 
@@ -151,7 +151,7 @@ class Batches:
         contents = [_content(part) for part in parts]
         held = self._joined.get(name)
         if held is None or not all(_equal(a, b) for a, b in zip(held[0], contents, strict=True)):
-            mode = mixing.current()
+            mode = mixed_devices.current()
             whole = torch.cat([mode.upload(part) for part in parts] if mode else parts)
             held = self._joined[name] = (contents, whole)
         return held[1]

@@ -1,8 +1,8 @@
 """`tpuport.port(pipeline)`: the user's own pipeline object, its models on the devices, called as before.
 
 The pipeline's class becomes a subclass of itself, of the same name, whose `__call__` runs the user's code under
-`mixing.mixed()`. Its `device` is the host: what the pipeline makes out of nothing is made there, as torch makes it.
-Latents and predictions are on the device from the first call of the denoiser to the end.
+`mixed_devices.mixed()`. Its `device` is the host: what the pipeline makes out of nothing is made there, as torch makes
+it. Latents and predictions are on the device from the first call of the denoiser to the end.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ import torch
 from jax.sharding import Mesh
 
 from tpuport import checkpoint
-from tpuport.checkpoint import mesh_of
-from tpuport.checkpoint.layout import check_placing, one_device_mesh
-from tpuport.diffusion import checks, schedulers, unported
-from tpuport.diffusion.components import CompiledForward, compile_forward, restore_forward
-from tpuport.diffusion.ported_class import original_class, ported_class
-from tpuport.diffusion.progress import StepBar
+from tpuport.checkpoint import model_mesh
+from tpuport.checkpoint.device_layout import check_mesh_and_rules, one_device_mesh
+from tpuport.diffusion import pipeline_checks, schedulers, unported
+from tpuport.diffusion.compiled_components import CompiledForward, compile_forward, restore_forward
+from tpuport.diffusion.pipeline_calls import original_class, ported_class
+from tpuport.diffusion.step_bar import StepBar
 from tpuport.diffusion.vae import compile_parts, is_autoencoder, restore_parts
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
@@ -92,8 +92,8 @@ def port_pipeline(
         PortError: a model that cannot be moved, rules that do not fit, a scheduler that is not supported. The pipeline
             is as it was then.
     """
-    check_placing(mesh, None)
-    checks.check_portable(pipe)
+    check_mesh_and_rules(mesh, None)
+    pipeline_checks.check_portable(pipe)
     if scheduler not in ("device", "host"):
         raise PortError(f"scheduler={scheduler!r}", where="port", fix='scheduler="device" or "host"')
     _check_guidance(pipe, batch_guidance)
@@ -102,7 +102,7 @@ def port_pipeline(
     mesh = mesh or (state.mesh if state else None) or _shared_mesh(modules.values()) or one_device_mesh()
     options = _options(modules, rules, dtype)
     if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
-        checks.check_scheduler(pipe.scheduler)
+        pipeline_checks.check_scheduler(pipe.scheduler)
     _port_all(modules, mesh, options, allow, again=state is not None)
     denoisers = [module for name, module in modules.items() if name in _DENOISERS]
     for module in _distinct(modules.values()):
@@ -127,7 +127,7 @@ def take_back(pipe: Any) -> Any:
     """
     state: Ported | None = vars(pipe).pop("_tpuport", None)
     pipe.__class__ = original_class(type(pipe))
-    modules = checks.models_of(pipe)
+    modules = pipeline_checks.models_of(pipe)
     for module in _distinct({**(state.components if state else {}), **modules}.values()):
         restore(module)
         checkpoint.to_cpu(module)
@@ -155,7 +155,7 @@ def _check_guidance(pipe: Any, batch_guidance: bool | None) -> None:
 
 def _chosen(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:
     """The models to move, by name."""
-    modules = checks.models_of(pipe)
+    modules = pipeline_checks.models_of(pipe)
     if names is None:
         for name in _LEFT_OUT:
             if modules.pop(name, None) is not None:
@@ -192,7 +192,7 @@ def _options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dic
     _check_names(by_rules, modules, "rules")
     _check_names(by_dtype, modules, "dtype")
     for name, module in modules.items():
-        check_placing(None, by_rules.get(name))
+        check_mesh_and_rules(None, by_rules.get(name))
         if is_autoencoder(module):
             by_rules.setdefault(name, ShardingRules({}))
     given = {name for name in modules if rules is not None and name in by_rules}
@@ -218,7 +218,7 @@ def _port_all(
     moved: list[torch.nn.Module] = []
     try:
         for name, module in modules.items():
-            wanted, before = options[name], mesh_of(module)
+            wanted, before = options[name], model_mesh(module)
             if id(module) in done or (before == mesh and not again and not wanted["own"]):
                 continue
             done.add(id(module))
@@ -233,7 +233,7 @@ def _port_all(
 
 def _shared_mesh(modules: Iterable[torch.nn.Module]) -> Mesh | None:
     """The mesh of models that another pipeline has brought there."""
-    return next((mesh for module in modules if (mesh := mesh_of(module)) is not None), None)
+    return next((mesh for module in modules if (mesh := model_mesh(module)) is not None), None)
 
 
 def _distinct(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from tpuport.diffusion.schedulers_probing import build, clone
-from tpuport.diffusion.schedulers_step import PortedStep, install, uninstall
-from tpuport.diffusion.schedulers_tables import StepTables, initial_state, outputs, step
+from tpuport.diffusion.scheduler_probing import build, clone
+from tpuport.diffusion.scheduler_steps import PortedStep, install, uninstall
+from tpuport.diffusion.scheduler_tables import StepTables, initial_state, outputs, step
 from tpuport.errors import PortError
 
 __all__ = [

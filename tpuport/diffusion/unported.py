@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from tpuport.diffusion import mixing
+from tpuport.diffusion import mixed_devices
 from tpuport.errors import PortError
-from tpuport.porting import is_pipeline
+from tpuport.library_classes import is_pipeline
 
 
 def check_caller(module: torch.nn.Module) -> None:
     """PortError where the pipeline that calls this ported model is not ported itself."""
-    if mixing.current() is None and (pipe := _calling()) is not None:
+    if mixed_devices.current() is None and (pipe := _calling()) is not None:
         raise _error(pipe, f"its {type(module).__name__} is on the devices")
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from tpuport import compilation
-from tpuport.checkpoint import mark_ported, mesh_of, times_ported
-from tpuport.diffusion import mixing, unported
-from tpuport.diffusion.components import CompiledForward, compile_forward, restore_forward
+from tpuport.checkpoint import model_mesh, port_count, record_port
+from tpuport.diffusion import mixed_devices, unported
+from tpuport.diffusion.compiled_components import CompiledForward, compile_forward, restore_forward
 
 logger = logging.getLogger("tpuport")
 
@@ -33,10 +33,10 @@ class _PartForward(CompiledForward):
 
     def follow(self) -> None:
         """Be on the devices that the autoencoder is on; its programs are made anew where that was ported again."""
-        times, mesh = times_ported(self.owner), mesh_of(self.owner)
+        times, mesh = port_count(self.owner), model_mesh(self.owner)
         if mesh is not None and times != self._times:
             self._times = times
-            mark_ported(self.module, mesh)
+            record_port(self.module, mesh)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As `CompiledForward`; tensors of the host where the autoencoder works piece by piece."""
@@ -44,7 +44,7 @@ class _PartForward(CompiledForward):
             self.follow()
         out = super().__call__(*args, **kwargs)
         if in_pieces(self.owner):
-            return mixing.hosted(out) if mixing.current() is not None else out
+            return mixed_devices.hosted(out) if mixed_devices.current() is not None else out
         if not self._advised and isinstance(out, torch.Tensor) and out.numel() >= _LARGE:
             self._advised = True
             logger.warning(
@@ -99,7 +99,7 @@ def _mixing(vae: torch.nn.Module, method: Callable) -> Callable:
     @functools.wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:
         unported.check_caller(vae)
-        with mixing.mixed(mesh_of(vae)):
+        with mixed_devices.mixed(model_mesh(vae)):
             return method(*args, **kwargs)
 
     called.tpuport_original = method  # pyright: ignore[reportAttributeAccessIssue]

@@ -35,7 +35,7 @@ def decoder_of(model: torch.nn.Module) -> Decoder:
     """
     key = settings_of(model)
     if model not in _decoders or _decoders[model][0] != key:
-        _decoders[model] = key, Decoder(model, checkpoint.mesh_of(model))
+        _decoders[model] = key, Decoder(model, checkpoint.model_mesh(model))
     return _decoders[model][1]
 
 

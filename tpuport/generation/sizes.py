@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from tpuport.checkpoint.dtypes import as_torch_dtype
+from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.generation.cache import FixedLayer, decoding_cache
 from tpuport.settings import exact

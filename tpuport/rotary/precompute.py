@@ -9,7 +9,7 @@ import jax
 import torch
 
 from tpuport import compat
-from tpuport.checkpoint import mesh_of
+from tpuport.checkpoint import model_mesh
 from tpuport.errors import PortError
 from tpuport.rotary import positions, probing, store
 from tpuport.rotary.finding import by_position, by_shape
@@ -88,7 +88,7 @@ def precompute_rotary(model: Any, *args: Any, max_length: int | None = None, **k
 
 
 def _check(model: Any, args: tuple, kwargs: dict[str, Any], max_length: int | None) -> None:
-    if not isinstance(model, torch.nn.Module) or mesh_of(model) is None:
+    if not isinstance(model, torch.nn.Module) or model_mesh(model) is None:
         raise PortError(
             f"this {type(model).__name__} is not a ported model, and has no devices to keep tables on",
             where="model",
@@ -145,7 +145,7 @@ def _by_position(
     model: torch.nn.Module, call: probing.Call, values: dict[int, jax.Array], max_length: int | None
 ) -> Found:
     module: Any = model.get_submodule(call.name)
-    mesh: Any = mesh_of(model)
+    mesh: Any = model_mesh(model)
     left = Found(call.name, type(module).__name__, "program")
     if call.name in by_position(model):
         if any(kind in str(getattr(module, "rope_type", "")) for kind in _LENGTH_DEPENDENT):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tpuport.checkpoint import mesh_of, times_ported
+from tpuport.checkpoint import model_mesh, port_count
 from tpuport.rotary.finding import Arguments
 from tpuport.rotary.hosting import Host
 from tpuport.rotary.positions import Positions
@@ -33,9 +33,9 @@ _positions: weakref.WeakKeyDictionary[torch.nn.Module, dict[Hashable, Positions]
 def table(model: torch.nn.Module, need: Need) -> Table:
     """The table of one call, on the model's mesh: one that is kept, or made now."""
     module = model.get_submodule(need.name)
-    mesh: Any = mesh_of(model)
+    mesh: Any = model_mesh(model)
     kept = _kept.setdefault(module, OrderedDict())
-    key = (times_ported(model), mesh, need.key)
+    key = (port_count(model), mesh, need.key)
     for other in [other for other in kept if other[:2] != key[:2]]:
         del kept[other]  # of the devices that the model was on, or of a module that was changed since
     if key not in kept:
@@ -120,7 +120,7 @@ def position_tables(model: torch.nn.Module) -> dict[str, Any]:
     """The tables over positions that a model was given, as arguments of its programs beside the weights."""
     if not _positions:
         return {}
-    mesh = mesh_of(model)
+    mesh = model_mesh(model)
     tables: dict[str, Any] = {}
     for name, module in model.named_modules():
         held = _positions.get(module, {})

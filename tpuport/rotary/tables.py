@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 
 from tpuport import compat
-from tpuport.checkpoint.layout import replicated, scatter
+from tpuport.checkpoint.device_layout import replicated_sharding, scatter
 from tpuport.patches.complex_rotary import pair_as_complex
 
 # Tables of a batch of one and of two are often equal, and some are large. An array lives as long as a table has it.
@@ -74,13 +74,13 @@ def put(tensor: torch.Tensor, mesh: Mesh) -> jax.Array:
     key = (mesh, tuple(tensor.shape), tensor.dtype, content)
     array = _arrays.get(key)
     if array is None:
-        _arrays[key] = array = scatter(tensor, tensor.dtype, replicated(mesh))
+        _arrays[key] = array = scatter(tensor, tensor.dtype, replicated_sharding(mesh))
     return array
 
 
 def put_again(table: Any, mesh: Any) -> Any:
     """A pytree of arrays on every device of a mesh: as it is where it is there already."""
-    wanted = replicated(mesh)
+    wanted = replicated_sharding(mesh)
     arrays = jax.tree.leaves(table)
     if all(isinstance(x, Tracer) or x.sharding == wanted for x in arrays):
         return table

@@ -1,6 +1,7 @@
 """Where each weight lives on the mesh: rules from names to PartitionSpecs, derived, overridden, audited."""
 
 from tpuport.sharding.audit import AuditReport, audit
-from tpuport.sharding.rules import Parameter, Rule, ShardingRules
+from tpuport.sharding.sharding_rules import ShardingRules
+from tpuport.sharding.specs import Parameter, Rule
 
 __all__ = ["AuditReport", "Parameter", "Rule", "ShardingRules", "audit"]

@@ -11,7 +11,8 @@ from typing import Any
 from jax.sharding import Mesh, PartitionSpec
 
 from tpuport.errors import PortError
-from tpuport.sharding.rules import Rule, ShardingRules, axes_of, fit, itemsize, show, size_text
+from tpuport.sharding.sharding_rules import ShardingRules
+from tpuport.sharding.specs import Rule, axis_names, fit, itemsize, show, size_text
 
 LARGE_BYTES = 1 << 20
 """A weight of a mebibyte or more that no rule matches is reported: norms and routers stay far below it."""
@@ -168,7 +169,7 @@ def _place(
             accepted = named or (rule is not None and misfit.is_let_pass(rule))
             found.setdefault((pattern, misfit.text, accepted), []).append(f"{name} {shape}")
         total = prod(shape) * itemsize(value.dtype)
-        share = total // prod(mesh.shape[axis] for entry in spec for axis in axes_of(entry))
+        share = total // prod(mesh.shape[axis] for entry in spec for axis in axis_names(entry))
         twin = first.get(id(value))
         placement = Placement(name, shape, rule and rule.pattern, spec, total, share, twin and twin.name)
         if twin and twin.spec != spec:

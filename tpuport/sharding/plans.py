@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
-from tpuport.sharding.diffusers import diffusers_plan
+from tpuport.sharding.diffusers_plans import diffusers_plan
 from tpuport.sharding.families import FAMILY_PLANS
-from tpuport.sharding.rules import Rule, show
+from tpuport.sharding.specs import Rule, show
 from tpuport.sharding.styles import AXIS, Cut, cut_of, plan_regex, spec_of
 
 logger = logging.getLogger("tpuport")

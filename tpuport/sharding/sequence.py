@@ -19,7 +19,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
-from tpuport.sharding.diffusers import is_diffusers
+from tpuport.library_classes import is_diffusers_model
 
 # Text is short: every device of sp has all of it, and the blocks that work on text alone are left to the compiler.
 _TEXT_BLOCKS = re.compile(r"context|text|caption|token_refiner", re.IGNORECASE)
@@ -27,9 +27,9 @@ _VIDEO = ("hidden_states", "x", "visual_embed")
 _TEXT = ("encoder_hidden_states",)
 
 
-def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+def transformer_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The transformer blocks of a diffusers model that work on the video or picture, in order; none for others."""
-    if not is_diffusers(model):
+    if not is_diffusers_model(model):
         return []
     return [
         block
@@ -54,7 +54,7 @@ def sequence_sharded(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None
         return
 
     with contextlib.ExitStack() as stack:
-        for block in blocks_of(model):
+        for block in transformer_blocks(model):
             hook = functools.partial(_constrain, mesh)
             stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
         yield

@@ -23,12 +23,11 @@ from tpuport import layers
 from tpuport.attention import settings
 from tpuport.attention.blocks import assume_generation
 from tpuport.attention.calls import Call, seen
-from tpuport.checkpoint.dtypes import as_torch_dtype
-from tpuport.checkpoint.layout import check_placing
+from tpuport.checkpoint.device_layout import as_torch_dtype, check_mesh_and_rules
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
-from tpuport.sharding.sequence import blocks_of
+from tpuport.sharding.sequence import transformer_blocks
 from tpuport.topology import failures, steps
 from tpuport.topology.describe import described, full_name, generation_of
 from tpuport.topology.report import Report, Scanned
@@ -172,7 +171,7 @@ def lower_for(
     owner, chips = built(model), described(topology)
     generation = generation_of(chips)
     mesh = _checked_mesh(mesh, chips) if mesh is not None else create_mesh(dp, sp, tp, devices=chips.devices)
-    check_placing(mesh, rules)
+    check_mesh_and_rules(mesh, rules)
     weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
     started = time.perf_counter()
     with (
@@ -282,7 +281,7 @@ def _sequences(model: torch.nn.Module) -> Iterator[set[int]]:
             found.add(int(hidden.shape[1]))
 
     with contextlib.ExitStack() as stack:
-        for block in blocks_of(model):
+        for block in transformer_blocks(model):
             stack.callback(block.register_forward_pre_hook(note, with_kwargs=True).remove)
         yield found
 

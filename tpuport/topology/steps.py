@@ -13,8 +13,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees, rotary
-from tpuport.checkpoint.dtypes import as_torch_dtype
-from tpuport.checkpoint.layout import one_device_mesh, replicated
+from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, replicated_sharding
 from tpuport.compilation import claim, in_place, is_cache, prepared
 from tpuport.errors import PortError
 from tpuport.generation.cache import FixedLayer
@@ -84,7 +83,9 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
         [arguments] = rotary.Tables().beside([weights], None, [model], of_list, tensors, donated)
     # Those of the weights come as they are; tables, on every device.
     arguments = {
-        name: value if name in weights else jax.tree.map(lambda x: placed(x, replicated(mesh)), value)
+        name: value
+        if name in weights
+        else jax.tree.map(lambda x: placed(x, replicated_sharding(mesh)), value)
         for name, value in arguments.items()
     }
     # Where the caller has said so; `tpuport.compile` gives the whole of any other to every device.
@@ -118,7 +119,11 @@ def _in_caches(named: Any) -> set[int]:
 
 def _place_of(leaf: Any, given: Mapping[int, Any], mesh: Mesh) -> NamedSharding:
     sharding = given.get(id(leaf))
-    return NamedSharding(mesh, sharding.spec) if isinstance(sharding, NamedSharding) else replicated(mesh)
+    return (
+        NamedSharding(mesh, sharding.spec)
+        if isinstance(sharding, NamedSharding)
+        else replicated_sharding(mesh)
+    )
 
 
 def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> Step:
@@ -183,7 +188,7 @@ def _rows(batch: int, mesh: Mesh) -> int:
 
 def _prompt(rows: int, columns: int, mesh: Mesh) -> tuple[Any, ...]:
     """Tokens and mask [B, P], keys [B, 2], and the number of columns and of rows, as the host gives them."""
-    whole = replicated(mesh)
+    whole = replicated_sharding(mesh)
     shapes = (
         ((rows, columns), jnp.int32), ((rows, columns), jnp.bool_), ((rows, 2), jnp.uint32), ((), jnp.int32),
         ((), jnp.int32),
@@ -200,7 +205,7 @@ def _state(model: Any, function: Callable[..., State], arguments: tuple[Any, ...
         if isinstance(layer, FixedLayer):
             arrays: tuple[Any, Any] = layer.keys, layer.values
             kept |= {id(array): FixedLayer.sharding(mesh, array.shape) for array in arrays}
-    return jax.tree.map(lambda x: placed(x, kept.get(id(x), replicated(mesh))), state)
+    return jax.tree.map(lambda x: placed(x, kept.get(id(x), replicated_sharding(mesh))), state)
 
 
 def _kept(state: State) -> tuple[jax.ShapeDtypeStruct, ...]:

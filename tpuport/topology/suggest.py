@@ -112,7 +112,7 @@ def considered(devices: int, facts: Facts) -> tuple[Split, ...]:
 
 def facts_of(lowered: Any) -> Facts:
     """Those of a `lowering.Lowered`, on whatever mesh it was traced."""
-    from tpuport.sharding.sequence import blocks_of
+    from tpuport.sharding.sequence import transformer_blocks
 
     calls = [call for call, _ in lowered.attention]
     shapes = [value.shape for value in lowered.inputs.values() if getattr(value, "shape", None)]
@@ -122,7 +122,7 @@ def facts_of(lowered: Any) -> Facts:
         kv_heads=min((call.key[1] for call in calls), default=None),
         batch=rows if lowered.task == "forward" else lowered.inputs["batch"],
         sequences=lowered.sequences or tuple(sorted({call.query[2] for call in calls})),
-        cut=bool(blocks_of(lowered.model)),
+        cut=bool(transformer_blocks(lowered.model)),
     )
 
 

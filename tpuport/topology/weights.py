@@ -11,8 +11,12 @@ from jax.sharding import Mesh, NamedSharding
 from torch.overrides import TorchFunctionMode
 
 from tpuport import compat
-from tpuport.checkpoint.dtypes import kept_dtype
-from tpuport.checkpoint.layout import lay_out, parameter_groups, replicated
+from tpuport.checkpoint.device_layout import (
+    dtype_overrides,
+    parameter_groups,
+    plan_shardings,
+    replicated_sharding,
+)
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 from tpuport.topology.failures.classes import first_line
@@ -111,7 +115,7 @@ def abstract_weights(
     allow: Any,
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Every parameter and buffer as `compilation.arrays_of` names them, with the place that `port` would give it."""
-    keep, saved = kept_dtype(model, dtype) if dtype else None, model.state_dict().keys()
+    keep, saved = dtype_overrides(model, dtype) if dtype else None, model.state_dict().keys()
 
     def described_as(name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:
         cast = keep and dtype and tensor.is_floating_point() and name in saved
@@ -122,11 +126,11 @@ def abstract_weights(
     for names in groups:
         shape = jax.ShapeDtypeStruct(*described_as(names[0], model.get_parameter(names[0])))
         shapes.update(dict.fromkeys(names, shape))
-    shardings = lay_out(model, groups, shapes, mesh, rules, allow)
+    shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
     found = {names[0]: placed(shapes[names[0]], shardings[names[0]]) for names in groups}
     for name, buffer in model.named_buffers():
         shape, kind = described_as(name, buffer)
-        found[name] = jax.ShapeDtypeStruct(shape, kind, sharding=replicated(mesh))
+        found[name] = jax.ShapeDtypeStruct(shape, kind, sharding=replicated_sharding(mesh))
     return found
 
 

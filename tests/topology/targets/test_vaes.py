@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tpuport.errors import PortError
-from tpuport.sharding.diffusers import is_diffusers
+from tpuport.library_classes import is_diffusers_model
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.components import settings
 from tpuport.topology.targets.configs import find
@@ -49,7 +49,7 @@ def test_that_a_decoder_holds_its_own_weights_under_their_own_names(tmp_path, ti
     model = target.build()
     kept = {name for name in whole.state_dict() if name.split(".")[0] in ("decoder", "post_quant_conv")}
     assert set(model.state_dict()) == kept != set(whole.state_dict())
-    assert is_diffusers(model)
+    assert is_diffusers_model(model)
     assert isinstance(model, diffusers.AutoencoderKL)
     assert type(model).__name__ == "AutoencoderKLDecoder"
 

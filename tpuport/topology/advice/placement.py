@@ -8,7 +8,7 @@ from typing import Any, Final
 import jax.numpy as jnp
 import torch
 
-from tpuport.sharding.rules import axes_of
+from tpuport.sharding.specs import axis_names
 from tpuport.topology.advice.evidence import Evidence
 
 MIB: Final = 1 << 20
@@ -22,14 +22,14 @@ _NUMBER: Final = re.compile(r"(?:(?<=^)|(?<=\\\.))\d+(?=\\\.)")
 def axes(array: Any) -> frozenset[str]:
     """The mesh axes that divide an array."""
     spec = getattr(array.sharding, "spec", ())
-    return frozenset(axis for entry in spec for axis in axes_of(entry))
+    return frozenset(axis for entry in spec for axis in axis_names(entry))
 
 
 def dim_axes(array: Any, dim: int) -> tuple[str, ...]:
     """The mesh axes that divide one dimension of an array."""
     spec = tuple(getattr(array.sharding, "spec", ()))
     place = dim % len(array.shape)
-    return axes_of(spec[place]) if place < len(spec) else ()
+    return axis_names(spec[place]) if place < len(spec) else ()
 
 
 def nbytes(array: Any) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import jax.numpy as jnp
 import torch
 
-from tpuport.checkpoint.dtypes import kept_dtype
+from tpuport.checkpoint.device_layout import dtype_overrides
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import by_pattern, held, is_large
 from tpuport.topology.advice.rule import Hit, Rule
@@ -22,7 +22,7 @@ _OURS: Final = ("attention/xla.py", "attention/reference.py", "attention/by_head
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Weights, then products of matrices, then the cache."""
-    kept = kept_dtype(evidence.model, torch.bfloat16)
+    kept = dtype_overrides(evidence.model, torch.bfloat16)
     wide = [
         name for name, weight in evidence.weights.items() if weight.dtype == jnp.float32 and not kept(name)
     ]

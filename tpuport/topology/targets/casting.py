@@ -8,7 +8,7 @@ import jax
 import torch
 
 from tpuport import compat, pytrees
-from tpuport.checkpoint.dtypes import as_torch_dtype
+from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.topology.targets.target import Target
 
 

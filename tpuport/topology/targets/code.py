@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tpuport.checkpoint.dtypes import as_torch_dtype
+from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.targets import casting
 from tpuport.topology.targets.naming import NAMED

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tpuport.checkpoint import building
-from tpuport.checkpoint.dtypes import as_torch_dtype
+from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.targets import code, fields, guessed, vaes
 from tpuport.topology.targets.configs import Found, read_json

@@ -100,7 +100,7 @@ class Options:
 
 
 def _is_floating(dtype: str) -> bool:
-    from tpuport.checkpoint.dtypes import as_torch_dtype
+    from tpuport.checkpoint.device_layout import as_torch_dtype
 
     kind = as_torch_dtype(dtype)
     return kind is not None and kind.is_floating_point
@@ -128,7 +128,7 @@ def empty(*shape: int, dtype: "torch.dtype | str" = "bfloat16") -> "torch.Tensor
     """A tensor of the meta device, which has a shape and no values."""
     import torch
 
-    from tpuport.checkpoint.dtypes import as_torch_dtype
+    from tpuport.checkpoint.device_layout import as_torch_dtype
 
     kind = as_torch_dtype(dtype)
     return torch.empty(shape, dtype=kind, device="meta")

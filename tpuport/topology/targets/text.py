@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from tpuport.checkpoint import building
-from tpuport.checkpoint.dtypes import as_torch_dtype
+from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.topology.targets import code, encoders, fields
 from tpuport.topology.targets.configs import Found
@@ -101,7 +101,7 @@ def _refuse_quantised(found: Found) -> None:
 
 
 def _check_trusted(found: Found, trusted: bool) -> None:
-    references = building._code_references(found.raw)
+    references = building.code_references(found.raw)
     directory = found.directory or Path()
     files = sorted({str(directory / f"{ref.rpartition('.')[0]}.py") for ref in references if "--" not in ref})
     if not trusted:

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tpuport import compat
-from tpuport.diffusion.schedulers_tables import Bound, StepTables, from_numpy
+from tpuport.diffusion.scheduler_tables import Bound, StepTables, from_numpy
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")

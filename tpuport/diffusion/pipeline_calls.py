@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from tpuport import checkpoint, compat
-from tpuport.checkpoint import mesh_of
-from tpuport.diffusion import callbacks, checks, guidance, mixing, schedulers
-from tpuport.diffusion.progress import StepBar
+from tpuport.checkpoint import model_mesh
+from tpuport.diffusion import callbacks, guidance, mixed_devices, pipeline_checks, schedulers
+from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -99,10 +99,10 @@ def _mixing(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if mixing.current() is not None:
+        if mixed_devices.current() is not None:
             return method(self, *args, **kwargs)
         _check_models(self)
-        with mixing.mixed(self._tpuport.mesh), torch.no_grad():
+        with mixed_devices.mixed(self._tpuport.mesh), torch.no_grad():
             out = method(self, *args, **kwargs)
         return checkpoint.to_cpu(out)
 
@@ -119,7 +119,7 @@ def _call(original: Callable) -> Callable:
         except TypeError:
             return original(self, *args, **kwargs)  # it says what is wrong
         _check_models(self)
-        checks.check_call(self, signature, bound.arguments)
+        pipeline_checks.check_call(self, signature, bound.arguments)
         callbacks.show_host(bound.arguments)
         with _running(self):
             out = original(*bound.args, **bound.kwargs)
@@ -136,7 +136,7 @@ def _running(pipe: Any) -> Iterator[None]:
         if getattr(pipe, "scheduler", None) is not None:
             stack.enter_context(_stepping(pipe.scheduler, state))
         stack.enter_context(guidance.batched(pipe, state))
-        stack.enter_context(mixing.mixed(state.mesh))
+        stack.enter_context(mixed_devices.mixed(state.mesh))
         try:
             yield
         finally:
@@ -149,7 +149,7 @@ def _stepping(scheduler: Any, state: Any) -> Iterator[None]:
     held = vars(scheduler).get("step")
     if state.scheduler == "device":
         if held is None:  # a scheduler that was assigned since
-            checks.check_scheduler(scheduler)
+            pipeline_checks.check_scheduler(scheduler)
             schedulers.install(scheduler)
         own = scheduler.step
     else:
@@ -157,7 +157,7 @@ def _stepping(scheduler: Any, state: Any) -> Iterator[None]:
 
     @functools.wraps(own)
     def step(*args: Any, **kwargs: Any) -> Any:
-        with mixing.suspended():
+        with mixed_devices.suspended():
             result = own(*args, **kwargs)
         latents = result[0] if isinstance(result, tuple) else getattr(result, "prev_sample", None)
         if state.bar is not None and not state.bar.disable and isinstance(latents, torch.Tensor):
@@ -178,7 +178,7 @@ def _stepping(scheduler: Any, state: Any) -> Iterator[None]:
 def _stepping_on_host(own: Callable) -> Callable:
     @functools.wraps(own)
     def step(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = mixing.hosted((args, kwargs))
+        args, kwargs = mixed_devices.hosted((args, kwargs))
         return own(*args, **kwargs)
 
     return step
@@ -190,7 +190,7 @@ def _check_models(pipe: Any) -> None:
         current = getattr(pipe, name, None)
         if current is None:
             continue
-        if current is not module or mesh_of(module) is not pipe._tpuport.mesh:
+        if current is not module or model_mesh(module) is not pipe._tpuport.mesh:
             raise PortError(
                 f"its {name} was replaced, or moved, since the pipeline was ported",
                 where=type(pipe).__name__,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tpuport.checkpoint.layout import owner, parameter_groups
+from tpuport.checkpoint.device_layout import find_owner, parameter_groups
 from tpuport.checkpoint.matching import Match, held, same_contents
 from tpuport.errors import PortError
 
@@ -73,7 +73,7 @@ def _untie(model: Any, match: Match) -> None:
             _logger.warning(
                 "%s and %s are tied in the model and differ in the checkpoint: untied", present[0], name
             )
-            module, leaf = owner(model, name)
+            module, leaf = find_owner(model, name)
             own = model.get_parameter(name).detach()
             module._parameters[leaf] = torch.nn.Parameter(own, requires_grad=False)
             getattr(model, "all_tied_weights_keys", {}).pop(name, None)
@@ -105,7 +105,7 @@ def initialise_absent(model: Any, match: Match) -> None:
             continue
         empty = torch.empty_like(model.get_parameter(names[0]), device="cpu")
         parameter = torch.nn.Parameter(empty, requires_grad=False)
-        for module, leaf in (owner(model, name) for name in names):
+        for module, leaf in (find_owner(model, name) for name in names):
             module._parameters[leaf] = parameter
             module._is_hf_initialized = False
     model.initialize_weights()

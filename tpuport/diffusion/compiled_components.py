@@ -20,8 +20,8 @@ from jax.core import Tracer
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat, compilation
-from tpuport.checkpoint import mesh_of
-from tpuport.diffusion import mixing, unported
+from tpuport.checkpoint import model_mesh
+from tpuport.diffusion import mixed_devices, unported
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -85,12 +85,12 @@ class CompiledForward:
 
     def run(self, args: tuple, kwargs: dict) -> Any:
         """One call of the program, whatever `around` is."""
-        mode = mixing.current()
+        mode = mixed_devices.current()
         if self._fit():
             args, kwargs = compilation.prepared(self.module, args, kwargs)
             given = (args, kwargs) if mode is None else mode.uploaded((args, kwargs))
             try:
-                with mixing.suspended():
+                with mixed_devices.suspended():
                     return self.compiled(*given[0], **given[1])
             except _ArgumentsChangedError:
                 self._give_up("its forward changes lists or dictionaries that it is given")
@@ -98,7 +98,7 @@ class CompiledForward:
                 if not _is_of_tracing(error):
                     raise
                 raise _explained(self.module, error) from error
-        with mixing.mixed(mesh_of(self.module)):
+        with mixed_devices.mixed(model_mesh(self.module)):
             return self.original(*args, **kwargs)
 
     def _fit(self) -> bool:
@@ -165,7 +165,7 @@ def _watched(original: Callable) -> Callable:
 
 def _has_tracers(tree: Any) -> bool:
     return any(
-        isinstance(compat.as_jax(x) if compat.is_ported(x) else x, Tracer) for x in mixing.leaves(tree)
+        isinstance(compat.as_jax(x) if compat.is_ported(x) else x, Tracer) for x in mixed_devices.leaves(tree)
     )
 
 

@@ -20,6 +20,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tpuport.library_classes import is_diffusers_model
+
 logger = logging.getLogger("tpuport")
 
 _QUERIES = (("to_q", "to_k", "to_v"), ("to_q_t", "to_k_t", "to_v_t"), ("to_query", "to_key", "to_value"))
@@ -64,14 +66,6 @@ _MODULATION_CLASS = re.compile(
 _MODULATION_NAME = re.compile(r"(.*\.)?(\w*_mod|ada_?ln\w*|\w*modulation)(\..*)?", re.IGNORECASE)
 
 
-def is_diffusers(model: Any) -> bool:
-    """Whether this is a model of diffusers, or of a class made from one."""
-    return any(
-        base.__name__ == "ModelMixin" and base.__module__.startswith("diffusers.")
-        for base in type(model).__mro__
-    )
-
-
 def diffusers_plan(model: Any) -> dict[str, str] | None:
     """The plan of a diffusers model that has attention; None for autoencoders, and for anything else.
 
@@ -82,7 +76,7 @@ def diffusers_plan(model: Any) -> dict[str, str] | None:
         Styles by module name below the model, `*` for a layer's number. Widths that are odd, which no axis of a TPU
         mesh divides, are left out.
     """
-    if not is_diffusers(model) or "diffusers.models.autoencoders." in _origin(model):
+    if not is_diffusers_model(model) or "diffusers.models.autoencoders." in _origin(model):
         return None
     search = _Search(model)
     attention = dict(search.attention())

@@ -1,9 +1,11 @@
 """Where the tensors of a model go: its parameters by rule, its buffers everywhere; and putting them there."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -18,7 +20,7 @@ def one_device_mesh() -> Mesh:
     return create_mesh(devices=jax.local_devices()[:1])
 
 
-def allowed(allow: Any) -> tuple[str, ...]:
+def allowed_names(allow: Any) -> tuple[str, ...]:
     """The names that `allow=` gives, one of them or several; anything but names is a PortError."""
     names = (allow,) if isinstance(allow, str) else tuple(allow) if isinstance(allow, Iterable) else (allow,)
     if strangers := [repr(name) for name in names if not isinstance(name, str)]:
@@ -28,7 +30,7 @@ def allowed(allow: Any) -> tuple[str, ...]:
     return names
 
 
-def check_placing(mesh: Any, rules: Any) -> None:
+def check_mesh_and_rules(mesh: Any, rules: Any) -> None:
     """PortError unless these are a mesh that a model can live on and sharding rules, or None."""
     check_mesh(mesh)
     if not isinstance(rules, ShardingRules | None):
@@ -40,7 +42,7 @@ def check_placing(mesh: Any, rules: Any) -> None:
         )
 
 
-def lay_out(
+def plan_shardings(
     model: torch.nn.Module,
     groups: Iterable[list[str]],
     shapes: Mapping[str, jax.ShapeDtypeStruct],
@@ -61,12 +63,12 @@ def lay_out(
     """
     if rules is None:
         rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
-    audit(rules, shapes, mesh, allow=allowed(allow)).raise_on_errors()
+    audit(rules, shapes, mesh, allow=allowed_names(allow)).raise_on_errors()
     shardings = rules.shardings(shapes, mesh)
     return {name: shardings[group[0]] for group in groups for name in group}
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated_sharding(mesh: Mesh) -> NamedSharding:
     """The sharding of what every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
@@ -83,7 +85,7 @@ def put_parameter(model: torch.nn.Module, names: Iterable[str], array: jax.Array
     """Make `array` the parameter that the model has under each of `names`."""
     parameter = torch.nn.Parameter(compat.wrap(array), requires_grad=False)
     for name in names:
-        module, leaf = owner(model, name)
+        module, leaf = find_owner(model, name)
         module._parameters[leaf] = parameter
 
 
@@ -91,7 +93,7 @@ def put_buffer(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -
     """Make `array` the buffer that the model has under each of `names`."""
     buffer = compat.wrap(array)
     for name in names:
-        module, leaf = owner(model, name)
+        module, leaf = find_owner(model, name)
         module._buffers[leaf] = buffer
 
 
@@ -108,7 +110,41 @@ def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)
 
 
-def owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
+def find_owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
     """The submodule that has the tensor called `name`, and the tensor's name there."""
     path, _, leaf = name.rpartition(".")
     return model.get_submodule(path), leaf
+
+
+def as_torch_dtype(dtype: Any) -> torch.dtype | None:
+    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    name = dtype.removeprefix("torch.") if isinstance(dtype, str) else _name(dtype)
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise PortError(
+            f"{dtype!r} is not a dtype", where="dtype", fix="give torch.bfloat16 or 'bfloat16', for example"
+        )
+    return found
+
+
+def _name(dtype: Any) -> str:
+    try:
+        return jnp.dtype(dtype).name
+    except TypeError:
+        return ""
+
+
+def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[[str], torch.dtype | None]:
+    """A function from a tensor's name to the dtype that the model insists on, or None for `dtype`.
+
+    Models of both libraries list modules that lose too much in 16 bits.
+    """
+    if hasattr(model, "_get_dtype_plan"):
+        plan = {
+            re.compile(name.replace("*", ".*")): kept for name, kept in model._get_dtype_plan(dtype).items()
+        }
+        return lambda name: next((kept for pattern, kept in plan.items() if pattern.search(name)), None)
+    modules = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return lambda name: torch.float32 if modules.intersection(name.split(".")) else None

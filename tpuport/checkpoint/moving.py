@@ -9,15 +9,16 @@ import torch
 from jax.sharding import Mesh
 
 from tpuport import compat
-from tpuport.checkpoint.dtypes import as_torch_dtype, kept_dtype
-from tpuport.checkpoint.layout import (
-    check_placing,
-    lay_out,
+from tpuport.checkpoint.device_layout import (
+    as_torch_dtype,
+    check_mesh_and_rules,
+    dtype_overrides,
     one_device_mesh,
     parameter_groups,
+    plan_shardings,
     put_buffer,
     put_parameter,
-    replicated,
+    replicated_sharding,
     scatter,
 )
 from tpuport.errors import PortError
@@ -29,12 +30,12 @@ _WIDE_INTEGERS = (torch.int64, torch.uint64)
 _ported: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
 
-def mesh_of(model: torch.nn.Module) -> Mesh | None:
+def model_mesh(model: torch.nn.Module) -> Mesh | None:
     """The mesh that a ported model is on; None for a model that was not ported."""
     return getattr(model, "tpuport_mesh", None)
 
 
-def times_ported(model: torch.nn.Module) -> int:
+def port_count(model: torch.nn.Module) -> int:
     """How often `load` or `port` has put this model on devices."""
     return _ported.get(model, 0)
 
@@ -44,10 +45,10 @@ def ported_models() -> list[torch.nn.Module]:
     return list(_ported)
 
 
-def mark_ported(model: Any, mesh: Mesh) -> None:
+def record_port(model: Any, mesh: Mesh) -> None:
     """Note that `model` is on `mesh` now; programs that were compiled for it before serve no longer."""
     model.tpuport_mesh = mesh
-    _ported[model] = times_ported(model) + 1
+    _ported[model] = port_count(model) + 1
 
 
 def port(
@@ -77,20 +78,20 @@ def port(
         PortError: a tensor that cannot be moved, or sharding rules that do not fit; nothing was moved then.
     """
     _check_module(model)
-    check_placing(mesh, rules)
+    check_mesh_and_rules(mesh, rules)
     registry.apply_all()  # of models that need one; nothing where `tpuport.enable` has done it
-    mesh = mesh or mesh_of(model) or one_device_mesh()
+    mesh = mesh or model_mesh(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)
     groups = parameter_groups(model)
-    shardings = lay_out(model, groups, _shapes(model, groups, dtypes), mesh, rules, allow)
+    shardings = plan_shardings(model, groups, _shapes(model, groups, dtypes), mesh, rules, allow)
     model.eval().requires_grad_(False)
     with compat.environment():
         for first, *others in groups:
             array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
             put_parameter(model, [first, *others], array)
         move_buffers(model, mesh, dtypes)
-    mark_ported(model, mesh)
+    record_port(model, mesh)
     return model
 
 
@@ -102,7 +103,7 @@ def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dty
     for names in groups.values():
         buffer = model.get_buffer(names[0])
         target = (dtypes or {}).get(names[0], buffer.dtype)
-        put_buffer(model, names, scatter(buffer, target, replicated(mesh)))
+        put_buffer(model, names, scatter(buffer, target, replicated_sharding(mesh)))
 
 
 def _check_module(model: Any) -> None:
@@ -146,7 +147,7 @@ def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[st
             where="dtype",
             fix="give a floating dtype, or none; quantising is more than a cast",
         )
-    saved, keep = model.state_dict().keys(), kept_dtype(model, dtype)
+    saved, keep = model.state_dict().keys(), dtype_overrides(model, dtype)
     return {
         name: (keep(name) or dtype) if tensor.is_floating_point() and name in saved else tensor.dtype
         for name, tensor in tensors.items()

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from tpuport import checkpoint, compat, compilation
-from tpuport.diffusion import mixing
-from tpuport.diffusion.loop_lifting import lift, lower
-from tpuport.diffusion.loop_program import Call, Carry, Denoiser, Inputs, Kind, denoiser_of
-from tpuport.diffusion.progress import StepBar
+from tpuport.diffusion import mixed_devices
+from tpuport.diffusion.denoising_program import Call, Carry, Denoiser, Inputs, Kind, denoiser_of
+from tpuport.diffusion.function_keys import lift, lower
 from tpuport.diffusion.schedulers import StepTables, initial_state, tables_for
+from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
 from tpuport.settings import Static
 
@@ -86,7 +86,7 @@ def denoise(
         PortError: before anything is compiled, for arguments that do not fit together, a scheduler that is not
             supported, or a model that is not on the device; while it is traced, for an output of another shape.
     """
-    with mixing.suspended():
+    with mixed_devices.suspended():
         _check(model, latents, (conditions, negative), begin_index)
         _check_guidance(negative, guidance_scale, guidance_rescale, guidance)
         tables = tables_for(
@@ -246,7 +246,7 @@ def _static(value: Any) -> Static:
 
 
 def _check(model: Any, latents: torch.Tensor, given: tuple[Conditions | None, ...], begin_index: int) -> None:
-    if not isinstance(model, torch.nn.Module) or checkpoint.mesh_of(model) is None:
+    if not isinstance(model, torch.nn.Module) or checkpoint.model_mesh(model) is None:
         raise PortError(
             f"this {type(model).__name__} is not on the device",
             where="the first argument of denoise",

@@ -15,9 +15,9 @@ import torch
 
 from tpuport import compat
 from tpuport.compilation import Program
-from tpuport.diffusion import mixing
-from tpuport.diffusion.schedulers_probing import Built, build
-from tpuport.diffusion.schedulers_tables import State, StepTables, initial_state, outputs
+from tpuport.diffusion import mixed_devices
+from tpuport.diffusion.scheduler_probing import Built, build
+from tpuport.diffusion.scheduler_tables import State, StepTables, initial_state, outputs
 from tpuport.errors import PortError
 from tpuport.settings import exact
 
@@ -83,7 +83,7 @@ class PortedStep:
         """
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
-        with mixing.suspended():
+        with mixed_devices.suspended():
             return self._served(bound.arguments)
 
     def _served(self, given: dict[str, Any]) -> Any:

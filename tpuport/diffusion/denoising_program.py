@@ -16,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import checkpoint, compat, pytrees, rotary
 from tpuport.compilation import Program, _check_constants, arrays_of, in_place
-from tpuport.diffusion import components
-from tpuport.diffusion.loop_lifting import lower
-from tpuport.diffusion.schedulers_tables import StepTables, step
+from tpuport.diffusion import compiled_components
+from tpuport.diffusion.function_keys import lower
+from tpuport.diffusion.scheduler_tables import StepTables, step
 from tpuport.errors import PortError
 from tpuport.settings import Static, settings_of
 
@@ -78,7 +78,7 @@ class Denoiser:
         pytrees.register()
         # Weakly, because the model is what keeps its programs alive.
         self._model = weakref.ref(model)
-        self.mesh: Mesh | None = checkpoint.mesh_of(model)
+        self.mesh: Mesh | None = checkpoint.model_mesh(model)
         parameters = inspect.signature(model.forward).parameters
         self.parameters = parameters
         self.sample = next((name for name in _SAMPLES if name in parameters), next(iter(parameters)))
@@ -119,9 +119,9 @@ class Denoiser:
             try:
                 constants = self.program.constants(arrays, carry, tables, one, one, inputs, kind)
             except Exception as error:
-                if not components._is_of_tracing(error):
+                if not compiled_components._is_of_tracing(error):
                     raise
-                raise components._explained(self.model, error) from error
+                raise compiled_components._explained(self.model, error) from error
             _check_constants(self.program.name, constants)
             self._checked.add(key)
 

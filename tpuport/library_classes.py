@@ -1,0 +1,26 @@
+"""Recognise classes of transformers and diffusers by name, without importing either library."""
+
+from typing import Any
+
+
+def is_diffusers_class(cls: type) -> bool:
+    """Whether a class, or a base of it, is defined in diffusers."""
+    return any(base.__module__.startswith("diffusers.") for base in cls.__mro__)
+
+
+def is_diffusers_model(value: Any) -> bool:
+    """Whether this is a model of diffusers, or of a class derived from one."""
+    return _is_instance(value, "ModelMixin", "diffusers")
+
+
+def is_pipeline(value: Any) -> bool:
+    """Whether this is a pipeline of diffusers."""
+    return _is_instance(value, "DiffusionPipeline", "diffusers")
+
+
+def _is_instance(value: Any, class_name: str, library: str) -> bool:
+    # By name, because importing diffusers takes seconds, and whoever has such an object has imported it already.
+    return any(
+        base.__name__ == class_name and base.__module__.startswith(f"{library}.")
+        for base in type(value).__mro__
+    )
