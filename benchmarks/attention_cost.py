@@ -73,9 +73,9 @@ def _splash(blocks: list[int], save: bool, segments: bool) -> Callable:
 
 
 def _ours(padding: str, generation: str) -> Callable:
-    from tpuport.attention.blocks import assume_generation
     from tpuport.attention.flash import flash
     from tpuport.attention.mask import Mask
+    from tpuport.hardware import assume_generation
 
     def run(q: Any, k: Any, v: Any, real: Any) -> Any:
         with assume_generation(generation):

@@ -29,9 +29,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from benchmarks import jax_llama_tp as rival
-from tpuport.attention.blocks import assume_generation
 from tpuport.attention.flash import flash
 from tpuport.attention.mask import Mask
+from tpuport.hardware import assume_generation
 from tpuport.topology import Decode, Prefill, compile_for, described, hlo, kernels
 from tpuport.topology.lowering import lower_for
 from tpuport.topology.targets import resolve

@@ -12,10 +12,10 @@ import torch
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tpuport import attention, compat
-from tpuport.attention.blocks import assume_generation
 from tpuport.attention.flash import flash
 from tpuport.attention.kernel import NAME
 from tpuport.attention.mask import Mask
+from tpuport.hardware import assume_generation
 from tpuport.topology import compiled, described
 
 LENGTH = 8192

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tpuport.hardware import GENERATIONS
 from tpuport.mesh import create_mesh
 from tpuport.topology import described, roofline
-from tpuport.topology.hardware import FIGURES
 from tpuport.topology.report import Collective, Costs
 from tpuport.topology.roofline import Ring
 
-GENERATION = st.sampled_from(list(FIGURES))
+GENERATION = st.sampled_from(list(GENERATIONS))
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 AMOUNT = st.floats(0, 1e18)
 WORK = st.tuples(AMOUNT, AMOUNT, AMOUNT, AMOUNT)  # the numbers of Costs
@@ -30,7 +30,7 @@ def seconds(
     kind: str, nbytes: int, rings: tuple[Ring, ...], generation: str = "v5e", count: int = 1
 ) -> float:
     one = Collective(kind, ("tp",), prod(ring.size for ring in rings), count, nbytes)
-    return roofline.collective_seconds(one, {"tp": rings}, FIGURES[generation])
+    return roofline.collective_seconds(one, {"tp": rings}, GENERATIONS[generation])
 
 
 @settings(deadline=None)
@@ -39,7 +39,7 @@ def test_compute_and_memory_are_quotients_of_the_devices_figures(
     generation: str, work: tuple, units: float
 ) -> None:
     costs = Costs(*work)
-    found, figures = estimate(generation, costs, units=units), FIGURES[generation]
+    found, figures = estimate(generation, costs, units=units), GENERATIONS[generation]
     compute = costs.flops * figures.devices / figures.bf16.value
     memory = costs.hbm_bytes * figures.devices / figures.hbm_bandwidth.value
     assert found.compute == pytest.approx(compute, rel=1e-12)
@@ -104,11 +104,11 @@ def test_better_hardware_is_never_slower(
 ) -> None:
     costs = Costs(*work)
     collectives = [Collective(kind, ("tp",), 4, 3, nbytes)]
-    before, figures = estimate(generation, costs, collectives, tp=4), FIGURES[generation]
+    before, figures = estimate(generation, costs, collectives, tp=4), GENERATIONS[generation]
     one = getattr(figures, figure)
     better = dataclasses.replace(one, value=one.value * (0.5 if figure == "hop" else 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(FIGURES, generation, dataclasses.replace(figures, **{figure: better}))
+        patch.setitem(GENERATIONS, generation, dataclasses.replace(figures, **{figure: better}))
         after = estimate(generation, costs, collectives, tp=4)
     assert after.seconds <= before.seconds
     assert after.seconds_apart <= before.seconds_apart
@@ -178,12 +178,12 @@ def test_the_books_all_gathers_on_v5e() -> None:
 def test_the_books_all_gathers_on_a_cube_of_v4() -> None:
     """Question 2: X is a ring of 4 with 9e10 bytes a second both ways; the book leaves (n - 1) / n out."""
     rings = roofline.layout(
-        dataclasses.replace(FIGURES["v5p"], link=FIGURES["v4"].link), {"x": 4, "y": 4, "z": 4}
+        dataclasses.replace(GENERATIONS["v5p"], link=GENERATIONS["v4"].link), {"x": 4, "y": 4, "z": 4}
     )
     assert all(ring == (Ring(4, True, 45e9),) for ring in rings.values())
     assert seconds("all-gather", 2 * 1024 * 4096 // 4, rings["x"]) == pytest.approx(23e-6 * 3 / 4, rel=0.02)
     both = Collective("all-gather", ("x", "y"), 16, 1, 2 * 1024 * 4096)
-    assert roofline.collective_seconds(both, rings, FIGURES["v5p"]) == pytest.approx(
+    assert roofline.collective_seconds(both, rings, GENERATIONS["v5p"]) == pytest.approx(
         46e-6 * 15 / 16, rel=0.02
     )
 
@@ -202,7 +202,7 @@ def test_the_books_all_gathers_on_a_cube_of_v4() -> None:
 )  # fmt: skip
 def test_axes_are_where_the_mesh_has_put_them(topology: str, sizes: tuple[int, ...], boxes: dict) -> None:
     mesh = create_mesh(*sizes, devices=described(topology).devices)
-    figures = FIGURES[topology.partition(":")[0]]
+    figures = GENERATIONS[topology.partition(":")[0]]
     found = roofline.layout(figures, dict(mesh.shape), topology, mesh)
     assert {
         axis: [(ring.size, ring.closed) for ring in rings] for axis, rings in found.items() if rings
@@ -223,12 +223,12 @@ def test_axes_are_where_the_mesh_has_put_them(topology: str, sizes: tuple[int, .
 )
 def test_each_axis_has_all_of_its_devices(generation: str, dp: int, sp: int, tp: int) -> None:
     mesh = {"dp": dp, "sp": sp, "tp": tp}
-    found = roofline.layout(FIGURES[generation], mesh)
+    found = roofline.layout(GENERATIONS[generation], mesh)
     assert {axis: prod(ring.size for ring in rings) for axis, rings in found.items()} == mesh
 
 
 def test_devices_of_a_chip_share_its_links_and_talk_faster_to_each_other() -> None:
-    tpu7x, nbytes = FIGURES["tpu7x"], 1 << 30
+    tpu7x, nbytes = GENERATIONS["tpu7x"], 1 << 30
     rings = roofline.layout(tpu7x, {"dp": 4, "tp": 2}, "tpu7x:2x2x1")
     within = seconds("all-gather", nbytes, rings["tp"], "tpu7x")
     assert within == pytest.approx(nbytes / 2 / 540e9)
@@ -239,7 +239,7 @@ def test_devices_of_a_chip_share_its_links_and_talk_faster_to_each_other() -> No
 
 
 def test_a_group_that_is_no_axis_is_a_ring_of_its_own() -> None:
-    v5e, nbytes = FIGURES["v5e"], 1 << 30
+    v5e, nbytes = GENERATIONS["v5e"], 1 << 30
     loose = Collective("all-gather", (), 4, 1, nbytes)
     assert roofline.collective_seconds(loose, {}, v5e) == pytest.approx(nbytes * 3 / 4 / 90e9)
     pair = Collective("all-gather", (), 2, 1, nbytes)

@@ -11,14 +11,11 @@ used, so a block's cycles are at least its bytes over the memory's bytes a cycle
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
+
+from tpuport.hardware.generations import GENERATIONS
 
 Number = int | float
-
-# Bytes a cycle that a core reads from memory: published bandwidth over published clock, for one core of a chip.
-_BYTES_A_CYCLE: Final = {"v4": 585, "v5e": 546, "v5p": 790, "v6e": 937, "tpu7x": 1600}
-# Vector memory of a core, in MiB.
-_VMEM: Final = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "tpu7x": 64}
 
 
 class Blocks(NamedTuple):
@@ -133,7 +130,7 @@ def cycles(call: Call, blocks: Blocks, step: Step, generation: str) -> Number:
     """Cycles of the whole call on one core."""
     seen = visits(call, blocks)
     block_bytes = blocks.key * (call.head_dim + call.value_dim) * call.itemsize
-    slowest = block_bytes / _BYTES_A_CYCLE[generation]
+    slowest = block_bytes / GENERATIONS[generation].bytes_per_cycle
     whole = step.edge if call.masked else step.whole
     a_head = (
         seen.query_blocks * (step.start + step.finish)
@@ -157,7 +154,7 @@ def vmem_bytes(call: Call, blocks: Blocks) -> int:
 
 def vmem_limit(generation: str) -> int:
     """Vector memory in bytes that a kernel may take on a generation, the rest being left to the program around it."""
-    capacity = _VMEM[generation] << 20
+    capacity = GENERATIONS[generation].vmem
     return capacity if capacity <= 16 << 20 else capacity * 7 // 8
 
 

@@ -7,35 +7,18 @@ Measurements are taken from the nearest head dimension at or above the call's, a
 none: sizes compare alike there, though cycles do not.
 """
 
-import contextlib
-import contextvars
 import functools
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
 from tpuport.attention.block_costs import Blocks, Call, Row, cycles, vmem_budget, vmem_bytes, vmem_limit
 from tpuport.errors import PortError
+from tpuport.hardware.generations import GENERATIONS, check_generation, target_generation
 
-__all__ = ["Blocks", "assume_generation", "block_sizes", "chosen", "generation", "ranked", "vmem_limit_bytes"]
+__all__ = ["Blocks", "block_sizes", "chosen", "ranked", "vmem_limit_bytes"]
 
-GENERATIONS: Final = ("v4", "v5e", "v5p", "v6e", "tpu7x")
-_UNKNOWN: Final = "v6e"  # what a program for no TPU in particular is tuned for
-_KINDS: Final = {
-    "TPU v4": "v4",
-    "TPU v5 lite": "v5e",
-    "TPU v5e": "v5e",
-    "TPU v5": "v5p",
-    "TPU v5p": "v5p",
-    "TPU v6 lite": "v6e",
-    "TPU v6e": "v6e",
-    "TPU7x": "tpu7x",
-    "TPU v7x": "tpu7x",
-}
-# Whose measurements serve a generation that has none: the one with the likest units.
-_STAND_IN: Final = {"v4": "v5p", "tpu7x": "v6e"}
 _LANES: Final = 128
 _ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Longer schedules take ever longer to compile, seconds for each thousand bundles, and gain no percent.
@@ -45,34 +28,6 @@ _SPILLED: Final = 8 << 20
 _MOST_KEYS: Final = 8192
 # Of sizes that cost nearly the same, the smallest step: its program is shorter, and compiles sooner.
 _NEARLY: Final = 1.005
-_assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar("tpuport_generation", default=None)
-
-
-@contextlib.contextmanager
-def assume_generation(name: str) -> Iterator[None]:
-    """Choose block sizes for this generation of TPU inside, whatever devices are here: to compile for a described one.
-
-    Raises:
-        PortError: no such generation.
-    """
-    token = _assumed.set(_known(name))
-    try:
-        yield
-    finally:
-        _assumed.reset(token)
-
-
-def generation() -> str:
-    """The generation that block sizes are chosen for: the assumed one, the default device's, or v6e without a TPU."""
-    assumed = _assumed.get()
-    if assumed is not None:
-        return assumed
-    import jax
-
-    device: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-    if not hasattr(device, "device_kind"):  # None, or the name of a platform
-        device = jax.local_devices(backend=device)[0]
-    return _KINDS.get(device.device_kind, _UNKNOWN)
 
 
 def vmem_limit_bytes(generation: str | None = None, *, needed: int | None = None) -> int:
@@ -210,25 +165,12 @@ def _parsed(generation: str, index: int, has_band: bool) -> tuple[Row, ...]:
 
 @functools.cache
 def _data(generation: str) -> dict[str, Any]:
-    directory = resources.files("tpuport.attention") / "data"
-    file = directory / f"{generation}.json"
-    if not file.is_file():
-        return _data(_STAND_IN[generation])
+    file = resources.files("tpuport.attention") / "data" / f"{GENERATIONS[generation].block_sizes}.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _generation(name: str | None) -> str:
-    return generation() if name is None else _known(name)
-
-
-def _known(name: str) -> str:
-    if name not in GENERATIONS:
-        raise PortError(
-            f'there is no generation of TPU called "{name}"',
-            where="generation",
-            fix=f"use one of {', '.join(GENERATIONS)}",
-        )
-    return name
+    return target_generation() if name is None else check_generation(name)
 
 
 def _checked(blocks: tuple[int, int, int]) -> Blocks:

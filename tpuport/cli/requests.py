@@ -173,9 +173,9 @@ def meshes_of(
     Raises:
         PortError: there is no such topology, or its devices are not those that the mesh takes.
     """
-    from tpuport.topology import slices
+    from tpuport.hardware import parse_slice
 
-    topologies = dict.fromkeys(slices.check(name) for name in names)
+    slices = {requested.name: requested for requested in map(parse_slice, names)}
     if kept and len(kept) == len(AXES):
         where = " ".join(f"--{axis} {size}" for axis, size in kept.items())
         raise PortError(
@@ -185,7 +185,7 @@ def meshes_of(
         )
     if kept and (free := next((axis for axis in ("tp", "dp", "sp") if axis not in kept), None)) is not None:
         asked = {**dict.fromkeys(AXES, 1), **kept, free: -1}
-    return {name: _mesh_over(slices.devices_of(name), asked, name) for name in topologies}
+    return {name: _mesh_over(requested.devices, asked, name) for name, requested in slices.items()}
 
 
 def _mesh_over(devices: int, asked: dict[str, int] | None, topology: str) -> dict[str, int]:

@@ -50,10 +50,10 @@ def attention(
 
     What has been measured is kept in the user's cache directory: an interrupted search goes on where it stopped.
     """
-    from tpuport.topology.describe import full_name
+    from tpuport.hardware import parse_slice
     from tpuport.topology.shapes import shape_of
 
-    full = _checked("--topology", full_name, topology)
+    full = _checked("--topology", parse_slice, topology).name
     shapes = [_checked("--shape", shape_of, text) for text in shape]
     if save is not None and not save.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no directory {save.absolute().parent}", param_hint="--save")

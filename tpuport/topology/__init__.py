@@ -3,7 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tpuport.topology.describe import GENERATIONS, compiled, described, generation_of
+from tpuport.hardware import SMALLEST_SLICES as GENERATIONS
+from tpuport.hardware import compiled, described, generation_of
 from tpuport.topology.tasks import Decode, Prefill
 
 if TYPE_CHECKING:

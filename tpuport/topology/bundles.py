@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.errors import PortError
+from tpuport.hardware import LIBTPU_ENVIRONMENT, parse_slice
 from tpuport.topology import schedule
-from tpuport.topology.describe import ENVIRONMENT, full_name
 from tpuport.topology.schedule import KernelBundles
 
 _START_SECONDS: Final = 120.0
@@ -62,7 +62,7 @@ class Compiler:
     """
 
     def __init__(self, topology: str, *, timeout: float = 600.0) -> None:
-        self.topology = full_name(topology)
+        self.topology = parse_slice(topology).name
         self.timeout = timeout
         self._process: subprocess.Popen[str] | None = None
         self._replies: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -191,7 +191,7 @@ def _read(process: subprocess.Popen[str], replies: "queue.SimpleQueue[str]") -> 
 
 def _environment(dumps: Path) -> dict[str, str]:
     wanted = {
-        **ENVIRONMENT,
+        **LIBTPU_ENVIRONMENT,
         "JAX_PLATFORMS": "cpu",
         "JAX_ENABLE_COMPILATION_CACHE": "false",  # a program that is not compiled leaves no schedule
         "LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {schedule.flags(dumps)}".strip(),

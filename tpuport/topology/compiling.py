@@ -17,6 +17,7 @@ import torch
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh
 
+from tpuport.hardware import GENERATIONS
 from tpuport.sharding import ShardingRules
 from tpuport.topology import failures, hlo, kernels, roofline
 from tpuport.topology.advice import CacheArray, Evidence, advise
@@ -27,16 +28,6 @@ from tpuport.topology.weights import bytes_by_dtype, local_nbytes, nbytes
 
 logger = logging.getLogger("tpuport")
 
-MIB: Final = 1 << 20
-# What the compiler lets one device's program have: the most that arguments, outputs and code of a program took that it
-# still made, found by halving. tpu7x has two devices on a chip.
-CAPACITY: Final = {
-    "v4": 31485 * MIB,
-    "v5e": 16126 * MIB,
-    "v5p": 98041 * MIB,
-    "v6e": 31996 * MIB,
-    "tpu7x": 97020 * MIB,
-}
 _BUFFERS: Final = 12
 _WORTH_SAYING: Final = 1 << 16  # smaller temporaries are not listed
 
@@ -173,7 +164,7 @@ def _unfit(
     if wanted is None:
         return None, None
     logger.info("it does not fit; compiling once more for what takes the memory")
-    capacity = CAPACITY[lowered.generation]
+    capacity = GENERATIONS[lowered.generation].program_hbm
     possible = wanted - _given(lowered) <= capacity
     with tempfile.TemporaryDirectory(prefix="tpuport-", ignore_cleanup_errors=True) as directory:
         options = failures.assigned.options(directory)
@@ -214,7 +205,7 @@ def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
 
 
 def _memory(lowered: Lowered, program: Any, assigned: failures.Assignment | None = None) -> Memory:
-    capacity, step = CAPACITY[lowered.generation], lowered.step
+    capacity, step = GENERATIONS[lowered.generation].program_hbm, lowered.step
     weights = sum(local_nbytes(value) for value in lowered.weights.values())
     cache = sum(local_nbytes(value) for value in step.cache)
     given, made = (cache, 0) if step.cache_is_argument else (0, cache)

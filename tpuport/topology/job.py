@@ -72,7 +72,7 @@ class _Job:
     def work(self) -> None:
         """All targets of the request, one after another."""
         self.progress("starting")
-        from tpuport.topology.describe import described
+        from tpuport.hardware import described
 
         described(self.request["topology"])  # what is wrong with it is said before a model is read
         self.progress("building")

@@ -21,15 +21,14 @@ from jax.sharding import Mesh
 
 from tpuport import layers
 from tpuport.attention import settings
-from tpuport.attention.blocks import assume_generation
 from tpuport.attention.calls import Call, seen
 from tpuport.checkpoint.device_layout import as_torch_dtype, check_mesh_and_rules
 from tpuport.errors import PortError
+from tpuport.hardware import assume_generation, described, generation_of, parse_slice
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
 from tpuport.topology import failures, steps
-from tpuport.topology.describe import described, full_name, generation_of
 from tpuport.topology.report import Report, Scanned
 from tpuport.topology.tasks import Decode, Prefill
 from tpuport.topology.weights import abstract_weights, built
@@ -183,7 +182,7 @@ def lower_for(
         stage = traced.lower(lowering_platforms=("tpu",))
     scanned = tuple(Scanned(one.name, one.count) for one in getattr(step.function, "scanned", ()))
     return Lowered(
-        topology=full_name(topology), generation=generation, mesh=mesh, model=owner, task=_task(inputs),
+        topology=parse_slice(topology).name, generation=generation, mesh=mesh, model=owner, task=_task(inputs),
         inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=step, weights=weights,
         jaxpr=traced.jaxpr, stage=stage,
         attention=tuple((one, times) for one, times in calls.items() if times > 0), scanned=scanned,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.errors import PortError
-from tpuport.topology.describe import ENVIRONMENT
+from tpuport.hardware import LIBTPU_ENVIRONMENT
 
 _JOB: Final = "from tpuport.topology import job; job.main()"
 _LAST: Final = 12
@@ -64,7 +64,7 @@ def environment() -> dict[str, str]:
         "TPU_MIN_LOG_LEVEL": "3",
         "TPU_STDERR_LOG_LEVEL": "3",
     }
-    return {**ENVIRONMENT, **os.environ, **wanted}
+    return {**LIBTPU_ENVIRONMENT, **os.environ, **wanted}
 
 
 def _heard(process: "subprocess.Popen[str]", request: dict[str, Any], log: Path) -> Iterator[dict[str, Any]]:

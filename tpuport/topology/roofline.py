@@ -1,6 +1,6 @@
 """How fast a step can be at most, from what the compiled program does and what the hardware's makers publish.
 
-Times of collectives are those of "Sharded Matrices and How to Multiply Them" (`hardware.COLLECTIVES`): an array of V
+Times of collectives are those of "Sharded Matrices and How to Multiply Them" (`generations.COLLECTIVES`): an array of V
 bytes is gathered over n chips in V (n - 1) / (n W), where W is what each of them can send over the links along its
 axis, one way, or in a hop's latency times the hops where that is longer; a reduce-scatter is the same backwards, an
 all-reduce one after the other. An all-to-all is bound by the links across the middle of the axis.
@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
-from tpuport.topology import slices
-from tpuport.topology.hardware import FIGURES, Figures
+from tpuport.hardware import GENERATIONS, Generation, legal_slices, parse_slice
 from tpuport.topology.report import Collective, Costs, Estimate
 
 PARTS: Final = ("compute", "memory", "interconnect")
@@ -69,14 +68,14 @@ def estimate(
     nothing else on the links.
 
     Args:
-        generation: a key of `hardware.FIGURES`.
+        generation: a key of `hardware.GENERATIONS`.
         mesh: size of each axis, in order.
         costs: of one device and one step; collectives: the same step's.
         unit: what a step makes; units: how many, on the whole mesh.
         topology: the slice's full name; None takes the most cube-like slice with that many devices.
         placed: the jax Mesh, whose devices have `coords`; None guesses where they are.
     """
-    figures = FIGURES[generation]
+    figures = GENERATIONS[generation]
     device = figures.device
     rings = layout(figures, mesh, topology, placed)
     seconds = {
@@ -96,7 +95,7 @@ def estimate(
     )  # fmt: skip
 
 
-def _compute(costs: Costs, figures: Figures) -> float:
+def _compute(costs: Costs, figures: Generation) -> float:
     """Seconds of all operations, each at its dtype's peak."""
     low = ((costs.int8_flops, figures.int8), (costs.fp8_flops, figures.fp8))
     apart = [(flops, peak.value / figures.devices) for flops, peak in low if peak is not None]
@@ -104,7 +103,7 @@ def _compute(costs: Costs, figures: Figures) -> float:
     return rest / figures.device.bf16 + sum(flops / peak for flops, peak in apart)
 
 
-def collective_seconds(one: Collective, rings: Mapping[str, tuple[Ring, ...]], figures: Figures) -> float:
+def collective_seconds(one: Collective, rings: Mapping[str, tuple[Ring, ...]], figures: Generation) -> float:
     """What all of a `Collective` take, with the links to themselves.
 
     `nbytes` is what they leave on each device: all of what is gathered or reduced, a device's part of what is scattered
@@ -138,7 +137,7 @@ def _gather(along: tuple[Ring, ...]) -> float:
 
 
 def layout(
-    figures: Figures, mesh: Mapping[str, int], topology: str | None = None, placed: Any = None
+    figures: Generation, mesh: Mapping[str, int], topology: str | None = None, placed: Any = None
 ) -> dict[str, tuple[Ring, ...]]:
     """The box of rows and rings that the devices of each axis are in; none for an axis of one device."""
     dimensions = _dimensions(figures, prod(mesh.values()), topology)
@@ -168,12 +167,12 @@ def _across(ring: Ring) -> float:
     return ring.size**2 // 4 / ring.size / (ring.ways * ring.rate)
 
 
-def _dimensions(figures: Figures, devices: int, topology: str | None) -> list[Ring]:
+def _dimensions(figures: Generation, devices: int, topology: str | None) -> list[Ring]:
     """The slice's dimensions in chips, and last the devices on a chip; of one device too."""
     if topology is not None:
-        shape: tuple[int, ...] = slices.shape_of(topology)
+        shape: tuple[int, ...] = parse_slice(topology).shape
     else:
-        fitting = [one for one in slices.shapes(figures.generation) if prod(one) * figures.devices == devices]
+        fitting = [one.shape for one in legal_slices(figures) if one.devices == devices]
         shape = fitting[0] if fitting else (max(1, devices // figures.devices),)
     cubes = all(size % figures.wraps == 0 for size in shape)
     rate = figures.link.value / figures.devices
@@ -192,7 +191,7 @@ def _extents(placed: Any, place: int, dimensions: int) -> tuple[int, ...]:
     return tuple(len(set(along)) for along in zip(*places, strict=True))
 
 
-def _box(extents: Sequence[int], size: int, dimensions: list[Ring], figures: Figures) -> tuple[Ring, ...]:
+def _box(extents: Sequence[int], size: int, dimensions: list[Ring], figures: Generation) -> tuple[Ring, ...]:
     """The rows and rings of a box; one ring of the devices where they fill no box."""
     if prod(extents) != size:
         return (Ring(size, size > 2, figures.link.value / figures.devices),)

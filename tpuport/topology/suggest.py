@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tpuport.topology.hardware import GIB
+from tpuport.hardware import GIB
 
 # What `ranked` goes by, for people.
 RANKED_BY = (

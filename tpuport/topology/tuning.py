@@ -21,8 +21,9 @@ from tpuport.attention.block_costs import (
     vmem_bytes,
     vmem_limit,
 )
-from tpuport.attention.blocks import assume_generation, block_sizes, chosen, ranked
+from tpuport.attention.blocks import block_sizes, chosen, ranked
 from tpuport.errors import PortError
+from tpuport.hardware import assume_generation
 from tpuport.topology.measurements import Measurement, Measurements
 from tpuport.topology.shapes import Shape
 

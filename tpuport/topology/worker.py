@@ -26,7 +26,7 @@ def main() -> None:
 
 def _started(out: IO[str], name: str) -> Any:
     """The described TPU, or None after saying why there is none."""
-    from tpuport.topology.describe import described
+    from tpuport.hardware import described
 
     try:
         topology = described(name)
@@ -38,7 +38,7 @@ def _started(out: IO[str], name: str) -> Any:
 
 
 def _answered(request: dict[str, Any], topology: Any, dumps: Path) -> dict[str, Any]:
-    from tpuport.topology.describe import compiled
+    from tpuport.hardware import compiled
 
     try:
         function, arguments = _program(request["function"], request["arguments"])

@@ -6,8 +6,8 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tpuport.topology import slices
-from tpuport.topology.hardware import FIGURES, Figures
+from tpuport.hardware import GENERATIONS, Generation
+from tpuport.hardware.listing import slice_rows
 from tpuport.topology.reports import units
 from tpuport.topology.reports.text import table
 
@@ -18,7 +18,7 @@ _SHOWN: Final = {"hbm": "HBM", "bf16": "bf16", "hbm_bandwidth": "HBM bandwidth",
 def listing() -> RenderableType:
     """Tables of generations, of their slices, and of the pages that state their figures."""
     figures = table("TPU", ">HBM", ">bf16", ">HBM bandwidth", ">interconnect", ">devices")
-    for name, one in FIGURES.items():
+    for name, one in GENERATIONS.items():
         figures.add_row(
             name,
             units.room(one.hbm.value),
@@ -28,11 +28,11 @@ def listing() -> RenderableType:
             str(one.devices),
         )
     shapes = table("TPU", "slices, and their chips")
-    for name in FIGURES:
-        rows = [row for row in slices.listing() if row["generation"] == name]
+    for name in GENERATIONS:
+        rows = [row for row in slice_rows() if row["generation"] == name]
         shapes.add_row(name, ", ".join(f"{_layout(row)} ({row['chips']:,})" for row in rows))
     sources = table("TPU", "figures", "page")
-    for name, one in FIGURES.items():
+    for name, one in GENERATIONS.items():
         for page, told in _pages(one).items():
             sources.add_row(name, ", ".join(told), page)
     return Group(
@@ -44,15 +44,15 @@ def listing() -> RenderableType:
 
 
 def as_json() -> str:
-    """The same as JSON: `slices.listing` under a schema's number."""
-    return json.dumps({"schema": SCHEMA, "topologies": slices.listing()}, indent=2) + "\n"
+    """The same as JSON: `hardware.listing.slice_rows` under a schema's number."""
+    return json.dumps({"schema": SCHEMA, "topologies": slice_rows()}, indent=2) + "\n"
 
 
 def _layout(row: dict[str, Any]) -> str:
     return row["name"].partition(":")[2]
 
 
-def _pages(figures: Figures) -> dict[str, list[str]]:
+def _pages(figures: Generation) -> dict[str, list[str]]:
     """The figures that each page states."""
     found: dict[str, list[str]] = {}
     for name, label in _SHOWN.items():

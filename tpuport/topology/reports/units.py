@@ -4,7 +4,7 @@ import math
 from pathlib import PurePath
 from typing import Any, Final, TypeAlias
 
-from tpuport.topology.hardware import FIGURES
+from tpuport.hardware import GENERATIONS
 
 Number: TypeAlias = float | int
 
@@ -119,7 +119,7 @@ def place(source: dict[str, Any] | None) -> str:
 
 def device(generation: str) -> str:
     """What memory figures are of: "chip", or "device" where a chip is two."""
-    return "chip" if FIGURES[generation].devices == 1 else "device"
+    return "chip" if GENERATIONS[generation].devices == 1 else "device"
 
 
 def _scaled(value: Number, unit: str) -> str:

@@ -1,0 +1,19 @@
+"""What is known of TPUs: a record for each generation, the slices that can be rented, and libtpu's descriptions."""
+
+from tpuport.hardware.generations import (
+    GENERATIONS,
+    GIB,
+    Figure,
+    Generation,
+    assume_generation,
+    generation_of_kind,
+    target_generation,
+)
+from tpuport.hardware.libtpu import LIBTPU_ENVIRONMENT, compiled, described, generation_of
+from tpuport.hardware.slices import SMALLEST_SLICES, Slice, legal_slices, parse_slice
+
+__all__ = [
+    "GENERATIONS", "GIB", "LIBTPU_ENVIRONMENT", "SMALLEST_SLICES", "Figure", "Generation", "Slice",
+    "assume_generation", "compiled", "described", "generation_of", "generation_of_kind", "legal_slices",
+    "parse_slice", "target_generation",
+]  # fmt: skip
