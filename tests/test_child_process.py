@@ -1,0 +1,97 @@
+"""Child processes: messages in both directions, and every way in which a child can end."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tpuport.child_process import ChildDiedError, ChildProcess
+
+REPLY = "from tpuport.child_process import open_replies, exit_with_parent; import os, sys, json, time;"
+
+
+def test_messages_arrive_in_order_and_outside_noise() -> None:
+    code = (
+        f"{REPLY}\nwith open_replies() as reply:\n"
+        "    print('noise'); os.write(1, b'more noise')\n"
+        "    for line in sys.stdin: reply([sys.argv[1], json.loads(line), os.environ['COLOUR']])"
+    )
+    with ChildProcess(code, "argument", environment={"COLOUR": "blue"}) as child:
+        child.send({"text": "ü"})
+        child.send(2)
+        assert child.receive() == ["argument", {"text": "ü"}, "blue"]
+        assert child.receive(timeout=60.0) == ["argument", 2, "blue"]
+
+
+def test_standard_error_stays_off_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with ChildProcess("import os; os.write(2, b'noise'); print(1, flush=True)") as child:
+        assert child.receive() == 1
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [
+        ("os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ("os.abort()", "killed by SIGABRT"),
+        ("os._exit(3)", "exit code 3"),
+    ],
+)
+def test_a_death_has_a_cause_and_the_last_lines(ending: str, cause: str) -> None:
+    code = f"import os; [os.write(2, b'line %d\\n\\n' % n) for n in range(40)]; {ending}"
+    with ChildProcess(code) as child:
+        child.send("x" * 1_000_000)
+        with pytest.raises(ChildDiedError) as caught:
+            child.receive()
+    assert caught.value.cause == cause
+    assert caught.value.last_lines == [f"line {number}" for number in range(28, 40)]
+
+
+def test_a_child_that_takes_too_long_is_killed_on_exit() -> None:
+    with ChildProcess("import time; time.sleep(60)") as child:
+        with pytest.raises(TimeoutError, match=r"0\.1 seconds"):
+            child.receive(timeout=0.1)
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_a_message_that_json_cannot_carry_is_not_sent() -> None:
+    with ChildProcess("print(input(), flush=True)") as child:
+        with pytest.raises(TypeError):
+            child.send(object())
+        child.send(7)
+        assert child.receive() == 7
+
+
+def test_closing_ends_what_the_child_has_started() -> None:
+    code = (
+        "import os, subprocess, time; grandchild = subprocess.Popen(['sleep', '60']);"
+        "print([os.getpid(), grandchild.pid], flush=True); time.sleep(60)"
+    )
+    with ChildProcess(code) as child:
+        pids = child.receive()
+    for pid in pids:
+        assert has_ended(pid), pid
+
+
+def test_a_child_ends_when_its_parent_is_killed() -> None:
+    inner = f"{REPLY}exit_with_parent(); print(os.getpid(), flush=True); time.sleep(60)"
+    outer = (
+        "from tpuport.child_process import ChildProcess; import time;"
+        f"child = ChildProcess({inner!r}); print(child.receive(), flush=True); time.sleep(60)"
+    )
+    with ChildProcess(outer) as child:
+        grandchild = child.receive()
+        os.kill(child.process.pid, signal.SIGKILL)
+        assert has_ended(grandchild)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process ends within ten seconds; nobody waits for an orphan here, which is then a zombie."""
+    status = Path(f"/proc/{pid}/stat")
+    for _ in range(200):
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
