@@ -50,9 +50,11 @@ def test_a_death_has_a_cause_and_the_last_lines(ending: str, cause: str) -> None
 
 
 def test_a_child_that_takes_too_long_is_killed_on_exit() -> None:
-    with ChildProcess("import time; time.sleep(60)") as child:
-        with pytest.raises(TimeoutError, match=r"0\.1 seconds"):
-            child.receive(timeout=0.1)
+    with (
+        ChildProcess("import time; time.sleep(60)") as child,
+        pytest.raises(TimeoutError, match=r"0\.1 seconds"),
+    ):
+        child.receive(timeout=0.1)
     assert child.process.returncode == -signal.SIGKILL
 
 

@@ -47,7 +47,7 @@ class ChildDiedError(Exception):
 
     @property
     def cause(self) -> str:
-        """ "killed by SIGKILL" or "exit code 3"."""
+        """How it ended: "killed by SIGKILL" or "exit code 3"."""
         if self.exit_code < 0:
             return f"killed by {signal.Signals(-self.exit_code).name}"
         return f"exit code {self.exit_code}"
@@ -65,7 +65,7 @@ class ChildProcess:
     """
 
     def __init__(self, code: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the child; `close` closes it
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}", *arguments],
             stdin=subprocess.PIPE,

@@ -16,7 +16,7 @@ import pytest
 from tpuport.cli import main
 from tpuport.cli.compile import compile as run
 from tpuport.errors import PortError
-from tpuport.topology.report import Costs, Estimate, Failure, Memory, Report, Source
+from tpuport.topology.compile_report import Costs, Estimate, Failure, Memory, Report, Source
 
 GIB = 1 << 30
 TARGET = "json.decoder:function"

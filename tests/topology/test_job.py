@@ -11,9 +11,9 @@ import torch
 
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
-from tpuport.topology import job, store
+from tpuport.topology import job, report_cache
+from tpuport.topology.compile_report import Failure, Source
 from tpuport.topology.failures import CannotTrace
-from tpuport.topology.report import Failure, Source
 from tpuport.topology.targets import Target
 
 REQUEST = {
@@ -149,7 +149,7 @@ def test_a_program_is_compiled_once_for_each_effort(work: Work) -> None:
 
 def test_no_cache_keeps_nothing(work: Work) -> None:
     said(cache=False)
-    home = store.directory()
+    home = report_cache.directory()
     assert home is not None
     assert not home.exists()
 

@@ -12,7 +12,7 @@ import torch
 import tpuport
 from tpuport.topology import compile_for, compiling, lower_for
 from tpuport.topology.lowering import Lowered
-from tpuport.topology.suggest import Facts, Split, facts_of, splits
+from tpuport.topology.mesh_splits import Facts, Split, facts_of, splits
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.target import empty
 

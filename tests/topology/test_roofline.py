@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tpuport.hardware import GENERATIONS
 from tpuport.mesh import create_mesh
 from tpuport.topology import described, roofline
-from tpuport.topology.report import Collective, Costs
+from tpuport.topology.compile_report import Collective, Costs
 from tpuport.topology.roofline import Ring
 
 GENERATION = st.sampled_from(list(GENERATIONS))

@@ -17,11 +17,11 @@ import pytest
 import tpuport
 from benchmarks import topology
 from tpuport.mesh import create_mesh
-from tpuport.topology import compile_for, described, lower_for, steps
-from tpuport.topology.reports.models import KNOWN
+from tpuport.topology import abstract_steps, compile_for, described, lower_for
+from tpuport.topology.abstract_weights import abstract_weights, built, local_nbytes
+from tpuport.topology.generation_tasks import Decode, Prefill
+from tpuport.topology.reports.known_models import KNOWN
 from tpuport.topology.targets import resolve
-from tpuport.topology.tasks import Decode, Prefill
-from tpuport.topology.weights import abstract_weights, built, local_nbytes
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 RECORDED = json.loads(topology.OUT.read_text())["zoo"]
@@ -245,7 +245,7 @@ def test_the_cache_of_a_few_layers_equals_the_arithmetic(
     owner = built(target.build)
     assert isinstance(target.inputs, Decode)
     weights = abstract_weights(owner, mesh, None, None, ())
-    kept = steps.decode(owner, target.inputs, weights, mesh).cache
+    kept = abstract_steps.decode(owner, target.inputs, weights, mesh).cache
     assert sum(map(local_nbytes, kept)) == by_hand(raw, 4, length, dp=2, tp=4).cache
 
 

@@ -125,11 +125,11 @@ class _Found:
                 say(str(error), style="red")
 
     def _take(self, event: dict[str, Any], topology: str, notes: Sequence[str], stages: Stages) -> None:
-        from tpuport.topology.reports import Result, units
+        from tpuport.topology.reports import Result, quantities
 
         match event["event"]:
             case "progress":
-                mesh = units.mesh(event["mesh"]) if event["mesh"] else ""
+                mesh = quantities.mesh(event["mesh"]) if event["mesh"] else ""
                 stages.show(event["stage"], event["target"], mesh)
             case "log":
                 self.warnings.setdefault(f"{event['level']}: {event['text']}")
@@ -213,13 +213,12 @@ def _print(text: str) -> None:
 
 
 def _listing(form: str, *, topologies: bool) -> str:
-    from tpuport.topology.reports import models
-    from tpuport.topology.reports import topologies as places
+    from tpuport.topology.reports import known_models, topology_list
 
     if form == "html":
         what = "topologies" if topologies else "models"
         raise PortError(f"{what} are listed as text or json", where="--format html", fix="--format json")
-    known = places if topologies else models
+    known = topology_list if topologies else known_models
     return known.as_json() if form == "json" else _text(known.listing(), sys.stdout)
 
 

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 from tpuport.hardware import SMALLEST_SLICES as GENERATIONS
 from tpuport.hardware import compiled, described, generation_of
-from tpuport.topology.tasks import Decode, Prefill
+from tpuport.topology.generation_tasks import Decode, Prefill
 
 if TYPE_CHECKING:
+    from tpuport.topology.compile_report import Report as Report
     from tpuport.topology.compiling import compile_for as compile_for
     from tpuport.topology.failures import CannotTrace as CannotTrace
     from tpuport.topology.lowering import lower_for as lower_for
-    from tpuport.topology.report import Report as Report
 
 # Resolved on first use: they need the whole package, where describing a TPU needs none of it.
 _LATE = {
     "CannotTrace": "tpuport.topology.failures",
-    "Report": "tpuport.topology.report",
+    "Report": "tpuport.topology.compile_report",
     "compile_for": "tpuport.topology.compiling",
     "lower_for": "tpuport.topology.lowering",
 }

@@ -20,11 +20,11 @@ from jax.sharding import Mesh
 from tpuport.hardware import GENERATIONS
 from tpuport.sharding import ShardingRules
 from tpuport.topology import failures, hlo, kernels, roofline
+from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes, nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
+from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
+from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.lowering import Lowered, lower_for, shown, versions
-from tpuport.topology.report import Buffer, Costs, Failure, Memory, Report
-from tpuport.topology.tasks import Decode, Prefill
-from tpuport.topology.weights import bytes_by_dtype, local_nbytes, nbytes
 
 logger = logging.getLogger("tpuport")
 

@@ -123,8 +123,8 @@ class _Job:
         own = self.request["options"].get("inputs")
         if own is None and target.kind != "code":
             return target.build
+        from tpuport.topology.abstract_weights import built
         from tpuport.topology.targets.code import check_arguments
-        from tpuport.topology.weights import built
 
         model = built(target.build)
         check_arguments(
@@ -136,14 +136,14 @@ class _Job:
         self, target: Any, lowered: Any, effort: float | None, save_hlo: str | None = None
     ) -> tuple[dict[str, Any], dict[str, float], bool]:
         """(the plain values of a report, the seconds that it took, whether it was kept from an earlier run)."""
-        from tpuport.topology import store
+        from tpuport.topology import report_cache
 
         cache = self.request["cache"]
         # Paths in the user's code are told from here.
         key = json.dumps([lowered.key, effort, str(Path.cwd())])
         if save_hlo is None and key in self.made:
             return *self.made[key], False
-        known = store.read(key) if cache and save_hlo is None else None
+        known = report_cache.read(key) if cache and save_hlo is None else None
         if known is not None:
             return known["report"], known["seconds"], True
         self.progress("compiling", target.name, dict(lowered.mesh.shape))
@@ -151,7 +151,7 @@ class _Job:
         plain = json.loads(json.dumps(report.to_dict()))
         self.made[key] = plain, report.seconds
         if cache:
-            store.write(key, {"report": plain, "seconds": report.seconds})
+            report_cache.write(key, {"report": plain, "seconds": report.seconds})
         if save_hlo is not None:
             _save(Path(save_hlo), f"{target.name}-{report.task}-{report.topology}", lowered, report)
         return plain, report.seconds, False
@@ -162,23 +162,27 @@ class _Job:
         One that is alone is compiled as it would be without being suggested. Of the splits that are only tried no
         warning is told. Where a split is refused, that is what comes of it; where all are, it is raised.
         """
-        from tpuport.topology import suggest
+        from tpuport.topology import mesh_splits
 
         first, held, refused = self.first(target)
-        facts = suggest.facts_of(first)
-        every = _kept(suggest.considered(first.mesh.size, facts), self.request)
-        fitting = _kept(suggest.splits(first.mesh.size, facts), self.request)
+        facts = mesh_splits.facts_of(first)
+        every = _kept(mesh_splits.considered(first.mesh.size, facts), self.request)
+        fitting = _kept(mesh_splits.splits(first.mesh.size, facts), self.request)
         # What cannot be is told as well, with its reason.
         chosen = [one for one in every if one in fitting or one[:3] in refused]
         effort = HASTE if len(chosen) - len(refused) > 1 else self.request["effort"]
         reports = {one: self.tried(target, one, first, refused, effort) for one in chosen}
         if not any(reports.values()) and _axes(first.mesh.shape) not in {one[:3] for one in chosen}:
-            chosen.append(suggest.Split(**first.mesh.shape))
+            chosen.append(mesh_splits.Split(**first.mesh.shape))
             reports[chosen[-1]] = self.tried(target, chosen[-1], first, refused, self.request["effort"])
         if not any(reports.values()):
             raise refused.get(_axes(self.request["mesh"])) or next(iter(refused.values()))
-        outcomes = {suggest.outcome(one, made, _said(refused, one)): made for one, made in reports.items()}
-        told = [_split(target.name, first.topology, one, outcomes[one]) for one in suggest.ranked(outcomes)]
+        outcomes = {
+            mesh_splits.outcome(one, made, _said(refused, one)): made for one, made in reports.items()
+        }
+        told = [
+            _split(target.name, first.topology, one, outcomes[one]) for one in mesh_splits.ranked(outcomes)
+        ]
         rest = [one for one in every if one[:3] not in {mine[:3] for mine in chosen}]
         left = [_left_out(target.name, first.topology, one) for one in rest]
         self.say({"event": "splits", "target": target.name, "splits": [*told, *left]})
@@ -197,11 +201,11 @@ class _Job:
             PortError: no split has one, or two are refused in the same words, which are of none of them then.
             CannotTrace: the model's code cannot be traced.
         """
-        from tpuport.topology import suggest
+        from tpuport.topology import mesh_splits
         from tpuport.topology.failures import CannotTrace
 
         asked, refused = self.request["mesh"], {}
-        every = _kept(suggest.considered(math.prod(asked.values()), suggest.Facts()), self.request)
+        every = _kept(mesh_splits.considered(math.prod(asked.values()), mesh_splits.Facts()), self.request)
         for one in sorted(every, key=lambda one: one[:3] != _axes(asked)):
             try:
                 with self.warnings.held() as held:
@@ -297,9 +301,9 @@ def _split(target: str, topology: str, one: Any, report: dict[str, Any] | None) 
 
 def _left_out(target: str, topology: str, split: Any) -> dict[str, Any]:
     """The same of a split that was not tried, with the reason."""
-    from tpuport.topology import suggest
+    from tpuport.topology import mesh_splits
 
-    nothing = _split(target, topology, suggest.Outcome(split, False, why=split.why_not), None)
+    nothing = _split(target, topology, mesh_splits.Outcome(split, False, why=split.why_not), None)
     return nothing | {"tried": False}
 
 

@@ -28,10 +28,10 @@ from tpuport.hardware import assume_generation, described, generation_of, parse_
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
-from tpuport.topology import failures, steps
-from tpuport.topology.report import Report, Scanned
-from tpuport.topology.tasks import Decode, Prefill
-from tpuport.topology.weights import abstract_weights, built
+from tpuport.topology import abstract_steps, failures
+from tpuport.topology.abstract_weights import abstract_weights, built
+from tpuport.topology.compile_report import Report, Scanned
+from tpuport.topology.generation_tasks import Decode, Prefill
 
 # Packages that decide what a program is, and what the compiler makes of it.
 _DECIDING = ("tpuport", "jax", "jaxlib", "libtpu", "torch", "torchax", "transformers", "diffusers")
@@ -63,7 +63,7 @@ class Lowered:
     model: torch.nn.Module
     task: str
     inputs: Mapping[str, Any]
-    step: steps.Step
+    step: abstract_steps.Step
     weights: dict[str, jax.ShapeDtypeStruct]
     jaxpr: Any
     stage: Any
@@ -198,22 +198,22 @@ def _task(inputs: Any) -> str:
     return {Prefill: "prefill", Decode: "decode"}.get(type(inputs), "forward")
 
 
-def _step(model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh) -> steps.Step:
+def _step(model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh) -> abstract_steps.Step:
     if isinstance(inputs, Prefill):
-        return steps.prefill(model, inputs, weights, mesh)
+        return abstract_steps.prefill(model, inputs, weights, mesh)
     if isinstance(inputs, Decode):
-        return steps.decode(model, inputs, weights, mesh)
+        return abstract_steps.decode(model, inputs, weights, mesh)
     if not isinstance(inputs, Mapping):
         raise PortError(
             f"inputs are arguments of the model by name, or a task, and this is a {type(inputs).__name__}",
             where="inputs", fix="compile_for(model, {'input': torch.empty(1, 8, device='meta')}, ...)",
         )  # fmt: skip
-    return steps.forward(model, dict(inputs), weights, mesh)
+    return abstract_steps.forward(model, dict(inputs), weights, mesh)
 
 
 def _traced(
-    step: steps.Step, model: torch.nn.Module, mesh: Mesh, task: str, scan_layers: bool | None
-) -> tuple[Any, steps.Step, dict[Call, int]]:
+    step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh, task: str, scan_layers: bool | None
+) -> tuple[Any, abstract_steps.Step, dict[Call, int]]:
     """(the jax.stages.Traced, the step as it was traced, its attention calls and how often they were traced).
 
     Without a word on `scan_layers`, blocks of a forward call are in a loop where that wins. The programs of `generate`
@@ -232,9 +232,9 @@ def _traced(
     return made[0], step, made[1]
 
 
-def _trace(step: steps.Step, model: torch.nn.Module, mesh: Mesh) -> tuple[Any, dict[Call, int]]:
+def _trace(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -> tuple[Any, dict[Call, int]]:
     before = seen(clear=False)[0]
-    with steps.on(model, mesh):
+    with abstract_steps.on(model, mesh):
         # Weights that this step does not use are on the device all the same.
         program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
         traced = program.trace(*step.arguments)

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, Final
 
 from tpuport.hardware import GENERATIONS, Generation, legal_slices, parse_slice
-from tpuport.topology.report import Collective, Costs, Estimate
+from tpuport.topology.compile_report import Collective, Costs, Estimate
 
 PARTS: Final = ("compute", "memory", "interconnect")
 

@@ -13,11 +13,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 import tpuport
 from tpuport.sharding import ShardingRules
 from tpuport.topology import compile_for, described
+from tpuport.topology.abstract_steps import Step
 from tpuport.topology.advice import CacheArray, Evidence, advise
 from tpuport.topology.compiling import report as compiled_report
 from tpuport.topology.hlo import parse
 from tpuport.topology.lowering import Lowered
-from tpuport.topology.steps import Step
 
 VOCABULARY, WIDTH, INNER = 8192, 512, 2048
 

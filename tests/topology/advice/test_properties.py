@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.attention.calls import Call
 from tpuport.topology.advice import CacheArray, Evidence, advise, all_rules
-from tpuport.topology.report import Collective, Costs, Memory, Report
+from tpuport.topology.compile_report import Collective, Costs, Memory, Report
 
 SIZES = st.sampled_from([1, 2, 3, 8, 64, 257, 1024, 4096])
 DTYPES = st.sampled_from(["bfloat16", "float32", "int32", "float16"])

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from tpuport.sharding import ShardingRules
 from tpuport.topology.advice import advise
 from tpuport.topology.advice.remedies import rules_for
-from tpuport.topology.report import Failure
+from tpuport.topology.compile_report import Failure
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 

@@ -23,8 +23,8 @@ from tpuport.lint.rules import all_rules
 from tpuport.patches import Patch
 from tpuport.patches.status import Status
 from tpuport.topology import compile_for, failures
+from tpuport.topology.compile_report import Failure
 from tpuport.topology.failures import patched
-from tpuport.topology.report import Failure
 
 
 def load(name: str, file: Path) -> ModuleType:

@@ -7,7 +7,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
 
 from tpuport.topology import described, failures
-from tpuport.topology.report import Failure
+from tpuport.topology.compile_report import Failure
 
 
 def refused(

@@ -11,8 +11,8 @@ import torch
 
 from tpuport import compat
 from tpuport.topology import failures
+from tpuport.topology.compile_report import Failure
 from tpuport.topology.lowering import lower_for
-from tpuport.topology.report import Failure
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 

@@ -11,8 +11,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import SingleDeviceSharding
 
 from tpuport.topology import described, failures, hlo
+from tpuport.topology.compile_report import Buffer, Memory, Source
 from tpuport.topology.failures import live
-from tpuport.topology.report import Buffer, Memory, Source
 
 GIB = 1 << 30
 F32, I32, BF16 = jnp.float32, jnp.int32, jnp.bfloat16

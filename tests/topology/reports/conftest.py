@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tpuport.attention.calls import Call
-from tpuport.topology.report import (
+from tpuport.topology.compile_report import (
     Buffer,
     Collective,
     Costs,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tpuport.topology.reports import topologies, units
+from tpuport.topology.reports import quantities, topology_list
 from tpuport.topology.reports.text import rendered
 
 
@@ -71,7 +71,7 @@ def test_what_looks_like_markup_is_text(results) -> None:
 
 
 def test_topologies_are_listed_with_their_figures_and_pages() -> None:
-    text = " ".join(shown(topologies.listing(), 110).split())
+    text = " ".join(shown(topology_list.listing(), 110).split())
     for said in ("v5e 16.0 GiB 197 TFLOP/s 819 GB/s", "2x4 (8)", "https://", "interconnect", "tpu7x"):
         assert said in text, said
 
@@ -79,32 +79,32 @@ def test_topologies_are_listed_with_their_figures_and_pages() -> None:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (units.room(0), "0 B"),
-        (units.room(1023), "1023 B"),
-        (units.room(1 << 30), "1.00 GiB"),
-        (units.room(None), "unknown"),
-        (units.moved(1.5e9), "1.50 GB"),
-        (units.flops(2.5e13), "25.0 TFLOP"),
-        (units.rate(8.19e11, "B"), "819 GB/s"),
-        (units.span(0.00216), "2.16 ms"),
-        (units.span(0.0), "0 s"),
-        (units.span(75.0), "75.0 s"),
-        (units.number(14814.8), "14,815"),
-        (units.number(3.217), "3.22"),
-        (units.counted(6_738_415_616), "6.74 billion"),
-        (units.counted(999), "999"),
-        (units.title("llama", "v6e:2x2", {"task": "decode"}), "llama, decode on v6e:2x2"),
-        (units.title("llama decode", "v6e:2x2", {"task": "decode"}), "llama decode on v6e:2x2"),
-        (units.title("vae", "v6e:2x2", {"task": "forward"}), "vae on v6e:2x2"),
-        (units.title("llama", "v6e:2x2", None), "llama on v6e:2x2"),
-        (units.mesh({"dp": 1, "sp": 2, "tp": 4}), "sp=2 tp=4"),
-        (units.mesh({"dp": 1, "sp": 1, "tp": 1}), "one device"),
-        (units.used({"used": 1 << 20, "capacity": 1 << 34}), "1.00 MiB of 16.00 GiB"),
-        (units.used({"used": None, "capacity": 1 << 34}), "more than the 16.00 GiB"),
-        (units.rest({"used": 10, "weights": 3, "code": 4}, ("weights", "code")), 3),
-        (units.rest({"used": None, "weights": 3}, ("weights",)), 0),
-        (units.device("v6e"), "chip"),
-        (units.device("tpu7x"), "device"),
+        (quantities.room(0), "0 B"),
+        (quantities.room(1023), "1023 B"),
+        (quantities.room(1 << 30), "1.00 GiB"),
+        (quantities.room(None), "unknown"),
+        (quantities.moved(1.5e9), "1.50 GB"),
+        (quantities.flops(2.5e13), "25.0 TFLOP"),
+        (quantities.rate(8.19e11, "B"), "819 GB/s"),
+        (quantities.span(0.00216), "2.16 ms"),
+        (quantities.span(0.0), "0 s"),
+        (quantities.span(75.0), "75.0 s"),
+        (quantities.number(14814.8), "14,815"),
+        (quantities.number(3.217), "3.22"),
+        (quantities.counted(6_738_415_616), "6.74 billion"),
+        (quantities.counted(999), "999"),
+        (quantities.title("llama", "v6e:2x2", {"task": "decode"}), "llama, decode on v6e:2x2"),
+        (quantities.title("llama decode", "v6e:2x2", {"task": "decode"}), "llama decode on v6e:2x2"),
+        (quantities.title("vae", "v6e:2x2", {"task": "forward"}), "vae on v6e:2x2"),
+        (quantities.title("llama", "v6e:2x2", None), "llama on v6e:2x2"),
+        (quantities.mesh({"dp": 1, "sp": 2, "tp": 4}), "sp=2 tp=4"),
+        (quantities.mesh({"dp": 1, "sp": 1, "tp": 1}), "one device"),
+        (quantities.used({"used": 1 << 20, "capacity": 1 << 34}), "1.00 MiB of 16.00 GiB"),
+        (quantities.used({"used": None, "capacity": 1 << 34}), "more than the 16.00 GiB"),
+        (quantities.rest({"used": 10, "weights": 3, "code": 4}, ("weights", "code")), 3),
+        (quantities.rest({"used": None, "weights": 3}, ("weights",)), 0),
+        (quantities.device("v6e"), "chip"),
+        (quantities.device("tpu7x"), "device"),
     ],
 )
 def test_units(made: object, expected: object) -> None:
@@ -114,7 +114,7 @@ def test_units(made: object, expected: object) -> None:
 @given(st.floats(1, 1e17))
 def test_a_scaled_number_is_the_number_to_three_digits(value: float) -> None:
     scales = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-    shown, unit = units.moved(value).split(" ")
+    shown, unit = quantities.moved(value).split(" ")
     read = float(shown.replace(",", "")) * scales[unit.removesuffix("B")]
     assert read == pytest.approx(value, rel=0.006) or abs(read - value) <= 0.5
 
@@ -123,11 +123,11 @@ def test_one_sentence_is_said_once_and_one_device_is_one(results, splits) -> Non
     text = shown(rendered(results, splits), 120)
     assert text.count("a tensor's value decides") == 1
     assert text.index("Mesh splits") < text.index("fits: 10.12")
-    assert units.mesh({"dp": 1, "sp": 1, "tp": 1}, 1) == "one device"
-    assert units.mesh({"dp": 2, "sp": 1, "tp": 4}, 8) == "dp=2 tp=4 over 8 devices"
-    assert units.inputs({"inputs": {"length": "8", "max_cache_len": "None"}}) == {"length": "8"}
+    assert quantities.mesh({"dp": 1, "sp": 1, "tp": 1}, 1) == "one device"
+    assert quantities.mesh({"dp": 2, "sp": 1, "tp": 4}, 8) == "dp=2 tp=4 over 8 devices"
+    assert quantities.inputs({"inputs": {"length": "8", "max_cache_len": "None"}}) == {"length": "8"}
 
 
 def test_elementwise_products_are_explained() -> None:
-    assert "twice" in units.elementwise({"flops": 4.2e9, "model_flops": 1.9e9, "product_flops": 2e8})
-    assert not units.elementwise({"flops": 2.0e9, "model_flops": 1.9e9, "product_flops": 1.9e9})
+    assert "twice" in quantities.elementwise({"flops": 4.2e9, "model_flops": 1.9e9, "product_flops": 2e8})
+    assert not quantities.elementwise({"flops": 2.0e9, "model_flops": 1.9e9, "product_flops": 1.9e9})

@@ -7,9 +7,9 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformers import DynamicCache
 
+from tpuport.topology.generation_tasks import Decode
 from tpuport.topology.targets.casting import cast
 from tpuport.topology.targets.target import Target
-from tpuport.topology.tasks import Decode
 
 
 class Own(torch.nn.Module):

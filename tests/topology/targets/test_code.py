@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tpuport.errors import PortError
+from tpuport.topology.generation_tasks import Decode
 from tpuport.topology.targets import resolve
-from tpuport.topology.tasks import Decode
 
 MODEL = """
 import dataclasses
@@ -154,7 +154,7 @@ def test_errors_in_a_module_say_their_line(tmp_path):
 def test_inputs_of_ones_own_for_a_config(tmp_path, tiny):
     path = tiny.write(tmp_path / "model", {"model_type": "llama", "num_hidden_layers": 1})
     (tmp_path / "inputs_of_mine.py").write_text(
-        "from tpuport.topology.tasks import Decode\n"
+        "from tpuport.topology.generation_tasks import Decode\n"
         "def decode(config):\n    return Decode(4, config.num_hidden_layers * 32)\n"
         "def without():\n    return {'input_ids': None}\n"
         "def default(config=3):\n    return {'config': config}\n"

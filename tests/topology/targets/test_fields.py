@@ -4,8 +4,8 @@ import pytest
 import transformers
 
 from tpuport.errors import PortError
+from tpuport.topology.abstract_weights import built
 from tpuport.topology.targets import resolve
-from tpuport.topology.weights import built
 
 LLAMA = {
     "vocab_size": 64, "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 6,

@@ -7,9 +7,9 @@ import torch
 import transformers
 
 from tpuport.errors import PortError
-from tpuport.topology.reports.models import KNOWN
+from tpuport.topology.generation_tasks import Decode, Prefill
+from tpuport.topology.reports.known_models import KNOWN
 from tpuport.topology.targets import configs, known, resolve
-from tpuport.topology.tasks import Decode, Prefill
 
 SMALL = {"vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32}
 LLAMA = {"model_type": "llama", **SMALL, "intermediate_size": 64, "num_key_value_heads": 1}

@@ -1,6 +1,6 @@
 """Splits of the mesh whose tp cuts through no head: what rules propose in the place of tp over all devices."""
 
-from tpuport.topology import suggest
+from tpuport.topology import mesh_splits
 from tpuport.topology.advice import work
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedies import all_over_tp, alone_on
@@ -14,13 +14,13 @@ def more_tp(evidence: Evidence) -> str:
     if not cut_by(evidence, evidence.mesh.size):
         return all_over_tp(evidence)
     shapes = [call.query for call, _ in evidence.report.attention]
-    facts = suggest.Facts(
+    facts = mesh_splits.Facts(
         batch=work.batch(evidence) or 1, sequences=tuple(sorted({shape[2] for shape in shapes})), cut=False
     )
     sizes = {axis: evidence.sizes.get(axis, 1) for axis in ("dp", "sp", "tp")}
     found = [
         one
-        for one in suggest.considered(evidence.mesh.size, facts)
+        for one in mesh_splits.considered(evidence.mesh.size, facts)
         if not one.why_not
         and one.tp > sizes["tp"] // 2
         and one[:3] != tuple(sizes.values())
@@ -37,5 +37,5 @@ def more_tp(evidence: Evidence) -> str:
 
 def cut_by(evidence: Evidence, tp: int) -> str:
     """Why tp does not suit the heads of some attention call; "" where it does."""
-    reasons = (suggest.uneven(tp, call.query[1], call.key[1]) for call, _ in evidence.report.attention)
+    reasons = (mesh_splits.uneven(tp, call.query[1], call.key[1]) for call, _ in evidence.report.attention)
     return next(filter(None, reasons), "")

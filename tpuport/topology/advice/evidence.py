@@ -13,8 +13,8 @@ from jax.sharding import Mesh, Sharding
 from tpuport.topology.advice.equations import Equation, equations
 from tpuport.topology.advice.products import Products, products
 from tpuport.topology.advice.returned import Returned, returned
+from tpuport.topology.compile_report import Report
 from tpuport.topology.hlo import Instruction, Program
-from tpuport.topology.report import Report
 
 
 @dataclasses.dataclass(frozen=True)

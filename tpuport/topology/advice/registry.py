@@ -9,7 +9,7 @@ from typing import Final
 from tpuport.errors import PortError
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.rule import Rule
-from tpuport.topology.report import Finding
+from tpuport.topology.compile_report import Finding
 
 _FILE = re.compile(r"tpc\d{3}_")
 # What a unit weighs beside a byte of HBM, so that findings of all kinds have one order: on every generation a device

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.report import Source
+from tpuport.topology.compile_report import Source
 
 
 @dataclasses.dataclass(frozen=True)

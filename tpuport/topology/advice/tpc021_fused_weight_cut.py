@@ -10,8 +10,8 @@ from tpuport.topology.advice.placement import axes, pattern
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.traffic import collectives, made_for, sent
 from tpuport.topology.advice.wording import several, size
+from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo import Instruction
-from tpuport.topology.report import Source
 
 # What taking a product apart is made of; a collective for a product or for a sum has another reason.
 _TAKING_APART: Final = frozenset(

@@ -1,6 +1,6 @@
 """Numbers as findings say them."""
 
-from tpuport.topology.report import Source
+from tpuport.topology.compile_report import Source
 
 
 def size(nbytes: int | float) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import is_used_by_weights
-from tpuport.topology.tasks import Decode, Prefill
+from tpuport.topology.generation_tasks import Decode, Prefill
 
 # Products that the compiler pads or does in parts are a few percent of a real model.
 MORE: Final = 1.25

@@ -12,12 +12,12 @@ import torch
 from tpuport.errors import PortError
 from tpuport.lint.catalogue import Entry, entry
 from tpuport.lint.findings import Finding
+from tpuport.topology.compile_report import Failure, Source
 from tpuport.topology.failures import compiler, eager, linted, patched
 from tpuport.topology.failures.classes import TRANSFORM, Class, class_of, code_remedy, first_line, host
 from tpuport.topology.failures.eager import Asked
 from tpuport.topology.failures.expressions import place_of, rule_of
 from tpuport.topology.failures.frames import Frame, Way, level_of, way_to
-from tpuport.topology.report import Failure, Source
 
 # Errors about values: tracing has none, and every rule that stops a trace may be what finds it.
 _VALUES: Final = ("value", "mask")

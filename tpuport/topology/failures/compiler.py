@@ -3,8 +3,8 @@
 import re
 from typing import Final, NamedTuple
 
+from tpuport.topology.compile_report import Failure, Source
 from tpuport.topology.failures.frames import Way, way_to
-from tpuport.topology.report import Failure, Source
 
 
 class _Known(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
-from tpuport.topology.report import Source
+from tpuport.topology.compile_report import Source
 
 # Below every model: what fails in one of these was asked for by somebody else.
 _MACHINERY: Final = frozenset(

@@ -6,9 +6,9 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from tpuport.topology import hlo
+from tpuport.topology.compile_report import Buffer, Failure, Memory, Source
 from tpuport.topology.failures import live, origins
 from tpuport.topology.failures.assigned import Assignment
-from tpuport.topology.report import Buffer, Failure, Memory, Source
 
 # Compiler options with which there is a program although it does not fit: the same that there would be if it did. Where
 # one part is larger than the memory, there is none: no code can have its addresses.

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
+from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo import Instruction, Program
-from tpuport.topology.report import Source
 
 _INDEX: Final = re.compile(r"\bindex=(\d+)")
 _HOPS: Final = 12

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import jax
 
+from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo.sources import innermost
-from tpuport.topology.report import Buffer, Source
 
 _LISTED: Final = 12
 

@@ -5,10 +5,10 @@ from typing import Final
 
 from jax.sharding import Mesh
 
+from tpuport.topology.compile_report import Collective, Source
 from tpuport.topology.hlo.groups import axes, groups
 from tpuport.topology.hlo.program import Instruction, Program
 from tpuport.topology.hlo.shapes import Array
-from tpuport.topology.report import Collective, Source
 
 KINDS: Final = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",

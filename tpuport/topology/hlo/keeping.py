@@ -3,10 +3,10 @@
 import re
 from typing import Final
 
+from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo.program import Instruction, Program
 from tpuport.topology.hlo.shapes import HBM, Array
 from tpuport.topology.hlo.traffic import FREE, ends, is_view, puts
-from tpuport.topology.report import Buffer, Source
 
 _INDEX: Final = re.compile(r"\bindex=(\d+)")
 

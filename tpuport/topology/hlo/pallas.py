@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tpuport.topology.compile_report import Kernel
 from tpuport.topology.hlo import own
 from tpuport.topology.hlo.program import Instruction, Program
 from tpuport.topology.hlo.shapes import HBM, Array
 from tpuport.topology.kernels.calls import Call, Cost
-from tpuport.topology.report import Kernel
 
 TARGET: Final = 'custom_call_target="tpu_custom_call"'
 _ESTIMATE: Final = re.compile(r'"cost_estimate":\{([^{}]*)\}')

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo.shapes import Array, arrays, elements
 from tpuport.topology.hlo.sources import Frames
 from tpuport.topology.kernels.calls import Cost
-from tpuport.topology.report import Source
 
 _COMPUTATION: Final = re.compile(r"(ENTRY )?%?([\w.-]+) \(")
 # The type of a tuple has spaces in it, and parentheses of tuples and tiles; no opcode follows those.

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tpuport.topology.report import Source
+from tpuport.topology.compile_report import Source
 
 _TABLE: Final = re.compile(
     r"^(FileNames|FunctionNames|FileLocations|StackFrames)\n((?:\d+ .*\n?)*)", re.MULTILINE

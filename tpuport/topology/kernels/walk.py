@@ -28,7 +28,16 @@ class Counted(NamedTuple):
 
 
 def count(jaxpr: ClosedJaxpr) -> Counted:
-    """What a traced function has to compute; see `tpuport.topology.arithmetic.model_flops`."""
+    """What a traced function has to compute: FLOPs of matrix products, convolutions and Pallas kernels.
+
+    A product of [M, K] and [K, N] has 2 * M * N * K, and so has a convolution, with K the channels of a group times
+    the kernel's size. A grouped product counts each row once. The body of a scan counts as often as it runs, the body
+    of another loop once, and of branches the costliest or, where code differs by platform, a TPU's. A Pallas kernel
+    counts the products of its body at those steps of its grid that do them, if that is known before it runs; otherwise
+    its own estimate, or at most that many. The body of a shard_map counts for each device along the axes that its
+    arguments or results are split over; along the other axes all devices do the same work. Devices that divide the
+    groups of a grouped product among them have all rows, and each does those of its own groups.
+    """
     walk = _Walk(None)
     consts = [constant(one) for one in jaxpr.consts]
     work, _ = walk.jaxpr(jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Where(), consts)

@@ -4,10 +4,10 @@ from html import escape
 from importlib import resources
 from typing import Any, Final
 
-from tpuport.topology.reports import units
-from tpuport.topology.reports.markup import card, cell, number, prose, said, table
-from tpuport.topology.reports.sections import buffers, sections
-from tpuport.topology.suggest import RANKED_BY, left_out
+from tpuport.topology.mesh_splits import RANKED_BY, left_out
+from tpuport.topology.reports import quantities
+from tpuport.topology.reports.html_markup import card, cell, number, prose, said, table
+from tpuport.topology.reports.html_sections import buffers, sections
 
 # What came from the user's code cannot make the page fetch or run anything, even if it were not escaped.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -50,8 +50,8 @@ def _summary(results: list[dict[str, Any]]) -> str:
                     "wide",
                 ),
                 cell(_badge(one), "nowrap"),
-                number(units.used(report["memory"]) if report else ""),
-                number(units.span(estimate["seconds"]) if estimate else ""),
+                number(quantities.used(report["memory"]) if report else ""),
+                number(quantities.span(estimate["seconds"]) if estimate else ""),
                 number(_rate(estimate) if estimate else ""),
                 said(estimate["binds"] if estimate else ""),
             ]
@@ -64,7 +64,7 @@ def _result(place: int, result: dict[str, Any]) -> str:
     report = result["report"]
     failure = result["failure"] or (report["failure"] if report else None)
     figure = (
-        f"<span>{units.used(report['memory'])} a {units.device(report['generation'])}</span>"
+        f"<span>{quantities.used(report['memory'])} a {quantities.device(report['generation'])}</span>"
         if report
         else ""
     )
@@ -104,14 +104,14 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
     rows = [
         [
             said(f"{one['target']} on {one['topology']}", "wide"),
-            said(units.mesh(one["mesh"]), "nowrap"),
+            said(quantities.mesh(one["mesh"]), "nowrap"),
             cell(_verdict(one["fits"], _fits(one)), "nowrap"),
-            number("" if one["used"] is None else units.room(one["used"])),
-            number("" if one["seconds"] is None else units.span(one["seconds"])),
+            number("" if one["used"] is None else quantities.room(one["used"])),
+            number("" if one["seconds"] is None else quantities.span(one["seconds"])),
             number(
                 ""
                 if not one["units_per_second"]
-                else f"{units.number(one['units_per_second'])} {one['unit']}"
+                else f"{quantities.number(one['units_per_second'])} {one['unit']}"
             ),
             said(one["binds"] or one["why"]),
         ]
@@ -131,7 +131,7 @@ def _fits(split: dict[str, Any]) -> str:
 
 
 def _title(result: dict[str, Any]) -> str:
-    return units.title(result["target"], result["topology"], result["report"])
+    return quantities.title(result["target"], result["topology"], result["report"])
 
 
 def _badge(result: dict[str, Any]) -> str:
@@ -145,4 +145,6 @@ def _verdict(good: bool, text: str) -> str:
 
 
 def _rate(estimate: dict[str, Any]) -> str:
-    return f"{units.number(estimate['units_per_second'])} {estimate['unit']}" if estimate["units"] else ""
+    return (
+        f"{quantities.number(estimate['units_per_second'])} {estimate['unit']}" if estimate["units"] else ""
+    )

@@ -10,8 +10,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tpuport.topology.reports import Result, units
-from tpuport.topology.suggest import RANKED_BY, left_out
+from tpuport.topology.mesh_splits import RANKED_BY, left_out
+from tpuport.topology.reports import Result, quantities
 
 PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
 COLOURS: Final = ("blue", "cyan", "magenta", "green", "yellow", "white")
@@ -40,15 +40,15 @@ def headline(result: Result) -> Text:
     report = result.report
     if report is None:
         return Text.assemble(("cannot be compiled: ", "bold red"), (result.reason or {}).get("message", ""))
-    memory, device = report["memory"], units.device(report["generation"])
-    figures = f"{units.used(memory)} a {device}"
+    memory, device = report["memory"], quantities.device(report["generation"])
+    figures = f"{quantities.used(memory)} a {device}"
     if result.fits:
         return Text.assemble(("fits: ", "bold green"), figures)
     return Text.assemble(("does not fit: ", "bold red"), figures)
 
 
 def _result(result: Result) -> Iterator[RenderableType]:
-    title = units.title(result.target, result.topology, result.report)
+    title = quantities.title(result.target, result.topology, result.report)
     yield Rule(Text(title, style="bold"), align="left", style="dim")
     yield headline(result)
     if result.report is not None:
@@ -68,10 +68,10 @@ def _facts(result: Result) -> Iterator[RenderableType]:
     told = [name for name, held in report["dtypes"].items() if held > report["weight_bytes"] / 1000]
     dtypes = ", ".join(told) or "no weights"
     yield Text(
-        f"{report['task']} of {report['model']}, {units.counted(report['parameters'])} parameters in {dtypes}, "
-        f"{units.mesh(report['mesh'], report['devices'])}"
+        f"{report['task']} of {report['model']}, {quantities.counted(report['parameters'])} parameters in {dtypes}, "
+        f"{quantities.mesh(report['mesh'], report['devices'])}"
     )
-    took = ", ".join(f"{name} {units.span(spent)}" for name, spent in result.seconds.items())
+    took = ", ".join(f"{name} {quantities.span(spent)}" for name, spent in result.seconds.items())
     scanned = ", ".join(f"{one['name']} ({one['count']} blocks in a loop)" for one in report["scanned"])
     effort = "" if report["effort"] is None else f"effort {report['effort']:g}"
     took = f"{took} (kept from an earlier run)" if result.cached and took else took
@@ -100,7 +100,7 @@ def _memory(report: dict[str, Any]) -> RenderableType:
     memory, shown = report["memory"], _grid(3)
     shown.add_column(no_wrap=True)
     rows = [(name, memory[name], colour) for name, colour in zip(PARTS, COLOURS, strict=True)]
-    if rest := units.rest(memory, PARTS):
+    if rest := quantities.rest(memory, PARTS):
         rows.append(("other", rest, "red"))
     if memory["used"] is not None:
         free = memory["capacity"] - memory["used"]
@@ -111,7 +111,7 @@ def _memory(report: dict[str, Any]) -> RenderableType:
             continue
         portion = nbytes / memory["capacity"]
         bar = ("░" if name == "free" else "█") * min(2 * _BAR, round(portion * _BAR))
-        size = Text(units.room(nbytes), justify="right")
+        size = Text(quantities.room(nbytes), justify="right")
         shown.add_row(
             name, size, f"{portion:.1%}", Text(bar or ("▏" if portion >= 0.0005 else ""), style=colour)
         )
@@ -124,16 +124,17 @@ def _costs(report: dict[str, Any]) -> RenderableType | None:
         return None
     shown = _grid(2)
     shown.add_row(
-        "operations", f"{units.flops(costs['flops'])} a device{units.elementwise(costs)}{units.rates(costs)}"
+        "operations",
+        f"{quantities.flops(costs['flops'])} a device{quantities.elementwise(costs)}{quantities.rates(costs)}",
     )
     if costs["model_flops"]:
         shown.add_row(
             "of the model",
-            f"{units.flops(costs['model_flops'])} a device{units.done(costs)}",
+            f"{quantities.flops(costs['model_flops'])} a device{quantities.done(costs)}",
         )
-    shown.add_row("HBM traffic", f"{units.moved(costs['hbm_bytes'])} a device")
+    shown.add_row("HBM traffic", f"{quantities.moved(costs['hbm_bytes'])} a device")
     for kernel in costs["kernels"][:_KERNELS]:
-        shown.add_row(f"kernel {kernel['name']}", units.kernel(kernel))
+        shown.add_row(f"kernel {kernel['name']}", quantities.kernel(kernel))
     return shown
 
 
@@ -143,24 +144,25 @@ def _estimate(estimate: dict[str, Any] | None) -> RenderableType | None:
     shown = _grid(2)
     longest = max(estimate["compute"], estimate["memory"], estimate["interconnect"])
     for name in ("compute", "memory", "interconnect"):
-        bar = "█" * round(units.share(estimate[name], longest) * _BAR)
+        bar = "█" * round(quantities.share(estimate[name], longest) * _BAR)
         shown.add_row(
             name,
             Text.assemble(
-                f"{units.span(estimate[name]):>8} ", (bar, "yellow" if name == estimate["binds"] else "dim")
+                f"{quantities.span(estimate[name]):>8} ",
+                (bar, "yellow" if name == estimate["binds"] else "dim"),
             ),
         )
     unit = estimate["unit"]
     shown.add_row(
         "a step",
-        f"{units.span(estimate['seconds'])}, bound by {estimate['binds']} "
-        f"({units.span(estimate['seconds_apart'])} with nothing at the same time)",
+        f"{quantities.span(estimate['seconds'])}, bound by {estimate['binds']} "
+        f"({quantities.span(estimate['seconds_apart'])} with nothing at the same time)",
     )
     if estimate["units"]:
         shown.add_row(
             unit,
-            f"{units.number(estimate['units_per_second'])} a second at most "
-            f"({units.number(estimate['units_per_second_apart'])})",
+            f"{quantities.number(estimate['units_per_second'])} a second at most "
+            f"({quantities.number(estimate['units_per_second_apart'])})",
         )
     shown.add_row("MFU", f"{estimate['mfu']:.1%} at most ({estimate['mfu_apart']:.1%})")
     return shown
@@ -173,15 +175,15 @@ def _collectives(collectives: list[dict[str, Any]]) -> RenderableType:
     for one in collectives[:_ROWS]:
         axes = "+".join(one["axes"]) or f"groups of {one['group']}"
         shown.add_row(
-            one["kind"], axes, f"{one['count']:,}", units.moved(one["nbytes"]), _line(one["source"])
+            one["kind"], axes, f"{one['count']:,}", quantities.moved(one["nbytes"]), _line(one["source"])
         )
     rest = collectives[_ROWS:]
     if rest:
         count, nbytes = sum(one["count"] for one in rest), sum(one["nbytes"] for one in rest)
-        shown.add_row(f"{len(rest)} more", "", f"{count:,}", units.moved(nbytes), "")
+        shown.add_row(f"{len(rest)} more", "", f"{count:,}", quantities.moved(nbytes), "")
     if len(collectives) > 1:
         count, nbytes = (sum(one[key] for one in collectives) for key in ("count", "nbytes"))
-        shown.add_row("all", "", f"{count:,}", units.moved(nbytes), "", style="bold")
+        shown.add_row("all", "", f"{count:,}", quantities.moved(nbytes), "", style="bold")
     return shown
 
 
@@ -191,7 +193,7 @@ def _buffers(buffers: list[dict[str, Any]]) -> RenderableType | None:
     shown = table(">size", "array", ">times", "from")
     for one in buffers[:_ROWS]:
         shown.add_row(
-            units.room(one["nbytes"]),
+            quantities.room(one["nbytes"]),
             Text(f"{one['shape']} {one['operation']}"),
             f"{one['count']:,}",
             _line(one["source"]),
@@ -226,7 +228,7 @@ def _advice(findings: list[dict[str, Any]]) -> RenderableType:
         return Text("none: no rule found anything")
     rows: list[RenderableType] = []
     for finding in findings:
-        where = units.place(finding["source"])
+        where = quantities.place(finding["source"])
         title = Text.assemble(
             (finding["rule"], "bold yellow"), f" {finding['name']}", (f"  {where}" if where else "", "dim")
         )
@@ -263,14 +265,16 @@ def _suggestion(suggestion: list[dict[str, Any]]) -> Iterator[RenderableType]:
     yield Rule(Text("Mesh splits, the best first", style="bold"), align="left", style="dim")
     shown = table("program", "split", "", ">GiB used", ">a step", ">a second", "bound by")
     for one in (split for split in suggestion if split["tried"]):
-        used = "?" if one["used"] is None else units.gib(one["used"])
-        unit = f"{units.number(one['units_per_second'])} {one['unit']}" if one["units_per_second"] else ""
+        used = "?" if one["used"] is None else quantities.gib(one["used"])
+        unit = (
+            f"{quantities.number(one['units_per_second'])} {one['unit']}" if one["units_per_second"] else ""
+        )
         shown.add_row(
             Text(f"{one['target']} on {one['topology']}"),
-            Text(units.mesh(one["mesh"])),
+            Text(quantities.mesh(one["mesh"])),
             Text("fits" if one["fits"] else one["why"], style="green" if one["fits"] else "red"),
             used,
-            units.span(one["seconds"]) if one["seconds"] is not None else "",
+            quantities.span(one["seconds"]) if one["seconds"] is not None else "",
             unit,
             one["binds"] or "",
         )
@@ -299,7 +303,7 @@ def table(*headings: str) -> Table:
 
 
 def _line(source: dict[str, Any] | None) -> Text:
-    return Text(f"{units.place(source)} {source['function']}" if source else "", style="dim")
+    return Text(f"{quantities.place(source)} {source['function']}" if source else "", style="dim")
 
 
 def _dims(shape: list[int]) -> str:

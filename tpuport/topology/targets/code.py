@@ -15,11 +15,11 @@ import torch
 
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
+from tpuport.topology.abstract_weights import unallocated
+from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets import casting
 from tpuport.topology.targets.naming import NAMED
 from tpuport.topology.targets.target import Options, Target
-from tpuport.topology.tasks import Decode, Prefill
-from tpuport.topology.weights import unallocated
 
 
 def own_target(named: str, options: Options) -> Target:

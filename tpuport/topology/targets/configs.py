@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.errors import PortError
-from tpuport.topology.reports import models
+from tpuport.topology.reports import known_models
 
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 # What a file of `known` says of itself: whose config it is, the public copies it was compared with number by number,
@@ -31,7 +31,7 @@ class Found:
 
 def known() -> tuple[str, ...]:
     """The names of the models whose configs come with tpuport."""
-    return models.names()
+    return known_models.names()
 
 
 def find(target: str) -> Found:
@@ -54,7 +54,7 @@ def find(target: str) -> Found:
         name = path.resolve().parent.name if plain else path.stem
         return Found(read_json(path), name, str(path), path.parent)
     if target.lower() in known():
-        file = models.KNOWN / f"{target.lower()}.json"
+        file = known_models.KNOWN / f"{target.lower()}.json"
         raw = json.loads(file.read_text(encoding="utf-8"))
         for about in _ABOUT:
             del raw[about]
@@ -63,10 +63,10 @@ def find(target: str) -> Found:
 
 
 def _missing(target: str) -> PortError:
-    fix = f"a path, or a module:function; {models.hint(target)}"
+    fix = f"a path, or a module:function; {known_models.hint(target)}"
     if _HUB_ID.fullmatch(target) and not target.startswith("."):
         fetch = f"`hf download {target} config.json --local-dir DIR`, then give DIR"
-        fix = f"{models.hint(target)}; others are not downloaded here: {fetch}"
+        fix = f"{known_models.hint(target)}; others are not downloaded here: {fetch}"
     return PortError("there is no such file or directory", where=target, fix=fix)
 
 

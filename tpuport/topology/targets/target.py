@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
-from tpuport.topology.tasks import Decode, Prefill
+from tpuport.topology.generation_tasks import Decode, Prefill
 
 if TYPE_CHECKING:
     import torch

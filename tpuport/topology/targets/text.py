@@ -10,10 +10,10 @@ import torch
 from tpuport.checkpoint import building
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
+from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets import code, encoders, fields
 from tpuport.topology.targets.configs import Found
 from tpuport.topology.targets.target import Options, Target, empty
-from tpuport.topology.tasks import Decode, Prefill
 
 # A prompt that no one says the length of: what most reports of serving speed take.
 LENGTH: Final = 4096

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.heads import Undivided
 from tpuport.topology.advice.tpc007_heads_not_divided import remedy
-from tpuport.topology.suggest import Facts, Outcome, Split, considered, left_out, outcome, ranked, splits
+from tpuport.topology.mesh_splits import Facts, Outcome, Split, considered, left_out, outcome, ranked, splits
 
 DEVICES = st.sampled_from([1, 2, 4, 8, 12, 16, 32, 64])
 HEADS = st.none() | st.integers(1, 64)

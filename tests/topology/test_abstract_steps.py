@@ -7,9 +7,9 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 
 import tpuport
 from tpuport.errors import PortError
-from tpuport.topology import compile_for, described, steps
-from tpuport.topology.tasks import Decode, Prefill
-from tpuport.topology.weights import abstract_weights, built, local_nbytes
+from tpuport.topology import abstract_steps, compile_for, described
+from tpuport.topology.abstract_weights import abstract_weights, built, local_nbytes
+from tpuport.topology.generation_tasks import Decode, Prefill
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
@@ -23,7 +23,7 @@ def _made(task, config=CONFIG, kind=LlamaForCausalLM, dtype=None, **axes):
     mesh = tpuport.create_mesh(**axes, devices=described("v6e").devices)
     model = built(lambda: kind(config))
     weights = abstract_weights(model, mesh, None, dtype, ())
-    make = steps.prefill if isinstance(task, Prefill) else steps.decode
+    make = abstract_steps.prefill if isinstance(task, Prefill) else abstract_steps.decode
     return model, mesh, make(model, task, weights, mesh)
 
 
@@ -52,7 +52,7 @@ def test_a_batch_is_filled_up_as_generate_does() -> None:
 
 def test_a_decode_step_gives_back_what_it_takes() -> None:
     model, mesh, step = _made(Decode(2, 64), dp=2, tp=2)
-    with steps.on(model, mesh):
+    with abstract_steps.on(model, mesh):
         after = jax.eval_shape(step.function, *step.arguments)
     before = [(x.shape, x.dtype) for x in jax.tree.leaves(step.arguments[1])]
     assert [(x.shape, x.dtype) for x in jax.tree.leaves(after)] == before
@@ -88,13 +88,13 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
     )  # fmt: skip
     model, mesh, step = _made(Decode(8, 4096), config, dtype=torch.bfloat16, tp=4)
     weights, state, keys, columns = step.arguments
-    decoder = steps._decoder(model, mesh)
+    decoder = abstract_steps._decoder(model, mesh)
     limit = jax.ShapeDtypeStruct((), jax.numpy.int32, sharding=columns.sharding)
 
     def loop(weights, state, keys, columns, limit):
-        return decoder._advance(weights, state, keys, columns, limit, steps._greedy())
+        return decoder._advance(weights, state, keys, columns, limit, abstract_steps._greedy())
 
-    with steps.on(model, mesh):
+    with abstract_steps.on(model, mesh):
         program = jax.jit(loop, donate_argnums=1).trace(weights, state, keys, columns, limit)
         said = program.lower(lowering_platforms=("tpu",)).compile().memory_analysis()
     cache = sum(local_nbytes(one) for one in step.cache)
@@ -106,8 +106,10 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
 def test_a_decode_step_of_one_chip_overwrites_its_cache(rows: int) -> None:
     model = built(lambda: LlamaForCausalLM(CONFIG))
     mesh = tpuport.create_mesh(devices=described("v6e:1x1").devices)
-    step = steps.decode(model, Decode(rows, 256), abstract_weights(model, mesh, None, None, ()), mesh)
-    with steps.on(model, mesh):
+    step = abstract_steps.decode(
+        model, Decode(rows, 256), abstract_weights(model, mesh, None, None, ()), mesh
+    )
+    with abstract_steps.on(model, mesh):
         program = jax.jit(step.function, donate_argnums=step.donated).trace(*step.arguments)
         said = program.lower(lowering_platforms=("tpu",)).compile().memory_analysis()
     cache = sum(local_nbytes(one) for one in step.cache)
@@ -139,5 +141,5 @@ def test_described_tensors_in_lists_keep_their_places() -> None:
     mesh = tpuport.create_mesh(dp=4, devices=described("v6e").devices)
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp"))
     one = jax.ShapeDtypeStruct((8, 128), jax.numpy.float32, sharding=place)
-    step = steps.forward(Sum(), {"pairs": (one, one)}, {}, mesh)
+    step = abstract_steps.forward(Sum(), {"pairs": (one, one)}, {}, mesh)
     assert [x.sharding.spec for x in jax.tree.leaves(step.arguments[1])] == [place.spec] * 2

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tpuport.hardware import GENERATIONS, Generation
 from tpuport.hardware.listing import slice_rows
-from tpuport.topology.reports import units
+from tpuport.topology.reports import quantities
 from tpuport.topology.reports.text import table
 
 SCHEMA: Final = 1
@@ -21,10 +21,10 @@ def listing() -> RenderableType:
     for name, one in GENERATIONS.items():
         figures.add_row(
             name,
-            units.room(one.hbm.value),
-            units.rate(one.bf16.value, "FLOP"),
-            units.rate(one.hbm_bandwidth.value, "B"),
-            units.rate(one.ici.value, "B"),
+            quantities.room(one.hbm.value),
+            quantities.rate(one.bf16.value, "FLOP"),
+            quantities.rate(one.hbm_bandwidth.value, "B"),
+            quantities.rate(one.ici.value, "B"),
             str(one.devices),
         )
     shapes = table("TPU", "slices, and their chips")

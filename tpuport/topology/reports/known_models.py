@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rich.console import RenderableType
 
-from tpuport.topology.reports import units
+from tpuport.topology.reports import quantities
 from tpuport.topology.reports.text import table
 
 SCHEMA: Final = 1
@@ -34,7 +34,7 @@ def listing() -> RenderableType:
     """A table of them."""
     shown = table("name", "class", ">parameters", "source")
     for row in rows():
-        shown.add_row(row["name"], row["class"], units.counted(row["parameters"]), row["source"])
+        shown.add_row(row["name"], row["class"], quantities.counted(row["parameters"]), row["source"])
     return shown
 
 

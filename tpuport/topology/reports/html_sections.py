@@ -3,8 +3,8 @@
 from html import escape
 from typing import Any, Final
 
-from tpuport.topology.reports import plots, units
-from tpuport.topology.reports.markup import card, cell, facts, number, prose, said, site, source, table
+from tpuport.topology.reports import quantities, roofline_plot
+from tpuport.topology.reports.html_markup import card, cell, facts, number, prose, said, site, source, table
 from tpuport.topology.reports.text import PARTS
 
 _ROWS: Final = 40
@@ -32,11 +32,11 @@ def memory(report: dict[str, Any]) -> str:
     """A bar of the parts against the capacity, and their table. What is too much goes over the capacity's mark."""
     held = report["memory"]
     parts = [(name, held[name]) for name in PARTS]
-    if rest := units.rest(held, PARTS):
+    if rest := quantities.rest(held, PARTS):
         parts.append(("other", rest))
     whole = max(held["capacity"], sum(nbytes or 0 for _, nbytes in parts), held["used"] or 0)
     spans = "".join(
-        f'<span class="{name}" data-bytes="{nbytes}" title="{name}: {units.room(nbytes)}" '
+        f'<span class="{name}" data-bytes="{nbytes}" title="{name}: {quantities.room(nbytes)}" '
         f'style="width:{100 * nbytes / whole:.4f}%"></span>'
         for name, nbytes in parts
         if nbytes is not None
@@ -47,7 +47,7 @@ def memory(report: dict[str, Any]) -> str:
     rows = [
         [
             cell(f'<i class="swatch {name}"></i>{name}'),
-            number(units.room(nbytes)),
+            number(quantities.room(nbytes)),
             number("" if nbytes is None else f"{nbytes / held['capacity']:.1%}"),
         ]
         for name, nbytes in parts
@@ -57,13 +57,17 @@ def memory(report: dict[str, Any]) -> str:
         rows.append(
             [
                 cell(f'<i class="swatch free"></i>{name}'),
-                number(units.room(abs(free))),
+                number(quantities.room(abs(free))),
                 number(f"{abs(free) / held['capacity']:.1%}"),
             ]
         )
-    label = escape(f"{units.room(held['used'])} of {units.room(held['capacity'])}")
-    end = f"{units.gib(whole)} GiB"
-    end += f"; the mark is at {units.gib(held['capacity'])} GiB" if limit < 1 else ", what a program can have"
+    label = escape(f"{quantities.room(held['used'])} of {quantities.room(held['capacity'])}")
+    end = f"{quantities.gib(whole)} GiB"
+    end += (
+        f"; the mark is at {quantities.gib(held['capacity'])} GiB"
+        if limit < 1
+        else ", what a program can have"
+    )
     return (
         f'<div class="bar" role="img" aria-label="{label}" data-whole="{whole}">{spans}{mark}</div>'
         f'<div class="scale"><span>0</span><span>{end}</span></div>'
@@ -75,7 +79,7 @@ def buffers(found: list[dict[str, Any]]) -> str:
     """Arrays, the largest first; empty where there are none."""
     rows = [
         [
-            number(units.room(one["nbytes"])),
+            number(quantities.room(one["nbytes"])),
             cell(f"<code>{escape(one['shape'])}</code> {escape(one['operation'])}", "nowrap"),
             number(f"{one['count']:,}"),
             source(one["source"]),
@@ -92,7 +96,7 @@ def _work(report: dict[str, Any]) -> str:
     work = card("Work a step", _costs(costs))
     if estimate is None:
         return work
-    plot = card("Roofline (estimate)", plots.roofline(costs, estimate))
+    plot = card("Roofline (estimate)", roofline_plot.roofline(costs, estimate))
     left = card("Time a step (estimate)", _time(estimate)) + work
     return f'<div class="pair"><div>{left}</div><div>{plot}</div></div>'
 
@@ -102,17 +106,17 @@ def _time(estimate: dict[str, Any]) -> str:
     bars = "".join(
         f'<span>{name}</span><span class="track{" binds" if name == estimate["binds"] else ""}">'
         f'<span style="width:{100 * estimate[name] / longest:.4f}%" data-seconds="{estimate[name]:.6g}"></span></span>'
-        f'<span class="n">{units.span(estimate[name])}</span>'
+        f'<span class="n">{quantities.span(estimate[name])}</span>'
         for name in ("compute", "memory", "interconnect")
     )
     unit = estimate["unit"]
     pairs = [
-        ("a step", f"{units.span(estimate['seconds'])} at least, bound by {estimate['binds']}"),
-        ("one after another", f"{units.span(estimate['seconds_apart'])} with nothing at the same time"),
+        ("a step", f"{quantities.span(estimate['seconds'])} at least, bound by {estimate['binds']}"),
+        ("one after another", f"{quantities.span(estimate['seconds_apart'])} with nothing at the same time"),
         (
             f"{unit} a second",
-            f"{units.number(estimate['units_per_second'])} at most, "
-            f"{units.number(estimate['units_per_second_apart'])} one after another"
+            f"{quantities.number(estimate['units_per_second'])} at most, "
+            f"{quantities.number(estimate['units_per_second_apart'])} one after another"
             if estimate["units"]
             else "",
         ),
@@ -124,10 +128,13 @@ def _time(estimate: dict[str, Any]) -> str:
 def _costs(costs: dict[str, Any]) -> str:
     model = costs["model_flops"]
     pairs = [
-        ("operations", f"{units.flops(costs['flops'])}{units.elementwise(costs)}{units.rates(costs)}"),
-        ("of the model", f"{units.flops(model)}{units.done(costs)}" if model else ""),
-        ("HBM traffic", units.moved(costs["hbm_bytes"])),
-        *((f"kernel {kernel['name']}", units.kernel(kernel)) for kernel in costs["kernels"]),
+        (
+            "operations",
+            f"{quantities.flops(costs['flops'])}{quantities.elementwise(costs)}{quantities.rates(costs)}",
+        ),
+        ("of the model", f"{quantities.flops(model)}{quantities.done(costs)}" if model else ""),
+        ("HBM traffic", quantities.moved(costs["hbm_bytes"])),
+        *((f"kernel {kernel['name']}", quantities.kernel(kernel)) for kernel in costs["kernels"]),
     ]
     return facts(pairs)
 
@@ -141,7 +148,7 @@ def _collectives(found: list[dict[str, Any]]) -> str:
             said("+".join(one["axes"]) or "not whole axes", "nowrap"),
             number(one["group"]),
             number(f"{one['count']:,}"),
-            number(units.moved(one["nbytes"])),
+            number(quantities.moved(one["nbytes"])),
             number(f"{one['overlapped']:,}"),
             source(one["source"]),
         ]
@@ -154,7 +161,7 @@ def _collectives(found: list[dict[str, Any]]) -> str:
             said(""),
             said(""),
             number(f"{count:,}"),
-            number(units.moved(nbytes)),
+            number(quantities.moved(nbytes)),
             said(""),
             said(""),
         ]
@@ -189,7 +196,9 @@ def _advice(findings: list[dict[str, Any]]) -> str:
     for finding in findings:
         where = finding["source"]
         place = (
-            f'<p class="quiet">{escape(units.place(where))} {escape(where["function"])}</p>' if where else ""
+            f'<p class="quiet">{escape(quantities.place(where))} {escape(where["function"])}</p>'
+            if where
+            else ""
         )
         parts.append(
             f'<article class="finding"><h4><span class="rule">{escape(finding["rule"])}</span>'
@@ -200,14 +209,14 @@ def _advice(findings: list[dict[str, Any]]) -> str:
 
 
 def _compiled(report: dict[str, Any]) -> str:
-    dtypes = ", ".join(f"{name} {units.room(nbytes)}" for name, nbytes in report["dtypes"].items())
+    dtypes = ", ".join(f"{name} {quantities.room(nbytes)}" for name, nbytes in report["dtypes"].items())
     return facts(
         [
             ("model", f"{report['model']}, {report['task']}"),
             ("parameters", f"{report['parameters']:,}"),
-            ("weights, all of them", f"{units.room(report['weight_bytes'])} ({dtypes})"),
-            ("mesh", units.mesh(report["mesh"], report["devices"])),
-            ("inputs", ", ".join(f"{name}: {shape}" for name, shape in units.inputs(report).items())),
+            ("weights, all of them", f"{quantities.room(report['weight_bytes'])} ({dtypes})"),
+            ("mesh", quantities.mesh(report["mesh"], report["devices"])),
+            ("inputs", ", ".join(f"{name}: {shape}" for name, shape in quantities.inputs(report).items())),
             ("in loops", ", ".join(f"{one['name']} ({one['count']} blocks)" for one in report["scanned"])),
             ("effort", "" if report["effort"] is None else f"{report['effort']:g}"),
             ("versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),

@@ -16,7 +16,7 @@ from tpuport.compilation import arrays_of
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 from tpuport.topology import compile_for, described
-from tpuport.topology.weights import abstract_weights, built, bytes_by_dtype, local_nbytes, nbytes
+from tpuport.topology.abstract_weights import abstract_weights, built, bytes_by_dtype, local_nbytes, nbytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 

@@ -21,8 +21,8 @@ from tpuport.generation.loop import Decoder, State
 from tpuport.generation.prompts import bucket
 from tpuport.generation.sampling import EOS_SLOTS, Settings
 from tpuport.patches import transformers_rotary
-from tpuport.topology.tasks import Decode, Prefill
-from tpuport.topology.weights import device_dtype, placed
+from tpuport.topology.abstract_weights import device_dtype, placed
+from tpuport.topology.generation_tasks import Decode, Prefill
 
 
 class Step(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any, Final
 
-from tpuport.topology.reports import units
+from tpuport.topology.reports import quantities
 
 _WIDTH: Final = 440.0
 _HEIGHT: Final = 290.0
@@ -70,13 +70,15 @@ def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
 
 def _caption(roofs: tuple[float, float], point: tuple[float, float, float], net: float | None) -> str:
     intensity, reached, apart = point
-    speeds = (
-        f"{units.rate(reached, 'FLOP')} at most, {units.rate(apart, 'FLOP')} with nothing at the same time"
-    )
+    speeds = f"{quantities.rate(reached, 'FLOP')} at most, "
+    speeds += f"{quantities.rate(apart, 'FLOP')} with nothing at the same time"
     rows = [
-        ("roof", f"what a device can do: {units.rate(roofs[0], 'FLOP')}, HBM {units.rate(roofs[1], 'B')}"),
-        ("net", f"what the interconnect leaves time for: {units.rate(net, 'FLOP')}" if net else ""),
-        ("point", f"this program: {units.number(intensity)} FLOP a byte of HBM, {speeds}"),
+        (
+            "roof",
+            f"what a device can do: {quantities.rate(roofs[0], 'FLOP')}, HBM {quantities.rate(roofs[1], 'B')}",
+        ),
+        ("net", f"what the interconnect leaves time for: {quantities.rate(net, 'FLOP')}" if net else ""),
+        ("point", f"this program: {quantities.number(intensity)} FLOP a byte of HBM, {speeds}"),
     ]
     return "".join(f'<p><i class="key {name}"></i>{escape(text)}</p>' for name, text in rows if text)
 

@@ -1,7 +1,9 @@
-"""What the compiler says of a program for a described TPU, in plain values: everything that a report shows.
+"""The report of a program that was compiled for a described TPU, in plain values.
 
-Bytes and FLOPs are those of one device and one step: one call of the program. A collective, an array or a kernel in the
-body of a loop counts as often as the loop runs.
+Bytes and FLOPs are those of one device and one step, which is one call of the program. A collective, an array or a
+kernel in the body of a loop counts as often as the loop runs.
+
+The docstrings of these classes are also the descriptions in the JSON Schema (see `reports.json_schema`).
 """
 
 import dataclasses
@@ -9,17 +11,17 @@ from typing import Any, Final
 
 from tpuport.attention.calls import Call
 
-# Of `Report.to_dict` and of what `tpuport compile --format json` prints; docs/compile.md describes it.
+# The version of `Report.to_dict`, which `tpuport compile --format json` prints; docs/compile.md describes it.
 SCHEMA: Final = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A line of the model's code, or the user's: where the innermost call stands that is not a library's.
+    """A line of the model's or the user's code: the innermost call that is not a library's.
 
     Attributes:
-        file: as Python knows it; line: from 1; function: the name that it is in.
-        code: the line's text without indentation; empty where the file cannot be read.
+        file: as Python knows it; line: counted from 1; function: the name of the function that contains it.
+        code: the line's text without indentation; empty if the file cannot be read.
     """
 
     file: str
@@ -30,17 +32,17 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of HBM of one device. `used` counts what is there together, outputs in donated arguments once.
+    """Bytes of HBM of one device. `used` is the sum of the parts; outputs in donated arguments count once.
 
     Attributes:
         capacity: what the compiler lets a program have.
         weights: parameters and buffers of the model.
-        cache: keys and values (or states) that a step is given.
-        arguments: all other arguments, and what tiles add to arguments.
-        outputs, temporaries, code: as the compiler says; for `outputs`, those that are not in a donated argument.
-            None where nothing says it: of a program that does not fit, `code` often, and all where the compiler lists
-            nothing; `used` then has them where it is known.
-        used: None where the program does not fit and the compiler does not say by how much.
+        cache: keys and values (or states) that a step receives.
+        arguments: all other arguments, and the padding of arguments to whole tiles.
+        outputs, temporaries, code: as the compiler reports them; `outputs` without those in a donated argument. None if
+            the compiler does not report them: often `code` of a program that does not fit, and all three if it lists
+            nothing; `used`, if known, includes them.
+        used: None if the program does not fit and the compiler does not say by how much.
     """
 
     capacity: int
@@ -54,7 +56,7 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the device has that much."""
+        """Whether the device has that much memory."""
         return self.used is not None and self.used <= self.capacity
 
 
@@ -64,12 +66,12 @@ class Collective:
 
     Attributes:
         kind: "all-reduce" and so on.
-        axes: of the mesh, in its order, that the devices of a group differ in; empty where they are not whole axes.
+        axes: of the mesh, in its order, along which the devices of a group differ; empty if they are not whole axes.
         group: how many devices take part in one.
         count: times a step.
-        nbytes: that all of them leave on each device in a step.
-        source: None where the compiler does not say.
-        overlapped: how many of `count` are started and ended apart, so that other work can go on.
+        nbytes: the size of all their results on each device in a step.
+        source: None if the compiler does not name a line.
+        overlapped: how many of `count` start and finish separately, so that other work can run in between.
     """
 
     kind: str
@@ -87,10 +89,10 @@ class Buffer:
 
     Attributes:
         shape: as HLO writes it, "bf16[8,128]".
-        nbytes: of one, as tiles pad it.
-        operation: the opcode that makes it.
-        count: how many instructions make one.
-        source: the line of code; None where the compiler does not say.
+        nbytes: of one array, padded to whole tiles.
+        operation: the opcode that produces it.
+        count: how many instructions produce one.
+        source: the line of code; None if the compiler does not name it.
     """
 
     shape: str
@@ -105,12 +107,12 @@ class Kernel:
     """Pallas kernels of one name, or the compiler's own: times a step, and FLOPs and HBM bytes of all of them.
 
     Attributes:
-        source: "kernel" where they are the kernel's own estimate (zeros where it gives none and nothing was counted),
-            "counted" where they were counted over its grid: the products of its body, or the FLOPs of its own estimate
-            where that has fewer, and the blocks that it brings in.
-        bound: of what was counted and depends on data, "at most" (each branch taken, each block anew), "at least" (a
-            loop of unknown length once) or "about" (both; of a product by groups, rows spread evenly over the groups
-            and the devices that share them out); None where the count is exact, or is the kernel's own.
+        source: "kernel" if the figures are the kernel's own estimate (zeros if it has none and nothing was counted),
+            "counted" if they were counted over its grid: the products of its body, or the FLOPs of its own estimate if
+            that has fewer, and the blocks that it reads and writes.
+        bound: of a count that depends on data, "at most" (every branch taken, every block fetched again), "at least" (a
+            loop of unknown length counted once) or "about" (both; for a grouped product, rows spread evenly over the
+            groups and over the devices that divide them); None if the count is exact, or the kernel's own.
     """
 
     name: str
@@ -128,18 +130,18 @@ class Costs:
     Attributes:
         flops: by the compiler's count; kernels as in `Kernel`.
         hbm_bytes: read from HBM and written to it, by the program's text and its memory spaces; kernels as in
-            `Kernel`. What stays in VMEM is not in it.
-        bytes_accessed: the compiler's count, of operands and results in whatever memory.
-        model_flops: matrix products, convolutions and attention as the model was traced, divided by the devices: what
-            has to be done if nothing is done twice.
-        product_flops: of `flops`, those in matrix products, convolutions and kernels; a product of a matrix and a
-            vector is not in it where the compiler makes it elementwise.
-        kernels: which Pallas kernels there are, and which the compiler has made by itself.
-        expanded_flops: of `product_flops`, those beyond what is needed in products by groups, such as experts', of
-            which the compiler multiplies few rows by all groups.
-        int8_flops, fp8_flops: of `product_flops`, those with both operands of 8 bits; kernels' are not in them.
-        pass_flops: what float32 products at a precision above the default take beyond `flops`: five times their own
-            at "highest", twice at "high".
+            `Kernel`. What stays in VMEM does not count.
+        bytes_accessed: the compiler's count of the bytes of operands and results, in any memory.
+        model_flops: matrix products, convolutions and attention as the model was traced, divided by the devices: the
+            work that remains if nothing is computed twice.
+        product_flops: the part of `flops` in matrix products, convolutions and kernels; without a product of a matrix
+            and a vector that the compiler turns into elementwise work.
+        kernels: the Pallas kernels, and the compiler's own.
+        expanded_flops: the part of `product_flops` beyond what grouped products need, such as those of experts: the
+            compiler multiplies a few rows by all groups.
+        int8_flops, fp8_flops: the part of `product_flops` with two 8-bit operands, without kernels.
+        pass_flops: what float32 products at a precision above the default take in addition to `flops`: five times
+            their own at "highest", twice at "high".
     """
 
     flops: float
@@ -156,17 +158,17 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A roofline, from public peak figures: what the hardware could not beat, no prediction.
+    """A roofline from public peak figures: a bound that the hardware cannot beat, not a prediction.
 
     Attributes:
         compute, memory, interconnect: seconds a step that each takes alone, at its peak.
         binds: which of the three is the largest.
-        seconds: a step's, with compute, memory and interconnect at the same time: their maximum.
-        seconds_apart: a step's, one after another: their sum.
-        unit: what a step makes: "tokens", "images", "frames" or "steps"; units: how many, on the whole mesh.
+        seconds: of a step with compute, memory and interconnect at the same time: their maximum.
+        seconds_apart: of a step that does one after another: their sum.
+        unit: what a step produces: "tokens", "images", "frames" or "steps"; units: how many, on the whole mesh.
         units_per_second: at `seconds`; units_per_second_apart: at `seconds_apart`.
-        mfu: model_flops over what the device's bf16 peak does in `seconds`: above 1 where products run at a higher
-            one; mfu_apart: in `seconds_apart`.
+        mfu: model_flops over what the device computes at its bf16 peak in `seconds`: above 1 if products run at a
+            higher peak; mfu_apart: the same in `seconds_apart`.
     """
 
     compute: float
@@ -192,7 +194,7 @@ class Finding:
         message: the measured cause, in a sentence.
         remedy: what to do.
         cost: what it costs a step, in `unit` ("bytes" of HBM, "bytes sent", "flops"); findings are sorted by it.
-        source: the line of code where there is one.
+        source: the line of code, if one is known.
     """
 
     rule: str
@@ -209,13 +211,13 @@ class Failure:
     """Why there is no program that fits.
 
     Attributes:
-        kind: "trace" where the model's code cannot be traced, "memory", "compiler", or "defect" where no code of the
-            model's has a part in it.
+        kind: "trace" if the model's code cannot be traced, "memory", "compiler", or "defect" if the model's code has
+            no part in it.
         message: what happened, in a sentence.
         source: the line of the user's or the model's code.
         rule: the lint rule that finds it ("TPU102"), or None; remedy: what to do.
         buffers: for "memory", the compiler's list, largest first.
-        traceback: what Python or the compiler said, whole.
+        traceback: the whole message of Python or the compiler.
     """
 
     kind: str
@@ -229,7 +231,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Scanned:
-    """Identical blocks that the program runs in one loop: where they are ("model.layers"), and how many."""
+    """Identical blocks that the program runs in one loop: their path ("model.layers"), and how many there are."""
 
     name: str
     count: int
@@ -237,29 +239,29 @@ class Scanned:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A compiled program: made by `compile_for`.
+    """A compiled program, as `compile_for` returns it.
 
     Attributes:
         topology: its full name; generation: "v6e"; devices: how many the mesh has.
         mesh: axis sizes.
-        model: the class; parameters: how many numbers it has; weight_bytes: of all of it, once; dtypes: bytes of
+        model: the class; parameters: how many numbers it has; weight_bytes: of the whole model, once; dtypes: bytes of
             weights by dtype.
         task: "forward", "prefill" or "decode".
         inputs: shape and dtype of each, as HLO writes them, or the repr of a static value.
         memory: of one device.
-        costs: None where there is no program.
+        costs: None if there is no program.
         collectives: most bytes first.
         attention: each distinct attention call that was traced, and how often.
         buffers: the largest temporaries, largest first.
-        estimate: None where it does not fit.
+        estimate: None if the program does not fit.
         advice: findings, the costliest first.
-        failure: where the program does not fit.
+        failure: why the program does not fit, or None.
         scanned: the blocks that run in loops.
-        effort: the compiler's, where it is not what runs have.
-        versions: of the packages that decide.
+        effort: the compiler's, or None for the one that `tpuport.compile` uses.
+        versions: of the packages that decide what the program is.
         seconds: of tracing and lowering ("lower"), and of compiling ("compile"); not in `to_dict`, which is the same
             for every run.
-        program: the jax.stages.Compiled; not in `to_dict`. None where it does not fit or came from the cache.
+        program: the jax.stages.Compiled, or None if the program does not fit; not in `to_dict`.
     """
 
     topology: str
@@ -292,16 +294,10 @@ class Report:
         return self.failure is None and self.memory.fits
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: the same for two runs, so without the seconds that they took."""
-        shallow = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del shallow["program"], shallow["seconds"]
-        plain = {name: _plain(value) for name, value in shallow.items()}
+        """Plain values for JSON, the same for every run: without the seconds that compiling took."""
+        # `asdict` would copy the program, which cannot be copied.
+        plain = dataclasses.asdict(dataclasses.replace(self, program=None))
+        del plain["program"], plain["seconds"]
         plain["memory"]["fits"] = plain["fits"] = self.fits
-        plain["attention"] = [{**_plain(call), "calls": count} for call, count in self.attention]
+        plain["attention"] = [{**dataclasses.asdict(call), "calls": count} for call, count in self.attention]
         return {"schema": SCHEMA, **plain}
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value

@@ -15,16 +15,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tpuport.mesh import create_mesh
 from tpuport.patches.transformers_experts import Weights, experts_on_mesh
-from tpuport.topology.arithmetic import model_flops
+from tpuport.topology import kernels
 
 small = st.integers(1, 9)
 WHOLE = P()
 
 
 def flops(function, *shapes: tuple[int, ...]) -> float:
-    return model_flops(
+    return kernels.count(
         jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
-    )
+    ).flops
 
 
 def torch_flops(function, *shapes: tuple[int, ...]) -> int:
@@ -148,7 +148,7 @@ def test_devices_that_share_out_groups_do_each_row_once() -> None:
     def of(split, turned: bool = False) -> float:
         shapes = (groups, width, inner) if turned else (groups, inner, width)
         arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, inner), shapes)]
-        return model_flops(jax.make_jaxpr(split)(*arrays, jax.ShapeDtypeStruct((groups,), jnp.int32)))
+        return kernels.count(jax.make_jaxpr(split)(*arrays, jax.ShapeDtypeStruct((groups,), jnp.int32))).flops
 
     experts = split_product(P("dp"), P("tp"), P("dp"), P("tp"))
     assert of(experts) == whole, "each device of tp has all rows of its dp, and a quarter of the groups"
@@ -189,7 +189,7 @@ def test_experts_over_a_mesh_are_what_the_tokens_choose(dp, tp, experts, choices
     arrays = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
     pairs = tokens * choices
     products = 2 * pairs * (width * 2 * inner + inner * width)
-    assert model_flops(jax.make_jaxpr(layer)(*arrays)) == products + tp * 2 * pairs * width
+    assert kernels.count(jax.make_jaxpr(layer)(*arrays)).flops == products + tp * 2 * pairs * width
 
 
 def test_all_devices_together() -> None:

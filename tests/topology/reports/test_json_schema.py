@@ -9,7 +9,7 @@ import pytest
 
 import tpuport
 from tpuport.topology.reports import as_json, document
-from tpuport.topology.reports.schema import schema
+from tpuport.topology.reports.json_schema import schema
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "data" / "compile-schema.json"
 
@@ -24,7 +24,7 @@ def validator() -> jsonschema.Draft202012Validator:
 def test_the_published_schema_is_of_this_code() -> None:
     made = json.dumps(schema(), indent=2) + "\n"
     assert PUBLISHED.read_text(encoding="utf-8") == made, (
-        "python -m tpuport.topology.reports.schema docs/data/compile-schema.json"
+        "python -m tpuport.topology.reports.json_schema docs/data/compile-schema.json"
     )
 
 

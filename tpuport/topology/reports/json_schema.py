@@ -1,6 +1,6 @@
 """The JSON Schema of what `tpuport compile --format json` prints, made from the dataclasses of `report`.
 
-`python -m tpuport.topology.reports.schema FILE` writes it; docs/data/compile-schema.json is that file.
+`python -m tpuport.topology.reports.json_schema FILE` writes it; docs/data/compile-schema.json is that file.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.attention.calls import Call
-from tpuport.topology import report
+from tpuport.topology import compile_report as report
 from tpuport.topology.reports import SCHEMA
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
