@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.activation import enable as enable
     from tpuport.checkpoint import load as load
     from tpuport.compilation import compile as compile
+    from tpuport.compilation.rotary_tables import precompute_rotary as precompute_rotary
     from tpuport.diffusion import denoise as denoise
     from tpuport.errors import PortError as PortError
     from tpuport.generation import generate as generate
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.patches.gpu import gpu_shim as gpu_shim
     from tpuport.porting import port as port
     from tpuport.porting import to_cpu as to_cpu
-    from tpuport.rotary import precompute_rotary as precompute_rotary
     from tpuport.sharding import ShardingRules as ShardingRules
 
 __version__ = "0.1.0"
@@ -41,7 +41,7 @@ _PUBLIC = {
     "gpu_shim": "tpuport.patches.gpu",
     "kv_cache_bytes": "tpuport.generation",
     "denoise": "tpuport.diffusion",
-    "precompute_rotary": "tpuport.rotary",
+    "precompute_rotary": "tpuport.compilation.rotary_tables",
 }
 
 # Rooms whose own names are public.

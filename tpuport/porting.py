@@ -53,8 +53,8 @@ def to_cpu(value: Any) -> Any:
 
 def _unstack(value: Any) -> None:
     """Give blocks their own weights again, where `layers.stack_layers` has taken them."""
-    if "tpuport.layers.storage" in sys.modules:
+    if "tpuport.layers" in sys.modules:
         models = value.components.values() if is_pipeline(value) else (value,)
         for model in models:
             if isinstance(model, torch.nn.Module):
-                sys.modules["tpuport.layers.storage"].unstack_layers(model)
+                sys.modules["tpuport.layers"].unstack_layers(model)

@@ -9,7 +9,7 @@ import torch
 
 import tpuport
 from tpuport import compat, layers
-from tpuport.compilation import arrays_of, in_place
+from tpuport.compilation import collect_weights, use_weights
 
 WIDTH = 4
 
@@ -98,15 +98,15 @@ def both(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any, layer
     """(what the ported model gives, what it gives scanned, the scanned function)."""
     if getattr(model, "tpuport_mesh", None) is None:
         tpuport.port(model)
-    weights = arrays_of(model)
+    weights = collect_weights(model)
 
     def run(weights: dict[str, Any], inputs: list[Any]) -> Any:
-        with in_place([model], [weights]):
+        with use_weights([model], [weights]):
             return compat.as_jax(model(*compat.as_torch(inputs)))
 
     arrays = [compat.to_jax(x) for x in inputs]
-    scanned = layers.scanned(run)
-    stacked = layers.stacked(weights, layers.stacks(model, weights))
+    scanned = layers.scan_blocks(run)
+    stacked = layers.stack_weights(weights, layers.find_stacks(model, weights))
     return jax.jit(run)(weights, arrays), jax.jit(scanned)(stacked, arrays), scanned
 
 

@@ -22,12 +22,12 @@ def stack(count: int) -> layers.Stack:
     ],
 )
 def test_loops_are_the_default_where_they_win(counts, task, scan, said) -> None:
-    verdict = layers.worthwhile(tuple(map(stack, counts)), task)
+    verdict = layers.decide_scan(tuple(map(stack, counts)), task)
     assert bool(verdict) is scan
     assert said in verdict.reason
 
 
 def test_a_function_without_blocks_has_not_succeeded() -> None:
-    function = layers.scanned(lambda x: x + 1)
+    function = layers.scan_blocks(lambda x: x + 1)
     assert jax.jit(function)(jnp.ones(())) == 2
-    assert not layers.succeeded(function)
+    assert not function.is_mostly_scanned

@@ -156,32 +156,32 @@ def test_lists_in_turns_and_classes_in_turns() -> None:
     model = Alternating().eval()
     plain, looped, function = both(model, X)
     assert_equal(plain, looped)
-    assert layers.Scanned("mixed", 6) in function.scanned
+    assert layers.ScannedBlocks("mixed", 6) in function.scanned
     assert (
-        layers.Scanned("one", 3) in function.scanned
+        layers.ScannedBlocks("one", 3) in function.scanned
     )  # what stands between goes with the later of two blocks
-    names = {stack.name("weight") for stack in layers.stacks(model, networks.arrays_of(model))}
+    names = {stack.name("weight") for stack in layers.find_stacks(model, networks.collect_weights(model))}
     assert names == {"one.*.weight", "two.*.weight", "mixed.[0,2,4].weight", "mixed.[1,3,5].weight"}
 
 
 def test_blocks_inside_of_loops_and_branches_are_found() -> None:
     model = Network(Plan()).eval()
     networks.tpuport.port(model)
-    weights = networks.arrays_of(model)
+    weights = networks.collect_weights(model)
 
     def once(weights, x):
-        with networks.in_place([model], [weights]):
+        with networks.use_weights([model], [weights]):
             return networks.compat.as_jax(model(networks.compat.as_torch(x)))
 
     def loop(weights, x):
         _, x = jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, once(weights, s[1])), (0, x))
         return jax.lax.cond(x.sum() > 1e6, lambda x: x, lambda x: jax.jit(once)(weights, x), x)
 
-    function = layers.scanned(loop)
+    function = layers.scan_blocks(loop)
     x = jnp.asarray(X.numpy())
-    stacked = layers.stacked(weights, layers.stacks(model, weights))
+    stacked = layers.stack_weights(weights, layers.find_stacks(model, weights))
     assert_equal(jax.jit(loop)(weights, x), jax.jit(function)(stacked, x))
-    assert function.scanned == (layers.Scanned("blocks", 3),) * 2
+    assert function.scanned == (layers.ScannedBlocks("blocks", 3),) * 2
     assert str(jax.make_jaxpr(function)(stacked, x)).count("length=3") == 2
     assert "tpuport_block" not in jax.jit(function).lower(stacked, x).as_text(debug_info=True)
 
@@ -221,13 +221,13 @@ def test_side_effects_stay_in_their_order() -> None:
 def test_without_stacked_weights_nothing_is_scanned() -> None:
     model = Network(Plan()).eval()
     networks.tpuport.port(model)
-    weights = networks.arrays_of(model)
+    weights = networks.collect_weights(model)
 
     def once(weights, x):
-        with networks.in_place([model], [weights]):
+        with networks.use_weights([model], [weights]):
             return networks.compat.as_jax(model(networks.compat.as_torch(x)))
 
-    function = layers.scanned(once)
+    function = layers.scan_blocks(once)
     x = jnp.asarray(X.numpy())
     assert_equal(once(weights, x), function(weights, x))
     assert (function.scanned, function.declined) == ((), ())

@@ -38,7 +38,7 @@ def test_a_compiled_model_in_a_loop_gives_what_torch_gives(mesh, expected) -> No
     step = tpuport.compile(model, scan_layers=True)
     logits = tpuport.to_cpu(step(input_ids=IDS).logits)
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
-    assert step.scanned == (layers.Scanned("model.layers", 3),)
+    assert step.scanned == (layers.ScannedBlocks("model.layers", 3),)
     assert step.declined == ()
     assert "while" in step.lower(input_ids=IDS).as_text()
 
@@ -50,7 +50,7 @@ def test_weights_are_there_once_and_sharded_as_before() -> None:
     held = sum(array.nbytes for array in before.values())
     del before
     layers.stack_layers(model)
-    arrays = tpuport.compilation.arrays_of(model)
+    arrays = tpuport.compilation.collect_weights(model)
     stacked = arrays["model.layers.*.mlp.up_proj.weight"]
     assert (stacked.shape, tuple(stacked.sharding.spec)) == ((3, 48, 32), (None, *spec))
     weights = {name: x for name, x in arrays.items() if "inv_freq" not in name}
@@ -98,7 +98,7 @@ def test_a_compiled_function_stays_unscanned_where_it_is_asked_to(expected) -> N
     assert step.scanned == ()
     again = tpuport.compile(model)
     torch.testing.assert_close(tpuport.to_cpu(again(input_ids=IDS).logits), expected, atol=1e-5, rtol=1e-5)
-    assert again.scanned == (layers.Scanned("model.layers", 3),)
+    assert again.scanned == (layers.ScannedBlocks("model.layers", 3),)
 
 
 def test_whoever_reads_a_stacked_weight_is_told() -> None:

@@ -45,7 +45,7 @@ def test_flux_bit_for_bit_and_nan_outside(flux: Any) -> None:
 
 def _looked_up(model: torch.nn.Module, found: Any, *args: torch.Tensor) -> list[torch.Tensor]:
     def traced(table: Any, arrays: list[jax.Array]) -> Any:
-        with compat.environment(), store.looked_up(model, {"pos_embed": {"positions 0": table}}):
+        with compat.environment(), store.use_tables(model, {"pos_embed": {"positions 0": table}}):
             return compat.as_jax(model.get_submodule("pos_embed")(*compat.as_torch(arrays)))
 
     out = jax.jit(traced)(found, [compat.to_jax(x) for x in args])
@@ -71,7 +71,7 @@ def test_llama_positions_are_the_modules_own(rope: dict[str, Any], dtype: torch.
     x = torch.zeros(2, 11, 32, dtype=dtype)
 
     def traced(table: Any, x: jax.Array, ids: jax.Array) -> Any:
-        with compat.environment(), store.looked_up(ported, {"model.rotary_emb": {"positions 0": table}}):
+        with compat.environment(), store.use_tables(ported, {"model.rotary_emb": {"positions 0": table}}):
             tensor, positions = compat.as_torch((x, ids))
             return compat.as_jax(ported.model.rotary_emb(tensor, position_ids=positions))
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 import tpuport
-from tpuport.compilation import arrays_of
+from tpuport.compilation import collect_weights
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 from tpuport.topology import compile_for, described
@@ -68,7 +68,7 @@ def test_bytes_on_a_chip_are_those_of_the_shards_that_port_makes(config, split, 
             _abstract(config, split, rules, dtype)
         assert said.value.what == refused
         return
-    arrays = {id(array): array for array in arrays_of(ported).values()}.values()
+    arrays = {id(array): array for array in collect_weights(ported).values()}.values()
     first = here.devices.flat[0]
     real = sum(
         shard.data.nbytes for array in arrays for shard in array.addressable_shards if shard.device == first
@@ -105,7 +105,7 @@ def test_the_report_has_the_same_sum() -> None:
     )
     here = tpuport.create_mesh(tp=4, devices=jax.devices()[:4])
     ported = tpuport.port(MixtralForCausalLM(config).eval(), mesh=here, dtype="bfloat16")
-    arrays = {id(array): array for array in arrays_of(ported).values()}.values()
+    arrays = {id(array): array for array in collect_weights(ported).values()}.values()
     assert report.memory.weights == sum(array.addressable_shards[0].data.nbytes for array in arrays)
     assert report.weight_bytes == sum(array.nbytes for array in arrays)
 

@@ -23,6 +23,7 @@ from tpuport import compat, compilation
 from tpuport.checkpoint import model_mesh
 from tpuport.diffusion import mixed_devices, unported
 from tpuport.errors import PortError
+from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
 
@@ -76,7 +77,7 @@ class CompiledForward:
             PortError: the weights are not on the device any more, or the forward cannot be traced; the message names
                 the line. Or a pipeline that is not ported called it.
         """
-        if compilation.tracing() or _has_tracers((args, kwargs)):
+        if is_tracing() or _has_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
         unported.check_caller(self.module)
         if self.around is not None:
@@ -87,7 +88,7 @@ class CompiledForward:
         """One call of the program, whatever `around` is."""
         mode = mixed_devices.current()
         if self._fit():
-            args, kwargs = compilation.prepared(self.module, args, kwargs)
+            args, kwargs = compilation.prepare_arguments(self.module, args, kwargs)
             given = (args, kwargs) if mode is None else mode.uploaded((args, kwargs))
             try:
                 with mixed_devices.suspended():

@@ -20,7 +20,7 @@ from tpuport.diffusion.function_keys import lift, lower
 from tpuport.diffusion.schedulers import StepTables, initial_state, tables_for
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
-from tpuport.settings import Static
+from tpuport.static_values import StaticValue
 
 __all__ = ["Denoiser", "denoise", "denoiser_of"]
 
@@ -177,8 +177,8 @@ def _calls(
         fixed[denoiser.time] = torch.full((batch,), float(tables.timesteps[0]))
     # What a patch keeps depends on what a model has met: after the first look it has met the conditions of both.
     for conditions in given[1:]:
-        compilation.prepared(model, (), {**fixed, **conditions})
-    looked_at = [compilation.prepared(model, (), {**fixed, **conditions})[1] for conditions in given]
+        compilation.prepare_arguments(model, (), {**fixed, **conditions})
+    looked_at = [compilation.prepare_arguments(model, (), {**fixed, **conditions})[1] for conditions in given]
     prepared = [{name: x for name, x in kwargs.items() if name not in fixed} for kwargs in looked_at]
     flat = [jax.tree_util.tree_flatten(conditions) for conditions in prepared]
     if len(flat) == 2 and (both := _merged(flat[0], flat[1], batch)) is not None:
@@ -234,9 +234,9 @@ def _has_rows(leaf: Any, batch: int) -> bool:
     return isinstance(leaf, torch.Tensor | jax.Array) and leaf.ndim > 0 and leaf.shape[0] == batch
 
 
-def _static(value: Any) -> Static:
+def _static(value: Any) -> StaticValue:
     try:
-        return Static(value)
+        return StaticValue(value)
     except TypeError as error:
         raise PortError(
             f"a condition is a {type(value).__name__}, neither a tensor nor hashable",

@@ -15,12 +15,12 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import checkpoint, compat, pytrees, rotary
-from tpuport.compilation import Program, _check_constants, arrays_of, in_place
+from tpuport.compilation import Program, check_constants, collect_weights, settings_key, use_weights
 from tpuport.diffusion import compiled_components
 from tpuport.diffusion.function_keys import lower
 from tpuport.diffusion.scheduler_tables import StepTables, step
 from tpuport.errors import PortError
-from tpuport.settings import Static, settings_of
+from tpuport.static_values import StaticValue
 
 _SAMPLES = ("hidden_states", "sample", "x")
 _TIMES = ("timestep", "timesteps", "t")
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
     tree: Any
     times: int
-    leaves: tuple[str | Static, ...]
+    leaves: tuple[str | StaticValue, ...]
 
 
 class Kind(NamedTuple):
@@ -83,7 +83,7 @@ class Denoiser:
         self.parameters = parameters
         self.sample = next((name for name in _SAMPLES if name in parameters), next(iter(parameters)))
         self.time = next((name for name in _TIMES if name in parameters), None)
-        self._rotary = rotary.Tables()
+        self._rotary = rotary.ProgramTables()
         self._checked: set[Hashable] = set()
         name = type(model).__name__
         self.program = Program(self._traced, f"{name} denoising", static_argnums=(6,), donate_argnums=(1,))
@@ -100,8 +100,8 @@ class Denoiser:
             return self._predict(weights[0], latents, tables, jnp.int32(0), inputs, kind)
 
         shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves((latents, inputs)))
-        [found] = self._rotary.beside(
-            [arrays_of(self.model)], (kind, shapes), [self.model], predict, latents, inputs
+        [found] = self._rotary.add_to(
+            [collect_weights(self.model)], (kind, shapes), [self.model], predict, latents, inputs
         )
         return found
 
@@ -122,7 +122,7 @@ class Denoiser:
                 if not compiled_components._is_of_tracing(error):
                     raise
                 raise compiled_components._explained(self.model, error) from error
-            _check_constants(self.program.name, constants)
+            check_constants(self.program.name, constants)
             self._checked.add(key)
 
     def _traced(
@@ -159,7 +159,7 @@ class Denoiser:
         if kind.timestep_scale != 1:
             timestep = timestep * kind.timestep_scale
         timestep = timestep.astype(kind.timestep_dtype)
-        with in_place([self.model], [arrays]):
+        with use_weights([self.model], [arrays]):
             if kind.model_input is not None:
                 hidden = compat.as_jax(lower(kind.model_input, inputs.held)(compat.wrap(hidden)))
             outputs = [
@@ -242,7 +242,7 @@ _denoisers: weakref.WeakKeyDictionary[Any, tuple[Hashable, Denoiser]] = weakref.
 
 def denoiser_of(model: torch.nn.Module) -> Denoiser:
     """The compiled loop of a ported model, made on first use, and anew when the model was ported again or changed."""
-    key = settings_of(model)
+    key = settings_key(model)
     if model not in _denoisers or _denoisers[model][0] != key:
         _denoisers[model] = key, Denoiser(model)
     return _denoisers[model][1]

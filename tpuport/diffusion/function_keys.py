@@ -11,7 +11,7 @@ import torch
 
 from tpuport import compat
 from tpuport.errors import PortError
-from tpuport.settings import Static
+from tpuport.static_values import StaticValue
 
 _DEPTH = 4
 
@@ -75,7 +75,7 @@ def lift(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hashable:
             where=f"{value!r:.60}",
             fix="let it hold tensors and plain values",
         ) from error
-    return Static(value)
+    return StaticValue(value)
 
 
 def lower(key: Any, tensors: list[jax.Array]) -> Callable | Any:

@@ -12,7 +12,7 @@ import torch
 
 from tpuport.diffusion import schedulers
 from tpuport.errors import PortError
-from tpuport.settings import exact
+from tpuport.static_values import exact_key
 
 _SPATIAL = ("vae_scale_factor_spatial", "vae_spatial_compression_ratio", "vae_scale_factor")
 _TEMPORAL = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
@@ -48,7 +48,7 @@ def check_portable(pipe: Any) -> None:
 
 def check_scheduler(scheduler: Any) -> None:
     """PortError for a scheduler whose step cannot be done with tables; found out once for each configuration."""
-    key = (type(scheduler), exact(dict(scheduler.config)))
+    key = (type(scheduler), exact_key(dict(scheduler.config)))
     if key not in _supported:
         _supported[key] = _refusal(scheduler)
     error = _supported[key]

@@ -19,7 +19,7 @@ from tpuport.diffusion import mixed_devices
 from tpuport.diffusion.scheduler_probing import Built, build
 from tpuport.diffusion.scheduler_tables import State, StepTables, initial_state, outputs
 from tpuport.errors import PortError
-from tpuport.settings import exact
+from tpuport.static_values import exact_key
 
 logger = logging.getLogger("tpuport")
 
@@ -92,7 +92,7 @@ class PortedStep:
         index, fresh = self._place(given["timestep"])
         if fresh:
             reason = self._begin(index, given)
-        elif self._run is not None and exact(self._options(given)) != self._run.options:
+        elif self._run is not None and exact_key(self._options(given)) != self._run.options:
             reason = "its options change within a run"
         return self._step(index, given) if reason is None else self._on_host(given, reason)
 
@@ -159,7 +159,7 @@ class PortedStep:
         scheduler = self._scheduler
         sigmas = getattr(scheduler, "sigmas", None)
         self._run = _Run(
-            scheduler.timesteps, sigmas, built, built.tables.padded(), exact(options), index, None
+            scheduler.timesteps, sigmas, built, built.tables.padded(), exact_key(options), index, None
         )
         return None
 
@@ -167,8 +167,8 @@ class PortedStep:
         scheduler = self._scheduler
         key = (
             start,
-            exact(options),
-            exact(dict(scheduler.config)),
+            exact_key(options),
+            exact_key(dict(scheduler.config)),
             *map(_bits, (scheduler.timesteps, getattr(scheduler, "sigmas", None))),
         )
         if key not in self._known:

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from tpuport import compilation
 from tpuport.checkpoint import model_mesh, port_count, record_port
 from tpuport.diffusion import mixed_devices, unported
 from tpuport.diffusion.compiled_components import CompiledForward, compile_forward, restore_forward
+from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
 
@@ -40,7 +40,7 @@ class _PartForward(CompiledForward):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As `CompiledForward`; tensors of the host where the autoencoder works piece by piece."""
-        if not compilation.tracing():
+        if not is_tracing():
             self.follow()
         out = super().__call__(*args, **kwargs)
         if in_pieces(self.owner):

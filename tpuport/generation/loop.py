@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees
-from tpuport.compilation import Program, arrays_of, in_place
+from tpuport.compilation import Program, collect_weights, use_weights
 from tpuport.errors import PortError
 from tpuport.generation.cache import decoding_cache
 from tpuport.generation.residual import summed_once
 from tpuport.generation.sampling import Settings, choose, process_logits
-from tpuport.tracing import lock
+from tpuport.tracing import trace_lock
 
 
 class State(NamedTuple):
@@ -63,7 +63,7 @@ class Decoder:
     @property
     def arrays(self) -> dict[str, jax.Array]:
         """The model's weights, arguments of both programs."""
-        return arrays_of(self.model)
+        return collect_weights(self.model)
 
     def first(
         self,
@@ -86,7 +86,7 @@ class Decoder:
         cache = decoding_cache(self.model.config, slots, self.mesh)
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         # The model is changed meanwhile: nobody else may trace it.
-        with lock, summed_once(self.model, self.mesh):
+        with trace_lock, summed_once(self.model, self.mesh):
             logits, cache = self._forward(arrays, tokens, mask, positions, cache)
         pad = ((0, 0), (0, slots - columns))
         state = State(
@@ -155,7 +155,7 @@ class Decoder:
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1
-        with in_place([self.model], [arrays]):
+        with use_weights([self.model], [arrays]):
             out = self.model(
                 **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
             )

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from transformers import GenerationConfig
 
 from tpuport import checkpoint
+from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation import stopping
 from tpuport.generation.loop import Decoder, State
@@ -19,7 +20,6 @@ from tpuport.generation.options import Options, check_padding, resolve
 from tpuport.generation.prompts import Prompts, bucket, checked, checked_seed, prepare, token_ids
 from tpuport.generation.sampling import Settings, settings
 from tpuport.patches import transformers_rotary
-from tpuport.settings import settings_of
 
 # Tokens in a compiled chunk when the host has to look in between.
 CHUNK = 16
@@ -33,7 +33,7 @@ def decoder_of(model: torch.nn.Module) -> Decoder:
     Made anew when the model has been ported again, to a mesh or not, and when its config has changed; attributes of
     single modules that change after the first use are not noticed.
     """
-    key = settings_of(model)
+    key = settings_key(model)
     if model not in _decoders or _decoders[model][0] != key:
         _decoders[model] = key, Decoder(model, checkpoint.model_mesh(model))
     return _decoders[model][1]

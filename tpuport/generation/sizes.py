@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.generation.cache import FixedLayer, decoding_cache
-from tpuport.settings import exact
+from tpuport.static_values import exact_key
 
 # Elements that one position takes in each layer, by config; a large model takes a second or two to ask.
 _elements: dict[Hashable, list[int]] = {}
@@ -78,7 +78,7 @@ def _asked(config: PretrainedConfig, question: Callable[[], Any]) -> Any:
 
 def _elements_of(config: PretrainedConfig) -> list[int]:
     """Elements of keys and values together, for one row and one position, of each layer of the cache."""
-    key = exact(config)
+    key = exact_key(config)
     if key not in _elements:
         _elements[key] = _asked(config, lambda: _measured(copy.deepcopy(config)))
     return _elements[key]

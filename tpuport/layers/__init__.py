@@ -1,12 +1,21 @@
 """Identical blocks of a model: their weights stacked, and one of them traced in a loop for all."""
 
-from tpuport.layers.choice import Verdict, succeeded, worthwhile
-from tpuport.layers.scanning import Declined, Scanned, ScannedFunction, scanned
-from tpuport.layers.scopes import marked
-from tpuport.layers.stacks import Stack, lists_of, stacked, stacks, unstacked
-from tpuport.layers.storage import StackedWeight, kept, stack_layers, unstack_layers
+from tpuport.layers.choice import ScanDecision, decide_scan
+from tpuport.layers.scanning import DeclinedBlocks, ScannedBlocks, ScannedFunction, scan_blocks
+from tpuport.layers.scopes import mark_blocks
+from tpuport.layers.stacks import (
+    Stack,
+    block_weight_names,
+    find_stacks,
+    stack_weights,
+    stacked_lists,
+    unstack_weights,
+)
+from tpuport.layers.storage import StackedWeight, split_stacked, stack_layers, unstack_layers
 
 __all__ = [
-    "Declined", "Scanned", "ScannedFunction", "Stack", "StackedWeight", "Verdict", "kept", "lists_of", "marked",
-    "scanned", "stack_layers", "stacked", "stacks", "succeeded", "unstack_layers", "unstacked", "worthwhile",
+    "DeclinedBlocks", "ScanDecision", "ScannedBlocks", "ScannedFunction", "Stack", "StackedWeight",
+    "block_weight_names",
+    "decide_scan", "find_stacks", "mark_blocks", "scan_blocks", "split_stacked", "stack_layers", "stack_weights",
+    "stacked_lists", "unstack_layers", "unstack_weights",
 ]  # fmt: skip

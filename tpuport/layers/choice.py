@@ -18,7 +18,6 @@ stacked, it compiles in 9 s instead of 26 s, and the loop writes the whole cache
 import dataclasses
 from collections.abc import Sequence
 
-from tpuport.layers.scanning import ScannedFunction
 from tpuport.layers.stacks import Stack
 
 # Fewer blocks than this are compiled in seconds either way.
@@ -26,7 +25,7 @@ LEAST: int = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class ScanDecision:
     """Whether to scan, as its truth value, and why."""
 
     scan: bool
@@ -36,23 +35,16 @@ class Verdict:
         return self.scan
 
 
-def worthwhile(found: Sequence[Stack], task: str) -> Verdict:
+def decide_scan(found: Sequence[Stack], task: str) -> ScanDecision:
     """Whether these blocks should be in loops, for a task: "forward", "prefill" or "decode"."""
     if task == "decode":
-        return Verdict(False, "each layer's cache is an array of its own, which a loop would have to copy")
+        return ScanDecision(
+            False, "each layer's cache is an array of its own, which a loop would have to copy"
+        )
     longest = max((stack.count for stack in found), default=0)
     if longest < LEAST:
-        return Verdict(False, f"{longest} identical blocks are compiled in seconds either way")
-    return Verdict(
+        return ScanDecision(False, f"{longest} identical blocks are compiled in seconds either way")
+    return ScanDecision(
         True,
         f"{longest} identical blocks: a loop is compiled several times sooner, and what does not fit is tried without",
     )
-
-
-def succeeded(function: ScannedFunction) -> bool:
-    """Whether most calls of blocks with stacked weights are in loops, after the function has been traced.
-
-    Where they are not, blocks take slices of stacked weights for nothing, and single weights serve them better.
-    """
-    inside = sum(one.count for one in function.scanned)
-    return inside > sum(one.count for one in function.declined)

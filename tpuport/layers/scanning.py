@@ -25,7 +25,7 @@ _INNER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Scanned:
+class ScannedBlocks:
     """Blocks that a program runs in one loop: the list they are in ("model.layers"), and how many."""
 
     name: str
@@ -33,7 +33,7 @@ class Scanned:
 
 
 @dataclasses.dataclass(frozen=True)
-class Declined:
+class DeclinedBlocks:
     """Blocks of a list that a program does not run in a loop, and why the first of them is not."""
 
     name: str
@@ -42,7 +42,7 @@ class Declined:
 
 
 class ScannedFunction:
-    """What `scanned` returns.
+    """What `scan_blocks` returns.
 
     Attributes:
         scanned, declined: what the last trace has found; empty before the first.
@@ -51,8 +51,8 @@ class ScannedFunction:
     def __init__(self, function: Callable) -> None:
         functools.update_wrapper(self, function, ("__name__", "__qualname__", "__doc__"))
         self._function = function
-        self.scanned: tuple[Scanned, ...] = ()
-        self.declined: tuple[Declined, ...] = ()
+        self.scanned: tuple[ScannedBlocks, ...] = ()
+        self.declined: tuple[DeclinedBlocks, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Traced. What the function gives."""
@@ -65,14 +65,23 @@ class ScannedFunction:
             logger.info("%d blocks of %s are not scanned: %s", one.count, one.name, one.reason)
         return jax.tree.unflatten(jax.tree.structure(form), results)
 
+    @property
+    def is_mostly_scanned(self) -> bool:
+        """Whether more calls of blocks with stacked weights are in loops than are not, after a trace.
 
-def scanned(function: Callable) -> ScannedFunction:
+        Where they are not, blocks take slices of stacked weights for nothing, and single weights serve them better.
+        """
+        scanned = sum(blocks.count for blocks in self.scanned)
+        return scanned > sum(blocks.count for blocks in self.declined)
+
+
+def scan_blocks(function: Callable) -> ScannedFunction:
     """The function with identical blocks of its models in one loop: equal results, from a program compiled sooner.
 
-    Blocks are found by stacked weights, so the function calls models inside of `compilation.in_place` with weights as
-    `stacked` gives them. It is traced as it is; calls of blocks that come out equal, but for the rows of stacked arrays
-    that they take, become a `jax.lax.scan`. What does not allow it stays as it is, and `declined` says why. Calls
-    inside of `jax.jit`, loops and branches are found too.
+    Blocks are found by stacked weights, so the function calls models inside of `compilation.use_weights` with
+    weights as `stack_weights` gives them. It is traced as it is; calls of blocks that come out equal, but for the
+    rows of stacked arrays that they take, become a `jax.lax.scan`. What does not allow it stays as it is, and
+    `declined` says why. Calls inside of `jax.jit`, loops and branches are found too.
 
     Args:
         function: of arrays (any pytrees of them), traced; without keyword-only static arguments. What comes out is not
@@ -84,8 +93,8 @@ def scanned(function: Callable) -> ScannedFunction:
 class _Rewriting:
     def __init__(self, record: Record) -> None:
         self._record = record
-        self.scanned: list[Scanned] = []
-        self.declined: list[Declined] = []
+        self.scanned: list[ScannedBlocks] = []
+        self.declined: list[DeclinedBlocks] = []
 
     def evaluate(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Traced. The results of a program, with its calls of blocks in loops."""
@@ -110,9 +119,9 @@ class _Rewriting:
 
     def _note(self, place: int, total: int, counts: list[int], reason: str | None) -> None:
         name = self._record.paths[place]
-        self.scanned += [Scanned(name, count) for count in counts]
+        self.scanned += [ScannedBlocks(name, count) for count in counts]
         if left := total - sum(counts):
-            self.declined.append(Declined(name, left, reason or "there is only one such call"))
+            self.declined.append(DeclinedBlocks(name, left, reason or "there is only one such call"))
 
     def _inside(self, equation: JaxprEqn) -> JaxprEqn:
         """The equation with the programs in it rewritten."""

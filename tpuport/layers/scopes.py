@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import torch
 
-from tpuport.layers.stacks import lists_of
+from tpuport.layers.stacks import stacked_lists
 
 _SCOPE = re.compile(r"tpuport_block:(\d+):(\d+)")
 _active = threading.local()  # .record: of the innermost function that is traced to be scanned
@@ -49,11 +49,11 @@ def recording() -> Iterator[Record]:
 
 
 @contextlib.contextmanager
-def marked(model: torch.nn.Module, arrays: Mapping[str, Any]) -> Iterator[None]:
+def mark_blocks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> Iterator[None]:
     """Traced. Let the blocks in lists with stacked weights leave marks, if `recording` asks for it."""
     record: Record | None = getattr(_active, "record", None)
     with contextlib.ExitStack() as stack:
-        for path in lists_of(arrays) if record else ():
+        for path in stacked_lists(arrays) if record else ():
             assert record is not None
             if path not in record.paths:
                 record.paths.append(path)

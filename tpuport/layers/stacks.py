@@ -51,7 +51,7 @@ class Stack:
         return [f"{self.path}.{place}.{name}" for place in self.places]
 
 
-def stacks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> tuple[Stack, ...]:
+def find_stacks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> tuple[Stack, ...]:
     """The blocks of a model that can be stacked: two or more of one class in one list; lists inside of them stay.
 
     Args:
@@ -98,7 +98,7 @@ def _nbytes(array: Any) -> int:
     return array.size * array.dtype.itemsize
 
 
-def stacked(arrays: Mapping[str, Any], found: tuple[Stack, ...]) -> dict[str, Any]:
+def stack_weights(arrays: Mapping[str, Any], found: tuple[Stack, ...]) -> dict[str, Any]:
     """The arrays with those of each stack as one, in the place of its first block's; others as they are.
 
     Args:
@@ -127,7 +127,7 @@ def joined(arrays: list[Any]) -> Any:
     return jax.jit(lambda arrays: jnp.stack(arrays), out_shardings=sharding)(arrays)
 
 
-def names_of(name: str, array: Any) -> list[str] | None:
+def block_weight_names(name: str, array: Any) -> list[str] | None:
     """The names of the weights in a stacked one, in order; None for the name of any other array."""
     found = _NAME.fullmatch(name)
     if found is None:
@@ -136,16 +136,16 @@ def names_of(name: str, array: Any) -> list[str] | None:
     return [f"{found['path']}.{place}.{found['name']}" for place in places]
 
 
-def lists_of(arrays: Mapping[str, Any]) -> list[str]:
+def stacked_lists(arrays: Mapping[str, Any]) -> list[str]:
     """The paths of the lists whose blocks' weights are stacked."""
     return list({found["path"]: None for name in arrays if (found := _NAME.fullmatch(name))})
 
 
-def unstacked(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What `stacked` was given: a slice of each stacked array for each block. May be traced."""
+def unstack_weights(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What `stack_weights` was given: a slice of each stacked array for each block. May be traced."""
     result: dict[str, Any] = {}
     for name, array in arrays.items():
-        singles = names_of(name, array)
+        singles = block_weight_names(name, array)
         if singles is None:
             result[name] = array
         else:

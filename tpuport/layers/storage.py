@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport import compat
 from tpuport.errors import PortError
-from tpuport.layers.stacks import Stack, joined, row, stacks
-from tpuport.tracing import lock
+from tpuport.layers.stacks import Stack, find_stacks, joined, row
+from tpuport.tracing import trace_lock
 
 
 @dataclasses.dataclass(eq=False)
@@ -75,9 +75,9 @@ def stack_layers(model: torch.nn.Module) -> tuple[Stack, ...]:
     Returns:
         What was stacked now.
     """
-    with lock:
+    with trace_lock:
         named = {name: x for name, x in model.named_parameters() if compat.is_ported(x)}
-        found = stacks(model, {name: compat.as_jax(tensor) for name, tensor in named.items()})
+        found = find_stacks(model, {name: compat.as_jax(tensor) for name, tensor in named.items()})
         shared = _shared(model)
         del named
         for stack in found:
@@ -107,7 +107,7 @@ def _stack(model: torch.nn.Module, stack: Stack, name: str) -> None:
 
 def unstack_layers(model: torch.nn.Module) -> None:
     """Give each block its own weights again, one stacked weight after another; nothing where none is stacked."""
-    with lock:
+    with trace_lock:
         left = {name: x for name, x in model.named_parameters() if isinstance(x, StackedWeight)}
         by_array: dict[int, list[tuple[str, Any]]] = {}
         for name, tensor in left.items():
@@ -139,7 +139,7 @@ def _put(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
     module._parameters[leaf] = torch.nn.Parameter(tensor, requires_grad=False)
 
 
-def kept(named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_stacked(named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(stacked arrays by name, the tensors that are not stacked) of a model's tensors by name.
 
     Raises:

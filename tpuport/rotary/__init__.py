@@ -1,6 +1,5 @@
 """Rotary tables: computed once for each shape, on the host and outside of traced code, and looked up inside of it."""
 
-from tpuport.rotary.precompute import Found, precompute_rotary
-from tpuport.rotary.store import Tables, divided, looked_up, position_tables
+from tpuport.rotary.store import ProgramTables, position_tables, split_tables, use_tables
 
-__all__ = ["Found", "Tables", "divided", "looked_up", "position_tables", "precompute_rotary"]
+__all__ = ["ProgramTables", "position_tables", "split_tables", "use_tables"]

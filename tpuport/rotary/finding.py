@@ -10,7 +10,7 @@ import jax
 import torch
 
 from tpuport import compat
-from tpuport.settings import exact
+from tpuport.static_values import exact_key
 
 # Names that diffusers, transformers and research code give to such modules.
 _NAMES = re.compile(r"Rotary|Rope|RoPE|ROPE|PosEmbed|EmbedND")
@@ -92,7 +92,7 @@ def _signature(leaf: Any) -> Hashable:
     if isinstance(leaf, torch.Tensor | Shape):
         # By the dtype that it has on the device: a host tensor of 64 bits is one of 32 bits there.
         return "tensor", tuple(leaf.shape), str(compat.jax_dtype(leaf.dtype))
-    return exact(leaf)
+    return exact_key(leaf)
 
 
 def _key(leaf: Any) -> Hashable:

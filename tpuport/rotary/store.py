@@ -16,7 +16,7 @@ from tpuport.rotary.hosting import Host
 from tpuport.rotary.positions import Positions
 from tpuport.rotary.probing import Need, instead, needs
 from tpuport.rotary.tables import Table, keep, put_again
-from tpuport.tracing import lock
+from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
 
@@ -68,20 +68,20 @@ def _evict(module: torch.nn.Module, in_use: int) -> None:
 
 def _found(models: Sequence[torch.nn.Module], traced: Callable[..., Any], arguments: tuple) -> list[Need]:
     try:
-        with lock:
+        with trace_lock:
             return needs(models, traced, arguments)
     except Exception as error:  # noqa: BLE001 - the program's own trace meets it again, and says it better
         logger.info("not looked for rotary tables: %s: %.200s", type(error).__name__, error)
         return []
 
 
-class Tables:
+class ProgramTables:
     """The tables that the programs of one function need: found when a program is new, handed over in every call."""
 
     def __init__(self) -> None:
         self._needed: dict[Hashable, list[Need]] = {}
 
-    def beside(
+    def add_to(
         self,
         weights: Sequence[dict[str, Any]],
         key: Hashable,
@@ -130,7 +130,7 @@ def position_tables(model: torch.nn.Module) -> dict[str, Any]:
     return tables
 
 
-def divided(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def split_tables(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """What a program was given for one model: (weights by name, tables by the name of their module and the call)."""
     weights = {name: array for name, array in arrays.items() if not name.startswith(_PREFIX)}
     found: dict[str, dict[str, Any]] = {}
@@ -141,7 +141,7 @@ def divided(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
 
 
 @contextlib.contextmanager
-def looked_up(model: torch.nn.Module, found: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+def use_tables(model: torch.nn.Module, found: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
     """Traced. Let rotary modules of the model return their tables."""
     with contextlib.ExitStack() as stack:
         for name, held in found.items():

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees, rotary
 from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, replicated_sharding
-from tpuport.compilation import claim, in_place, is_cache, prepared
+from tpuport.compilation import claim_cache, is_transformers_cache, prepare_arguments, use_weights
 from tpuport.errors import PortError
 from tpuport.generation.cache import FixedLayer
 from tpuport.generation.loop import Decoder, State
@@ -60,7 +60,7 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
     pytrees.register()
     given: dict[int, Any] = {}
     described = {name: _described(value, name, given) for name, value in inputs.items()}
-    _, named = prepared(model, (), described)
+    _, named = prepare_arguments(model, (), described)
     kept = _in_caches(named)
     leaves, tree = jax.tree_util.tree_flatten(named)
     dynamic = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -71,7 +71,7 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
         values = list(leaves)
         for place, array in zip(plain + caches, tensors + donated, strict=True):
             values[place] = compat.as_torch(array)
-        with in_place([model], [weights]):
+        with use_weights([model], [weights]):
             out = model(**jax.tree_util.tree_unflatten(tree, values))
             pytrees.register_used(out)
             return compat.as_jax(out)
@@ -80,7 +80,7 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
         return call(weights[0], tensors, donated)
 
     with on(model, one_device_mesh()):  # tables are computed, and no device of the mesh is there to hold them
-        [arguments] = rotary.Tables().beside([weights], None, [model], of_list, tensors, donated)
+        [arguments] = rotary.ProgramTables().add_to([weights], None, [model], of_list, tensors, donated)
     # Those of the weights come as they are; tables, on every device.
     arguments = {
         name: value
@@ -108,10 +108,10 @@ def _in_caches(named: Any) -> set[int]:
     """The places, among the leaves of a call's arguments, of what caches hold; `tpuport.compile` donates it."""
     found: set[int] = set()
     place = 0
-    for leaf in jax.tree_util.tree_leaves(named, is_leaf=is_cache):
-        count = len(jax.tree_util.tree_leaves(leaf)) if is_cache(leaf) else 1
-        if is_cache(leaf):
-            claim(leaf)
+    for leaf in jax.tree_util.tree_leaves(named, is_leaf=is_transformers_cache):
+        count = len(jax.tree_util.tree_leaves(leaf)) if is_transformers_cache(leaf) else 1
+        if is_transformers_cache(leaf):
+            claim_cache(leaf)
             found.update(range(place, place + count))
         place += count
     return found

@@ -114,7 +114,7 @@ def abstract_weights(
     dtype: torch.dtype | None,
     allow: Any,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Every parameter and buffer as `compilation.arrays_of` names them, with the place that `port` would give it."""
+    """Every parameter and buffer named as by `compilation.collect_weights`, placed where `port` would put it."""
     keep, saved = dtype_overrides(model, dtype) if dtype else None, model.state_dict().keys()
 
     def described_as(name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:

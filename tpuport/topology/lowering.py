@@ -220,13 +220,13 @@ def _traced(
     have none, so that of a prompt has none either.
     """
     weights, *rest = step.arguments
-    found = layers.stacks(model, weights)
+    found = layers.find_stacks(model, weights)
     wanted = scan_layers if scan_layers is not None else task == "forward"
-    if wanted and (scan_layers or layers.worthwhile(found, task)):
-        function: Any = layers.scanned(step.function)
-        looped = step._replace(function=function, arguments=(layers.stacked(weights, found), *rest))
+    if wanted and (scan_layers or layers.decide_scan(found, task)):
+        function: Any = layers.scan_blocks(step.function)
+        looped = step._replace(function=function, arguments=(layers.stack_weights(weights, found), *rest))
         made = _trace(looped, model, mesh)
-        if scan_layers or layers.succeeded(function):
+        if scan_layers or function.is_mostly_scanned:
             return made[0], looped, made[1]
     made = _trace(step, model, mesh)
     return made[0], step, made[1]

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import jax
 import torch
 
-from tpuport.compilation import is_cache
+from tpuport.compilation import is_transformers_cache
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.placement import nbytes
 from tpuport.topology.advice.returned import Returned
@@ -40,8 +40,8 @@ def inputs_of(evidence: Evidence) -> dict[str, Input]:
 
 
 def _tensors(inputs: dict[str, Any]) -> Iterator[Input]:
-    for path, leaf in jax.tree_util.tree_flatten_with_path(inputs, is_leaf=is_cache)[0]:
-        name, kept = jax.tree_util.keystr(path, simple=True, separator="."), is_cache(leaf)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(inputs, is_leaf=is_transformers_cache)[0]:
+        name, kept = jax.tree_util.keystr(path, simple=True, separator="."), is_transformers_cache(leaf)
         for value in jax.tree.leaves(leaf) if kept else [leaf]:
             if isinstance(value, torch.Tensor | jax.ShapeDtypeStruct):
                 yield Input(name, value, kept)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Final
 
-from tpuport.layers.stacks import names_of
+from tpuport.layers import block_weight_names
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.heads import kept_whole
 from tpuport.topology.advice.placement import axes, by_pattern, held, is_used_by_weights, nbytes, pattern
@@ -45,7 +45,7 @@ def as_json(regex: str, spec: tuple[str | None, ...]) -> str:
 
 def as_rules_see(name: str, array: Any) -> tuple[str, tuple[int, ...]]:
     """A weight's name and shape as rules are asked for them; of blocks in a loop, those of the first block's."""
-    singles = names_of(name, array)
+    singles = block_weight_names(name, array)
     return (singles[0], tuple(array.shape[1:])) if singles else (name, tuple(array.shape))
 
 

@@ -13,7 +13,7 @@ from tpuport.checkpoint import model_mesh
 from tpuport.errors import PortError
 from tpuport.rotary import positions, probing, store
 from tpuport.rotary.finding import by_position, by_shape
-from tpuport.tracing import lock
+from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
 
@@ -73,7 +73,7 @@ def precompute_rotary(model: Any, *args: Any, max_length: int | None = None, **k
     values = not any(_is_described(leaf) for leaf in jax.tree.leaves((args, kwargs), is_leaf=_is_described))
     args, kwargs = jax.tree.map(_example, (args, kwargs), is_leaf=_is_described)
     traced, arguments = CompiledFunction(model).parts(args, kwargs)
-    with lock:
+    with trace_lock:
         probed = probing.probe([model], traced, arguments, lambda m: by_shape(m) | by_position(m))
     inputs = jax.tree.leaves(arguments) if values else None
     found = _tables(model, traced, arguments) + _over_positions(model, probed, inputs, max_length)
@@ -114,7 +114,7 @@ def _example(leaf: Any) -> Any:
 
 def _tables(model: torch.nn.Module, traced: Any, arguments: tuple) -> list[Found]:
     found = []
-    with lock:
+    with trace_lock:
         needed = probing.needs([model], traced, arguments)
     for need in needed:
         table = store.table(model, need)

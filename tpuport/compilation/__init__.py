@@ -5,7 +5,6 @@ import functools
 import inspect
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
@@ -17,13 +16,13 @@ from jax.core import Tracer
 from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, layers, pytrees, rotary
-from tpuport.capture import Reach
 from tpuport.checkpoint import model_mesh, port_count, ported_models
+from tpuport.compilation.reachable import ReachableModules
 from tpuport.errors import PortError
 from tpuport.patches import registry, transformers_experts, transformers_rotary
-from tpuport.settings import Static, settings_of
 from tpuport.sharding.sequence import sequence_sharded
-from tpuport.tracing import lock as _tracing
+from tpuport.static_values import StaticValue, exact_key
+from tpuport.tracing import exclusive_trace, trace_lock
 
 logger = logging.getLogger("tpuport")
 
@@ -31,7 +30,6 @@ logger = logging.getLogger("tpuport")
 _MANY = 4
 # An array of this many bytes or more does not belong into a program.
 _LARGE = 1 << 20
-_depth = threading.local()  # .inside: how many `in_place` this thread is in
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -49,15 +47,15 @@ def use_persistent_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", wanted or str(home / "tpuport" / "xla"))
 
 
-def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
+def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
     """Every parameter and buffer of a ported model by name, an array that several names share under the first only.
 
     Beside them, tables over positions that `precompute_rotary` has given it. Weights that `layers.stack_layers` has
-    stacked are one array, under the name that `layers.stacked` gives it.
+    stacked are one array, under the name that `layers.stack_weights` gives it.
     """
-    with _tracing:  # while another thread traces the model, it holds traced values
+    with trace_lock:  # while another thread traces the model, it holds traced values
         transformers_rotary.prepare(model)
-        stacked, named = layers.kept(dict(model.named_parameters()) | dict(model.named_buffers()))
+        stacked, named = layers.split_stacked(dict(model.named_parameters()) | dict(model.named_buffers()))
     strangers = [name for name, tensor in named.items() if not compat.is_ported(tensor)]
     if strangers:
         raise PortError(
@@ -70,14 +68,16 @@ def arrays_of(model: torch.nn.Module) -> dict[str, jax.Array]:
 
 
 @contextlib.contextmanager
-def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]) -> Iterator[None]:
+def use_weights(
+    modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]
+) -> Iterator[None]:
     """Traced. Let the modules hold these arrays instead of their own, and use tpuport's attention and experts.
 
-    Arrays may be stacked (`layers.stacked`): each block then holds a slice.
+    Arrays may be stacked (`layers.stack_weights`): each block then holds a slice.
 
     One thread at a time, because the modules are changed while they are traced; compiled programs run side by side.
     """
-    with _tracing, contextlib.ExitStack() as stack:
+    with exclusive_trace(), contextlib.ExitStack() as stack:
         stack.enter_context(compat.environment())
         stack.enter_context(attention.automatic([model_mesh(module) for module in modules]))
         for module, arrays in zip(modules, weights, strict=True):
@@ -85,29 +85,31 @@ def in_place(modules: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax
             stack.enter_context(sequence_sharded(module, model_mesh(module)))
             stack.enter_context(transformers_experts.use(module, model_mesh(module)))
             stack.enter_context(transformers_rotary.by_length(module))
-            own, tables = rotary.divided(arrays)
-            stack.enter_context(layers.marked(module, own))
-            own = layers.unstacked(own)
-            stack.enter_context(rotary.looked_up(module, tables))
+            own, tables = rotary.split_tables(arrays)
+            stack.enter_context(layers.mark_blocks(module, own))
+            own = layers.unstack_weights(own)
+            stack.enter_context(rotary.use_tables(module, tables))
             stack.enter_context(_reparametrize_module(module, compat.as_torch(own), tie_weights=True))
-        _depth.inside = getattr(_depth, "inside", 0) + 1
-        try:
-            yield
-        finally:
-            _depth.inside -= 1
+        yield
 
 
-def tracing() -> bool:
-    """Whether this thread is tracing a compiled function now, models' weights being those of the trace."""
-    return getattr(_depth, "inside", 0) > 0
-
-
-def prepared(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments with what a model's patches decide outside of the trace; for a module, or its bound forward."""
     owner = (
         getattr(function, "__self__", None) if getattr(function, "__name__", "") == "forward" else function
     )
     return registry.prepared(owner, args, kwargs) if isinstance(owner, torch.nn.Module) else (args, kwargs)
+
+
+def settings_key(model: torch.nn.Module) -> Hashable:
+    """A key of what a program takes from a model beside its weights: how often it was ported, its mode, its config,
+    and how attention is registered.
+
+    Attributes of single modules, such as a layer's scaling factor, are not in it: they are many, and this is computed
+    in every call. `tpuport.port` again makes new programs.
+    """
+    config = getattr(model, "config", None)
+    return port_count(model), model.training, exact_key(config), attention.chosen()
 
 
 class _Shape(str):
@@ -193,7 +195,7 @@ def _changing(seen: list[dict[str, str]]) -> str:
     return f": {name} keeps changing ({', '.join(sorted(found)[:_MANY])}). {advice}"
 
 
-def is_cache(value: Any) -> bool:
+def is_transformers_cache(value: Any) -> bool:
     """Whether it is a cache of transformers, which compiled functions donate."""
     return any(
         base.__name__ == "Cache" and base.__module__.startswith("transformers.")
@@ -201,7 +203,7 @@ def is_cache(value: Any) -> bool:
     )
 
 
-def claim(cache: Any) -> None:
+def claim_cache(cache: Any) -> None:
     """A cache allocated on the host makes its positions there too; from now on its tensors are on the device."""
     for layer in getattr(cache, "layers", ()):
         if getattr(layer, "device", None) is not None:
@@ -258,11 +260,11 @@ class CompiledFunction:
         self._function = function
         self._known = None if modules is None else list(modules)
         self.scan_layers = scan_layers
-        self.scanned: tuple[layers.Scanned, ...] = ()
-        self.declined: tuple[layers.Declined, ...] = ()
-        self._reach: Reach | None = None
+        self.scanned: tuple[layers.ScannedBlocks, ...] = ()
+        self.declined: tuple[layers.DeclinedBlocks, ...] = ()
+        self._reach: ReachableModules | None = None
         self._checked: set[Hashable] = set()
-        self._tables = rotary.Tables()
+        self._tables = rotary.ProgramTables()
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._parameters = inspect.signature(called).parameters
@@ -277,11 +279,11 @@ class CompiledFunction:
             PortError: an argument is neither a tensor nor hashable, a module's weights are not on the device, or the
                 function reaches a model in a way that leaves its weights constants of the program.
         """
-        return compat.as_torch(self.program(*self._ready(*prepared(self._function, args, kwargs))))
+        return compat.as_torch(self.program(*self._ready(*prepare_arguments(self._function, args, kwargs))))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
-        return self.program.lower(*self._ready(*prepared(self._function, args, kwargs)))
+        return self.program.lower(*self._ready(*prepare_arguments(self._function, args, kwargs)))
 
     def _ready(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """The program's arguments; those of a new program are traced, and its constants looked at."""
@@ -289,10 +291,10 @@ class CompiledFunction:
         shapes = [(x.shape, x.dtype) for group in (tensors, *donated) for x in group if hasattr(x, "dtype")]
         key = (static, tuple(shapes))
         traced = functools.partial(self._traced, static=static)
-        weights = self._tables.beside(weights, key, self._modules(), traced, tensors, donated)
+        weights = self._tables.add_to(weights, key, self._modules(), traced, tensors, donated)
         parts = weights, tensors, donated, static
         if key not in self._checked:
-            _check_constants(self.program.name, self.program.constants(*parts))
+            check_constants(self.program.name, self.program.constants(*parts))
             self._checked.add(key)
         return parts
 
@@ -304,21 +306,23 @@ class CompiledFunction:
     def _modules(self) -> list[torch.nn.Module]:
         if self._known is not None:
             return self._known
-        if self._reach is None or not self._reach.holds():
-            self._reach = Reach(self._function)
+        if self._reach is None or not self._reach.is_current():
+            self._reach = ReachableModules(self._function)
         return self._reach.modules
 
     def _split(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """(weights of each module, tensors, donated tensors, static part)."""
         pytrees.register_used(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten_with_path(self._named(args, kwargs), is_leaf=is_cache)
+        leaves, tree = jax.tree_util.tree_flatten_with_path(
+            self._named(args, kwargs), is_leaf=is_transformers_cache
+        )
         tensors: list[Any] = []
         donated: list[Any] = []
         static: list[tuple[str, str, Hashable]] = []
         for path, leaf in leaves:
             name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
-            if is_cache(leaf):
-                claim(leaf)
+            if is_transformers_cache(leaf):
+                claim_cache(leaf)
                 arrays, structure = jax.tree_util.tree_flatten(leaf)
                 donated.append(_living([_as_array(x) for x in arrays], name))
                 static.append((name, "cache", structure))
@@ -330,9 +334,9 @@ class CompiledFunction:
         modules = self._modules()
         for module in modules if self.scan_layers else ():
             layers.stack_layers(module)
-        weights = [arrays_of(module) for module in modules]
+        weights = [collect_weights(module) for module in modules]
         # Weakly: jax keeps the static part of every program, and with it a model that has long been replaced.
-        held = tuple((weakref.ref(module), settings_of(module)) for module in modules)
+        held = tuple((weakref.ref(module), settings_key(module)) for module in modules)
         return weights, tensors, donated, (tree, tuple(static), held, attention.chosen())
 
     def _named(self, args: tuple, kwargs: dict) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -358,16 +362,16 @@ class CompiledFunction:
             positional[name]
             for name in sorted(positional, key=lambda n: (order.get(n, len(order)), len(n), n))
         ]
-        with in_place([module() for module, _ in held], weights):
+        with use_weights([module() for module, _ in held], weights):
             out = self._function(*args, **named)
             pytrees.register_used(out)
             return compat.as_jax(out)
 
     def _looped(self, weights: list, tensors: list, donated: list, static: tuple) -> Any:
         """Traced. As `_traced`, with blocks whose weights are stacked in a loop."""
-        if self.scan_layers is False or not any(map(layers.lists_of, weights)):
+        if self.scan_layers is False or not any(map(layers.stacked_lists, weights)):
             return self._traced(weights, tensors, donated, static)
-        function = layers.scanned(functools.partial(self._traced, static=static))
+        function = layers.scan_blocks(functools.partial(self._traced, static=static))
         out = function(weights, tensors, donated)
         self.scanned, self.declined = function.scanned, function.declined
         return out
@@ -389,7 +393,7 @@ class CompiledFunction:
         return {name: told[kind](content) for name, kind, content in static[1]}
 
 
-def _hashable(value: Any, name: str) -> Static:
+def _hashable(value: Any, name: str) -> StaticValue:
     try:
         hash(value)
     except TypeError as error:
@@ -398,17 +402,17 @@ def _hashable(value: Any, name: str) -> Static:
             where=f"{name}: {type(value).__name__} {value!r:.60}",
             fix="pass tensors, or Python values that can be dictionary keys",
         ) from error
-    return Static(value)
+    return StaticValue(value)
 
 
-def _check_constants(name: str, constants: list[Any]) -> None:
+def check_constants(name: str, constants: list[Any]) -> None:
     """PortError for a weight among a program's constants; a warning for any other array that is large.
 
     A program that holds a weight goes on with it when the model has another one.
     """
     arrays = {id(x): x for x in constants if isinstance(x, jax.Array)}
     for model in ported_models() if arrays else []:
-        with _tracing:
+        with trace_lock:
             named = dict(model.named_parameters()) | dict(model.named_buffers())
         found = [n for n, x in named.items() if compat.is_ported(x) and id(compat.as_jax(x)) in arrays]
         if found:

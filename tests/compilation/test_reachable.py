@@ -14,7 +14,7 @@ import torch
 
 import tpuport
 from tpuport import PortError, compat
-from tpuport.capture import Reach
+from tpuport.compilation.reachable import ReachableModules
 
 ONES = torch.ones(1, 2)
 model: Any = None  # what the functions below name as a global
@@ -165,8 +165,8 @@ def test_a_name_that_gets_its_model_late_or_another_one(monkeypatch: pytest.Monk
 
 
 def test_attributes_are_no_globals(linear: torch.nn.Module) -> None:
-    assert Reach(Holder(linear).step).modules == [linear]
-    assert Reach(lambda x: x.zz).modules == []
+    assert ReachableModules(Holder(linear).step).modules == [linear]
+    assert ReachableModules(lambda x: x.zz).modules == []
 
 
 def test_what_the_function_names_itself_must_be_on_the_device() -> None:
@@ -193,9 +193,9 @@ def test_other_large_constants_are_named(rows: int, warned: bool, caplog: pytest
 
 def test_much_is_looked_at_once_and_little_again() -> None:
     held = {"words": {str(n): n for n in range(50_000)}, "model": model}
-    reach = Reach(lambda x: held["model"](x))
+    reach = ReachableModules(lambda x: held["model"](x))
     assert reach.modules == [model]
-    assert reach.holds()
+    assert reach.is_current()
     assert len(reach._read) < 10
     held["other"] = _filled(2.0)
-    assert not reach.holds()
+    assert not reach.is_current()

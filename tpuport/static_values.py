@@ -6,13 +6,10 @@ from typing import Any
 
 import torch
 
-from tpuport import attention
-from tpuport.checkpoint import port_count
-
 _PLAIN = frozenset({bool, int, str, bytes, type(None), torch.dtype})
 
 
-def exact(value: Any) -> Hashable:
+def exact_key(value: Any) -> Hashable:
     """A key equal for equal values of one type only: 1, 1.0 and True differ here, and so do 0.0 and -0.0.
 
     Lists, dictionaries and configurations may change later; their key is of what they hold now.
@@ -25,16 +22,16 @@ def exact(value: Any) -> Hashable:
     if cls is complex:
         return cls, value.real.hex(), value.imag.hex()
     if isinstance(value, dict):
-        return cls, tuple((exact(key), exact(held)) for key, held in value.items())
+        return cls, tuple((exact_key(key), exact_key(held)) for key, held in value.items())
     if isinstance(value, list | tuple):
-        return cls, tuple(exact(held) for held in value)
+        return cls, tuple(exact_key(held) for held in value)
     if isinstance(value, set | frozenset):
-        return cls, frozenset(exact(held) for held in value)
+        return cls, frozenset(exact_key(held) for held in value)
     if hasattr(value, "to_dict") and hasattr(value, "__dict__"):
         # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
-        return cls, tuple((name, exact(held)) for name, held in vars(value).items() if name[0] != "_")
+        return cls, tuple((name, exact_key(held)) for name, held in vars(value).items() if name[0] != "_")
     if dataclasses.is_dataclass(value):
-        return cls, tuple(exact(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return cls, tuple(exact_key(getattr(value, field.name)) for field in dataclasses.fields(value))
     try:
         hash(value)
     except TypeError:
@@ -42,32 +39,21 @@ def exact(value: Any) -> Hashable:
     return cls, value
 
 
-def settings_of(model: torch.nn.Module) -> Hashable:
-    """A key of what a program takes from a model beside its weights: how often it was ported, its mode, its config,
-    and how attention is registered.
-
-    Attributes of single modules, such as a layer's scaling factor, are not in it: they are many, and this is computed
-    in every call. `tpuport.port` again makes new programs.
-    """
-    config = getattr(model, "config", None)
-    return port_count(model), model.training, exact(config), attention.chosen()
-
-
-class Static:
-    """A plain value among the arguments of a compiled function, compared by `exact`."""
+class StaticValue:
+    """A plain value among the arguments of a compiled function, compared by `exact_key`."""
 
     __slots__ = ("_hash", "key", "value")
 
     def __init__(self, value: Hashable) -> None:
         self.value = value
-        self.key = exact(value)
+        self.key = exact_key(value)
         self._hash = hash(self.key)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and self.key == other.key
+        return isinstance(other, StaticValue) and self.key == other.key
 
     def __repr__(self) -> str:
         return repr(self.value)

@@ -75,7 +75,7 @@ def _slots(value: Any) -> list[str]:
     return [name for slots in names for name in ((slots,) if isinstance(slots, str) else slots)]
 
 
-class Reach:
+class ReachableModules:
     """The modules that a function reaches, as things stand now.
 
     Attributes:
@@ -98,7 +98,7 @@ class Reach:
         self.modules: list[torch.nn.Module] = list(found)
         self._seen.clear()
 
-    def holds(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the names, items and attributes that were followed still hold what they held."""
         return all(get() is value for get, value in self._read) and all(
             len(container) == length for container, length in self._lengths

@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 import tpuport
 from tpuport import compat
-from tpuport.settings import Static, exact, settings_of
+from tpuport.compilation import settings_key
+from tpuport.static_values import StaticValue, exact_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +27,13 @@ class Pair:
     ],
 )  # fmt: skip
 def test_values_that_programs_tell_apart(one: Any, other: Any) -> None:
-    assert exact(one) != exact(other)
-    assert exact(one) == exact(type(one)(one) if isinstance(one, int | float | tuple) else one)
+    assert exact_key(one) != exact_key(other)
+    assert exact_key(one) == exact_key(type(one)(one) if isinstance(one, int | float | tuple) else one)
 
 
 def test_nan_is_one_value() -> None:
-    assert Static(float("nan")) == Static(float("nan"))
-    assert repr(Static(0.5)) == "0.5"
+    assert StaticValue(float("nan")) == StaticValue(float("nan"))
+    assert repr(StaticValue(0.5)) == "0.5"
 
 
 def test_equal_values_of_different_types_are_different_programs() -> None:
@@ -55,17 +56,17 @@ SIZES: dict[str, Any] = {
 
 def test_settings_change_with_the_config_the_mode_and_the_port() -> None:
     model = tpuport.port(LlamaForCausalLM(LlamaConfig(**SIZES)))
-    seen = [settings_of(model)]
-    assert settings_of(model) == seen[0]
+    seen = [settings_key(model)]
+    assert settings_key(model) == seen[0]
     hash(seen[0])
     model.config.rms_norm_eps = 0.5
-    seen.append(settings_of(model))
+    seen.append(settings_key(model))
     model.config.rope_parameters["rope_theta"] = 7.0
-    seen.append(settings_of(model))
+    seen.append(settings_key(model))
     model.train()
-    seen.append(settings_of(model))
+    seen.append(settings_key(model))
     tpuport.port(model.eval())
-    seen.append(settings_of(model))
+    seen.append(settings_key(model))
     assert len(set(seen)) == 5
 
 
