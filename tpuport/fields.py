@@ -1,18 +1,18 @@
-"""Objects taken apart by field and put together again: arrays become children, plain values the structure.
+"""Flatten objects by field and rebuild them: arrays become children, plain values become the structure.
 
-A field's value is judged by its kind, never by being a torch tensor: the same field holds in turn a torch
-tensor on the host, a torchax tensor, a `jax.Array`, a tracer, a `jax.ShapeDtypeStruct` or a placeholder of
-jax's own. Lists, tuples and dictionaries are searched for arrays, and keep their type, their order and
-their plain values.
+A field's value is classified by its kind, never by being a torch tensor: the same field may contain a torch tensor on
+the host, a torchax tensor, a `jax.Array`, a tracer, a `jax.ShapeDtypeStruct` or a placeholder of jax. Lists, tuples
+and dictionaries are searched for arrays, and keep their type, their order and their plain values.
 
-What a field holds is written as a skeleton, a nested tuple that can be hashed and compared: `_CHILD` where
-an array stood, `(type, value)` for a plain value, `(container type, keys, skeletons)` for a container. The
-type is part of it because True == 1 == 1.0, and one must not come back as another.
+The value of a field is described by a skeleton, a nested tuple that can be hashed and compared: `_CHILD` for an array,
+`(type, value)` for a plain value, `(container type, keys, skeletons)` for a container. The type is part of it because
+True == 1 == 1.0, and none may come back as another.
 """
 
 import dataclasses
 import enum
 import functools
+import itertools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -24,37 +24,37 @@ from jax import tree_util
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
 Skeleton = tuple
-# (attributes, items): names with what they hold; items are what a mapping holds beside its attributes.
+# (attributes, items): skeletons by name; the items of a mapping come beside its attributes.
 Structure = tuple[tuple[tuple[str, Skeleton], ...], tuple[tuple[Any, Skeleton], ...]]
 
 _CHILD: Skeleton = ("child",)
 # The value of an item that is the attribute of the same name, as in a ModelOutput.
 _SAME: Skeleton = ("same",)
-# What an object remembers that was given plain values for its arrays, as jax does for in_axes or shardings: where
-# they stand. No other object has it.
+# jax builds objects with plain values instead of arrays, for in_axes or shardings. Such an object, and no other,
+# remembers under this attribute where its children are.
 _MARK = "_tpuport_structure"
 
 _PLAIN = frozenset({
     bool, int, str, bytes, types.NoneType, types.EllipsisType, range, frozenset,
     torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
 })  # fmt: skip
-# Values that cannot be hashed, or do not equal themselves (nan): how they are written, and read.
+# Values that cannot be hashed, or do not equal themselves (nan): how to encode and decode them.
 _CODES: dict[type, tuple[Callable, Callable]] = {
     float: (float.hex, float.fromhex),
     complex: (repr, complex),
     set: (frozenset, set),
 }
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict})
-# Compared by their own ==, which may be costly or leave them without a hash: see _Held.
-_HELD = (
+# Compared by their own ==, which may be costly or leave them without a hash: see _Constant.
+_CONSTANTS = (
     bool, int, float, complex, str, bytes, enum.Enum, np.dtype, Mesh, AbstractMesh, Sharding, PartitionSpec, frozenset,
     type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
     torch.Stream, torch.Generator,
 )  # fmt: skip
 
 
-class _Held:
-    """A value in the tree structure as it is: equal to itself and to what its own == says."""
+class _Constant:
+    """A value in the tree structure: equal to itself and to whatever its own == accepts."""
 
     __slots__ = ("value",)
 
@@ -65,7 +65,9 @@ class _Held:
         return hash(type(self.value))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and (self.value is other.value or bool(self.value == other.value))
+        if not isinstance(other, _Constant):
+            return False
+        return self.value is other.value or bool(self.value == other.value)
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -73,7 +75,7 @@ class _Held:
 
 @functools.cache
 def _kind(cls: type) -> str:
-    """How a value of this class is kept: plain, coded, container, record, held or child."""
+    """How a value of this class is stored: plain, coded, container, record, constant or child."""
     if cls in _PLAIN:
         return "plain"
     if cls in _CODES:
@@ -85,44 +87,54 @@ def _kind(cls: type) -> str:
     if issubclass(cls, np.generic) or tree_util.is_tree_node(cls):  # np.float64 is a float, and an array too
         return "child"
     # A configuration (PretrainedConfig, GenerationConfig) is what can be written to a dictionary.
-    return "held" if issubclass(cls, _HELD) or hasattr(cls, "to_dict") else "child"
+    if issubclass(cls, _CONSTANTS) or hasattr(cls, "to_dict"):
+        return "constant"
+    return "child"
 
 
 def _take(value: Any, children: list[Any], guide: Skeleton | None = None) -> Skeleton:
-    """The skeleton of a value; the arrays in it, and what stands where the guide has one, go to `children`."""
+    """The skeleton of a value; its arrays, and whatever is where the guide has an array, are appended to `children`."""
     cls = type(value)
-    kind = "child" if guide is _CHILD else _kind(cls)
-    if kind == "plain":
-        return (cls, value)
-    if kind == "child":
+    kind = _kind(cls)
+    if guide is _CHILD or kind == "child":
         children.append(value)
         return _CHILD
+    if kind == "plain":
+        return (cls, value)
     if kind == "coded":
         return (cls, _CODES[cls][0](value))
-    if kind == "held":
-        return (cls, _Held(value))
-    keys, inner = (tuple(value), value.values()) if issubclass(cls, dict) else (None, value)
+    if kind == "constant":
+        return (cls, _Constant(value))
+    keys = None
+    items = value
+    if issubclass(cls, dict):
+        keys = tuple(value)
+        items = value.values()
+    guides: Iterable[Skeleton | None] = itertools.repeat(None, len(value))
     if guide is not None and guide[:2] == (cls, keys) and len(guide[2]) == len(value):
-        return (cls, keys, tuple([_take(x, children, g) for x, g in zip(inner, guide[2], strict=True)]))
-    return (cls, keys, tuple([_take(x, children) for x in inner]))
+        guides = guide[2]
+    # map, not a generator: this runs for every field of every cache in each call.
+    return (cls, keys, tuple(map(_take, items, itertools.repeat(children), guides)))
 
 
 def _give(skeleton: Skeleton, children: Iterator[Any]) -> Any:
-    """The value of a skeleton, its containers new, with the next children in it."""
+    """The value of a skeleton, with new containers and the next children."""
     if skeleton is _CHILD:
         return next(children)
-    cls, what = skeleton[:2]
+    cls, content = skeleton[:2]
     kind = _kind(cls)
     if kind == "plain":
-        return what
+        return content
     if kind == "coded":
-        return _CODES[cls][1](what)
-    if kind == "held":
-        return what.value
-    values = [_give(x, children) for x in skeleton[2]]
-    if what is not None:
-        return cls(zip(what, values, strict=True))
-    return cls._make(values) if kind == "record" else cls(values)
+        return _CODES[cls][1](content)
+    if kind == "constant":
+        return content.value
+    values = [_give(item, children) for item in skeleton[2]]
+    if content is not None:
+        return cls(zip(content, values, strict=True))
+    if kind == "record":
+        return cls._make(values)
+    return cls(values)
 
 
 def _labels(skeleton: Skeleton, path: str) -> Iterator[str]:
@@ -130,34 +142,44 @@ def _labels(skeleton: Skeleton, path: str) -> Iterator[str]:
     if skeleton is _CHILD:
         yield path
     elif len(skeleton) == 3:
-        cls, keys, inner = skeleton
-        for key, x in zip(range(len(inner)) if keys is None else keys, inner, strict=True):
-            step = f".{cls._fields[key]}" if _kind(cls) == "record" else f"[{key!r}]"
-            yield from _labels(x, path + step)
+        cls, keys, items = skeleton
+        if _kind(cls) == "record":
+            steps = [f".{name}" for name in cls._fields]
+        else:
+            steps = [f"[{key!r}]" for key in keys or range(len(items))]
+        for step, item in zip(steps, items, strict=True):
+            yield from _labels(item, path + step)
 
 
 @functools.cache
 def _slots(cls: type) -> frozenset[str]:
     """The names of the slots of a class and its bases."""
-    found = [base.__dict__.get("__slots__", ()) for base in cls.__mro__]
-    names = {name for slots in found for name in ((slots,) if isinstance(slots, str) else slots)}
+    names: set[str] = set()
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        if isinstance(slots, str):
+            slots = (slots,)
+        names.update(slots)
     return frozenset(names - {"__dict__", "__weakref__"})
 
 
 @functools.cache
 def _fields(cls: type) -> tuple[str, ...]:
-    """The fields of a dataclass in their order."""
-    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
+    """The fields of a dataclass in their order; none for other classes."""
+    if not dataclasses.is_dataclass(cls):
+        return ()
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Every attribute: a dataclass's fields in their order, then the others by name.
 
-    By name because equals differ in the order of assignment: a layer allocated early and one allocated late.
+    By name because equal objects may differ in the order of assignment: a layer allocated early and one allocated late.
     """
     cls = type(value)
     state = getattr(value, "__dict__", {})
-    if slots := _slots(cls):
+    slots = _slots(cls)
+    if slots:
         state = state | {name: getattr(value, name) for name in slots if hasattr(value, name)}
     first = [name for name in _fields(cls) if name in state]
     return {name: state[name] for name in first + sorted(state.keys() - first)}
@@ -167,19 +189,33 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
     """Children and structure of an object: its __dict__, its slots, and its items if it is a dictionary."""
     children: list[Any] = []
     state = _attributes(value)
-    guides: tuple[dict, dict] = state.pop(_MARK) if _MARK in state else ({}, {})
-    attributes = tuple([(name, _take(x, children, guides[0].get(name))) for name, x in state.items()])
+    attribute_guides, item_guides = state.pop(_MARK, ({}, {}))
+    attributes = tuple(
+        [(name, _take(attribute, children, attribute_guides.get(name))) for name, attribute in state.items()]
+    )
     if not isinstance(value, dict):
         return children, (attributes, ())
+    # The base's own method: a ModelOutput's items() would leave out the fields that are None.
+    base = _mapping_base(type(value))
     items = []
-    for key, x in OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value):
-        same = key in state and state[key] is x
-        items.append((key, _SAME if same else _take(x, children, guides[1].get(key))))
+    for key, item in base.items(value):
+        if key in state and state[key] is item:
+            items.append((key, _SAME))
+        else:
+            items.append((key, _take(item, children, item_guides.get(key))))
     return children, (attributes, tuple(items))
 
 
+def _mapping_base(cls: type) -> Any:
+    if issubclass(cls, OrderedDict):
+        return OrderedDict
+    if issubclass(cls, dict):
+        return dict
+    return object
+
+
 def labels(structure: Structure) -> list[str]:
-    """The path of every child that `flatten` gave, in its order."""
+    """The path of every child of `flatten`, in the same order."""
     attributes, items = structure
     named = [*attributes, *((str(key), skeleton) for key, skeleton in items if skeleton is not _SAME)]
     return [path for name, skeleton in named for path in _labels(skeleton, name)]
@@ -188,19 +224,21 @@ def labels(structure: Structure) -> list[str]:
 def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
     """An object of exactly this class with these fields. No __init__ runs."""
     children = list(children)
-    left = iter(children)
+    remaining = iter(children)
     attributes, items = structure
-    base: Any = next((b for b in (OrderedDict, dict) if issubclass(cls, b)), object)
-    made = base.__new__(cls)
-    state = {name: _give(skeleton, left) for name, skeleton in attributes}
+    base = _mapping_base(cls)
+    instance = base.__new__(cls)
+    state = {name: _give(skeleton, remaining) for name, skeleton in attributes}
+    slots = _slots(cls)
     for name, value in state.items():
-        # Into the __dict__ where that is what holds it: a property of the same name must not run.
-        if name in _slots(cls):
-            object.__setattr__(made, name, value)
+        # Straight into the __dict__: a property of the same name must not run.
+        if name in slots:
+            object.__setattr__(instance, name, value)
         else:
-            made.__dict__[name] = value
+            instance.__dict__[name] = value
     for key, skeleton in items:
-        base.__setitem__(made, key, state[key] if skeleton is _SAME else _give(skeleton, left))
+        item = state[key] if skeleton is _SAME else _give(skeleton, remaining)
+        base.__setitem__(instance, key, item)
     if any(_kind(type(child)) != "child" for child in children):
-        made.__dict__[_MARK] = (dict(attributes), dict(items))
-    return made
+        instance.__dict__[_MARK] = (dict(attributes), dict(items))
+    return instance

@@ -1,9 +1,9 @@
 """Caches and outputs of transformers and diffusers as jax pytrees, by field name.
 
-jax keeps a registration for the life of the process and refuses a second one. So a class of the libraries
-is registered when it is defined, a class of the user's own only when one of our programs first meets it
-(they may be about to register it), and a class that somebody else has registered keeps what it has. Code
-that registers the libraries' classes itself must do so before `tpuport.enable()`, or not at all.
+jax keeps a registration for the life of the process and refuses a second one. So the libraries' classes are registered
+when they are defined, a user's class only when one of our programs first meets it (its author may be about to register
+it), and a class that somebody else has registered keeps that registration. Code that registers the libraries' classes
+itself must do so before `tpuport.enable()`, or not at all.
 """
 
 import functools
@@ -21,8 +21,8 @@ from tpuport import fields
 
 logger = logging.getLogger("tpuport")
 
-# Caches of single models, derived from nothing, by the models' names.
-_OWN = {
+# Caches of single models that have no common base, by the models' names.
+_MODEL_CACHES = {
     "edgetam_video": "EdgeTamVideoInferenceCache",
     "kyutai_speech_to_text": "KyutaiSpeechToTextConv1dPaddingCache",
     "mimi": "MimiConv1dPaddingCache",
@@ -45,7 +45,7 @@ _OWN = {
     "voxtral_realtime": "VoxtralRealtimeConv1dCacheLayer VoxtralRealtimeConv1dPaddingCache",
     "xlstm": "xLSTMCache",
 }
-# Classes by the module that defines them; all that is derived from them is meant too.
+# Classes by the module that defines them; classes derived from them are registered as well.
 _BASES = {
     "transformers.cache_utils": (
         "Cache",
@@ -58,36 +58,39 @@ _BASES = {
     "transformers.models.parakeet.generation_parakeet": ("ParakeetRNNTDecoderCache",),
     "diffusers.utils.outputs": ("BaseOutput",),
     "diffusers.models.transformers.transformer_flux2": ("Flux2KVCache", "Flux2KVLayerCache"),
-} | {f"transformers.models.{name}.modeling_{name}": tuple(classes.split()) for name, classes in _OWN.items()}
+} | {
+    f"transformers.models.{name}.modeling_{name}": tuple(classes.split())
+    for name, classes in _MODEL_CACHES.items()
+}
 _LIBRARIES = ("transformers", "diffusers", "tpuport")
 
 _lock = threading.RLock()
 _listening = False
 _hooked = False
 _registered: set[type] = set()
-_watched: dict[type, Any] = {}  # bases whose __init_subclass__ is ours, with the one they had
+_watched: dict[type, Any] = {}  # bases whose __init_subclass__ we replaced, with the original
 
 
 def register() -> None:
-    """Register every cache, cache layer and output class: those defined now, the others as they come.
+    """Register every cache, cache layer and output class: those that exist now, and others when they are defined.
 
-    Idempotent. What the libraries define later is noticed by itself, at the import of a module or at the
-    end of the class statement; see `register_used` for classes of the user's own.
+    Idempotent. Later classes of the libraries are registered upon the import of their module, or after the class
+    statement; see `register_used` for a user's own classes.
     """
     global _listening, _hooked
     with _lock:
         _listening = True
         for name in _BASES:
             if name in sys.modules:
-                _imported(sys.modules[name])
+                _register_module(sys.modules[name])
         if not _hooked:
             _hooked = True
             for name in _BASES:
-                wrapt.register_post_import_hook(_imported, name)
+                wrapt.register_post_import_hook(_register_module, name)
 
 
 def retract() -> None:
-    """Leave alone what is defined from now on. What is registered stays so: jax cannot take it back."""
+    """Stop registering new classes. Registered ones stay registered: jax cannot forget them."""
     global _listening
     with _lock:
         _listening = False
@@ -100,28 +103,28 @@ def retract() -> None:
 
 
 def register_used(*values: Any) -> None:
-    """Register the classes of these values and of what they hold, the user's own subclasses among them."""
+    """Register the classes of these values and of the values inside them, including a user's own subclasses."""
     for value in _parts(values):
         _register_class(type(value))
 
 
 @functools.cache
-def _derived(cls: type) -> bool:
-    """Whether a class is one of the bases or derived from one; once it exists, so do its bases."""
+def _has_base(cls: type) -> bool:
+    """Whether a class is or derives from one of the bases. Cached: once a class exists, so do its bases."""
     return issubclass(cls, tuple(_bases()))
 
 
 def _bases() -> Iterator[type]:
-    """The classes of _BASES that exist by now."""
+    """The classes of _BASES that have been defined so far."""
     for module, names in _BASES.items():
-        held = vars(sys.modules[module]) if module in sys.modules else {}
-        yield from (held[name] for name in names if name in held)
+        namespace = getattr(sys.modules.get(module), "__dict__", {})
+        yield from (namespace[name] for name in names if name in namespace)
 
 
 def _parts(values: Iterable[Any]) -> Iterator[Any]:
     """Every cache, layer and output among the values, in their containers and in each other's fields."""
     for value in values:
-        if _derived(type(value)):
+        if _has_base(type(value)):
             yield value
             yield from _parts(vars(value).values())
         if isinstance(value, dict):
@@ -130,8 +133,8 @@ def _parts(values: Iterable[Any]) -> Iterator[Any]:
             yield from _parts(value)
 
 
-def _imported(module: ModuleType) -> None:
-    """Register the bases that a module has and what is derived from them, and watch for more."""
+def _register_module(module: ModuleType) -> None:
+    """Register the bases that a module defines and the classes derived from them, and watch for more."""
     with _lock:
         if not _listening:
             return
@@ -143,13 +146,13 @@ def _imported(module: ModuleType) -> None:
 
 
 def _register_family(cls: type) -> None:
-    if _of_library(cls):
+    if _is_library_class(cls):
         _register_class(cls)
     for derived in cls.__subclasses__():
         _register_family(derived)
 
 
-def _of_library(cls: type) -> bool:
+def _is_library_class(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in _LIBRARIES
 
 
@@ -159,14 +162,14 @@ def _register_class(cls: type) -> None:
             return
         _registered.add(cls)
         if tree_util.is_tree_node(cls):
-            logger.debug("%s.%s keeps the jax registration that it has", cls.__module__, cls.__qualname__)
+            logger.debug("%s.%s keeps its own jax registration", cls.__module__, cls.__qualname__)
             return
         unflatten = functools.partial(fields.unflatten, cls)
         tree_util.register_pytree_with_keys(cls, _flatten_with_keys, unflatten, fields.flatten)
 
 
 class _Field(tree_util.GetAttrKey):
-    """An attribute in a path; jax asks for `key` where it explains how two structures differ."""
+    """An attribute in a path; jax reads `key` to explain how two structures differ."""
 
     @property
     def key(self) -> str:
@@ -176,11 +179,12 @@ class _Field(tree_util.GetAttrKey):
 def _flatten_with_keys(value: Any) -> tuple[list[tuple[_Field, Any]], fields.Structure]:
     """Children with the names that jax puts in its messages: .layers[0], then .keys."""
     children, structure = fields.flatten(value)
-    return [(_Field(n), x) for n, x in zip(fields.labels(structure), children, strict=True)], structure
+    names = [_Field(label) for label in fields.labels(structure)]
+    return list(zip(names, children, strict=True)), structure
 
 
 def _watch(base: type) -> None:
-    """Let a base class tell us of the classes that the libraries derive from it."""
+    """Register the classes that the libraries derive from a base class in the future."""
     if base in _watched:
         return
     original = base.__dict__.get("__init_subclass__")
@@ -190,7 +194,7 @@ def _watch(base: type) -> None:
             super(base, cls).__init_subclass__(**kwargs)
         else:
             original.__get__(None, cls)(**kwargs)
-        if _of_library(cls):
+        if _is_library_class(cls):
             _register_class(cls)
 
     base.__init_subclass__ = classmethod(__init_subclass__)  # pyright: ignore[reportAttributeAccessIssue]

@@ -91,7 +91,7 @@ def test_queries_that_see_nothing_have_finite_gradients():
     ],
 )
 def test_what_has_no_form_is_refused(options):
-    with pytest.raises(PortError, match=f"with {next(iter(options))} has no form"):
+    with pytest.raises(PortError, match=f"with {next(iter(options))} has no equivalent"):
         gpu_attention.flash_attn_func(*tensors(), **options)
 
 

@@ -223,7 +223,7 @@ def test_zero_images_on_the_device_are_seen_once(host):
     for _ in range(2):
         _, prepared = patch.without_empty_streams(host, (), arguments)
         assert prepared["image_embeds"] is None
-    assert compat.as_jax(arguments["image_embeds"]) in patch._zero
+    assert compat.as_jax(arguments["image_embeds"]) in patch._is_zero
 
 
 def test_glyphs_stay_once_they_came():
@@ -267,7 +267,7 @@ def test_bad_input(host, compiled, name):
 def test_a_size_that_the_patch_does_not_divide():
     model = build(patch_size=2)
     with pytest.raises(
-        PortError, match="5 latent rows of height are not a multiple of the patch, 2"
+        PortError, match="the latents' height, 5, is not a multiple of the patch, 2"
     ) as caught:
         patch.without_empty_streams(model, (), call(size=(2, 5, 4)))
     assert caught.value.fix is not None

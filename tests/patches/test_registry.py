@@ -352,8 +352,8 @@ def test_a_package_that_is_not_installed_and_code_that_is_no_package(library):
         ("Base.nothing", "there is no nothing"),
         ("Nothing.shape", "there is no class Nothing"),
         ("Child.shape", "shape is inherited"),
-        ("Base", "Base is no function"),
-        ("TABLE", "TABLE is no function"),
+        ("Base", "Base is not a function"),
+        ("TABLE", "TABLE is not a function"),
     ],
 )
 def test_a_target_that_is_not_there_or_no_function(library, qualname, message):
@@ -367,13 +367,13 @@ def test_a_target_that_is_not_there_or_no_function(library, qualname, message):
 def test_a_replacement_that_is_not_there(library):
     registry.register(patch(replacement="nothing"))
     registry.apply_all()
-    with pytest.raises(PortError, match=r"replacement of patch 'fakelib.scale' is not there"):
+    with pytest.raises(PortError, match=r"replacement of patch 'fakelib.scale' cannot be imported"):
         import fakelib.core  # noqa: F401
 
 
 def test_two_patches_for_one_function_or_of_one_name(library):
     registry.register(patch())
-    with pytest.raises(PortError, match="two patches are called"):
+    with pytest.raises(PortError, match="two patches are named"):
         registry.register(patch(replacement="constant"))
     registry.register(patch(name="second"))
     registry.apply_all()
@@ -384,8 +384,8 @@ def test_two_patches_for_one_function_or_of_one_name(library):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("target", "fakelib.core.scale", "names nothing"),
-        ("replacement", "scale", "names nothing"),
+        ("target", "fakelib.core.scale", "is not a qualified name"),
+        ("replacement", "scale", "is not a qualified name"),
         ("versions", "new ones", "cannot be read"),
         ("source", (), "does not say which source"),
         ("source", ("abc",), "does not say which source"),

@@ -69,7 +69,7 @@ def test_the_shim_of_the_page(folder, capsys):
 def test_every_state_is_on_the_page():
     from typing import get_args
 
-    from tpuport.patches import status
+    from tpuport.patches import patch
 
     table = re.findall(r"^\| ([a-z ]+) \|", PAGE[PAGE.index("| status | means |") :], re.MULTILINE)
-    assert set(get_args(status.State)) <= set(table)
+    assert set(get_args(patch.State)) <= set(table)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from tpuport.patches.status import State, Status
+    from tpuport.patches.patch import State, Status
 
 _STYLES = {"applied": "green", "waiting for import": "green", "off": "dim", "not installed": "dim"}
 _WRONG = ("source differs", "target missing", "failed")

@@ -35,10 +35,10 @@ def torch_dtype(dtype: Any) -> torch.dtype:
         PortError: torch has no such type.
     """
     name = jnp.dtype(dtype).name
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    torch_dtype = getattr(torch, name, None)
+    if not isinstance(torch_dtype, torch.dtype):
         raise PortError(f"torch has no dtype for {name}", fix="convert the array to bfloat16 first")
-    return found
+    return torch_dtype
 
 
 def is_ported(tensor: Any) -> bool:

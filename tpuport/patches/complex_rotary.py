@@ -1,7 +1,7 @@
 """Rotary embeddings that diffusers writes with complex numbers, in real arithmetic with equal results.
 
-A table of complex numbers is a pair of real arrays on the device; a program that multiplies by it has no complex
-number in it.
+On the device a table of complex numbers is a pair of real arrays, and a program that multiplies by it contains no
+complex numbers.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,16 @@ def pair_as_complex(real: jax.Array, imaginary: jax.Array) -> torch.Tensor:
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(real, imaginary) of a complex tensor; without a complex number in the program where it came as a pair."""
-    known = getattr(tensor, _PARTS, None)
-    return known if known is not None else (torch.real(tensor), torch.imag(tensor))
+    """(real, imaginary) of a complex tensor; one made by `pair_as_complex` adds no complex number to the program."""
+    if hasattr(tensor, _PARTS):
+        return getattr(tensor, _PARTS)
+    return torch.real(tensor), torch.imag(tensor)
 
 
-def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Neighbours in the last dimension of x [..., D] turned by angles with these cosines and sines [..., D/2].
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate adjacent pairs in the last dimension of x [..., D] by the angles of these cosines and sines [..., D/2].
 
-    Computed in float32, as a product of complex64 is, and given in x's dtype.
+    Computed in float32, as a product of complex64 numbers is, and returned in x's dtype.
     """
     pairs = x.float().reshape(*x.shape[:-1], -1, 2)
     first, second = pairs[..., 0], pairs[..., 1]
@@ -40,33 +41,33 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return turned.reshape(x.shape).to(x.dtype)
 
 
-def _turned(x: torch.Tensor, freqs_cis: torch.Tensor, heads: int) -> torch.Tensor:
-    """`rotated` by complex freqs_cis, which lacks the dimension `heads` of x."""
+def _rotate_by_complex(x: torch.Tensor, freqs_cis: torch.Tensor, heads: int) -> torch.Tensor:
+    """`rotate` by complex freqs_cis, which lacks the dimension `heads` of x."""
     cos, sin = parts(freqs_cis)
-    return rotated(x, cos.unsqueeze(heads), sin.unsqueeze(heads))
+    return rotate(x, cos.unsqueeze(heads), sin.unsqueeze(heads))
 
 
-def _by_choice(target: str, heads: int) -> Callable[..., torch.Tensor]:
+def _real_or_complex(target: str, heads: int) -> Callable[..., torch.Tensor]:
     """The replacement of a function that takes cosines and sines, or with `use_real=False` complex numbers."""
 
     def replacement(x: torch.Tensor, freqs_cis: Any, use_real: bool = True, **options: Any) -> torch.Tensor:
         if use_real:
             return registry.original(target)(x, freqs_cis, use_real=True, **options)
-        return _turned(x, freqs_cis, heads)
+        return _rotate_by_complex(x, freqs_cis, heads)
 
     replacement.__doc__ = (
-        f"Traced. x [B, S, H, D] turned by freqs_cis, complex [S, D/2] or [B, S, D/2]: {target}."
+        f"Traced. x [B, S, H, D] rotated by freqs_cis, complex [S, D/2] or [B, S, D/2]: {target}."
     )
     return replacement
 
 
 _MODELS = "diffusers.models.transformers"
-apply_qwen = _by_choice(f"{_MODELS}.transformer_qwenimage:apply_rotary_emb_qwen", 1)
-apply_qwen21 = _by_choice(f"{_MODELS}.transformer_qwenimage21:apply_rotary_emb_qwen", 1)
-apply_nucleus = _by_choice(f"{_MODELS}.transformer_nucleusmoe_image:_apply_rotary_emb_nucleus", 1)
-apply_common = _by_choice("diffusers.models.embeddings:apply_rotary_emb", 2)
+apply_qwen = _real_or_complex(f"{_MODELS}.transformer_qwenimage:apply_rotary_emb_qwen", 1)
+apply_qwen21 = _real_or_complex(f"{_MODELS}.transformer_qwenimage21:apply_rotary_emb_qwen", 1)
+apply_nucleus = _real_or_complex(f"{_MODELS}.transformer_nucleusmoe_image:_apply_rotary_emb_nucleus", 1)
+apply_common = _real_or_complex("diffusers.models.embeddings:apply_rotary_emb", 2)
 
 
 def apply_anyflow(hidden_states: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
-    """Traced. hidden_states [B, H, S, D] turned by complex freqs, of a shape that broadcasts to [B, H, S, D/2]."""
-    return rotated(hidden_states, *parts(freqs))
+    """Traced. hidden_states [B, H, S, D] rotated by complex freqs, of a shape that broadcasts to [B, H, S, D/2]."""
+    return rotate(hidden_states, *parts(freqs))

@@ -1,18 +1,20 @@
-"""The digest of a function's source: of what it does, whatever its comments, docstrings, annotations and layout."""
+"""The digest of a function's source, which does not depend on comments, docstrings, annotations or layout."""
 
 import ast
 import hashlib
 import importlib
 import inspect
+import itertools
 import textwrap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from tpuport.errors import PortError
+from tpuport.patches.targets import locate, underlying
 
-# Fields that say nothing about what runs, or that only some versions of Python have.
-_SILENT = {"annotation", "returns", "ctx", "kind", "type_comment", "type_params", "type_ignores"}
+# Fields that do not change what runs, or that only some versions of Python have.
+_IGNORED_FIELDS = {"annotation", "returns", "ctx", "kind", "type_comment", "type_params", "type_ignores"}
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 
 
@@ -28,24 +30,15 @@ def digest(target: Any) -> str:
         PortError: there is no such function, or no source to read.
     """
     if isinstance(target, str):
-        from tpuport.patches.targets import locate
-
         module, _, qualname = target.partition(":")
-        place = locate(importlib.import_module(module), qualname)
-        return _digest(place.function, qualname)
+        definition = locate(importlib.import_module(module), qualname)
+        return _digest(definition.function, qualname)
     function = underlying(target)
     return _digest(function, getattr(function, "__qualname__", ""))
 
 
-def underlying(raw: Any) -> Any:
-    """The function in a static or class method, a bound method, or a property."""
-    if isinstance(raw, property):
-        return raw.fget
-    return getattr(raw, "__func__", raw)
-
-
 def _digest(function: Callable[..., Any], qualname: str) -> str:
-    node = _written(function, qualname)
+    node = _syntax_tree(function, qualname)
     if node is None:
         raise PortError(
             "its source cannot be read", where=f"{getattr(function, '__module__', '?')}:{qualname}",
@@ -54,56 +47,59 @@ def _digest(function: Callable[..., Any], qualname: str) -> str:
     return hashlib.sha256("\n".join(_lines(node)).encode()).hexdigest()
 
 
-def _written(function: Callable[..., Any], qualname: str) -> ast.AST | None:
+def _syntax_tree(function: Callable[..., Any], qualname: str) -> ast.AST | None:
     """The syntax tree of the function under its decorators."""
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
     if code is not None and code.co_qualname != qualname:
-        # A decorator that does not say what it wraps: look for the name where it was written.
-        module = inspect.getmodule(function)
-        found = None if module is None else _named(module, qualname)
-        if found is not None:
-            return found
+        # A decorator without functools.wraps hides the function: look for the name in the module's source.
+        definition = _find_definition(inspect.getmodule(function), qualname)
+        if definition is not None:
+            return definition
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(inner))).body[0]
     except (OSError, TypeError, SyntaxError):
         return None
 
 
-def _named(module: ModuleType, qualname: str) -> ast.AST | None:
+def _find_definition(module: ModuleType | None, qualname: str) -> ast.AST | None:
     try:
-        scope: ast.AST = ast.parse(inspect.getsource(module))
+        scope: ast.AST = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]  # None: TypeError
     except (OSError, TypeError, SyntaxError):
         return None
     for part in qualname.split("."):
-        found = [node for node in _statements(scope) if getattr(node, "name", None) == part]
-        if not found:
+        definitions = [node for node in _definitions(scope) if node.name == part]
+        if not definitions:
             return None
-        scope = found[-1]
+        scope = definitions[-1]  # the last one counts, as it does when the module runs
     return scope
 
 
-def _statements(scope: ast.AST) -> Iterator[ast.AST]:
-    """What a scope defines, also under `if` and `try`, in order."""
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _definitions(scope: ast.AST) -> Iterator[_Definition]:
+    """The functions and classes that a scope defines, also under `if` and `try`, in order."""
     for node in ast.iter_child_nodes(scope):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if isinstance(node, _Definition):
             yield node
         elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
-            yield from _statements(node)
+            yield from _definitions(node)
 
 
 def _lines(node: ast.AST) -> Iterator[str]:
-    """The tree in a form that is ours, as that of `ast.dump` differs between versions of Python."""
+    """The tree as text, in a form of our own: that of `ast.dump` differs between versions of Python."""
     yield f"({type(node).__name__}"
     for field, value in ast.iter_fields(node):
-        if field in _SILENT or value is None or value == []:
+        if field in _IGNORED_FIELDS or value is None or value == []:
             continue
         yield f".{field}"
         if field == "body" and isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False):
             value = value[1:]
         if isinstance(node, ast.JoinedStr):
-            value = list(_joined(value))
-        for item in value if isinstance(value, list) else [value]:
+            value = list(_merge_texts(value))
+        items = value if isinstance(value, list) else [value]
+        for item in items:
             if isinstance(item, ast.AST):
                 yield from _lines(item)
             else:
@@ -111,16 +107,10 @@ def _lines(node: ast.AST) -> Iterator[str]:
     yield ")"
 
 
-def _joined(parts: list[ast.expr]) -> Iterator[ast.expr]:
-    """The parts of an f-string with neighbouring texts in one, which some versions of Python keep apart."""
-    text = ""
-    for part in parts:
-        if isinstance(part, ast.Constant):
-            text += str(part.value)
-            continue
-        if text:
-            yield ast.Constant(text)
-        text = ""
-        yield part
-    if text:
-        yield ast.Constant(text)
+def _merge_texts(parts: list[ast.expr]) -> Iterator[ast.expr]:
+    """The parts of an f-string with adjacent texts merged, which some versions of Python keep apart."""
+    for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, ast.Constant)):
+        if is_text:
+            yield ast.Constant("".join(str(part.value) for part in group))  # type: ignore[attr-defined]
+        else:
+            yield from group

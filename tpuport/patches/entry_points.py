@@ -1,4 +1,4 @@
-"""Patches that other distributions bring: the entry points of group "tpuport.patches"."""
+"""Patches that other distributions provide: the entry points of group "tpuport.patches"."""
 
 import importlib.metadata
 from importlib.metadata import EntryPoint
@@ -17,31 +17,35 @@ def points() -> list[EntryPoint]:
 
 def origin(point: EntryPoint) -> str:
     """The distribution that an entry point belongs to."""
-    return point.dist.name if point.dist is not None else "an unknown distribution"
+    if point.dist is None:
+        return "an unknown distribution"
+    return point.dist.name
 
 
-def patches(point: EntryPoint) -> list[Patch]:
-    """What an entry point names: a patch, several, or a function that returns them.
+def load_patches(point: EntryPoint) -> list[Patch]:
+    """The patches of an entry point, which names a patch, several, or a function that returns them.
 
     Raises:
-        PortError: it cannot be loaded, or gives something else.
+        PortError: it cannot be loaded, or is something else.
     """
-    where = f"entry point {point.name} = {point.value!r} of {origin(point)}"
+    distribution = origin(point)
+    where = f"entry point {point.name} = {point.value!r} of {distribution}"
     try:
-        found: Any = point.load()
-        found = found() if callable(found) else found
+        value: Any = point.load()
+        if callable(value):
+            value = value()
     except PortError:
         raise
     except Exception as error:
         raise PortError(
-            f"the patches of {origin(point)} cannot be loaded: {type(error).__name__}: {error}", where=where,
-            fix=f"mend or uninstall {origin(point)}",
+            f"the patches of {distribution} cannot be loaded: {type(error).__name__}: {error}", where=where,
+            fix=f"correct or uninstall {distribution}",
         ) from error  # fmt: skip
-    several = list(found) if isinstance(found, (list, tuple)) else [found]
-    for patch in several:
+    patches = list(value) if isinstance(value, (list, tuple)) else [value]
+    for patch in patches:
         if not isinstance(patch, Patch):
             raise PortError(
-                f"{origin(point)} gives {type(patch).__name__} as a patch", where=where,
+                f"{distribution} gives {type(patch).__name__} as a patch", where=where,
                 fix="name a tpuport.patches.Patch, a list of them, or a function that returns them",
             )  # fmt: skip
-    return several
+    return patches

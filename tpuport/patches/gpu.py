@@ -1,7 +1,7 @@
-"""A shim under which code that was written for one GPU can be imported and built without any: `tpuport.gpu_shim`.
+"""A shim under which code written for a GPU can be imported, and its models built, without one: `tpuport.gpu_shim`.
 
-It is for research repositories that ask for `torch.cuda`, put tensors on "cuda", or import attention kernels while they
-are imported or their models are built. What it answers is listed in `whitelist()`; everything else stays as it is.
+It is for research repositories that query `torch.cuda`, put tensors on "cuda", or import attention kernels while they
+are imported or their models are built. `whitelist()` lists what it answers; everything else is unchanged.
 """
 
 import functools
@@ -27,7 +27,9 @@ class GpuShim:
 
     def __init__(self, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False) -> None:
         self._calls = Calls()
-        self._allow = dict(allow) if isinstance(allow, Mapping) else dict.fromkeys(allow)
+        if not isinstance(allow, Mapping):
+            allow = dict.fromkeys(allow)
+        self._allow = dict(allow)
         self._available = available
         self._finder: Finder | None = None
         self._mode: gpu_devices.Devices | None = None
@@ -35,14 +37,16 @@ class GpuShim:
 
     @property
     def calls(self) -> list[Call]:
-        """What was rewritten so far, each call once for each line that made it."""
+        """The calls rewritten so far, each once per calling line."""
         return list(self._calls.counts)
 
     def enable(self) -> "GpuShim":
-        """Switch it on, for this thread where tensors are made, for the process otherwise. Again changes nothing.
+        """Switch the shim on: for this thread as to new tensors, for the process as to the rest.
+
+        Calling it again does nothing.
 
         Raises:
-            PortError: another shim is on, or `allow` names what is not there.
+            PortError: another shim is on, or `allow` names something that does not exist.
         """
         global _current
         with _lock:
@@ -59,7 +63,7 @@ class GpuShim:
         return self
 
     def disable(self) -> None:
-        """Put back everything. Names that code has kept from the shim behave as without it, stand-ins stay theirs."""
+        """Restore everything. References to functions of the shim call the originals then; stand-ins stay."""
         global _current
         with _lock:
             if _current is not self:
@@ -70,7 +74,7 @@ class GpuShim:
                 self._mode = None
             for holder, name, former, ours in reversed(self._replaced):
                 if vars(holder).get(name) is not ours:
-                    continue  # the code that ran has put its own there
+                    continue  # the imported code has replaced it since, and its own must stay
                 if former is _ABSENT:
                     delattr(holder, name)
                 else:
@@ -106,8 +110,8 @@ class GpuShim:
             answers["is_available"] = lambda: True
         for name, answer in answers.items():
             self._function("torch.cuda", name, answer)
-        for name, made in gpu_torch.CUDA_CLASSES.items():
-            self._put("torch.cuda", name, _noting(made, f"torch.cuda.{name}", self._calls))
+        for name, cls in gpu_torch.CUDA_CLASSES.items():
+            self._put("torch.cuda", name, _noting_subclass(cls, f"torch.cuda.{name}", self._calls))
         for name in gpu_torch.TENSOR_TYPES:
             self._put("torch.cuda", f"{name}Tensor", getattr(torch, f"{name}Tensor"))
         for name in gpu_torch.SDP:
@@ -120,7 +124,7 @@ class GpuShim:
 
     def _answer_distributed(self) -> None:
         if not torch.distributed.is_available() or torch.distributed.is_initialized():
-            return  # what there is, is real
+            return  # a real process group answers for itself
         for name, answer in gpu_torch.Distributed().answers().items():
             self._function("torch.distributed", name, answer)
 
@@ -130,7 +134,7 @@ class GpuShim:
             importlib.import_module(module)
         except ImportError as error:
             raise PortError(
-                f"allow names {name!r}, whose module does not import: {error}", where="allow"
+                f"allow names {name!r}, whose module cannot be imported: {error}", where="allow"
             ) from error
         if value is None or callable(value):
             self._function(module, path, value or gpu_torch.nothing)
@@ -138,22 +142,23 @@ class GpuShim:
             self._put(module, path, value)
 
     def _function(self, module: str, path: str, answer: Callable[..., Any]) -> None:
-        """Let a function, if it is there, answer in our way while the shim is on."""
+        """Replace a function, if it exists, while the shim is on."""
         holder, name = _holder(module, path)
         former = getattr(holder, name, None)
         if former is None:
             return
-        calls, said = self._calls, f"{module}.{path}"
+        calls = self._calls
+        qualified = f"{module}.{path}"
 
         @functools.wraps(former, updated=())
-        def answered(*args: Any, **kwargs: Any) -> Any:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
             if not calls.active:
                 return former(*args, **kwargs)
             result = answer(*args, **kwargs)
-            calls.note(said, "nothing" if result is None else _short(result))
+            calls.note(qualified, _describe(result))
             return result
 
-        self._put(module, path, answered)
+        self._put(module, path, replacement)
 
     def _put(self, module: str, path: str, value: Any) -> None:
         holder, name = _holder(module, path)
@@ -161,8 +166,8 @@ class GpuShim:
         setattr(holder, name, value)
 
 
-def _noting(cls: type, name: str, calls: Calls) -> type:
-    """A class that says when it is made."""
+def _noting_subclass(cls: type, name: str, calls: Calls) -> type:
+    """A subclass of the same name that notes when it is instantiated."""
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         if calls.active:
@@ -173,9 +178,14 @@ def _noting(cls: type, name: str, calls: Calls) -> type:
     )
 
 
-def _short(value: Any) -> str:
+def _describe(value: Any) -> str:
+    """A value in a line of the log."""
+    if value is None:
+        return "nothing"
     text = repr(value)
-    return text if len(text) <= 60 and "\n" not in text else type(value).__name__
+    if len(text) > 60 or "\n" in text:
+        return type(value).__name__
+    return text
 
 
 def _holder(module: str, path: str) -> tuple[Any, str]:
@@ -189,18 +199,18 @@ def _holder(module: str, path: str) -> tuple[Any, str]:
 def gpu_shim(*, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False) -> GpuShim:
     """Let code that was written for a GPU be imported, and its models be built, without one.
 
-    In a `with` block, or between `enable()` and `disable()`. Meanwhile the functions of `torch.cuda` and
-    `torch.distributed` that would fail answer as one GPU and one process would; what is put on a CUDA device is put on
-    the CPU; autocast of a CUDA device is switched off; and imports of attention packages that are not installed give
-    stand-ins, whose attention is `F.scaled_dot_product_attention`. `tpuport.patches.gpu.whitelist()` lists it all.
-    Everything else behaves as before. Afterwards all of it is put back, also after an exception. Each call that was
-    rewritten is logged to the logger "tpuport" with its line, and kept in `calls`.
+    Use it in a `with` block, or between `enable()` and `disable()`. Meanwhile the functions of `torch.cuda` and
+    `torch.distributed` that would fail answer as one GPU and one process would; tensors for a CUDA device are created
+    on the CPU; autocast of a CUDA device is switched off; and imports of attention packages that are not installed give
+    stand-ins, whose attention is `F.scaled_dot_product_attention`. `tpuport.patches.gpu.whitelist()` lists all of it.
+    Everything else behaves as before. Afterwards everything is restored, also after an exception. Each rewritten call
+    is logged to the logger "tpuport" with its line, and recorded in `calls`.
 
     Args:
-        allow: more to answer for. "package" is a package whose import gives a stand-in where it is not installed;
-            "module:name" a function that does nothing. A mapping says what stands at a "module:name": a function, or
-            any value.
-        available: whether `torch.cuda.is_available()` says yes, for code that insists on it.
+        allow: what else to answer. "package" is a package that is replaced by a stand-in if it is not installed;
+            "module:name" is a function that then does nothing. A mapping gives the replacement of a "module:name": a
+            function, or any value.
+        available: what `torch.cuda.is_available()` returns, for code that insists on a GPU.
     """
     return GpuShim(allow, available)
 

@@ -1,6 +1,6 @@
 """Attention functions of GPU packages, computed by `F.scaled_dot_product_attention`.
 
-Where that is defined; other options of theirs are refused. Under tpuport that function is a fused kernel on the device.
+Options that it cannot express are refused. On the device that function is tpuport's fused kernel.
 Shapes: B batch, Q query length, T key length, H query heads, K key heads, D head dimension.
 """
 
@@ -15,11 +15,11 @@ _INSTEAD = "call F.scaled_dot_product_attention, with a mask where there is padd
 
 
 def refuse(name: str, **options: Any) -> None:
-    """PortError for options that are not None, False or zero."""
+    """Raise a PortError for an option that is set: not None, False or zero."""
     for option, value in options.items():
         if value is None or value is False or (isinstance(value, (int, float)) and value == 0):
             continue
-        raise PortError(f"{name} with {option} has no form in plain torch here", where=option, fix=_INSTEAD)
+        raise PortError(f"{name} with {option} has no equivalent in plain torch", where=option, fix=_INSTEAD)
 
 
 def flash_attn_func(
@@ -38,12 +38,12 @@ def flash_attn_func(
 ) -> torch.Tensor:
     """flash_attn's function: q [B, Q, H, D], k and v [B, T, K, D] -> [B, Q, H, D].
 
-    The last query sees the last key, both with `causal` and with a window; a query that sees no key gets zeros.
+    The last query is aligned with the last key, both with `causal` and with a window; a query without keys gets zeros.
 
     Raises:
-        PortError: soft cap, ALiBi or returned probabilities are asked for.
+        PortError: soft cap, ALiBi or returned probabilities are requested.
     """
-    del deterministic  # this is
+    del deterministic  # the result always is
     refuse(
         "flash_attn_func",
         softcap=softcap,
@@ -52,7 +52,8 @@ def flash_attn_func(
         **others,
     )
     left, right = window_size
-    right = 0 if causal else right
+    if causal:
+        right = 0
     query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
     options: dict[str, Any] = {
         "dropout_p": dropout_p,
@@ -71,11 +72,16 @@ def flash_attn_func(
 
 
 def _window(queries: int, keys: int, left: int, right: int, device: torch.device) -> torch.Tensor:
-    """Which keys a query sees, boolean [Q, T]."""
-    places = torch.arange(queries, device=device).unsqueeze(1) + (keys - queries)
-    others = torch.arange(keys, device=device).unsqueeze(0)
-    seen = others >= places - left if left >= 0 else others >= 0
-    return seen & (others <= places + right) if right >= 0 else seen.expand(queries, keys)
+    """The keys that each query attends to, boolean [Q, T]; a negative side of the window is unlimited."""
+    # The last query is aligned with the last key.
+    query_positions = torch.arange(queries, device=device).unsqueeze(1) + (keys - queries)
+    distance = torch.arange(keys, device=device).unsqueeze(0) - query_positions
+    mask = torch.ones_like(distance, dtype=torch.bool)
+    if left >= 0:
+        mask &= distance >= -left
+    if right >= 0:
+        mask &= distance <= right
+    return mask
 
 
 def flash_attn_qkvpacked_func(qkv: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -103,7 +109,7 @@ def flash_attn_varlen_func(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 class LowerTriangularMask:
-    """xformers' causal mask: the first query sees the first key."""
+    """xformers' causal mask: the first query is aligned with the first key."""
 
 
 def memory_efficient_attention(
@@ -128,14 +134,23 @@ def memory_efficient_attention(
     causal = isinstance(attn_bias, LowerTriangularMask)
     if not causal and attn_bias is not None and not isinstance(attn_bias, torch.Tensor):
         raise PortError(
-            f"a mask of type {type(attn_bias).__name__} has no form here", where="attn_bias", fix=_INSTEAD
+            f"a mask of type {type(attn_bias).__name__} has no equivalent in plain torch",
+            where="attn_bias",
+            fix=_INSTEAD,
         )
-    tensors = (query, key, value) if query.ndim == 4 else tuple(t.unsqueeze(2) for t in (query, key, value))
+    tensors = [query, key, value]
+    has_heads = query.ndim == 4
+    if not has_heads:
+        tensors = [tensor.unsqueeze(2) for tensor in tensors]
+    if causal:
+        attn_bias = None
     out = functional.scaled_dot_product_attention(
-        *(tensor.transpose(1, 2) for tensor in tensors), attn_mask=None if causal else attn_bias, dropout_p=p,
-        is_causal=causal, scale=scale,
+        *(tensor.transpose(1, 2) for tensor in tensors), attn_mask=attn_bias, dropout_p=p, is_causal=causal,
+        scale=scale,
     ).transpose(1, 2)  # fmt: skip
-    return out if query.ndim == 4 else out.squeeze(2)
+    if not has_heads:
+        out = out.squeeze(2)
+    return out
 
 
 def sageattn(
@@ -153,25 +168,29 @@ def sageattn(
     Raises:
         PortError: another layout or option, or causal attention of lengths that differ.
     """
-    refuse(
-        "sageattn", return_lse=return_lse, **{k: v for k, v in others.items() if not k.startswith("smooth")}
-    )
+    # Smoothing only reduces the error of quantization, and nothing is quantized here.
+    options = {name: value for name, value in others.items() if not name.startswith("smooth")}
+    refuse("sageattn", return_lse=return_lse, **options)
     if tensor_layout not in ("HND", "NHD"):
-        raise PortError(f"there is no layout {tensor_layout!r}", where="tensor_layout", fix='"HND" or "NHD"')
-    query, key, value = (t if tensor_layout == "HND" else t.transpose(1, 2) for t in (q, k, v))
+        raise PortError(f"unknown layout {tensor_layout!r}", where="tensor_layout", fix='"HND" or "NHD"')
+    query, key, value = q, k, v
+    if tensor_layout == "NHD":
+        query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
     if is_causal and query.shape[2] != key.shape[2]:
         raise PortError(
-            "causal attention of lengths that differ can mean two things", where="is_causal", fix=_INSTEAD
+            "causal attention is ambiguous if query and key lengths differ", where="is_causal", fix=_INSTEAD
         )
     grouped = query.shape[1] != key.shape[1]
     out = functional.scaled_dot_product_attention(
         query, key, value, is_causal=is_causal, scale=sm_scale, enable_gqa=grouped
     )
-    return out if tensor_layout == "HND" else out.transpose(1, 2)
+    if tensor_layout == "NHD":
+        out = out.transpose(1, 2)
+    return out
 
 
 class FusedRMSNorm(torch.nn.RMSNorm):
-    """apex's norm, whose epsilon is 1e-5 where none is given."""
+    """apex's norm, whose default epsilon is 1e-5."""
 
     def __init__(self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine)

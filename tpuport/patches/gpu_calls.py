@@ -1,4 +1,4 @@
-"""What the GPU shim rewrote: each call once for each line that made it, logged when it is first met."""
+"""The calls that the GPU shim rewrote: each once per calling line, logged when it first occurs."""
 
 import contextlib
 import dataclasses
@@ -11,8 +11,8 @@ import torch
 
 logger = logging.getLogger("tpuport")
 
-# Frames of these are how a call got here, not who made it.
-_BETWEEN = (
+# Frames of these files pass a call on; the caller is above them.
+_INTERMEDIATE = (
     f"{Path(__file__).parent}/gpu", f"{Path(torch.__file__).parent}/", contextlib.__file__, functools.__file__,
     "<frozen ", "<@beartype",
 )  # fmt: skip
@@ -26,7 +26,7 @@ class Call:
     Args:
         name: what was called or imported, with its module.
         became: what was done instead.
-        file, line: where.
+        file, line: of the caller.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Calls:
         self.counts: dict[Call, int] = {}
 
     def note(self, name: str, became: str) -> None:
-        """Count a call of whoever is calling now."""
+        """Count a call of the current caller."""
         call = Call(name, became, *_caller())
         if call not in self.counts:
             logger.info("gpu shim: %s", call)
@@ -57,7 +57,7 @@ def _caller() -> tuple[str, int]:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_BETWEEN) and not any(part in file for part in _CHECKERS):
+        if not file.startswith(_INTERMEDIATE) and not any(part in file for part in _CHECKERS):
             return file, frame.f_lineno
         frame = frame.f_back
     return "?", 0

@@ -24,7 +24,7 @@ def is_cuda(value: Any) -> bool:
 
 
 class Devices(TorchFunctionMode):
-    """Puts on the CPU what calls of this thread would put on a CUDA device."""
+    """Creates tensors on the CPU that calls of this thread would create on a CUDA device."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()
@@ -37,37 +37,42 @@ class Devices(TorchFunctionMode):
         if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
             self.calls.note(f"Tensor.{func.__name__}", "the tensor itself")
             return args[0]
-        moved = _moved(func, args, kwargs)
-        if moved is None:
+        rewritten = _without_cuda(func, args, kwargs)
+        if rewritten is None:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
         self.calls.note(f"{_NAMES.get(name, name)} on a CUDA device", "on the CPU")
-        return func(*moved[0], **moved[1])
+        args, kwargs = rewritten
+        return func(*args, **kwargs)
 
 
-def _moved(
+def _without_cuda(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments with the CPU in place of CUDA devices; None where there are none."""
+    """The arguments with the CPU instead of CUDA devices; None if they name no CUDA device."""
     named_by_text = func in (torch.Tensor.to, torch.as_tensor)
-    where = [
-        place
-        for place, value in enumerate(args)
-        if is_cuda(value) and (named_by_text or not isinstance(value, str))
-    ]
+    positions = []
+    for position, value in enumerate(args):
+        # Elsewhere a text such as "cuda" need not be a device.
+        if is_cuda(value) and (named_by_text or not isinstance(value, str)):
+            positions.append(position)
     if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
-        where.append(1)  # a number is a CUDA device
+        positions.append(1)  # a number is a CUDA device
     if func is torch.Tensor.type and len(args) > 1 and str(args[1]).startswith(_CUDA_TYPE):
         return (args[0], str(args[1]).replace(_CUDA_TYPE, "torch."), *args[2:]), kwargs
-    device, pinned = kwargs.get("device"), kwargs.get("pin_memory")
-    named = is_cuda(device) or type(device) is int
-    if not where and not named and not pinned:
+    device = kwargs.get("device")
+    has_cuda_device = is_cuda(device) or type(device) is int
+    is_pinned = bool(kwargs.get("pin_memory"))
+    if not (positions or has_cuda_device or is_pinned):
         return None
-    if named:
+    if has_cuda_device:
         kwargs["device"] = "cpu"
-    if pinned:
+    if is_pinned:
         kwargs["pin_memory"] = False
-    return tuple("cpu" if place in where else value for place, value in enumerate(args)), kwargs
+    arguments = list(args)
+    for position in positions:
+        arguments[position] = "cpu"
+    return tuple(arguments), kwargs
 
 
 def _load(calls: Calls) -> Callable[..., Any]:
@@ -110,7 +115,7 @@ def _default_type(calls: Calls) -> Callable[..., Any]:
 
 
 def answers() -> dict[str, Callable[[Calls], Callable[..., Any]]]:
-    """Functions of torch that take a device elsewhere than in a tensor's call: what makes ours, by name."""
+    """Factories of replacements, by name, for the functions of torch that take a device but no tensor."""
     return {"load": _load, "set_default_device": _default_device, "set_default_tensor_type": _default_type}
 
 
@@ -140,7 +145,7 @@ def autocast_classes(calls: Calls) -> dict[str, type]:
 
 
 def generator_class(calls: Calls) -> type:
-    """`torch.Generator` that is made on the CPU where a CUDA device is named."""
+    """A `torch.Generator` that is created on the CPU if a CUDA device is named."""
     original = torch.Generator
 
     class Kind(type):
@@ -157,8 +162,9 @@ def generator_class(calls: Calls) -> type:
 
 
 def remove(mode: Devices) -> None:
-    """Take a mode off this thread's stack, wherever on it it is, and those that another thread has ended."""
+    """Remove a mode from anywhere in this thread's stack, and modes of shims that another thread has switched off."""
     modes = [overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     for other in reversed(modes):
-        if other is not mode and not (isinstance(other, Devices) and not other.calls.active):
+        is_stale = isinstance(other, Devices) and not other.calls.active
+        if other is not mode and not is_stale:
             overrides._push_mode(other)

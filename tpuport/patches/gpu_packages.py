@@ -1,4 +1,4 @@
-"""Stand-ins for GPU packages that are not installed, so that what imports them can be imported."""
+"""Stand-ins for GPU packages that are not installed, so that code which imports them can be imported."""
 
 import importlib
 import importlib.abc
@@ -10,7 +10,7 @@ from typing import Any
 
 from tpuport.errors import PortError
 
-# Imports that are answered where the package is not installed, each with the version that it states.
+# Packages that get a stand-in if they are not installed, each with the version that the stand-in reports.
 PACKAGES = {
     "apex": "0.1",
     "flash_attn": "2.8.3",
@@ -27,7 +27,7 @@ _FLASH = (
     "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_kvpacked_func", "flash_attn_varlen_func",
 )  # fmt: skip
 
-# Names that do what the package's do; every other name is there to be imported, and an error when it is called.
+# Names that work like the package's; every other name can be imported, and raises an error when it is called.
 WORKING = {
     "flash_attn": _FLASH,
     "flash_attn.flash_attn_interface": _FLASH,
@@ -40,12 +40,12 @@ WORKING = {
 
 
 class _Kind(type):
-    """The type of placeholders: they can be named, inherited from and asked for attributes, but not called."""
+    """The type of placeholders: they can be named, inherited from and have attributes, but cannot be called."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise PortError(
             f"{cls.__module__}.{cls.__qualname__} is a stand-in of the GPU shim and computes nothing",
-            fix="take the part of the model that calls it out of the way, or replace it by plain torch",
+            fix="disable the part of the model that calls it, or replace it by plain torch",
         )
 
     def __getattr__(cls, name: str) -> Any:
@@ -59,7 +59,7 @@ def _placeholder(module: str, name: str) -> type:
 
 
 class StandIn(ModuleType):
-    """A module that has every name."""
+    """A module that has every attribute."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":
@@ -78,25 +78,26 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Answers for the packages given, after everything that is installed."""
 
     def __init__(self, packages: Iterable[str], note: Callable[[str, str], None]) -> None:
-        self.packages, self.note = set(packages), note
-        self.made: list[ModuleType] = []
+        self.packages = set(packages)
+        self.note = note
+        self.modules: list[ModuleType] = []
 
     def install(self) -> None:
-        """Begin to answer."""
+        """Start to provide stand-ins."""
         sys.meta_path.append(self)
 
     def uninstall(self) -> None:
-        """Answer no more, and take away the modules that were made, also from the packages that hold them."""
+        """Stop, and remove the stand-in modules from `sys.modules` and from their parent packages."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        for module in self.made:
+        for module in self.modules:
             if sys.modules.get(module.__name__) is module:
                 del sys.modules[module.__name__]
             parent, _, name = module.__name__.rpartition(".")
-            holder = vars(sys.modules[parent]) if parent in sys.modules else {}
+            holder = getattr(sys.modules.get(parent), "__dict__", {})
             if holder.get(name) is module:
                 del holder[name]
-        self.made.clear()
+        self.modules.clear()
         importlib.invalidate_caches()
 
     def find_spec(
@@ -109,7 +110,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = StandIn(spec.name, "Stands in for a package that is not installed.")
-        self.made.append(module)
+        self.modules.append(module)
         return module
 
     def exec_module(self, module: ModuleType) -> None:

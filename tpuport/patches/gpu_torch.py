@@ -44,7 +44,7 @@ class Stream:
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         """The event given, or a new one."""
-        return Event() if event is None else event
+        return event or Event()
 
     def __enter__(self) -> "Stream":
         return self

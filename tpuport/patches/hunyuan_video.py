@@ -1,4 +1,4 @@
-"""HunyuanVideo 1.0, HunyuanImage and FramePack: masks that stay padding, and are counted in the trace.
+"""HunyuanVideo 1.0, HunyuanImage and FramePack: masks stay padding masks, and valid tokens are counted in the trace.
 
 Shapes: B batch, N text tokens, S all tokens, E model width, C channels, F frames, h height, w width.
 """
@@ -15,10 +15,11 @@ from tpuport.errors import PortError
 def refiner_forward(
     self: Any, hidden_states: torch.Tensor, temb: torch.Tensor, attention_mask: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Traced. `HunyuanVideoIndividualTokenRefiner.forward`, [B, N, E] -> [B, N, E], equal to it in every valid token.
+    """Traced. `HunyuanVideoIndividualTokenRefiner.forward`, [B, N, E] -> [B, N, E], equal in every valid token.
 
-    Its own mask [B, 1, N, N] lets padded tokens see the first token alone, which is no structure. Here every token sees
-    the valid ones, and the first, so that a prompt without any sees something. Nothing reads what padded ones become.
+    The original's mask [B, 1, N, N] lets padded tokens attend to the first token only, which is not a padding mask.
+    Here every token attends to the valid ones and to the first, so that a prompt without valid tokens attends to
+    something. Nothing reads the padded tokens' results.
     """
     mask = None
     if attention_mask is not None:
@@ -51,11 +52,11 @@ def framepack_forward(
 ) -> tuple[torch.Tensor] | Transformer2DModelOutput:
     """Traced. `HunyuanVideoFramepackTransformer3DModel.forward`: latents [B, C, F, h, w] -> the same shape.
 
-    Its own cuts one prompt to its valid tokens, and writes the mask of several row by row. Here padding stays, and a
-    comparison of places with the number of valid tokens is the mask. Valid tokens come first in every prompt.
+    The original cuts a single prompt to its valid tokens, and writes the mask of several row by row. Here padding
+    stays, and the mask compares positions with the number of valid tokens. Valid tokens come first in every prompt.
 
     Raises:
-        PortError: a mask whose shape is not that of the embeddings.
+        PortError: the mask's shape does not match the embeddings'.
     """
     _check_mask(encoder_hidden_states, encoder_attention_mask)
     batch, _, frames, height, width = hidden_states.shape
@@ -75,14 +76,17 @@ def framepack_forward(
     tokens = self.proj_out(self.norm_out(tokens[:, -counts[0] * counts[1] * counts[2] :], temb))
     sample = tokens.reshape(batch, *counts, -1, *patch).permute(0, 4, 1, 5, 2, 6, 3, 7)
     sample = sample.reshape(batch, -1, frames, height, width)
-    return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
+    if not return_dict:
+        return (sample,)
+    return Transformer2DModelOutput(sample=sample)
 
 
 def _check_mask(text: torch.Tensor, mask: torch.Tensor | None) -> None:
-    """PortError unless there is a number for every token of the text."""
-    if mask is None or mask.shape != text.shape[:2]:
+    """Raise a PortError unless the mask has a number for every token of the text."""
+    shape = list(getattr(mask, "shape", ()))
+    if mask is None or shape != list(text.shape[:2]):
         raise PortError(
-            f"a mask of shape {None if mask is None else list(mask.shape)} for text of shape {list(text.shape)}",
+            f"a mask of shape {shape} for text of shape {list(text.shape)}",
             where="encoder_attention_mask", fix="give [batch, tokens]: 1 for text and 0 for padding",
         )  # fmt: skip
 

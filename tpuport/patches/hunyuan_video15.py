@@ -1,8 +1,8 @@
 """HunyuanVideo-1.5's transformer, in a form that can be traced.
 
-Its own forward asks whether image embeddings are all zero, which is how the pipelines say text-to-video, and moves
-valid tokens to the front by boolean reads. Here the first is decided outside of the traced code where it can be, by
-`without_empty_streams`, and the second is a stable sort.
+The original forward tests whether image embeddings are all zero, which is how the pipelines signal text-to-video, and
+moves valid tokens to the front by boolean indexing. Here `without_empty_streams` makes the first decision outside the
+traced code where it can, and a stable sort replaces the second.
 Shapes: B batch, C channels, F frames, h height, w width, N tokens of a stream, S of all streams, E model width.
 """
 
@@ -20,8 +20,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tpuport import compat
 from tpuport.errors import PortError
-from tpuport.patches.preparing import before_tracing
 from tpuport.patches.reordering import valid_first
+from tpuport.patches.switch import before_tracing
 
 _MODULE = "diffusers.models.transformers.transformer_hunyuan_video15"
 _TEXT, _GLYPHS, _IMAGE = range(3)  # rows of the model's embedding of token kinds
@@ -30,7 +30,8 @@ _INPUTS = (
     "encoder_attention_mask_2", "image_embeds",
 )  # fmt: skip
 _with_glyphs: weakref.WeakSet[Any] = weakref.WeakSet()
-_zero: Any = WeakIdKeyDictionary()  # of arrays on a device, which never change
+# Whether a device array is all zero. Such arrays never change, and reading one back costs a transfer.
+_is_zero: Any = WeakIdKeyDictionary()
 
 
 @apply_lora_scale("attention_kwargs")
@@ -47,18 +48,18 @@ def forward(
     attention_kwargs: dict[str, Any] | None = None,
     return_dict: bool = True,
 ) -> tuple[torch.Tensor] | Transformer2DModelOutput:
-    """Traced. `HunyuanVideo15Transformer3DModel.forward`, equal to it in every valid token and so in its output.
+    """Traced. `HunyuanVideo15Transformer3DModel.forward`, equal in every valid token and so in its output.
 
     Args:
         hidden_states: [B, C, F, h, w].
         timestep, timestep_r: [B].
         encoder_hidden_states, encoder_attention_mask: text, [B, N, _] and [B, N].
-        encoder_hidden_states_2, encoder_attention_mask_2: glyphs, the same; None where no prompt has any.
-        image_embeds: [B, N, _]; None, as well as zeros everywhere, is text-to-video. Without them no image token
-            exists; zeros give image tokens that are all padding, which nothing reads.
+        encoder_hidden_states_2, encoder_attention_mask_2: glyphs, of the same shapes; None if no prompt has any.
+        image_embeds: [B, N, _]; None and all zeros both mean text-to-video. With None there are no image tokens; zeros
+            give image tokens that are all padding, which nothing reads.
 
     Raises:
-        PortError: inputs that do not fit each other or the model.
+        PortError: the inputs do not match each other or the model.
     """
     check(self, hidden_states, encoder_hidden_states, encoder_attention_mask, encoder_hidden_states_2,
           encoder_attention_mask_2, image_embeds)  # fmt: skip
@@ -68,43 +69,45 @@ def forward(
     context, mask = _context(
         self, timestep, (encoder_hidden_states, encoder_attention_mask), glyphs, image_embeds
     )
-    # Checkpointing of gradients, which the model's own forward offers, is torch's; here jax computes gradients.
+    # The original can checkpoint gradients, which is a feature of torch's autograd; here jax computes gradients.
     tokens = self.x_embedder(hidden_states)
     for block in self.transformer_blocks:
         tokens, context = block(tokens, context, temb, mask, rotary)
-    sample = _unpatched(self, self.proj_out(self.norm_out(tokens, temb)), hidden_states.shape)
-    return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
+    sample = _unpatchify(self, self.proj_out(self.norm_out(tokens, temb)), hidden_states.shape)
+    if not return_dict:
+        return (sample,)
+    return Transformer2DModelOutput(sample=sample)
 
 
 def _context(
     self: Any, timestep: torch.Tensor, text: tuple, glyphs: tuple, image_embeds: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B, S, E] of images, glyphs and text, the valid ones first, and which of them are valid [B, S]."""
+    """Tokens [B, S, E] of images, glyphs and text, valid ones first, and the mask of valid tokens [B, S]."""
     tokens = self.context_embedder(text[0], timestep, text[1])
-    streams = [(_of_kind(self, tokens, _TEXT), text[1], True)]
+    streams = [(_add_kind(self, tokens, _TEXT), text[1], True)]
     if glyphs[0] is not None:
         tokens = self.context_embedder_2(glyphs[0])
-        streams.insert(0, (_of_kind(self, tokens, _GLYPHS), glyphs[1], True))
+        streams.insert(0, (_add_kind(self, tokens, _GLYPHS), glyphs[1], True))
     if image_embeds is not None:
         streams.insert(0, _image_stream(self, image_embeds))
     states, masks, zeroed = zip(*streams, strict=True)
     return valid_first(states, masks, zeroed)
 
 
-def _of_kind(self: Any, tokens: torch.Tensor, kind: int) -> torch.Tensor:
+def _add_kind(self: Any, tokens: torch.Tensor, kind: int) -> torch.Tensor:
     """Tokens [B, N, E] with the embedding of their kind added."""
     return tokens + self.cond_type_embed(torch.full((1, 1), kind, dtype=torch.int32, device=tokens.device))
 
 
 def _image_stream(self: Any, image_embeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """(tokens [B, N, E], mask [B, N], False): all of the batch's images are valid, or all are padding."""
-    given = torch.any(image_embeds != 0)
+    has_image = torch.any(image_embeds != 0)
     tokens = self.image_embedder(image_embeds)
-    tokens = _of_kind(self, torch.where(given, tokens, torch.zeros_like(tokens)), _IMAGE)
-    return tokens, given.expand(tokens.shape[:2]), False
+    tokens = _add_kind(self, torch.where(has_image, tokens, torch.zeros_like(tokens)), _IMAGE)
+    return tokens, has_image.expand(tokens.shape[:2]), False
 
 
-def _unpatched(self: Any, tokens: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def _unpatchify(self: Any, tokens: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """[B, (F h w) / patch, patch * C] -> [B, C, F, h, w]."""
     batch, _, *sizes = shape
     patch = _patch(self)
@@ -115,39 +118,42 @@ def _unpatched(self: Any, tokens: torch.Tensor, shape: torch.Size) -> torch.Tens
 
 @before_tracing(f"{_MODULE}:HunyuanVideo15Transformer3DModel")
 def without_empty_streams(model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Arguments of the transformer, checked, with None for image embeddings and glyphs that are all padding.
+    """Check the transformer's arguments, and replace image embeddings and glyphs that are all padding by None.
 
-    Nothing reads such tokens, so the output is the same, from fewer tokens: text-to-video has 1,000 tokens of text
-    where it would have 1,985. A model that has once met a prompt with glyphs keeps them, because guidance calls it with
-    the same prompt's glyphs and with none in turn, which would be two programs.
+    Nothing reads such tokens, so the output is the same with fewer of them: text-to-video has 1,000 text tokens instead
+    of 1,985. Once a model has seen a prompt with glyphs, glyphs stay: guidance alternates between the prompt's glyphs
+    and none, and dropping them would compile a second program.
 
     Raises:
-        PortError: inputs that do not fit each other or the model.
+        PortError: the inputs do not match each other or the model.
     """
-    given = inspect.signature(forward).bind_partial(model, *args, **kwargs).arguments
-    given.pop("self")
-    check(model, *(given.get(name) for name in _INPUTS))
-    if _known_zero(given.get("image_embeds")):
-        given["image_embeds"] = None
-    mask = given.get("encoder_attention_mask_2")
+    arguments = inspect.signature(forward).bind_partial(model, *args, **kwargs).arguments
+    del arguments["self"]
+    check(model, *(arguments.get(name) for name in _INPUTS))
+    if _is_known_zero(arguments.get("image_embeds")):
+        arguments["image_embeds"] = None
+    mask = arguments.get("encoder_attention_mask_2")
     if mask is not None and model not in _with_glyphs:
-        if _known_zero(mask):
-            given["encoder_hidden_states_2"] = given["encoder_attention_mask_2"] = None
+        if _is_known_zero(mask):
+            arguments["encoder_hidden_states_2"] = None
+            arguments["encoder_attention_mask_2"] = None
         else:
             _with_glyphs.add(model)
-    return (), given
+    return (), arguments
 
 
-def _known_zero(tensor: Any) -> bool:
-    """Whether these are concrete values, on the host or a device, all of them zero."""
+def _is_known_zero(tensor: Any) -> bool:
+    """Whether a tensor has concrete values, on the host or a device, that are all zero."""
     array = compat.as_jax(tensor)
     if isinstance(array, Tracer):
         return False
     if isinstance(array, jax.Array):
-        if array not in _zero:
-            _zero[array] = not bool(jnp.any(array))
-        return _zero[array]
-    return isinstance(tensor, torch.Tensor) and not tensor.is_meta and not bool(tensor.any())
+        if array not in _is_zero:
+            _is_zero[array] = not bool(jnp.any(array))
+        return _is_zero[array]
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+        return False
+    return not bool(tensor.any())
 
 
 def _patch(self: Any) -> tuple[int, int, int]:
@@ -163,7 +169,7 @@ def check(
     encoder_attention_mask_2: Any = None,
     image_embeds: Any = None,
 ) -> None:
-    """PortError for inputs of the transformer that do not fit each other or the model; looks at shapes only."""
+    """Raise a PortError if the transformer's inputs do not match each other or the model; only shapes are read."""
     _check_latents(model, hidden_states)
     batch = hidden_states.shape[0]
     if encoder_hidden_states is None:
@@ -184,28 +190,31 @@ def _check_latents(model: Any, latents: Any) -> None:
             f"latents of shape {list(getattr(latents, 'shape', ()))}", where="hidden_states",
             fix=f"give [batch, {model.config.in_channels} channels, frames, height, width]: noise, condition and mask",
         )  # fmt: skip
-    named = zip(("frames", "height", "width"), latents.shape[2:], _patch(model), strict=True)
-    for name, size, patch in named:
+    for name, size, patch in zip(
+        ("frames", "height", "width"), latents.shape[2:], _patch(model), strict=True
+    ):
         if size == 0 or size % patch:
             raise PortError(
-                f"{size} latent {name if name == 'frames' else f'rows of {name}'} are not a multiple of the patch, "
-                f"{patch}", where=f"hidden_states {list(latents.shape)}", fix=_multiple(name, size, patch),
+                f"the latents' {name}, {size}, is not a multiple of the patch, {patch}",
+                where=f"hidden_states {list(latents.shape)}", fix=_suggest_sizes(name, size, patch),
             )  # fmt: skip
 
 
-def _multiple(name: str, size: int, patch: int) -> str:
-    below, above = size // patch * patch, -(-size // patch) * patch
-    return f"choose a video whose latent {name} is {f'{below} or ' if below else ''}{above or patch}"
+def _suggest_sizes(name: str, size: int, patch: int) -> str:
+    below = size // patch * patch
+    above = max(-(-size // patch) * patch, patch)
+    sizes = f"{below} or {above}" if below else f"{above}"
+    return f"choose a video whose latent {name} is {sizes}"
 
 
 def _check_stream(suffix: str, states: Any, mask: Any, batch: int, width: int) -> None:
-    name, mask_name = f"encoder_hidden_states{suffix}", f"encoder_attention_mask{suffix}"
-    if states is None or mask is None:
-        missing, given = (name, mask_name) if states is None else (mask_name, name)
-        raise PortError(
-            f"{given} without {missing}", where=missing,
-            fix="give both: without the mask, padding would be read as text" if mask is None else "give both or none",
-        )  # fmt: skip
+    name = f"encoder_hidden_states{suffix}"
+    mask_name = f"encoder_attention_mask{suffix}"
+    if mask is None:
+        fix = "give both: without the mask, padding would be read as text"
+        raise PortError(f"{name} without {mask_name}", where=mask_name, fix=fix)
+    if states is None:
+        raise PortError(f"{mask_name} without {name}", where=name, fix="give both or none")
     _check_states(name, states, batch, width)
     if tuple(mask.shape) != tuple(states.shape[:2]):
         raise PortError(

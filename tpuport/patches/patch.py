@@ -1,6 +1,7 @@
-"""What a patch is: the data by which one names what it replaces, for which versions, and why."""
+"""What a patch is: what it replaces, for which versions and why; and the states that it can be in."""
 
 import dataclasses
+import importlib.metadata
 import re
 from typing import Literal
 
@@ -8,29 +9,29 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from tpuport.errors import PortError
 
-_NAMED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-    """One function of a library or model, and what stands in for it.
+    """One function of a library or model, and the function that replaces it.
 
     Args:
         name: unique; words and dots, such as "hunyuan-video-1.5.forward".
         target: "module:qualified.name" of a function, method, static or class method, or property.
-        package: the distribution whose version counts, such as "diffusers"; "" for code that is not installed as one
-            (a cloned repository), where the source alone decides.
-        versions: the versions it is for, as requirements say it: ">=0.36,<0.43".
+        package: the distribution whose version decides, such as "diffusers"; "" for code that is not installed as a
+            distribution (a cloned repository), where the source alone decides.
+        versions: the versions that it supports, as a requirement specifier: ">=0.36,<0.43".
         why: one sentence for `tpuport patches`.
-        replacement: "module:name" of the function that stands in. It is imported only when the target is, and gets the
+        replacement: "module:name" of the new function. It is imported only when the target is, and receives the
             original's arguments; it reaches the original through `registry.original(target)`.
-        source: digests of the sources that it was written for, one for each known form (`registry.digest(target)`).
-        when: "ported" calls the replacement where an argument, or the first weight of a module among the arguments, is
-            on the device or being traced, and the original elsewhere; "always" always calls it.
+        source: digests of the supported sources of the target, one for each known form (`registry.digest(target)`).
+        when: "ported" calls the replacement if an argument, or the first weight of a module among the arguments, is
+            on the device or being traced, and the original otherwise; "always" always calls the replacement.
 
     Raises:
-        PortError: a field that is not as said here.
+        PortError: a field is malformed.
     """
 
     name: str
@@ -45,8 +46,10 @@ class Patch:
     def __post_init__(self) -> None:
         where = f"patch {self.name!r}"
         for field, value in (("target", self.target), ("replacement", self.replacement)):
-            if not _NAMED.fullmatch(value):
-                raise PortError(f"{field} {value!r} names nothing", where=where, fix='write "module:name"')
+            if not _QUALIFIED_NAME.fullmatch(value):
+                raise PortError(
+                    f"{field} {value!r} is not a qualified name", where=where, fix='write "module:name"'
+                )
         try:
             SpecifierSet(self.versions)
         except InvalidSpecifier:
@@ -55,7 +58,7 @@ class Patch:
             ) from None
         if not self.source or not all(_DIGEST.fullmatch(digest) for digest in self.source):
             raise PortError(
-                "it does not say which source it was written for", where=where,
+                "the patch does not say which source it was written for", where=where,
                 fix=f'give source=(tpuport.patches.digest("{self.target}"),), computed once and written down',
             )  # fmt: skip
 
@@ -70,5 +73,59 @@ class Patch:
         return self.target.partition(":")[2]
 
     def fits(self, version: str) -> bool:
-        """Whether it is for this version; releases before a final one count as well."""
+        """Whether the patch supports this version; pre-releases count as well."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
+
+
+State = Literal[
+    "applied", "waiting for import", "version outside range", "not installed", "source differs", "target missing",
+    "failed", "off",
+]  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """The state of a registered patch.
+
+    Args:
+        installed: the installed version of its package; None if it is not installed, or the patch names no package.
+        origin: the distribution that registered the patch.
+        detail: what is wrong and what to do about it; "" if nothing is.
+    """
+
+    patch: Patch
+    state: State
+    installed: str | None
+    origin: str
+    detail: str = ""
+
+
+class Refusal(Exception):
+    """Why a patch cannot be applied: the error to show to the user, and the resulting state."""
+
+    def __init__(self, state: State, error: PortError) -> None:
+        super().__init__(str(error))
+        self.state: State = state
+        self.error = error
+
+
+def installed_version(patch: Patch) -> str | None:
+    """The installed version of a patch's package; None if there is none."""
+    if not patch.package:
+        return None
+    try:
+        return importlib.metadata.version(patch.package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_version(patch: Patch) -> None:
+    """Raise a Refusal if the patch's package is not installed, or its version is not supported."""
+    if not patch.package:
+        return
+    version = installed_version(patch)
+    if version is None:
+        raise Refusal("not installed", PortError(f"{patch.package} is not installed", where=patch.target))
+    if not patch.fits(version):
+        what = f"{patch.package} {version} is installed, the patch is for {patch.versions}"
+        raise Refusal("version outside range", PortError(what, where=patch.target))

@@ -1,9 +1,8 @@
-"""Patches: applied when what they replace is imported, checked against its source, listed, and taken back.
+"""Patches: applied when their target is imported, checked against its source, listed and reverted.
 
-A patch that is registered waits for its target's module. When that is imported, or has been, the target's source is
-compared with the one that the patch was written for, and a function is put in its place that calls the replacement
-where tensors are on the device; names that other modules have bound to the target are put right as well. `revert_all`
-puts everything back.
+A registered patch waits until its target's module is imported. Then the target's source is compared with the one that
+the patch was written for, and the target is replaced by a switch, which calls the replacement if tensors are on the
+device. Names in other modules that refer to the target are rebound as well. `revert_all` undoes all of it.
 """
 
 import dataclasses
@@ -22,44 +21,51 @@ import wrapt
 from tpuport.errors import PortError
 from tpuport.patches import entry_points, targets
 from tpuport.patches.digests import digest as digest
-from tpuport.patches.dispatch import Switch
 from tpuport.patches.patch import Patch as Patch
-from tpuport.patches.preparing import before_tracing as before_tracing
-from tpuport.patches.preparing import preparations
-from tpuport.patches.status import Refusal, State, Status, check_version, installed_version
+from tpuport.patches.patch import Refusal, State, Status, check_version, installed_version
+from tpuport.patches.switch import Switch, is_being_imported, preparations
+from tpuport.patches.switch import before_tracing as before_tracing
 
 logger = logging.getLogger("tpuport")
 
 Strictness = Literal["error", "warn", "off"]
 VARIABLE = "TPUPORT_PATCHES"
 
-_lock = threading.RLock()  # held for changes of what follows, never while a module is imported
+# Guards the state below. Never taken while a module is imported: the import may wait for another thread's.
+_lock = threading.RLock()
 _patches: dict[str, Patch] = {}
 _origins: dict[str, str] = {}
 _applied: dict[str, "_Record"] = {}
 _refused: dict[str, tuple[State, str]] = {}
-_warned: set[str] = set()  # what was logged since patches are in force
-_armed: set[str] = set()  # modules that wrapt will tell of
+_warned: set[str] = set()  # texts logged since patches were enabled: each is logged once
+_armed: set[str] = set()  # modules with a post-import hook
 _strictness: Strictness = "off"
-_asked: Strictness | None = None  # what the user said last, until everything is reverted
+# The last explicit choice of a caller; `revert_all` forgets it.
+_requested: Strictness | None = None
 _loaded = False
 
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """A patch in force: where, in which module object, and what stands there now."""
+    """A patch in force.
+
+    Args:
+        module: the module object that was patched; a reload or a new import makes another one.
+        definition: the target as it was before.
+        raw: the attribute that replaced it.
+    """
 
     switch: Switch
     module: ModuleType
-    place: targets.Place
+    definition: targets.Definition
     raw: Any
 
 
 def register(patch: Patch) -> None:
-    """Make a patch known; it is applied at once where patches are in force. Registering it again changes nothing.
+    """Add a patch; it is applied at once if patches are in force. Registering it again changes nothing.
 
     Raises:
-        PortError: another patch has its name; or it cannot be applied (see `apply_all`).
+        PortError: another patch has this name, or the patch cannot be applied (see `apply_all`).
     """
     _register(patch, "registered in code")
     if _strictness != "off":
@@ -71,14 +77,14 @@ def _register(patch: Patch, origin: str) -> None:
         known = _patches.setdefault(patch.name, patch)
         if known != patch:
             raise PortError(
-                f"two patches are called {patch.name!r}, for {known.target} and {patch.target}",
+                f"two patches are named {patch.name!r}, for {known.target} and {patch.target}",
                 where=f"registered by {_origins[patch.name]} and {origin}", fix="rename one",
             )  # fmt: skip
         _origins.setdefault(patch.name, origin)
 
 
 def unregister(name: str) -> None:
-    """Forget a patch, and take it back where it is applied. Does nothing for a name that is not known."""
+    """Revert a patch if it is applied, and forget it. Does nothing for an unknown name."""
     with _lock:
         _revert([name])
         _patches.pop(name, None)
@@ -87,31 +93,31 @@ def unregister(name: str) -> None:
 
 
 def apply_all(strictness: Strictness | None = None) -> None:
-    """Put every registered patch in force: now where its target is imported, otherwise when it will be.
+    """Put every registered patch in force: now if its target has been imported, otherwise upon its import.
 
-    Those that are in force stay as they are. A module that was reloaded, or imported anew, is patched again.
+    Patches in force stay. A module that was reloaded, or imported again, is patched again.
 
     Args:
-        strictness: what happens where a target is not what its patch was written for. "error": a PortError, from this
-            call or out of the import of the target. "warn": a logged warning, and the patch is not applied. "off":
-            no patch is applied, and none stays. None: as in the last call that said; then as TPUPORT_PATCHES in the
-            environment says; then "error".
+        strictness: what happens if a target is not the one that its patch was written for. "error": a PortError, from
+            this call or from the import of the target. "warn": a logged warning, and the patch is not applied. "off":
+            all patches are reverted and none is applied. None: the strictness of the last call that gave one; else
+            that of TPUPORT_PATCHES in the environment; else "error".
 
     Raises:
-        PortError: as `strictness` says; then no patch is in force.
+        PortError: see `strictness`; then no patch is in force.
     """
-    global _strictness, _asked
-    chosen = _chosen(strictness)
-    if chosen == "off":
+    global _strictness, _requested
+    effective = strictness or _requested or environment_strictness()
+    if effective == "off":
         revert_all()
     with _lock:
-        _asked = strictness or _asked
-        _strictness = chosen
+        _requested = strictness or _requested
+        _strictness = effective
         _refused.clear()
-    if chosen == "off":
+    if effective == "off":
         return
     try:
-        _load(strict=chosen == "error")
+        _load(strict=effective == "error")
         _apply([patch.module for patch in list(_patches.values())])
     except BaseException:
         revert_all()
@@ -119,10 +125,11 @@ def apply_all(strictness: Strictness | None = None) -> None:
 
 
 def revert_all() -> None:
-    """Put back everything that patches replaced; imports to come patch nothing. Does nothing when there is nothing."""
-    global _strictness, _asked
+    """Restore everything that patches replaced; later imports are not patched. Does nothing without patches."""
+    global _strictness, _requested
     with _lock:
-        _strictness, _asked = "off", None
+        _strictness = "off"
+        _requested = None
         _refused.clear()
         _warned.clear()
         names = list(_applied)
@@ -132,15 +139,15 @@ def revert_all() -> None:
 
 
 def applied() -> tuple[str, ...]:
-    """Names of the patches that are in force now."""
+    """Names of the patches in force."""
     with _lock:
         return tuple(_applied)
 
 
 def original(target: str) -> Callable[..., Any]:
-    """The function that a patch replaced, of the target as the patch names it; without a patch, the target itself.
+    """The function that a patch replaced, by the patch's `target`; without a patch, the target itself.
 
-    For a method it is the plain function, to be called with `self`.
+    A method is returned as a plain function, to be called with `self`.
 
     Raises:
         PortError: there is no such function.
@@ -148,7 +155,7 @@ def original(target: str) -> Callable[..., Any]:
     with _lock:
         for record in _applied.values():
             if record.switch.patch.target == target:
-                return record.place.function
+                return record.definition.function
     module, _, qualname = target.partition(":")
     return targets.locate(importlib.import_module(module), qualname).function
 
@@ -156,33 +163,35 @@ def original(target: str) -> Callable[..., Any]:
 def prepared(
     module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a module's call after what `before_tracing` registered for its classes, bases first.
+    """The arguments of a module's call, as changed by the `before_tracing` functions of its classes, bases first.
 
-    Without any, or where the patches of the class are not in force, they are as they were.
+    They are unchanged if there are no such functions, or the patches of the class are not in force.
     """
     args, kwargs = tuple(args), dict(kwargs)
     for cls in reversed(type(module).__mro__):
         name = f"{cls.__module__}:{cls.__qualname__}"
-        # A derived class with a forward of its own takes what it likes; what it hands on is met in the trace.
-        if not _serves(name) or getattr(type(module), "forward", None) is not getattr(cls, "forward", None):
+        # A derived class that overrides forward has its own signature; the base's forward is met inside the trace.
+        if not _is_patched(name) or getattr(type(module), "forward", None) is not getattr(
+            cls, "forward", None
+        ):
             continue
         for function in preparations(name):
             args, kwargs = function(module, args, kwargs)
     return args, kwargs
 
 
-def _serves(cls: str) -> bool:
-    """Whether a class is patched now; also one that no patch names, while patches are in force."""
+def _is_patched(cls: str) -> bool:
+    """Whether a class is patched now; while patches are in force, true for a class without patches as well."""
     own = [patch for patch in list(_patches.values()) if patch.target.rpartition(".")[0] == cls]
     with _lock:
         records = [_applied[patch.name] for patch in own if patch.name in _applied]
     for record in records:
-        record.switch.replacement()  # its module is what registers preparations
+        record.switch.replacement()  # importing its module registers the preparations
     return bool(records) or (not own and _strictness != "off")
 
 
 def statuses() -> list[Status]:
-    """Every registered patch with its state, in the order of registration; nothing is imported for it."""
+    """Every registered patch with its state, in the order of registration; imports no target."""
     _load()
     with _lock:
         return [_status(patch) for patch in _patches.values()]
@@ -202,15 +211,11 @@ def _status(patch: Patch) -> Status:
     return Status(patch, state, installed_version(patch), _origins[patch.name], detail)
 
 
-def _chosen(strictness: Strictness | None) -> Strictness:
-    return strictness or _asked or environment_strictness()
-
-
 def environment_strictness() -> Strictness:
-    """What TPUPORT_PATCHES says, "error" where it says nothing.
+    """The value of TPUPORT_PATCHES, "error" if it is not set.
 
     Raises:
-        PortError: it says something else than "error", "warn" or "off".
+        PortError: the value is not "error", "warn" or "off".
     """
     value = os.environ.get(VARIABLE) or "error"
     if value not in ("error", "warn", "off"):
@@ -219,7 +224,7 @@ def environment_strictness() -> Strictness:
 
 
 def _load(*, strict: bool = False) -> None:
-    """Register what tpuport brings, and once what other distributions do."""
+    """Register the patches of tpuport and, once, those of other distributions."""
     global _loaded
     if _loaded:
         return
@@ -230,7 +235,7 @@ def _load(*, strict: bool = False) -> None:
     complete = True
     for point in entry_points.points():
         try:
-            for patch in entry_points.patches(point):
+            for patch in entry_points.load_patches(point):
                 _register(patch, entry_points.origin(point))
         except PortError as error:
             if strict:
@@ -241,150 +246,176 @@ def _load(*, strict: bool = False) -> None:
 
 
 def _apply(names: list[str]) -> None:
-    """Patch those modules that have been imported, and the others when they will be."""
-    modules = [module for name in dict.fromkeys(names) if (module := _arm(name)) is not None]
-    _put([record for module in modules for record in _records(module)])
+    """Patch the modules that have been imported, and the others upon their import."""
+    records: list[_Record] = []
+    for name in dict.fromkeys(names):
+        module = _imported_module(name)
+        if module is None:
+            _arm(name)
+        else:
+            records += _new_records(module)
+    _activate(records)
 
 
-def _arm(name: str) -> ModuleType | None:
-    """A module if it has been imported; else None, and wrapt will tell when it is."""
+def _imported_module(name: str) -> ModuleType | None:
+    """A module that has been imported to its end; None if it has not."""
     module = sys.modules.get(name)
-    if module is not None and _being_imported(module):
-        module = importlib.import_module(name)  # another thread is at it: wait
-        if _being_imported(module):
-            logger.warning(
-                "%s is being imported by this thread; enable its patches before, or afterwards", name
-            )
-            return None
-    if name in sys.modules:
-        return sys.modules[name]
+    if not is_being_imported(module):
+        return module
+    module = importlib.import_module(name)  # another thread imports it: wait for that
+    if is_being_imported(module):
+        # This thread imports it, so there is nothing to wait for, and it is too late for a hook.
+        logger.warning("%s is being imported by this thread; enable its patches before, or afterwards", name)
+        return None
+    return module
+
+
+def _arm(name: str) -> None:
+    """Have the patches of a module applied when it is imported."""
     with _lock:
-        if name in _armed:
-            return None
+        if name in _armed or name in sys.modules:
+            return
         _armed.add(name)
-    wrapt.register_post_import_hook(_imported, name)
-    return None
+    wrapt.register_post_import_hook(_after_import, name)
 
 
-def _being_imported(module: ModuleType) -> bool:
-    return getattr(getattr(module, "__spec__", None), "_initializing", False)
-
-
-def _imported(module: ModuleType) -> None:
-    """wrapt's call, inside the import of the module, once."""
+def _after_import(module: ModuleType) -> None:
+    """wrapt calls this once, inside the import of the module."""
     name = module.__name__
     with _lock:
         _armed.discard(name)
     try:
         if _strictness != "off":
-            _put(_records(module))
+            _activate(_new_records(module))
     except BaseException:
-        if _being_imported(module):
-            # The import fails, and Python forgets the module. The next attempt has to meet the hook again, which
-            # wrapt takes only for a module that is not there.
+        if is_being_imported(module):
+            # The import fails and Python forgets the module, so the next attempt needs the hook again. wrapt accepts
+            # a hook only for a module that is not in sys.modules.
             sys.modules.pop(name, None)
             with _lock:
                 _armed.add(name)
-            wrapt.register_post_import_hook(_imported, name)
+            wrapt.register_post_import_hook(_after_import, name)
         raise
 
 
-def _records(module: ModuleType) -> list[_Record]:
-    """What is to be put where for the patches of a module that are not in force, checked; what is refused is noted."""
-    new: list[_Record] = []
-    for patch in [patch for patch in list(_patches.values()) if patch.module == module.__name__]:
+def _new_records(module: ModuleType) -> list[_Record]:
+    """Checked records for the patches of a module that are not in force; refusals are noted.
+
+    Raises:
+        PortError: a patch is refused and the strictness is "error".
+    """
+    records: list[_Record] = []
+    patches = [patch for patch in list(_patches.values()) if patch.module == module.__name__]
+    for patch in patches:
         try:
-            record = _checked(patch, module, new)
+            record = _check(patch, module, records)
         except Refusal as refusal:
-            _refused[patch.name] = (refusal.state, str(refusal))
-            if _strictness == "error" and refusal.state not in ("version outside range", "not installed"):
-                raise refusal.error from None
-            text = f"patch {patch.name} is not applied: {refusal}"
-            if text not in _warned:
-                logger.warning("%s", text)
-                _warned.add(text)
+            _note_refusal(patch, refusal)
             continue
         if record is not None:
-            new.append(record)
-    return new
+            records.append(record)
+    return records
 
 
-def _checked(patch: Patch, module: ModuleType, others: list[_Record]) -> _Record | None:
-    """What applying a patch beside others would put where; None where it is in force."""
+def _note_refusal(patch: Patch, refusal: Refusal) -> None:
+    _refused[patch.name] = (refusal.state, str(refusal))
+    # Another version of a library is ordinary; a different source under a supported version is not.
+    if _strictness == "error" and refusal.state not in ("version outside range", "not installed"):
+        raise refusal.error from None
+    text = f"patch {patch.name} is not applied: {refusal}"
+    if text not in _warned:
+        logger.warning("%s", text)
+        _warned.add(text)
+
+
+def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record | None:
+    """The record of a patch that can be applied beside the pending ones; None if the patch is in force.
+
+    Raises:
+        Refusal: it cannot be applied.
+    """
     with _lock:
-        known = _applied.get(patch.name)
-        if known is not None:
-            if known.module is module and vars(known.place.holder).get(known.place.name) is known.raw:
+        record = _applied.get(patch.name)
+        if record is not None:
+            definition = record.definition
+            if record.module is module and vars(definition.holder).get(definition.name) is record.raw:
                 return None
-            _revert([patch.name])  # the module was imported anew, or reloaded
-        others = [*others, *_applied.values()]
+            _revert([patch.name])  # the module was imported again, or reloaded
+        others = [*pending, *_applied.values()]
     check_version(patch)
-    rival = next((other.switch.patch for other in others if other.switch.patch.target == patch.target), None)
-    if rival is not None:
-        error = PortError(
-            f"patches {rival.name!r} and {patch.name!r} replace the same function", where=patch.target
-        )
-        raise Refusal("failed", error)
-    place = _place(patch, module)
-    switch = Switch(patch, place.function)
+    for other in others:
+        rival = other.switch.patch
+        if rival.target == patch.target:
+            what = f"patches {rival.name!r} and {patch.name!r} replace the same function"
+            raise Refusal("failed", PortError(what, where=patch.target))
+    definition = _check_definition(patch, module)
+    switch = Switch(patch, definition.function)
     try:
         switch.prepare()
     except PortError as error:
         raise Refusal("failed", error) from error
-    return _Record(switch, module, place, place.holding(switch.wrapper))
+    return _Record(switch, module, definition, definition.wrap_like(switch.wrapper))
 
 
-def _place(patch: Patch, module: ModuleType) -> targets.Place:
-    """The target, checked to be what the patch was written for."""
-    version = f"{patch.package} {installed_version(patch)}" if patch.package else module.__name__
+def _check_definition(patch: Patch, module: ModuleType) -> targets.Definition:
+    """The definition of the target.
+
+    Raises:
+        Refusal: it does not exist, or its source is not one that the patch supports.
+    """
+    version = module.__name__
+    if patch.package:
+        version = f"{patch.package} {installed_version(patch)}"
     fix = (
         f"reinstall {version} if its files were edited, or take another version of it or of the patch's package; or "
         f'run without the patch: {VARIABLE}=warn, or tpuport.enable(patches="warn")'
     )
     try:
-        place = targets.locate(module, patch.qualname)
+        definition = targets.locate(module, patch.qualname)
     except PortError as error:
         what = f"{version} lacks the function that patch {patch.name!r} replaces: {error.what}"
         raise Refusal("target missing", PortError(what, where=patch.target, fix=error.fix or fix)) from None
     try:
-        found = digest(place.function)
+        source = digest(definition.function)
     except PortError as error:
         raise Refusal("source differs", error) from None
-    if found not in patch.source:
+    if source not in patch.source:
         what = f"{version} has another source than the one that patch {patch.name!r} was written for"
-        raise Refusal("source differs", PortError(what, where=f"{patch.target}, digest {found}", fix=fix))
-    return place
+        raise Refusal("source differs", PortError(what, where=f"{patch.target}, digest {source}", fix=fix))
+    return definition
 
 
-def _put(records: list[_Record]) -> None:
-    """Make patches active, and bind every name that has an original to what stands in."""
+def _activate(records: list[_Record]) -> None:
+    """Put patches in force, and rebind every name that refers to an original."""
     with _lock:
         records = [record for record in records if record.switch.patch.name not in _applied]
         if not records or _strictness == "off":
             return  # another thread was faster, or has reverted everything
         pairs: dict[Any, Any] = {}
         for record in records:
-            targets.put(record.place, record.raw)
+            definition = record.definition
+            targets.bind(definition, record.raw, former=definition.raw)
             record.switch.active = True
             _applied[record.switch.patch.name] = record
             logger.info("patched %s: %s", record.switch.patch.target, record.switch.patch.why)
-            pairs |= {record.place.raw: record.raw, record.place.function: record.switch.wrapper}
-        count = targets.rewrite([record.module for record in records], pairs)
-        logger.debug("%d more names were bound to what is patched", count)
+            pairs[definition.raw] = record.raw
+            pairs[definition.function] = record.switch.wrapper
+        count = targets.rebind([record.module for record in records], pairs)
+        logger.debug("rebound %d more names to patched functions", count)
 
 
 def _revert(names: list[str]) -> None:
-    """Put originals back, the last patch first."""
+    """Restore the originals, the last patch first."""
     records = [_applied.pop(name) for name in reversed(names) if name in _applied]
     if not records:
         return
     pairs: dict[Any, Any] = {}
     for record in records:
         record.switch.active = False
-        place = record.place
-        if (
-            vars(place.holder).get(place.name) is record.raw
-        ):  # else somebody has put another function there since
-            targets.put(place, place.raw, record.raw)
-        pairs |= {record.raw: place.raw, record.switch.wrapper: place.function}
-    targets.rewrite([record.module for record in records], pairs)
+        definition = record.definition
+        # If it is something else, somebody has replaced our function since, and theirs must stay.
+        if vars(definition.holder).get(definition.name) is record.raw:
+            targets.bind(definition, definition.raw, former=record.raw)
+        pairs[record.raw] = definition.raw
+        pairs[record.switch.wrapper] = definition.function
+    targets.rebind([record.module for record in records], pairs)

@@ -1,4 +1,4 @@
-"""Where a patched function lives, and every other name that is bound to it."""
+"""Where a patched function is defined, and every other name that is bound to it."""
 
 import collections
 import dataclasses
@@ -8,22 +8,22 @@ from types import ModuleType
 from typing import Any
 
 from tpuport.errors import PortError
-from tpuport.patches.digests import underlying
 
-# Longer tables are vocabularies and caches; looking through them would make enabling slow.
+# Longer tables are vocabularies and caches; searching them would make enabling slow.
 _LONGEST_TABLE = 4096
+# Exact types only: a subclass may do something else when an item is set.
 _TABLES = (dict, list, collections.OrderedDict, collections.defaultdict)
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """A function where it is defined.
+class Definition:
+    """A function in the namespace that defines it.
 
     Args:
         holder: the module or class.
-        name: its name there.
-        raw: what the holder has under the name: a function, static or class method, property.
-        function: the function in it.
+        name: the function's name in it.
+        raw: the holder's attribute of this name: a function, static or class method, or property.
+        function: the plain function inside `raw`.
     """
 
     holder: Any
@@ -31,8 +31,8 @@ class Place:
     raw: Any
     function: Callable[..., Any]
 
-    def holding(self, function: Callable[..., Any]) -> Any:
-        """Another function, in the form that the holder has this one in."""
+    def wrap_like(self, function: Callable[..., Any]) -> Any:
+        """Another function, wrapped as the holder's attribute is: as a property, static or class method, or plain."""
         if isinstance(self.raw, property):
             return property(function, self.raw.fset, self.raw.fdel, self.raw.__doc__)
         if isinstance(self.raw, (staticmethod, classmethod)):
@@ -40,11 +40,18 @@ class Place:
         return function
 
 
-def locate(module: ModuleType, qualname: str) -> Place:
-    """The function of this qualified name, as the module has it now.
+def underlying(raw: Any) -> Any:
+    """The function in a static or class method, a bound method, or a property."""
+    if isinstance(raw, property):
+        return raw.fget
+    return getattr(raw, "__func__", raw)
+
+
+def locate(module: ModuleType, qualname: str) -> Definition:
+    """The function of this qualified name, as the module defines it now.
 
     Raises:
-        PortError: there is none, it is another module's or class's, or it is no function.
+        PortError: there is no such name, another module or class defines it, or it is not a function.
     """
     where = f"{module.__name__}:{qualname}"
     _check_home(module, qualname, where)
@@ -64,13 +71,13 @@ def locate(module: ModuleType, qualname: str) -> Place:
     function = underlying(raw)
     if isinstance(raw, type) or not callable(function):
         raise PortError(
-            f"{name} is no function", where=where, fix="name a function, or a method of the class"
+            f"{name} is not a function", where=where, fix="name a function, or a method of the class"
         )
-    return Place(holder, name, raw, function)
+    return Definition(holder, name, raw, function)
 
 
 def _check_home(module: ModuleType, qualname: str, where: str) -> None:
-    """PortError for what a module has only imported: patching it there would reach all who have it."""
+    """Refuse a name that the module only imports: patching it there would reach everyone who has it."""
     first = qualname.partition(".")[0]
     value = vars(module).get(first)
     home = sys.modules.get(getattr(value, "__module__", None) or "")
@@ -79,57 +86,60 @@ def _check_home(module: ModuleType, qualname: str, where: str) -> None:
         raise PortError(f"{first} is not defined there but in {home.__name__}", where=where, fix=fix)
 
 
-def put(place: Place, value: Any, former: Any = None) -> None:
-    """Let a place hold a value, also under other names of its class and in classes that inherit from it.
+def bind(definition: Definition, value: Any, former: Any) -> None:
+    """Bind a definition's name to a value, and its other names in the class and in classes that inherit from it.
 
     Args:
-        former: what it holds now; None means `place.raw`.
+        former: the value that the name is bound to now.
     """
-    if not isinstance(place.holder, type):
-        setattr(place.holder, place.name, value)
+    if not isinstance(definition.holder, type):
+        setattr(definition.holder, definition.name, value)
         return
-    former = place.raw if former is None else former
-    type.__setattr__(place.holder, place.name, value)
-    table = {id(former): (former, value)}
-    for cls in set(_family(place.holder)):
-        _in_class(cls, table)
+    # Past the metaclass: some classes refuse or redirect assignments to their attributes.
+    type.__setattr__(definition.holder, definition.name, value)
+    replacements = {id(former): (former, value)}
+    for cls in set(_with_subclasses(definition.holder)):
+        _rebind_class(cls, replacements)
 
 
-def _family(cls: type) -> Iterator[type]:
+def _with_subclasses(cls: type) -> Iterator[type]:
     yield cls
     for child in type.__subclasses__(cls):
-        yield from _family(child)
+        yield from _with_subclasses(child)
 
 
-def rewrite(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
-    """Put each second value in place of the first wherever a name is bound to it, and count the names.
+def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
+    """Rebind every name that refers to a key of `pairs` to the key's value, and count those names.
 
-    Names are globals of any module; and, in modules that know the target or its module, attributes of classes and
-    values of tables (dict, list), also of tables that are attributes of classes. What closures, default arguments and
-    `functools.partial` hold stays.
+    The names are globals of any module; and, in modules that know the target or its module, attributes of classes and
+    items of tables (dict, list), including tables that are class attributes. What closures, default arguments and
+    `functools.partial` refer to is not changed.
 
     Args:
-        modules: those of the targets.
-        pairs: values by the value that they replace; compared by identity.
+        modules: the modules of the targets.
+        pairs: new values by the value that they replace; compared by identity.
     """
-    table = {id(old): (old, _last(old, pairs)) for old in pairs}
+    # The old value stands beside the new one to keep it alive: its id must not be reused.
+    replacements = {id(old): (old, _final_replacement(old, pairs)) for old in pairs}
     homes = {id(module) for module in modules}
     count = 0
-    for other in list(sys.modules.values()):
-        names = getattr(other, "__dict__", None)
-        if not isinstance(names, dict):
+    for module in list(sys.modules.values()):
+        namespace = getattr(module, "__dict__", None)
+        if not isinstance(namespace, dict):
             continue
-        values = list(names.values())
-        found = any(id(value) in table for value in values)
-        if found:
-            count += _replace(names, table)
-        if found or id(other) in homes or any(id(value) in homes for value in values):
-            count += sum(_inside(value, table) for value in values)
+        values = list(namespace.values())
+        value_ids = {id(value) for value in values}
+        has_target = not value_ids.isdisjoint(replacements)
+        if has_target:
+            count += _rebind_items(namespace, replacements)
+        # Classes and tables are searched only where the target is known: searching all would take seconds.
+        if has_target or id(module) in homes or not value_ids.isdisjoint(homes):
+            count += sum(_rebind_inside(value, replacements) for value in values)
     return count
 
 
-def _last(old: Any, pairs: Mapping[Any, Any]) -> Any:
-    """What replaces a value, where what replaces it may be replaced in turn."""
+def _final_replacement(old: Any, pairs: Mapping[Any, Any]) -> Any:
+    """The replacement of a value, where that replacement may itself be replaced."""
     new = pairs[old]
     for _ in pairs:
         if new not in pairs:
@@ -138,36 +148,40 @@ def _last(old: Any, pairs: Mapping[Any, Any]) -> Any:
     return new
 
 
-def _inside(value: Any, table: dict[int, tuple[Any, Any]]) -> int:
+_Replacements = dict[int, tuple[Any, Any]]
+
+
+def _rebind_inside(value: Any, replacements: _Replacements) -> int:
     if isinstance(value, type):
-        return _in_class(value, table)
-    return _in_table(value, table)
+        return _rebind_class(value, replacements)
+    return _rebind_table(value, replacements)
 
 
-def _in_table(value: Any, table: dict[int, tuple[Any, Any]]) -> int:
+def _rebind_table(value: Any, replacements: _Replacements) -> int:
     if type(value) not in _TABLES or len(value) > _LONGEST_TABLE:
         return 0
-    return _replace(value, table)
+    return _rebind_items(value, replacements)
 
 
-def _replace(container: Any, table: dict[int, tuple[Any, Any]]) -> int:
-    items = list(enumerate(container) if isinstance(container, list) else container.items())
-    found = [(key, table[id(item)][1]) for key, item in items if id(item) in table]
-    for key, new in found:
+def _rebind_items(container: Any, replacements: _Replacements) -> int:
+    items = enumerate(container) if isinstance(container, list) else container.items()
+    # Collected first: a dict must not change while it is iterated over.
+    changes = {key: replacements[id(item)][1] for key, item in list(items) if id(item) in replacements}
+    for key, new in changes.items():
         container[key] = new
-    return len(found)
+    return len(changes)
 
 
-def _in_class(cls: type, table: dict[int, tuple[Any, Any]]) -> int:
+def _rebind_class(cls: type, replacements: _Replacements) -> int:
     count = 0
     for name, value in list(vars(cls).items()):
-        inner = underlying(value) if isinstance(value, (staticmethod, classmethod)) else value
-        if id(value) in table:
-            type.__setattr__(cls, name, table[id(value)][1])
+        inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        if id(value) in replacements:
+            type.__setattr__(cls, name, replacements[id(value)][1])
             count += 1
-        elif id(inner) in table:
-            type.__setattr__(cls, name, type(value)(table[id(inner)][1]))
+        elif id(inner) in replacements:
+            type.__setattr__(cls, name, type(value)(replacements[id(inner)][1]))
             count += 1
         else:
-            count += _in_table(value, table)
+            count += _rebind_table(value, replacements)
     return count

@@ -1,16 +1,16 @@
 """transformers' mixture-of-experts layers, computed where each device holds whole experts.
 
-Letters: N tokens, C experts a token chooses, X experts (here: those one device holds), E model width, F
-expert width, S = N * C token-expert pairs. Expert weights are `[X, out, in]`, or `[X, in, out]` where the
-module says that they are transposed.
+Letters: N tokens, C experts per token, X experts (of one device), E model width, F expert width, S = N * C token-expert
+pairs. Expert weights are `[X, out, in]`, or `[X, in, out]` if the module says that they are transposed.
 
-Experts are shared out whole over the axis `tp`: every device runs its own experts on all tokens and one
-all-reduce adds the results, which is all the communication of the layer. Cutting inside an expert would
-spread the work of a single token more evenly, but gate and up are stored as one matrix, mostly `[gate; up]`:
-no contiguous cut gives a device the rows of both that belong together, so activations would have to move.
+Each device along the axis `tp` holds whole experts: it runs them on all tokens, and one all-reduce adds the results,
+which is all the communication of the layer. Cutting inside an expert would balance the work of a single token better,
+but gate and up are stored as one matrix, mostly `[gate; up]`: no contiguous cut gives a device the matching rows of
+both, so activations would have to move.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -38,6 +38,10 @@ class Weights(NamedTuple):
     second: jax.Array
     second_bias: jax.Array | None
 
+    def with_output_last(self) -> "Weights":
+        """The weights as [X, in, out], given [X, out, in]."""
+        return self._replace(first=self.first.swapaxes(1, 2), second=self.second.swapaxes(1, 2))
+
 
 def dense_experts(
     hidden_NE: Float[Array, "N E"],
@@ -49,19 +53,23 @@ def dense_experts(
 ) -> Float[Array, "N E"]:
     """Traced. Every expert on every token, then the weighted sum: the definition.
 
-    It takes X / C times the work that is needed, in plain products.
+    It does X / C times the necessary work, in plain products.
 
     Args:
         chosen_NC: expert numbers; one outside 0..X-1 contributes nothing.
         weight_NC: the weight of each choice.
         activation: [..., out of first] -> [..., in of second].
     """
+    if not transposed:
+        weights = weights.with_output_last()
     experts = weights.first.shape[0]
     routing_NX = jnp.einsum("ncx,nc->nx", chosen_NC[..., None] == jnp.arange(experts), weight_NC)
-    up = jnp.einsum("ne,xef->xnf" if transposed else "ne,xfe->xnf", hidden_NE, weights.first)
-    up = up if weights.first_bias is None else up + weights.first_bias[:, None]
-    down = jnp.einsum("xnf,xfe->xne" if transposed else "xnf,xef->xne", activation(up), weights.second)
-    down = down if weights.second_bias is None else down + weights.second_bias[:, None]
+    up = jnp.einsum("ne,xef->xnf", hidden_NE, weights.first)
+    if weights.first_bias is not None:
+        up = up + weights.first_bias[:, None]
+    down = jnp.einsum("xnf,xfe->xne", activation(up), weights.second)
+    if weights.second_bias is not None:
+        down = down + weights.second_bias[:, None]
     out = jnp.einsum("xne,nx->ne", down, routing_NX, preferred_element_type=jnp.float32)
     return out.astype(hidden_NE.dtype)
 
@@ -74,27 +82,29 @@ def ragged_experts(
     activation: Activation,
     transposed: bool,
 ) -> Float[Array, "N E"]:
-    """Traced. As `dense_experts`, with pairs sorted by expert, so that each meets only its own tokens."""
-    experts, choices = weights.first.shape[0], chosen_NC.shape[1]
+    """Traced. As `dense_experts`, with pairs sorted by expert, so that each expert sees only its own tokens."""
+    if not transposed:
+        weights = weights.with_output_last()
+    experts = weights.first.shape[0]
+    choices = chosen_NC.shape[1]
     flat_S = chosen_NC.reshape(-1)
+    # Experts of other devices count as one more expert, after the last.
     expert_S = jnp.where((flat_S >= 0) & (flat_S < experts), flat_S, experts)
     order_S = jnp.argsort(expert_S, stable=True)
     sizes_X = jnp.sum(expert_S[:, None] == jnp.arange(experts), axis=0, dtype=jnp.int32)
     sorted_S = jnp.minimum(expert_S[order_S], experts - 1)
-    up = _ragged(hidden_NE[order_S // choices], weights.first, sizes_X, transposed)
-    up = up if weights.first_bias is None else up + weights.first_bias[sorted_S]
-    down = _ragged(activation(up), weights.second, sizes_X, transposed)
-    down = down if weights.second_bias is None else down + weights.second_bias[sorted_S]
-    # Pairs of other devices' experts are sorted last; what a product leaves in their rows is undefined.
-    mine_S1 = (jnp.arange(flat_S.shape[0]) < jnp.sum(sizes_X))[:, None]
-    back_S = jnp.argsort(order_S)
-    pairs_NCE = jnp.where(mine_S1, down, 0)[back_S].reshape(*chosen_NC.shape, -1)
+    up = jax.lax.ragged_dot(hidden_NE[order_S // choices], weights.first, sizes_X)
+    if weights.first_bias is not None:
+        up = up + weights.first_bias[sorted_S]
+    down = jax.lax.ragged_dot(activation(up), weights.second, sizes_X)
+    if weights.second_bias is not None:
+        down = down + weights.second_bias[sorted_S]
+    # Pairs of other devices' experts are sorted last; the products leave undefined values in their rows.
+    is_local_S1 = (jnp.arange(flat_S.shape[0]) < jnp.sum(sizes_X))[:, None]
+    inverse_S = jnp.argsort(order_S)
+    pairs_NCE = jnp.where(is_local_S1, down, 0)[inverse_S].reshape(*chosen_NC.shape, -1)
     out = jnp.einsum("nce,nc->ne", pairs_NCE, weight_NC, preferred_element_type=jnp.float32)
     return out.astype(hidden_NE.dtype)
-
-
-def _ragged(rows: jax.Array, weight: jax.Array, sizes: jax.Array, transposed: bool) -> jax.Array:
-    return jax.lax.ragged_dot(rows, weight if transposed else weight.swapaxes(1, 2), sizes)
 
 
 def _on_this_platform(*operands: Any, activation: Activation, transposed: bool) -> jax.Array:
@@ -115,28 +125,38 @@ def experts_on_mesh(
     transposed: bool,
     mesh: Mesh | None,
 ) -> jax.Array:
-    """Traced. The layer with experts shared out over `tp` and tokens over `dp`, where those divide them."""
-    experts, tokens = weights.first.shape[0], hidden_NE.shape[0]
-    parts = mesh.shape.get("tp", 1) if mesh is not None else 1
-    if mesh is None or experts % parts:
-        # The weights then lie in some other way, which the compiler has to follow: the dense form is plain
+    """Traced. The layer with experts divided over `tp` and tokens over `dp`, if those axes divide them."""
+    experts = weights.first.shape[0]
+    tokens = hidden_NE.shape[0]
+    tp = _axis_if_it_divides(mesh, "tp", experts)
+    if mesh is None or (tp is None and mesh.shape.get("tp", 1) > 1):
+        # The weights are then sharded in some other way, which the compiler has to follow. The dense form is plain
         # products, and so moves no weights.
         return dense_experts(hidden_NE, chosen_NC, weight_NC, weights, activation, transposed)
-    dp = "dp" if mesh.shape.get("dp", 1) > 1 and tokens % mesh.shape["dp"] == 0 else None
-    rows, whole = PartitionSpec(dp), PartitionSpec("tp" if parts > 1 else None)
+    rows = PartitionSpec(_axis_if_it_divides(mesh, "dp", tokens))
 
-    def local(hidden: jax.Array, chosen: jax.Array, weight: jax.Array, own: Weights) -> jax.Array:
-        start = jax.lax.axis_index("tp") * (experts // parts) if parts > 1 else 0
-        out = _on_this_platform(
-            hidden, chosen - start, weight, own, activation=activation, transposed=transposed
-        )
-        return jax.lax.psum(out, "tp") if parts > 1 else out
+    def compute_local(
+        hidden: jax.Array, chosen: jax.Array, weight: jax.Array, local_weights: Weights
+    ) -> jax.Array:
+        experts_of = functools.partial(_on_this_platform, activation=activation, transposed=transposed)
+        if tp is None:
+            return experts_of(hidden, chosen, weight, local_weights)
+        first_expert = jax.lax.axis_index(tp) * local_weights.first.shape[0]
+        return jax.lax.psum(experts_of(hidden, chosen - first_expert, weight, local_weights), tp)
 
     # Every axis is manual: XLA's CPU compiler aborts on a bfloat16 all-reduce where only some of them are.
-    # (A sequence shared out over `sp` is gathered for it.)
-    specs = (rows, rows, rows, whole)
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)
+    # (A sequence that is sharded over `sp` is gathered for it.)
+    specs = (rows, rows, rows, PartitionSpec(tp))
+    mapped = jax.shard_map(compute_local, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)
     return mapped(hidden_NE, chosen_NC, weight_NC, weights)
+
+
+def _axis_if_it_divides(mesh: Mesh | None, axis: str, size: int) -> str | None:
+    """The axis, if the mesh has more than one device along it and their number divides a size."""
+    devices = 1 if mesh is None else mesh.shape.get(axis, 1)
+    if devices > 1 and size % devices == 0:
+        return axis
+    return None
 
 
 def transformers_experts(
@@ -144,7 +164,7 @@ def transformers_experts(
 ) -> torch.Tensor:
     """Traced. transformers' experts interface: hidden [N, E], chosen experts and weights [N, C] -> [N, E].
 
-    Outside a ported model, and for experts with a norm after each, transformers' own form serves.
+    Outside a ported model, and for experts that are each followed by a norm, transformers computes them itself.
     """
     if not compat.is_ported(hidden_states) or module.has_post_expert_norm:
         from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -152,14 +172,18 @@ def transformers_experts(
         return ALL_EXPERTS_FUNCTIONS["grouped_mm"](module, hidden_states, top_k_index, top_k_weights)
 
     def activation(array: jax.Array) -> jax.Array:
-        tensor = compat.wrap(array)
-        return compat.as_jax(module._apply_gate(tensor) if module.has_gate else module.act_fn(tensor))
+        return compat.as_jax(function(compat.wrap(array)))
 
-    first = "gate_up_proj" if module.has_gate else "up_proj"
-    kernels = compat.as_jax((getattr(module, first), module.down_proj))
-    biases = (getattr(module, f"{first}_bias"), module.down_proj_bias) if module.has_bias else (None, None)
-    (up, down), (up_bias, down_bias) = kernels, compat.as_jax(biases)
-    weights = Weights(up, up_bias, down, down_bias)
+    if module.has_gate:
+        first, function = "gate_up_proj", module._apply_gate
+    else:
+        first, function = "up_proj", module.act_fn
+    weights = Weights(getattr(module, first), None, module.down_proj, None)
+    if module.has_bias:
+        weights = weights._replace(
+            first_bias=getattr(module, f"{first}_bias"), second_bias=module.down_proj_bias
+        )
+    weights = compat.as_jax(weights)
     hidden, chosen, weight = compat.as_jax((hidden_states, top_k_index, top_k_weights))
     out = experts_on_mesh(hidden, chosen, weight, weights, activation, module.is_transposed, _mesh.get())
     return compat.wrap(out)
@@ -176,10 +200,10 @@ def register() -> None:
 def use(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
     """Let a transformers model compute its experts through tpuport inside the block.
 
-    A model without such experts is left alone.
+    A model without such experts is not changed.
 
     Args:
-        mesh: the mesh that the model's weights live on; None computes without sharing anything out.
+        mesh: the mesh that the model's weights are on; None for a single device.
     """
     configs = _configs(model)
     if not configs:

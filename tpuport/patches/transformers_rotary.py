@@ -1,14 +1,14 @@
 """transformers' rotary embeddings whose frequencies depend on the length: decided outside the traced code.
 
-`longrope` has two tables, and makes the second one inside forward and keeps it on the module, where a traced value
-must never be: `prepare` makes it beforehand. `dynamic` asks in Python how long the sequence is, recomputes its table
-beyond the length that the model knows, and keeps that until a short sequence comes: `by_length` computes it from the
-positions in each call, and keeps nothing.
+`longrope` has two tables. It computes the second inside forward and stores it on the module, where a traced value must
+never be: `prepare` computes it beforehand. `dynamic` reads the sequence length in Python, recomputes its table beyond
+the length that the model was trained for, and keeps it until a short sequence comes: `by_length` computes the table
+from the positions in each call, and stores nothing.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import torch
@@ -16,119 +16,138 @@ import torch
 from tpuport import compat
 
 
-def _tables(model: torch.nn.Module) -> Iterator[tuple[Any, str, str, str | None]]:
-    """(module, prefix of its attributes, rope type, layer type) of every rotary table in the model."""
+class _Table(NamedTuple):
+    """A rotary table of a module; modules with layers of several types have a table for each type.
+
+    Args:
+        prefix: of the module's attributes that belong to the table.
+        kind: transformers' rope type.
+        layer_type: None if the module has a single table.
+    """
+
+    module: Any
+    prefix: str
+    kind: str
+    layer_type: str | None
+
+    @property
+    def is_dynamic(self) -> bool:
+        return "dynamic" in self.kind
+
+    @property
+    def original_length(self) -> int:
+        """Positions that the model was trained for before its context was extended."""
+        parameters = self.module.config.rope_parameters
+        if self.layer_type is not None:
+            parameters = parameters[self.layer_type]
+        return parameters["original_max_position_embeddings"]
+
+    def frequencies(self, device: Any, length: Any) -> torch.Tensor:
+        """The table for sequences of a length, by transformers' own formula."""
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        options = {"seq_len": length}
+        if self.layer_type is not None:
+            options["layer_type"] = self.layer_type
+        frequencies, _ = ROPE_INIT_FUNCTIONS[self.kind](self.module.config, device, **options)
+        return frequencies
+
+
+def _tables(model: torch.nn.Module) -> Iterator[_Table]:
+    """Every rotary table of the model."""
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         if isinstance(kinds, str):
-            yield module, "", kinds, None
+            yield _Table(module, "", kinds, None)
         elif isinstance(kinds, dict):
             for layer_type, kind in kinds.items():
-                yield module, f"{layer_type}_", kind, layer_type
-
-
-def _original_length(module: Any, layer_type: str | None) -> int:
-    parameters = module.config.rope_parameters
-    return (parameters if layer_type is None else parameters[layer_type])["original_max_position_embeddings"]
+                yield _Table(module, f"{layer_type}_", kind, layer_type)
 
 
 def prepare(model: torch.nn.Module) -> None:
-    """Give every longrope module of a ported model its table for long sequences, and every dynamic one its first table.
+    """Give each longrope module of a ported model its table for long sequences, and each dynamic one its first table.
 
-    Does nothing the second time.
+    Calling it again does nothing.
     """
-    for module, prefix, kind, layer_type in _tables(model):
-        if "dynamic" in kind:
-            _forget(module, prefix)
-        name = f"{prefix}long_inv_freq"
-        if kind != "longrope" or compat.is_ported(getattr(module, name, None)):
-            continue
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        options = {} if layer_type is None else {"layer_type": layer_type}
-        length = _original_length(module, layer_type) + 1
-        table, _ = ROPE_INIT_FUNCTIONS[kind](module.config, torch.device("cpu"), seq_len=length, **options)
-        setattr(module, name, compat.wrap(compat.to_jax(table)))
+    for table in _tables(model):
+        if table.is_dynamic:
+            _reset(table)
+        elif table.kind == "longrope":
+            name = f"{table.prefix}long_inv_freq"
+            if not compat.is_ported(getattr(table.module, name, None)):
+                # One position beyond the original length selects the formula's table for long sequences.
+                frequencies = table.frequencies(torch.device("cpu"), table.original_length + 1)
+                setattr(table.module, name, compat.wrap(compat.to_jax(frequencies)))
 
 
 def switch_length(model: torch.nn.Module) -> int | None:
-    """Positions at which a longrope model goes over to its other table; None for models that have one table."""
-    lengths = [
-        _original_length(module, layer_type)
-        for module, _, kind, layer_type in _tables(model)
-        if kind == "longrope"
-    ]
+    """Positions beyond which a longrope model uses its other table; None for models with one table."""
+    lengths = [table.original_length for table in _tables(model) if table.kind == "longrope"]
     return min(lengths, default=None)
 
 
-def _forget(module: Any, prefix: str) -> None:
-    """Undo what a long sequence has left in a dynamic module, as transformers does before the next short one."""
-    last, known = f"{prefix}max_seq_len_cached", module.original_max_seq_len
-    length = getattr(module, last, module.max_seq_len_cached)
-    if isinstance(length, int) and length <= known:
+def _reset(table: _Table) -> None:
+    """Restore a dynamic module's first table after a long sequence, as transformers does before the next short one."""
+    module = table.module
+    name = f"{table.prefix}max_seq_len_cached"
+    longest = getattr(module, name, module.max_seq_len_cached)
+    if isinstance(longest, int) and longest <= module.original_max_seq_len:
         return
-    first, own = getattr(module, f"{prefix}original_inv_freq"), getattr(module, f"{prefix}inv_freq")
-    array = compat.as_jax(first) if compat.is_ported(first) else compat.to_jax(first)
-    module._buffers[f"{prefix}inv_freq"] = compat.wrap(jax.device_put(array, compat.as_jax(own).sharding))
-    setattr(module, last, known)
+    # to_jax passes on an array that is on the device already.
+    original = compat.to_jax(getattr(module, f"{table.prefix}original_inv_freq"))
+    sharding = compat.as_jax(getattr(module, f"{table.prefix}inv_freq")).sharding
+    module._buffers[f"{table.prefix}inv_freq"] = compat.wrap(jax.device_put(original, sharding))
+    setattr(module, name, module.original_max_seq_len)
 
 
 @contextlib.contextmanager
 def by_length(model: torch.nn.Module) -> Iterator[None]:
-    """Traced. Let `dynamic` modules take the table that serves the positions of a call, whatever came before."""
-    dynamic: dict[Any, list[tuple[str, str, str | None]]] = {}
-    for module, prefix, kind, layer_type in _tables(model):
-        if "dynamic" in kind:
-            dynamic.setdefault(module, []).append((prefix, kind, layer_type))
+    """Traced. Let `dynamic` modules use the table for the positions of each call, whatever came before."""
+    tables_by_module: dict[Any, list[_Table]] = {}
+    for table in _tables(model):
+        if table.is_dynamic:
+            tables_by_module.setdefault(table.module, []).append(table)
     with contextlib.ExitStack() as stack:
-        for module, tables in dynamic.items():
-            stack.enter_context(_computed(module, tables))
+        for module, tables in tables_by_module.items():
+            stack.enter_context(_tables_from_positions(module, tables))
         yield
 
 
 @contextlib.contextmanager
-def _computed(module: Any, tables: list[tuple[str, str, str | None]]) -> Iterator[None]:
-    kinds, own, former = module.rope_type, vars(module).get("forward"), module.forward
-    # Under another name its own forward looks up the table and asks nothing.
-    if isinstance(kinds, dict):
-        module.rope_type = {name: "default" if "dynamic" in kind else kind for name, kind in kinds.items()}
-    else:
-        module.rope_type = "default"
-    module.forward = _forward(module, former, tables)
-    try:
-        yield
-    finally:
-        module.rope_type = kinds
-        del module.forward
-        if own is not None:
-            module.forward = own
-
-
-def _forward(
-    module: Any, former: Callable[..., Any], tables: list[tuple[str, str, str | None]]
-) -> Callable[..., Any]:
-    """The module's forward with its tables computed from the positions of the call."""
+def _tables_from_positions(module: Any, tables: list[_Table]) -> Iterator[None]:
+    rope_type = module.rope_type
+    # An instance may have a forward of its own, which shadows the class's and must come back.
+    instance_forward = vars(module).get("forward")
+    former = module.forward
 
     def forward(x: torch.Tensor, position_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        kept = dict(module._buffers)
-        for prefix, kind, layer_type in tables:
-            name = f"{prefix}inv_freq"
-            module._buffers[name] = _table(module, kept[name], kind, layer_type, position_ids)
+        buffers = dict(module._buffers)
+        for table in tables:
+            name = f"{table.prefix}inv_freq"
+            module._buffers[name] = _table_for_positions(table, buffers[name], position_ids)
         try:
             return former(x, position_ids, *args, **kwargs)
         finally:
-            module._buffers.update(kept)
+            module._buffers.update(buffers)
 
-    return forward
+    # Under any other type the original forward uses the table as it is, without reading the sequence length.
+    if isinstance(rope_type, dict):
+        dynamic_types = {table.layer_type: "default" for table in tables}
+        module.rope_type = rope_type | dynamic_types
+    else:
+        module.rope_type = "default"
+    module.forward = forward
+    try:
+        yield
+    finally:
+        module.rope_type = rope_type
+        del module.forward
+        if instance_forward is not None:
+            module.forward = instance_forward
 
 
-def _table(
-    module: Any, first: torch.Tensor, kind: str, layer_type: str | None, position_ids: torch.Tensor
-) -> torch.Tensor:
-    """Traced. The first table up to the length that the model knows, the library's own formula beyond."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
+def _table_for_positions(table: _Table, first: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+    """Traced. The first table up to the length that the model was trained for, the library's own formula beyond."""
     length = torch.max(position_ids) + 1
-    options = {} if layer_type is None else {"layer_type": layer_type}
-    grown, _ = ROPE_INIT_FUNCTIONS[kind](module.config, first.device, seq_len=length, **options)
-    return torch.where(length > module.original_max_seq_len, grown.to(first.dtype), first)
+    extended = table.frequencies(first.device, length).to(first.dtype)
+    return torch.where(length > table.module.original_max_seq_len, extended, first)

@@ -21,7 +21,7 @@ import tpuport
 from tpuport.errors import PortError
 from tpuport.lint.rules import all_rules
 from tpuport.patches import Patch
-from tpuport.patches.status import Status
+from tpuport.patches.patch import Status
 from tpuport.topology import compile_for, failures
 from tpuport.topology.compile_report import Failure
 from tpuport.topology.failures import patched

@@ -1,4 +1,4 @@
-"""Operators that torchax lacks or gets wrong, installed into its environment and taken out again.
+"""Operators that torchax lacks or gets wrong, installed into its environment and removed again.
 
 One topic a file; each lists its `LOWERINGS` (torch operator to implementation, through torchax's own
 `Environment.override_op_definition`) and its `METHODS` (of torchax's classes, which no operator table
@@ -10,7 +10,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from tpuport.compat.operators.registry import Lowering, Method
+from tpuport.compat.operators.lowering import Lowering, Method
+from tpuport.compat.operators.lowering import replaced_methods as _saved_methods
 
 logger = logging.getLogger("tpuport")
 
@@ -29,7 +30,6 @@ TOPICS = (
 
 _MISSING = object()
 _saved_lowerings: dict[Any, Any] = {}
-_saved_methods: dict[tuple[str, str], Any] = {}
 
 
 def lowerings() -> Iterator[Lowering]:
@@ -45,7 +45,7 @@ def methods() -> Iterator[Method]:
 
 
 def install(environment: Any) -> None:
-    """Put every replacement into a torchax environment, once; what it replaces is kept for `uninstall`."""
+    """Put every replacement into a torchax environment, once; the originals are saved for `uninstall`."""
     if _saved_lowerings or _saved_methods:
         return
     for lowering in lowerings():
@@ -78,11 +78,6 @@ def uninstall(environment: Any) -> None:
     logger.info("removed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
     _saved_lowerings.clear()
     _saved_methods.clear()
-
-
-def original(owner: str, name: str) -> Any:
-    """What a class of torchax had under `name` before `install` replaced it."""
-    return _saved_methods[owner, name]
 
 
 def _owner(name: str) -> Any:

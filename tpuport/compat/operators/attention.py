@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.registry import Lowering, on_arrays
+from tpuport.compat.operators.lowering import Lowering, on_arrays
 from tpuport.errors import PortError
 
 
@@ -30,36 +30,40 @@ def scaled_dot_product_attention(
         query: [..., H, L, D].
         key: [..., K, S, D]; K is H, or 1, or with `enable_gqa` divides H.
         value: [..., K, S, C].
-        attn_mask: broadcasts to [..., H, L, S]; True where a query sees a key, or a number added to the score.
-        dropout_p: share of the weights that is dropped.
+        attn_mask: broadcasts to [..., H, L, S]; True where a query attends to a key, or numbers to add to the scores.
+        dropout_p: share of the weights to drop.
         is_causal: query i sees keys 0 to i; excludes a mask.
-        scale: factor on the dot products; D ** -0.5 when None.
+        scale: factor on the dot products; D ** -0.5 if None.
         enable_gqa: repeat each key/value head for the query heads of its group.
 
     Returns:
-        [..., H, L, C] in the query's dtype. A query that sees no key gets zeros.
+        [..., H, L, C] in the query's dtype. A query that attends to no key gets zeros.
 
     Raises:
-        PortError: both a mask and `is_causal`, or head counts that do not divide.
+        PortError: there are both a mask and `is_causal`, or the head counts do not divide.
     """
     if attn_mask is not None and is_causal:
         raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
     if enable_gqa and query.ndim > 2:
-        key, value = (_repeated(heads, query.shape[-3]) for heads in (key, value))
+        key, value = (_repeat_heads(heads, query.shape[-3]) for heads in (key, value))
     wide = jnp.promote_types(query.dtype, jnp.float32)
     scores = jnp.einsum("...ld,...sd->...ls", query, key, preferred_element_type=wide)
-    scores = scores * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.shape[-1])
+    scores = scores * scale
     if is_causal:
         attn_mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
     if attn_mask is not None:
-        masked = attn_mask.dtype == jnp.bool_
-        scores = jnp.where(attn_mask, scores, -jnp.inf) if masked else scores + attn_mask.astype(wide)
-    weights = _dropped(_softmax(scores), dropout_p)
+        if attn_mask.dtype == jnp.bool_:
+            scores = jnp.where(attn_mask, scores, -jnp.inf)
+        else:
+            scores = scores + attn_mask.astype(wide)
+    weights = _drop_out(_softmax(scores), dropout_p)
     out = jnp.einsum("...ls,...sc->...lc", weights.astype(value.dtype), value, preferred_element_type=wide)
     return out.astype(query.dtype)
 
 
-def _repeated(heads: jax.Array, count: int) -> jax.Array:
+def _repeat_heads(heads: jax.Array, count: int) -> jax.Array:
     """[..., K, S, D] -> [..., count, S, D], each head G times in a row."""
     if count % heads.shape[-3]:
         raise PortError(
@@ -77,7 +81,7 @@ def _softmax(scores: jax.Array) -> jax.Array:
     return weights / jnp.where(total == 0.0, 1.0, total)
 
 
-def _dropped(weights: jax.Array, share: float) -> jax.Array:
+def _drop_out(weights: jax.Array, share: float) -> jax.Array:
     if share == 0.0:
         return weights
     from tpuport.compat.runtime import environment

@@ -1,4 +1,4 @@
-"""Tensors made from Python values, with the dtype that torch infers from all of them."""
+"""Tensors created from Python values, with the dtype that torch infers from all of them."""
 
 from typing import Any
 
@@ -9,28 +9,34 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.convert import as_jax, is_ported, jax_dtype, to_jax, wrap
-from tpuport.compat.operators.registry import Lowering
+from tpuport.compat.operators.lowering import Lowering
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> torch.Tensor:
     """`torch.tensor(data)` as a torchax tensor.
 
     Args:
-        data: numbers, nested lists of them, an array or a tensor; tensors without dimensions may stand for numbers.
-        dtype: inferred from all the values when None.
+        data: numbers, nested lists of them, an array or a tensor; 0-dimensional tensors count as numbers.
+        dtype: inferred from all the values if None.
         placement: device, requires_grad and pin_memory; the tensor goes where jax puts arrays.
     """
     del placement
-    if _holds_ported(data):
-        array = _stacked(data)
-        return wrap(array if dtype is None else array.astype(jax_dtype(dtype)))
+    if _contains_ported(data):
+        array = _stack(data)
+        if dtype is not None:
+            array = array.astype(jax_dtype(dtype))
+        return wrap(array)
+    # torch itself infers the dtype; torchax must not see these calls.
     with no_dispatch(), torch._C.DisableTorchFunction():
-        host = data.detach().clone() if isinstance(data, torch.Tensor) else torch.tensor(data, dtype=dtype)
-        return wrap(to_jax(host if dtype is None else host.to(dtype)))
+        if isinstance(data, torch.Tensor):
+            host = data.detach().clone().to(dtype or data.dtype)
+        else:
+            host = torch.tensor(data, dtype=dtype)
+        return wrap(to_jax(host))
 
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
-    """`torch.as_tensor(data)` as a torchax tensor; a torchax tensor of that dtype is returned as it is."""
+    """`torch.as_tensor(data)` as a torchax tensor; a torchax tensor of that dtype is returned itself."""
     if is_ported(data) and dtype in (None, data.dtype):
         return data
     if isinstance(data, np.ndarray):
@@ -41,21 +47,23 @@ def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -
 def new_tensor(
     like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **placement: Any
 ) -> torch.Tensor:
-    """`like.new_tensor(data)`: of `like`'s dtype unless another is given."""
-    return tensor(data, dtype=like.dtype if dtype is None else dtype, **placement)
+    """`like.new_tensor(data)`, of `like`'s dtype by default."""
+    return tensor(data, dtype=dtype or like.dtype, **placement)
 
 
-def _holds_ported(data: Any) -> bool:
+def _contains_ported(data: Any) -> bool:
     if isinstance(data, (list, tuple)):
-        return any(_holds_ported(item) for item in data)
+        return any(_contains_ported(item) for item in data)
     return is_ported(data)
 
 
-def _stacked(data: Any) -> jax.Array:
+def _stack(data: Any) -> jax.Array:
     """Nested lists with tensors in them as one array, promoted as jax promotes numbers."""
     if isinstance(data, (list, tuple)):
-        return jnp.stack([_stacked(item) for item in data])
-    return jnp.asarray(to_jax(data) if isinstance(data, torch.Tensor) else as_jax(data))
+        return jnp.stack([_stack(item) for item in data])
+    if isinstance(data, torch.Tensor):
+        return to_jax(data)
+    return jnp.asarray(as_jax(data))
 
 
 LOWERINGS = (

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.registry import Lowering, on_arrays
+from tpuport.compat.operators.lowering import Lowering, on_arrays
 from tpuport.errors import PortError
 
 

@@ -1,10 +1,11 @@
 """Reading and writing by index: tensors, lists, masks, and views that are indexed again.
 
-A key is split in two, as torch does it: the basic part (integers, slices, None, scalar tensors) selects a view
-first, then the index arrays pick from it. NumPy and jax take an integer beside an index array for one more index
-array, and so put the dimensions in another order.
+A key is split in two, as in torch: the basic part (integers, slices, None, scalar tensors) selects a view first, then
+the index arrays select from that view. NumPy and jax treat an integer beside an index array as another index array, and
+so order the dimensions differently.
 """
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +16,11 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import is_ported, to_jax, to_torch
-from tpuport.compat.operators.registry import Lowering, Method
+from tpuport.compat.operators.lowering import Lowering, Method
 from tpuport.compat.runtime import environment
 
 _FULL = slice(None)
-# torch unpacks a list as if it were a tuple when it is shorter than this and holds more than numbers.
+# torch treats a list as a tuple if it is shorter than this and contains more than numbers.
 _UNPACKED_BELOW = 32
 
 Key = tuple[Any, ...]
@@ -41,7 +42,7 @@ def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
     basic: list[Any] = []
     advanced: list[Any] = []
     axis = 0
-    for item in _spread(_as_items(key), len(shape)):
+    for item in _expand_ellipsis(_as_items(key), len(shape)):
         if item is None or item is True:
             basic.append(None)
             advanced.append(_FULL)
@@ -53,12 +54,16 @@ def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
             advanced.append(_FULL)
             axis += 1
         elif isinstance(item, int):
-            basic.append(_checked(item, axis, shape))
+            _check_bounds(item, axis, shape)
+            basic.append(item)
             axis += 1
         elif item.dtype == np.bool_:
-            basic.extend([_FULL] * item.ndim if item.ndim else [None])
-            advanced.append(item if item.ndim else item.reshape(1))
             axis += item.ndim
+            basic.extend([_FULL] * item.ndim)
+            if item.ndim == 0:  # a scalar mask adds a dimension of length 0 or 1
+                basic.append(None)
+                item = item.reshape(1)
+            advanced.append(item)
         elif item.ndim == 0:
             basic.append(item)
             axis += 1
@@ -74,11 +79,13 @@ def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
 def read(array: jax.Array, key: Any) -> jax.Array:
     """Traced. `array[key]` with torch's meaning; a mask that is itself traced has no static result shape."""
     basic, advanced = split_key(key, array.shape)
-    selected = array[basic] if _selects(basic) else array
-    return selected[advanced] if advanced else selected
+    selected = _select(array, basic)
+    if not advanced:
+        return selected
+    return selected[advanced]
 
 
-def written(array: jax.Array, key: Any, value: Any) -> jax.Array:
+def write(array: jax.Array, key: Any, value: Any) -> jax.Array:
     """Traced. The array after `array[key] = value` with torch's meaning: cast, broadcast, masks of any rank.
 
     Under a traced mask, a value with one row for each True is spread over the mask; that their counts agree can only
@@ -87,19 +94,20 @@ def written(array: jax.Array, key: Any, value: Any) -> jax.Array:
     basic, advanced = split_key(key, array.shape)
     value = jnp.asarray(value).astype(array.dtype)
     if not advanced:
-        return array.at[basic].set(_fitted(value, array, basic))
-    selected = array[basic] if _selects(basic) else array
-    masks = [i for i, item in enumerate(advanced) if not isinstance(item, slice) and item.dtype == np.bool_]
-    arrays = [item for item in advanced if not isinstance(item, slice)]
-    if masks and len(arrays) == 1:
-        selected = _masked(selected, advanced[masks[0]], masks[0], value)
+        return array.at[basic].set(_drop_leading_ones(value, array, basic))
+    selected = _select(array, basic)
+    axes = [axis for axis, item in enumerate(advanced) if not isinstance(item, slice)]
+    if len(axes) == 1 and advanced[axes[0]].dtype == np.bool_:
+        selected = _write_masked(selected, advanced[axes[0]], axes[0], value)
     else:
-        selected = selected.at[advanced].set(_fitted(value, selected, advanced))
-    return array.at[basic].set(selected) if _selects(basic) else selected
+        selected = selected.at[advanced].set(_drop_leading_ones(value, selected, advanced))
+    if not _selects(basic):
+        return selected
+    return array.at[basic].set(selected)
 
 
-def _masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> jax.Array:
-    """Write where a mask, that covers the dimensions from `axis` on, is true."""
+def _write_masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> jax.Array:
+    """Write where a mask, which covers the dimensions from `axis` on, is true."""
     rank = array.ndim - mask.ndim + 1
     while value.ndim > rank and value.shape[0] == 1:
         value = value[0]
@@ -107,6 +115,7 @@ def _masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> jax.Arr
     if value.shape[axis] == 0:
         return array
     if value.shape[axis] != 1:
+        # The n-th True of the mask receives the n-th row of the value.
         row = jnp.clip(jnp.cumsum(mask.ravel().astype(jnp.int32)) - 1, 0, value.shape[axis] - 1)
         value = jnp.take(value, row, axis=axis)
         value = value.reshape(value.shape[:axis] + mask.shape + value.shape[axis + 1 :])
@@ -116,8 +125,8 @@ def _masked(array: jax.Array, mask: Any, axis: int, value: jax.Array) -> jax.Arr
     return jnp.where(where, value, array)
 
 
-def _fitted(value: jax.Array, array: jax.Array, key: Key) -> jax.Array:
-    """Drop the leading dimensions of size one that torch lets a value have beyond what it is written into."""
+def _drop_leading_ones(value: jax.Array, array: jax.Array, key: Key) -> jax.Array:
+    """Drop leading dimensions of size one, which torch ignores in a value that is written."""
     if value.ndim > 1 and value.shape[0] == 1:
         rank = len(jax.eval_shape(lambda x: x[key], array).shape)
         while value.ndim > rank and value.shape[0] == 1:
@@ -125,7 +134,14 @@ def _fitted(value: jax.Array, array: jax.Array, key: Key) -> jax.Array:
     return value
 
 
+def _select(array: jax.Array, basic: Key) -> jax.Array:
+    if not _selects(basic):
+        return array
+    return array[basic]
+
+
 def _selects(basic: Key) -> bool:
+    """Whether a basic key selects less than everything."""
     return any(not (isinstance(item, slice) and item == _FULL) for item in basic)
 
 
@@ -133,40 +149,47 @@ def _as_items(key: Any) -> list[Any]:
     """The key's entries, tensors as arrays, index lists as NumPy arrays."""
     if isinstance(key, list) and len(key) < _UNPACKED_BELOW and any(_is_compound(item) for item in key):
         key = tuple(key)
-    items = key if isinstance(key, tuple) else (key,)
-    return [_as_item(item) for item in items]
+    if not isinstance(key, tuple):
+        key = (key,)
+    return [_as_item(item) for item in key]
+
+
+_COMPOUND = (type(None), type(Ellipsis), slice, list, tuple, torch.Tensor, np.ndarray, jax.Array)
 
 
 def _is_compound(item: Any) -> bool:
-    return (
-        item is None
-        or item is Ellipsis
-        or isinstance(item, (slice, list, tuple, torch.Tensor, np.ndarray, jax.Array))
-    )
+    return isinstance(item, _COMPOUND)
 
 
 def _as_item(item: Any) -> Any:
     if item is None or item is Ellipsis or isinstance(item, (slice, bool)):
         return item
-    if isinstance(item, (list, tuple, range)):
-        item = np.asarray(item, dtype=None if len(item) else np.int32)
+    if isinstance(item, (list, tuple, range)) and len(item) == 0:
+        item = np.zeros(0, np.int32)  # NumPy's default would be a floating type
+    elif isinstance(item, (list, tuple, range)):
+        item = np.asarray(item)
+    elif is_ported(item):
+        item = _value(item)
     elif isinstance(item, torch.Tensor):
-        item = _value(item) if is_ported(item) else item.numpy()
+        item = item.numpy()
     if not isinstance(item, (np.ndarray, jax.Array)):
         return operator.index(item)
     if item.dtype == np.uint8:
         return item.astype(np.bool_)
-    return item.astype(np.int32) if isinstance(item, np.ndarray) and item.dtype == np.int64 else item
+    if isinstance(item, np.ndarray) and item.dtype == np.int64:
+        return item.astype(np.int32)  # jax has no 64-bit integers by default, and would warn
+    return item
 
 
-def _spread(items: list[Any], rank: int) -> list[Any]:
-    """Put full slices in place of an Ellipsis, or at the end."""
-    used = sum(_dimensions(item) for item in items if item is not Ellipsis)
-    if used > rank:
+def _expand_ellipsis(items: list[Any], rank: int) -> list[Any]:
+    """Replace an Ellipsis by full slices, or append them at the end."""
+    indexed = sum(_dimensions(item) for item in items if item is not Ellipsis)
+    if indexed > rank:
         raise IndexError(f"too many indices for tensor of dimension {rank}")
-    at = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
-    rest = [item for item in items[at + 1 :] if item is not Ellipsis]
-    return [*items[:at], *[_FULL] * (rank - used), *rest]
+    # By identity: comparing an array with Ellipsis would compare its elements.
+    before = list(itertools.takewhile(lambda item: item is not Ellipsis, items))
+    after = [item for item in items[len(before) :] if item is not Ellipsis]
+    return [*before, *[_FULL] * (rank - indexed), *after]
 
 
 def _dimensions(item: Any) -> int:
@@ -177,19 +200,19 @@ def _dimensions(item: Any) -> int:
     return 1
 
 
-def _checked(index: int, axis: int, shape: Sequence[int]) -> int:
+def _check_bounds(index: int, axis: int, shape: Sequence[int]) -> None:
     if not -shape[axis] <= index < shape[axis]:
         raise IndexError(f"index {index} is out of bounds for dimension {axis} with size {shape[axis]}")
-    return index
 
 
 def _static_slice(item: slice) -> slice:
-    start, stop, step = (
-        None if end is None else operator.index(end) for end in (item.start, item.stop, item.step)
-    )
-    if step is not None and step <= 0:
+    ends = [item.start, item.stop, item.step]
+    for position, end in enumerate(ends):
+        if end is not None:
+            ends[position] = operator.index(end)
+    if ends[2] is not None and ends[2] <= 0:
         raise ValueError("step must be greater than zero")
-    return slice(start, stop, step)
+    return slice(*ends)
 
 
 def getitem(tensor: Ported, key: Any) -> torch.Tensor:
@@ -198,22 +221,21 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     from torchax.view import NarrowInfo, View
 
     if not is_ported(tensor):
-        environment().t2j_iso(tensor)  # says that it is on the host, and the index on the device
+        environment().t2j_iso(tensor)  # raises: the tensor is on the host and the index on the device
     basic, advanced = split_key(key, tensor.shape)
     if advanced:
-        array = tensor.jax()
-        return Tensor((array[basic] if _selects(basic) else array)[advanced], tensor._env)
+        return Tensor(_select(tensor.jax(), basic)[advanced], tensor._env)
     return View(tensor, NarrowInfo(basic), tensor._env)
 
 
 def set_tensor_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
-    tensor._elem = written(tensor._elem, key, _value(value))
+    tensor._elem = write(tensor._elem, key, _value(value))
 
 
 def set_view_item(view: Ported, key: Any, value: Any) -> None:
     """`view[key] = value` for a torchax view: written through to the tensor that it shows."""
-    view.update(written(view.jax(), key, _value(value)))
+    view.update(write(view.jax(), key, _value(value)))
 
 
 def copy_(destination: Ported, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -230,7 +252,9 @@ def copy_(destination: Ported, source: torch.Tensor, non_blocking: bool = False)
 
 
 def _value(value: Any) -> Any:
-    return to_jax(value) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return to_jax(value)
+    return value
 
 
 LOWERINGS = (

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat.operators.registry import Lowering, on_arrays
+from tpuport.compat.operators.lowering import Lowering, on_arrays
 
 Sized = jax.Array | np.ndarray | np.number | np.bool_
 Operand = Sized | bool | int | float | complex
@@ -64,8 +64,8 @@ def _number_dtype(number: Any) -> np.dtype:
     return jax.dtypes.canonicalize_dtype(np.complex128)
 
 
-def computed(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand) -> jax.Array:
-    """Traced. A function of operands taken to one dtype; half precision with a scalar goes through float32."""
+def compute(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand) -> jax.Array:
+    """Traced. Apply a function to operands cast to one dtype; half precision with a scalar is computed in float32."""
     has_scalar = any(not isinstance(operand, Sized) or operand.ndim == 0 for operand in operands)
     working = np.dtype(np.float32) if has_scalar and dtype.name in _HALF else dtype
     return function(*(jnp.asarray(operand, working) for operand in operands)).astype(dtype)
@@ -74,20 +74,20 @@ def computed(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Ope
 def add(x: Operand, y: Operand, alpha: int | float = 1) -> jax.Array:
     """Traced. `x + alpha * y`; on two bools the logical or."""
     if alpha == 1:
-        return computed(jnp.add, result_dtype(x, y), x, y)
-    return computed(lambda a, b, c: a + b * c, result_dtype(x, y), x, y, alpha)
+        return compute(jnp.add, result_dtype(x, y), x, y)
+    return compute(lambda a, b, c: a + b * c, result_dtype(x, y), x, y, alpha)
 
 
 def sub(x: Operand, y: Operand, alpha: int | float = 1) -> jax.Array:
     """Traced. `x - alpha * y`."""
     if alpha == 1:
-        return computed(jnp.subtract, result_dtype(x, y), x, y)
-    return computed(lambda a, b, c: a - b * c, result_dtype(x, y), x, y, alpha)
+        return compute(jnp.subtract, result_dtype(x, y), x, y)
+    return compute(lambda a, b, c: a - b * c, result_dtype(x, y), x, y, alpha)
 
 
 def mul(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x * y`."""
-    return computed(jnp.multiply, result_dtype(x, y), x, y)
+    return compute(jnp.multiply, result_dtype(x, y), x, y)
 
 
 def div(x: Operand, y: Operand) -> jax.Array:
@@ -95,24 +95,26 @@ def div(x: Operand, y: Operand) -> jax.Array:
     dtype = result_dtype(x, y)
     if _kind(dtype) < 2:
         dtype = _number_dtype(1.0)
-    return computed(jnp.divide, dtype, x, y)
+    return compute(jnp.divide, dtype, x, y)
 
 
 def power(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x ** y`; a whole number for an exponent is multiplied out, and any other scalar is rounded first."""
     dtype = result_dtype(x, y)
-    whole = isinstance(y, int) and not isinstance(y, bool)
-    return jnp.power(jnp.asarray(x, dtype), y if whole else jnp.asarray(y, dtype)).astype(dtype)
+    is_whole = isinstance(y, int) and not isinstance(y, bool)
+    if not is_whole:
+        y = jnp.asarray(y, dtype)
+    return jnp.power(jnp.asarray(x, dtype), y).astype(dtype)
 
 
 def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
     """Traced. The larger of two, elementwise."""
-    return computed(jnp.maximum, result_dtype(x, y), x, y)
+    return compute(jnp.maximum, result_dtype(x, y), x, y)
 
 
 def minimum(x: jax.Array, y: jax.Array) -> jax.Array:
     """Traced. The smaller of two, elementwise."""
-    return computed(jnp.minimum, result_dtype(x, y), x, y)
+    return compute(jnp.minimum, result_dtype(x, y), x, y)
 
 
 def where(condition: jax.Array, x: Operand, y: Operand) -> jax.Array:

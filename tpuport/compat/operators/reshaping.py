@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.convert import jax_dtype
-from tpuport.compat.operators.registry import Lowering, Method, on_arrays
+from tpuport.compat.operators.lowering import Lowering, Method, on_arrays
 from tpuport.errors import PortError
 
 
@@ -37,9 +37,9 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
 def repeat_interleave(
     x: jax.Array, repeats: int | jax.Array, dim: int | None = None, *, output_size: int | None = None
 ) -> jax.Array:
-    """Traced. Every element along a dimension (of the flat tensor where None) so often, one after the other.
+    """Traced. Repeat every element along a dimension (of the flattened tensor if None), copies adjacent.
 
-    Numbers of repeats that are traced need `output_size`, their sum.
+    Traced numbers of repeats need `output_size`, their sum.
     """
     if dim is None:
         x, dim = x.reshape(-1), 0
@@ -54,7 +54,9 @@ def repeat_interleave(
 
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """`tensor.type_as(other)`: a new tensor of other's dtype, or this one if it has it."""
-    return tensor if tensor.dtype == other.dtype else tensor.to(other.dtype)
+    if tensor.dtype == other.dtype:
+        return tensor
+    return tensor.to(other.dtype)
 
 
 def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Tensor:
@@ -73,15 +75,15 @@ def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torc
 
 def unsqueeze_(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     """`tensor.unsqueeze_(dim)`."""
-    return _reshaped_in_place(tensor, lambda array: jnp.expand_dims(array, dim))
+    return _reshape_in_place(tensor, lambda array: jnp.expand_dims(array, dim))
 
 
 def transpose_(tensor: torch.Tensor, dim0: int, dim1: int) -> torch.Tensor:
     """`tensor.transpose_(dim0, dim1)`."""
-    return _reshaped_in_place(tensor, lambda array: jnp.swapaxes(array, dim0, dim1))
+    return _reshape_in_place(tensor, lambda array: jnp.swapaxes(array, dim0, dim1))
 
 
-def _reshaped_in_place(tensor: Any, function: Any) -> Any:
+def _reshape_in_place(tensor: Any, function: Any) -> Any:
     if not hasattr(tensor, "_elem"):
         raise PortError(
             "a view into another tensor cannot change its own shape in place", fix="clone it first"

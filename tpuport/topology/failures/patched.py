@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from tpuport.errors import PortError
+from tpuport.patches.patch import Status
 from tpuport.patches.registry import statuses
-from tpuport.patches.status import Status
 from tpuport.topology.failures.frames import Frame
 
 

@@ -1,0 +1,57 @@
+"""What the topics of this package list: replacement lowerings and replacement methods, each with its reason."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowering:
+    """One replacement in torchax's operator table.
+
+    Args:
+        target: the torch function, operator or overload.
+        function: takes and returns torchax tensors (see `on_arrays` for one written over arrays).
+        reason: what torchax does wrong without it.
+        is_view_op: whether it receives views as views, not as the tensors that they show.
+    """
+
+    target: Any
+    function: Callable[..., Any]
+    reason: str
+    is_view_op: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One replacement method on torchax's `Tensor`, `View` or `Environment` class."""
+
+    owner: str
+    name: str
+    function: Callable[..., Any] | classmethod
+    reason: str
+
+
+def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering over torchax tensors from a function of `jax.Array`s; a scalar tensor on the host becomes a number."""
+
+    @functools.wraps(function)
+    def lowering(*args: Any, **kwargs: Any) -> Any:
+        # Imported here: the versions have to be checked before. A lowering runs only in its environment.
+        import torchax
+
+        env = torchax.default_env()
+        args, kwargs = env.t2j_iso((args, kwargs))
+        return env.j2t_iso(function(*args, **kwargs))
+
+    return lowering
+
+
+# (class, method) -> what torchax has under that name, while a replacement is installed.
+replaced_methods: dict[tuple[str, str], Any] = {}
+
+
+def original(owner: str, name: str) -> Any:
+    """A method of a torchax class as it was before its replacement was installed."""
+    return replaced_methods[owner, name]
