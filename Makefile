@@ -40,10 +40,11 @@ test-all: $(STAMP) ## every test, with more examples of each property
 test-nightly: $(NIGHTLY_STAMP) ## the tests that depend on torchax, with the torchax of constraints-nightly.txt
 	$(NIGHTLY)/bin/python $(PYTEST) $(PYTEST_ARGS) $(NIGHTLY_TESTS)
 
-check: $(STAMP) ## format, lint, types
+check: $(STAMP) ## format, lint, types, the order of the rooms
 	$(PY) -m ruff format --check
 	$(PY) -m ruff check
 	$(PY) -m pyright
+	$(VENV)/bin/lint-imports
 
 format: $(STAMP) ## write the formatting and the fixes that `check` asks for
 	$(PY) -m ruff check --fix

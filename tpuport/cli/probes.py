@@ -74,10 +74,10 @@ def _compat() -> dict[str, Any]:
 
 def replaced_operators() -> list[dict[str, str]]:
     """Each operator of torchax that tpuport replaces, and the reason. Imports torch, torchax and jax."""
-    from tpuport.compat import operators
+    from tpuport.compat import replacements
 
-    targets = [(_operator_name(lowering.target), lowering.reason) for lowering in operators.lowerings()]
-    methods = [(f"torchax {method.owner}.{method.name}", method.reason) for method in operators.methods()]
+    targets = [(_operator_name(lowering.target), lowering.reason) for lowering in replacements.lowerings()]
+    methods = [(f"torchax {method.owner}.{method.name}", method.reason) for method in replacements.methods()]
     return [{"operator": name, "reason": reason} for name, reason in (*targets, *methods)]
 
 

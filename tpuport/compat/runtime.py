@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import torch
 
-from tpuport.compat import operators, shim, versions, warnings
+from tpuport.compat import replacements, shim, versions, warnings
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -38,7 +38,7 @@ def environment() -> Any:
                 _restore_fastpath()
                 raise
         _switch_fastpath_off()
-        operators.install(_environment)
+        replacements.install(_environment)
         warnings.refresh()
         return _environment
 
@@ -47,7 +47,7 @@ def retract() -> None:
     """Take the operators out of the environment again; does nothing when torchax was never imported here."""
     with _lock:
         if _environment is not None:
-            operators.uninstall(_environment)
+            replacements.uninstall(_environment)
         _restore_fastpath()
 
 

@@ -46,12 +46,3 @@ def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         return env.j2t_iso(function(*args, **kwargs))
 
     return lowering
-
-
-# (class, method) -> what torchax has under that name, while a replacement is installed.
-replaced_methods: dict[tuple[str, str], Any] = {}
-
-
-def original(owner: str, name: str) -> Any:
-    """A method of a torchax class as it was before its replacement was installed."""
-    return replaced_methods[owner, name]

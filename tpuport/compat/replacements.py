@@ -1,0 +1,90 @@
+"""Install the operators that torchax lacks or gets wrong into its environment, and remove them again.
+
+`tpuport.compat.operators` has one topic a file; each lists its `LOWERINGS` (torch operator to implementation, through
+torchax's own `Environment.override_op_definition`) and its `METHODS` (of torchax's classes, which no operator table
+reaches). The topics are loaded by name: they convert tensors, which needs the environment that this module completes.
+"""
+
+import importlib
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpuport.compat.operators.lowering import Lowering, Method
+
+logger = logging.getLogger("tpuport")
+
+TOPICS = (
+    "attention",
+    "construction",
+    "grouped_mm",
+    "in_place",
+    "indexing",
+    "outside",
+    "precision",
+    "promotion",
+    "reductions",
+    "reshaping",
+)
+
+_MISSING = object()
+_saved_lowerings: dict[Any, Any] = {}
+_saved_methods: dict[tuple[str, str], Any] = {}
+
+
+def lowerings() -> Iterator["Lowering"]:
+    """Every replacement lowering, topic by topic."""
+    for topic in TOPICS:
+        yield from importlib.import_module(f"tpuport.compat.operators.{topic}").LOWERINGS
+
+
+def methods() -> Iterator["Method"]:
+    """Every replacement method of torchax's classes, topic by topic."""
+    for topic in TOPICS:
+        yield from importlib.import_module(f"tpuport.compat.operators.{topic}").METHODS
+
+
+def install(environment: Any) -> None:
+    """Put every replacement into a torchax environment, once; the originals are saved for `uninstall`."""
+    if _saved_lowerings or _saved_methods:
+        return
+    for lowering in lowerings():
+        _saved_lowerings[lowering.target] = environment._ops.get(lowering.target, _MISSING)
+        environment.override_op_definition(lowering.target, lowering.function, lowering.is_view_op)
+        logger.debug("operator %s: %s", lowering.target, lowering.reason)
+    for method in methods():
+        owner = _owner(method.owner)
+        _saved_methods[method.owner, method.name] = owner.__dict__.get(method.name, _MISSING)
+        setattr(owner, method.name, method.function)
+        logger.debug("torchax %s.%s: %s", method.owner, method.name, method.reason)
+    logger.info("installed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
+
+
+def uninstall(environment: Any) -> None:
+    """Restore exactly what `install` replaced."""
+    if not (_saved_lowerings or _saved_methods):
+        return
+    for target, previous in _saved_lowerings.items():
+        if previous is _MISSING:
+            environment._ops.pop(target, None)
+        else:
+            environment._ops[target] = previous
+    for (owner_name, name), previous in _saved_methods.items():
+        owner = _owner(owner_name)
+        if previous is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, previous)
+    logger.info("removed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
+    _saved_lowerings.clear()
+    _saved_methods.clear()
+
+
+def original(owner: str, name: str) -> Any:
+    """A method of a torchax class as it was before its replacement was installed."""
+    return _saved_methods[owner, name]
+
+
+def _owner(name: str) -> Any:
+    return getattr(importlib.import_module("torchax.tensor"), name)
