@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tpuport.lint.catalogue import Entry, entries, markdown
 from tpuport.lint.findings import Applicability
+from tpuport.lint.rule_catalogue import Entry, all_entries, entry_markdown
 
 PAGES = Path(__file__).parent / "rules"
 FIXES = {Applicability.SAFE: "`--fix`", Applicability.UNSAFE: "`--unsafe-fixes`", Applicability.NONE: ""}
@@ -29,17 +29,17 @@ code; [severities](../lint.md#settings) can be set otherwise.
 
 def pages() -> dict[str, str]:
     """Every page's text, by file name."""
-    made = {f"{one.id}.md": page(one) for one in entries()}
+    made = {f"{one.id}.md": page(one) for one in all_entries()}
     return {"index.md": index(), **made}
 
 
 def page(one: Entry) -> str:
-    return f"# {one.id} {one.name}\n\n{escaped(markdown(one))}\n"
+    return f"# {one.id} {one.name}\n\n{escaped(entry_markdown(one))}\n"
 
 
 def index() -> str:
     parts = [INDEX]
-    for (family, title), group in itertools.groupby(entries(), key=lambda one: (one.id[:4], one.family)):
+    for (family, title), group in itertools.groupby(all_entries(), key=lambda one: (one.id[:4], one.family)):
         rows = [
             f"| [{one.id}]({one.id}.md) | {one.name} | {cell(one.summary)} | {one.severity} | {FIXES[one.fix]} |"
             for one in group

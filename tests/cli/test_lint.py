@@ -103,7 +103,7 @@ def test_select_ignore_and_target(project: Path, capsys: pytest.CaptureFixture[s
     ]
     assert lint(["model.py", "--target", "torchax==0.0.13"]) == 1
     assert lint(["model.py", "--target", "jax==1"]) == 2
-    assert "names no torchax version" in capsys.readouterr().err
+    assert "is not a torchax version" in capsys.readouterr().err
 
 
 def test_exit_zero_is_for_findings_only(project: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tpuport.lint import fixable, work
+from tpuport.lint import fixing, workers
+from tpuport.lint.configuration import Settings
 from tpuport.lint.findings import Applicability, Finding, Severity
-from tpuport.lint.settings import Settings
 from tpuport.lint.source import SourceFile
 
 
@@ -60,9 +60,9 @@ def word_analysis(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Puts the analysis of words in place; the list holds the names of the files it was given."""
     seen: list[str] = []
     monkeypatch.setattr(WordAnalyser, "seen", seen, raising=False)
-    monkeypatch.setattr(work, "make_analyser", WordAnalyser)
+    monkeypatch.setattr(workers, "make_analyser", WordAnalyser)
     # Its findings stand on words; what a rewrite says of those places is not looked at.
-    monkeypatch.setattr(fixable, "at_each_place", lambda findings, lines: (list(findings), True))
+    monkeypatch.setattr(fixing, "available_fixes", lambda _, findings: [finding.fix for finding in findings])
     return seen
 
 

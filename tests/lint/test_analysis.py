@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tpuport.lint import source
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.analysis import Analyser, Options, Outcome
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.interpreter import statements
 from tpuport.lint.rules import Hit, all_rules
-from tpuport.lint.values import Tensor
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 STOPS = ("TPU1", "TPU2")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpuport.lint.engine import Run, lint_paths
-from tpuport.lint.report import Report
+from tpuport.lint.run_report import Report
 
 BAD = """\
 from torch import nn

@@ -7,7 +7,7 @@ import pytest
 
 from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.findings import Severity
-from tpuport.lint.report import Report
+from tpuport.lint.run_report import Report
 
 
 def installed(library: str, name: str) -> Path:

@@ -10,8 +10,8 @@ import yaml
 
 from tpuport.cli.lint import lint
 from tpuport.errors import PortError
-from tpuport.lint.catalogue import entries
-from tpuport.lint.settings import find_settings, torchax_version
+from tpuport.lint.configuration import find_settings, parse_torchax_version
+from tpuport.lint.rule_catalogue import all_entries
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lint.md").read_text()
@@ -36,7 +36,7 @@ def test_the_pages_of_the_rules_are_what_the_rules_say() -> None:
 
 def test_every_rule_has_a_page_and_the_index_names_it() -> None:
     pages = generator().pages()
-    for one in entries():
+    for one in all_entries():
         assert f"({one.id}.md)" in pages["index.md"]
         assert pages[f"{one.id}.md"].startswith(f"# {one.id} {one.name}\n")
 
@@ -70,7 +70,7 @@ def test_the_settings_shown_are_settings(project: Path) -> None:
 
 def test_a_wrong_target_is_answered_with_the_form_shown(project: Path) -> None:
     with pytest.raises(PortError) as caught:
-        torchax_version("new")
+        parse_torchax_version("new")
     assert str(caught.value).rpartition("fix: write ")[2] == "torchax==0.0.13"
     assert 'target-torchax = "torchax==0.0.13"' in PAGE
 
@@ -119,7 +119,7 @@ def test_the_suppressions_shown_suppress(project: Path) -> None:
     from tpuport.lint import suppressions
 
     (block,) = [block for block in blocks("python") if "tpuport: ignore" in block]
-    found = suppressions.find(block)
+    found = suppressions.parse_suppressions(block)
     assert found.problems == ()
     assert [(comment.first, comment.last) for comment in found.comments[:3]] == [(1, 1), (4, 5), (9, 10)]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import tpuport
+from tpuport.lint.configuration import Settings
 from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.findings import Severity
-from tpuport.lint.report import Report
-from tpuport.lint.settings import Settings
+from tpuport.lint.run_report import Report
 
 pytestmark = pytest.mark.usefixtures("word_analysis")
 

@@ -8,7 +8,7 @@ import pytest
 from tpuport.lint import fixing
 from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.findings import Applicability, Finding
-from tpuport.lint.report import Report
+from tpuport.lint.run_report import Report
 
 pytestmark = pytest.mark.usefixtures("word_analysis")
 
@@ -19,7 +19,7 @@ def fix(*paths: str, write: bool = True, unsafe: bool = False) -> Report:
     )
 
 
-def replacing(old: str, new: str) -> fixing.FixText:
+def replacing(old: str, new: str) -> fixing.RewriteText:
     """Rewrites the first one only: the rest is for the next pass."""
 
     def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str, int]:
@@ -30,7 +30,7 @@ def replacing(old: str, new: str) -> fixing.FixText:
 
 @pytest.fixture(autouse=True)
 def _fixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixing, "fix", replacing("BAD", "GOOD"))
+    monkeypatch.setattr(fixing, "rewrite_text", replacing("BAD", "GOOD"))
 
 
 def test_fixes_are_repeated_until_there_are_no_more(project: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_diff_writes_nothing(project: Path) -> None:
 
 
 def test_a_fix_that_does_not_parse_is_not_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixing, "fix", replacing("BAD", "(("))
+    monkeypatch.setattr(fixing, "rewrite_text", replacing("BAD", "(("))
     (project / "m.py").write_text("BAD\n")
     report = fix("m.py")
     assert (project / "m.py").read_text() == "BAD\n"
@@ -76,9 +76,9 @@ def test_a_fix_that_does_not_parse_is_not_written(project: Path, monkeypatch: py
 def test_a_fix_that_the_encoding_cannot_hold_is_not_written(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fixing, "fix", replacing("BAD", "x = '€'"))
+    monkeypatch.setattr(fixing, "rewrite_text", replacing("BAD", "x = '€'"))
     (project / "m.py").write_text("# coding: latin-1\nBAD\n")
-    assert "iso-8859-1 cannot hold" in fix("m.py").findings[0].reason
+    assert "iso-8859-1 cannot encode" in fix("m.py").findings[0].reason
     assert "BAD" in (project / "m.py").read_text()
 
 
@@ -86,7 +86,7 @@ def test_fixes_that_go_in_circles_end(project: Path, monkeypatch: pytest.MonkeyP
     def swap(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str, int]:
         return ("BAD = 1" if text == "BAD = 2" else "BAD = 2"), 1
 
-    monkeypatch.setattr(fixing, "fix", swap)
+    monkeypatch.setattr(fixing, "rewrite_text", swap)
     (project / "m.py").write_text("BAD = 1")
     report = fix("m.py")
     assert any("goes in circles" in one.reason for one in report.findings)
@@ -100,7 +100,7 @@ def test_a_fix_that_raises_ends_only_its_own_file(project: Path, monkeypatch: py
             raise ValueError("on purpose")
         return good(text, findings, unsafe)
 
-    monkeypatch.setattr(fixing, "fix", fail)
+    monkeypatch.setattr(fixing, "rewrite_text", fail)
     (project / "a.py").write_text("poison; BAD\n")
     (project / "b.py").write_text("BAD\n")
     report = fix(".")
@@ -130,10 +130,10 @@ def test_a_file_changed_meanwhile_is_not_overwritten(project: Path, monkeypatch:
         file.write_text("BAD  # edited\n")
         return good(text, findings, unsafe)
 
-    monkeypatch.setattr(fixing, "fix", slow)
+    monkeypatch.setattr(fixing, "rewrite_text", slow)
     report = fix("m.py")
     assert file.read_text() == "BAD  # edited\n"
-    assert any("changed by someone else" in one.reason for one in report.findings)
+    assert any("changed by another program" in one.reason for one in report.findings)
 
 
 def test_only_what_is_asked_for_reaches_the_fixes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_only_what_is_asked_for_reaches_the_fixes(project: Path, monkeypatch: py
         given.append((len(findings), unsafe))
         return text, 0
 
-    monkeypatch.setattr(fixing, "fix", note)
+    monkeypatch.setattr(fixing, "rewrite_text", note)
     (project / "m.py").write_text("BAD\nBAD  # tpuport: ignore[TPU1]\n")
     fix("m.py")
     fix("m.py", unsafe=True)
@@ -153,7 +153,7 @@ def test_only_what_is_asked_for_reaches_the_fixes(project: Path, monkeypatch: py
 def test_what_could_not_be_rewritten_is_not_called_fixable(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fixing, "fix", replacing("nothing", "something"))
+    monkeypatch.setattr(fixing, "rewrite_text", replacing("nothing", "something"))
     (project / "m.py").write_text("BAD\n")
     assert lint_paths(["m.py"], None, Run(cache=False)).fixable(Applicability.SAFE) == 1
     assert fix("m.py").fixable(Applicability.SAFE) == 0

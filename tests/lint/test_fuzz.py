@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tpuport.lint import fixing, source, suppressions
-from tpuport.lint.settings import Settings
-from tpuport.lint.work import analyse_file, real_analyser
+from tpuport.lint.configuration import Settings
+from tpuport.lint.workers import analyse_file, make_real_analyser
 
 NAMES = [
     "transformers/models/llama/modeling_llama.py", "transformers/models/clip/modeling_clip.py",
@@ -130,7 +130,7 @@ def tokens(line: str) -> Sequence[tuple[int, int]]:
 def _deep() -> Iterator[None]:
     """The analyser raises the limit, which hypothesis watches."""
     before = sys.getrecursionlimit()
-    real_analyser(Settings())
+    make_real_analyser(Settings())
     yield
     sys.setrecursionlimit(before)
 
@@ -149,7 +149,7 @@ def check(text: str, directory: Path) -> None:
     """Linting ends without a failure of its own, and fixing gives text that parses."""
     file = directory / "m.py"
     file.write_text(text, encoding="utf-8", newline="")
-    result = analyse_file(real_analyser(Settings()), str(file))
+    result = analyse_file(make_real_analyser(Settings()), str(file))
     rules = {finding.rule for finding in result.findings}
     assert "TPU006" not in rules, [finding.reason for finding in result.findings if finding.rule == "TPU006"]
     assert bool({"TPU001", "TPU002"} & rules) != parses(text)
@@ -158,7 +158,7 @@ def check(text: str, directory: Path) -> None:
         assert 1 <= finding.line <= finding.end_line <= len(lines)
         assert 1 <= finding.column <= len(lines[finding.line - 1]) + 1
         assert (finding.end_line, finding.end_column) > (finding.line, finding.column)
-    fixed, count = fixing.real_fix(text, result.findings, True)
+    fixed, count = fixing.rewrite_text_with_libcst(text, result.findings, True)
     assert parses(fixed) == parses(text)
     assert (count > 0) == (fixed != text)
 
@@ -189,7 +189,7 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
 @given(st.text(max_size=200))
 def test_any_text_with_a_comment(text: str) -> None:
     assume("\0" not in text)
-    suppressions.find(f"{text}\nx = 1  # tpuport: ignore[TPU101]\n")
+    suppressions.parse_suppressions(f"{text}\nx = 1  # tpuport: ignore[TPU101]\n")
 
 
 @pytest.mark.parametrize(

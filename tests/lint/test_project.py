@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tpuport.lint import source
+from tpuport.lint.abstract_values import Class, External, Function, Module, Value
 from tpuport.lint.modules import ModuleInfo
 from tpuport.lint.project import Binding, Project
-from tpuport.lint.values import Class, External, Function, Module, Value
 
 
 def write(root: Path, **files: str) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tpuport.lint import source
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.analysis import Analyser, Options
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules import Example, Rule
-from tpuport.lint.values import Tensor
 
 HEAD = "import torch\nfrom torch import nn\n"
 

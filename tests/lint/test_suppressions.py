@@ -78,11 +78,15 @@ def words(path: str, lines: tuple[str, ...]) -> list[Finding]:
     ]
 
 
-def lines_left(code: str) -> list[int]:
-    kept, _ = suppressions.apply(
-        words("m.py", tuple(code.splitlines())), suppressions.find(code), "m.py", ["TPU101"]
+def filter_code(code: str, enabled_ids: tuple[str, ...]) -> suppressions.FilteredFindings:
+    comments = suppressions.parse_suppressions(code)
+    return suppressions.filter_findings(
+        words("m.py", tuple(code.splitlines())), comments, "m.py", enabled_ids
     )
-    return [finding.line for finding in kept if finding.rule == "TPU101"]
+
+
+def lines_left(code: str) -> list[int]:
+    return [finding.line for finding in filter_code(code, ("TPU101",)).findings]
 
 
 def test_what_a_comment_covers() -> None:
@@ -93,10 +97,9 @@ def test_what_a_comment_covers() -> None:
 
 
 def test_every_comment_was_used() -> None:
-    findings = words("m.py", tuple(CODE.splitlines()))
-    kept, count = suppressions.apply(findings, suppressions.find(CODE), "m.py", ["TPU101"])
-    assert [finding for finding in kept if finding.rule == "TPU003"] == []
-    assert count == 14
+    filtered = filter_code(CODE, ("TPU101",))
+    assert filtered.comment_findings == []
+    assert filtered.suppressed == 14
 
 
 def test_a_whole_file() -> None:
@@ -104,10 +107,9 @@ def test_a_whole_file() -> None:
     assert lines_left("BAD\n# tpuport: ignore-file[TPU2]\nBAD\n") == [1, 3]
 
 
-def apply(code: str, asked: tuple[str, ...] = ("TPU101", "TPU501")) -> list[Finding]:
-    return suppressions.apply(
-        words("m.py", tuple(code.splitlines())), suppressions.find(code), "m.py", asked
-    )[0]
+def apply(code: str, enabled_ids: tuple[str, ...] = ("TPU101", "TPU501")) -> list[Finding]:
+    filtered = filter_code(code, enabled_ids)
+    return filtered.findings + filtered.comment_findings
 
 
 def test_an_unused_comment_is_a_finding() -> None:
@@ -143,20 +145,20 @@ def test_a_comment_that_cannot_be_meant_suppresses_nothing(comment: str, reason:
 
 
 def test_only_comments_count() -> None:
-    assert suppressions.find('x = "# tpuport: ignore[TPU101]"\n') == Suppressions()
+    assert suppressions.parse_suppressions('x = "# tpuport: ignore[TPU101]"\n') == Suppressions()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_line_ends(end: str) -> None:
     code = textwrap.dedent("BAD\nBAD  # tpuport: ignore[TPU101]\nBAD\n").replace("\n", end)
-    (comment,) = suppressions.find(code).comments
+    (comment,) = suppressions.parse_suppressions(code).comments
     assert (comment.first, comment.last) == (2, 2)
 
 
 def test_they_survive_the_cache() -> None:
     import json
 
-    found = suppressions.find(CODE + "# tpuport: ignore[nothing]\n")
+    found = suppressions.parse_suppressions(CODE + "# tpuport: ignore[nothing]\n")
     assert found.problems
     assert Suppressions.from_json(json.loads(json.dumps(found.to_json()))) == found
 

@@ -147,7 +147,7 @@ def _show(found: _Found, options: argparse.Namespace) -> None:
     if options.output is None:
         _print(_rendered(found, options, sys.stdout))
         return
-    from tpuport.lint.files import write_atomically
+    from tpuport.lint.paths import write_atomically
 
     try:
         write_atomically(options.output, _rendered(found, options, None).encode(errors="backslashreplace"))

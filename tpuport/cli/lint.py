@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tpuport.errors import PortError
 
 if TYPE_CHECKING:
+    from tpuport.lint.configuration import Settings
     from tpuport.lint.engine import Run
-    from tpuport.lint.report import Report
-    from tpuport.lint.settings import Settings
+    from tpuport.lint.run_report import Report
 
 
 def lint(arguments: Sequence[str]) -> int:
@@ -120,17 +120,17 @@ def _settings(options: argparse.Namespace) -> "Settings":
     """The settings of pyproject.toml with the command line's over them."""
     import dataclasses
 
-    from tpuport.lint.diagnostics import known_prefixes
-    from tpuport.lint.settings import find_settings, torchax_version
+    from tpuport.lint.configuration import find_settings, parse_torchax_version
+    from tpuport.lint.rule_catalogue import normalize_prefixes
 
     settings = find_settings(options.paths)
     select, ignore = _listed(options.select), _listed(options.ignore)
     return dataclasses.replace(
         settings,
-        select=known_prefixes(select, "--select") if select else settings.select,
-        ignore=(*settings.ignore, *known_prefixes(ignore, "--ignore")),
+        select=normalize_prefixes(select, "--select") if select else settings.select,
+        ignore=(*settings.ignore, *normalize_prefixes(ignore, "--ignore")),
         jobs=options.jobs or settings.jobs,
-        torchax=torchax_version(options.target) if options.target else settings.torchax,
+        torchax=parse_torchax_version(options.target) if options.target else settings.torchax,
     )
 
 
@@ -165,7 +165,7 @@ def _lint(paths: Sequence[str], settings: "Settings", run: "Run") -> "Report":
 
 
 def _show(report: "Report", options: argparse.Namespace) -> None:
-    from tpuport.lint.files import write_atomically
+    from tpuport.lint.paths import write_atomically
     from tpuport.lint.reports import Options, render
 
     file = options.output_file
@@ -184,11 +184,11 @@ def _show(report: "Report", options: argparse.Namespace) -> None:
 
 
 def _tell_baseline(report: "Report", named: Path | None, settings: "Settings") -> None:
-    from tpuport.lint.engine import DEFAULT_BASELINE
-    from tpuport.lint.report import counted
+    from tpuport.lint.run_report import count_noun
+    from tpuport.lint.session import DEFAULT_BASELINE
 
     file = named or settings.baseline or DEFAULT_BASELINE
-    _say(f"The baseline {file.absolute()} holds {counted(report.known, 'finding')}.")
+    _say(f"The baseline {file.absolute()} holds {count_noun(report.known, 'finding')}.")
     if settings.baseline is None:
         _say(
             f'Give --baseline {file}, or set `baseline = "{file}"` in [tool.tpuport.lint], and they are not told.'
@@ -197,14 +197,14 @@ def _tell_baseline(report: "Report", named: Path | None, settings: "Settings") -
 
 def _show_diff(report: "Report") -> None:
     from tpuport.lint.diagnostics import is_failure
-    from tpuport.lint.report import counted
+    from tpuport.lint.run_report import count_noun
 
     _print("".join(report.diffs.values()))
     for finding in report.findings:
         if is_failure(finding):
             _say(f"{finding.path}:{finding.line}: {finding.rule}: {finding.reason}")
-    places = counted(sum(report.fixed.values()), "place")
-    _say(f"{places} in {counted(len(report.diffs), 'file')} would be fixed; nothing was written.")
+    places = count_noun(sum(report.fixed.values()), "place")
+    _say(f"{places} in {count_noun(len(report.diffs), 'file')} would be fixed; nothing was written.")
 
 
 def _print(text: str) -> None:

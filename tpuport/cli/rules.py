@@ -2,9 +2,9 @@
 
 import itertools
 
-from tpuport.lint.catalogue import entries, entry, markdown
 from tpuport.lint.findings import Applicability
-from tpuport.lint.reports.style import Style
+from tpuport.lint.reports.terminal import Style
+from tpuport.lint.rule_catalogue import all_entries, entry_for, entry_markdown
 
 _FIXES = {Applicability.SAFE: "fix", Applicability.UNSAFE: "unsafe fix", Applicability.NONE: ""}
 
@@ -12,7 +12,7 @@ _FIXES = {Applicability.SAFE: "fix", Applicability.UNSAFE: "unsafe fix", Applica
 def listing() -> str:
     """Every rule in a line, by family."""
     lines: list[str] = []
-    for family, group in itertools.groupby(entries(), key=lambda one: (one.id[:4], one.family)):
+    for family, group in itertools.groupby(all_entries(), key=lambda one: (one.id[:4], one.family)):
         lines += [f"{family[0]}xx {family[1]}"]
         lines += [
             f"  {one.id}  {one.name:<28} {one.severity:<8} {_FIXES[one.fix]:<11} {one.summary}".rstrip()
@@ -28,7 +28,7 @@ def explanation(wanted: str, *, color: bool) -> str:
     Raises:
         PortError: there is no such rule.
     """
-    known = entry(wanted)
+    known = entry_for(wanted)
     style = Style(color)
-    text = [style(f"# {known.id} {known.name}", "bold"), "", markdown(known)]
+    text = [style(f"# {known.id} {known.name}", "bold"), "", entry_markdown(known)]
     return "\n".join(text) + "\n"

@@ -6,15 +6,15 @@ import re
 import sys
 from collections.abc import Iterator
 
-from tpuport.lint import entries
+from tpuport.lint.abstract_values import Function, Instance, Partial, Value
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import Machine
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, definitions
+from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
 from tpuport.lint.source import SourceFile
-from tpuport.lint.values import Function, Instance, Partial, Value
 
 # Functions given to one of these, or decorated with one, are traced.
 _COMPILERS = frozenset(
@@ -184,7 +184,7 @@ class Analyser:
         everything += [(method, info) for info in module.classes for method in info.methods.values()]
         for function, owner in everything:
             patterns = self.options.entry_points
-            if any(entries.fits(pattern, module.path, function.qualname) for pattern in patterns):
+            if any(matches_function(pattern, module.path, function.qualname) for pattern in patterns):
                 yield function, Instance(owner) if owner else None
 
 

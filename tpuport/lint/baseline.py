@@ -1,54 +1,69 @@
-"""A baseline: the findings that a project has and knows, so that only new ones are told."""
+"""The baseline: a file of findings that a project knows about, so that only new ones are reported."""
 
 import collections
+import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tpuport.errors import PortError
-from tpuport.lint.files import write_atomically
 from tpuport.lint.findings import Finding
+from tpuport.lint.paths import write_atomically
 
 _FORMAT: Final = 1
-_FIELDS: Final = ("rule", "path", "function", "line")
 
-Lines = Callable[[str], Sequence[str]]
-Key = tuple[str, str, str, str]
+# Returns a file's lines, by absolute path.
+ReadLines = Callable[[str], Sequence[str]]
 
 
-def key(finding: Finding, lines: Lines, root: Path) -> Key:
-    """What a finding is recognised by when lines have moved: rule, path, function and the line's words.
+class FindingKey(NamedTuple):
+    """What identifies a finding even after its line has moved; `line` is the line's text, blanks normalised."""
+
+    rule: str
+    path: str
+    function: str
+    line: str
+
+
+class BaselineSplit(NamedTuple):
+    """Findings divided by a baseline; `stale` is the number of its entries that no longer occur."""
+
+    new: list[Finding]
+    known: list[Finding]
+    stale: int
+
+
+def finding_key(finding: Finding, read_lines: ReadLines, root: Path) -> FindingKey:
+    """The key of a finding.
 
     Args:
         finding: with an absolute path.
-        lines: a file's lines, by absolute path.
-        root: what the path is written relative to.
+        read_lines: returns a file's lines.
+        root: the directory that the key's path is relative to.
     """
-    text = lines(finding.path)
-    line = " ".join(text[finding.line - 1].split()) if finding.line <= len(text) else ""
-    return finding.rule, relative(finding.path, root), finding.function, line
+    lines = read_lines(finding.path)
+    line = lines[finding.line - 1] if finding.line <= len(lines) else ""
+    path = _relative_posix_path(finding.path, root)
+    return FindingKey(finding.rule, path, finding.function, " ".join(line.split()))
 
 
-def relative(path: str, root: Path) -> str:
-    """A path from a directory, with forward slashes."""
-    try:
-        return os.path.relpath(path, root).replace(os.sep, "/")
-    except ValueError:  # another drive
-        return path.replace(os.sep, "/")
+def _relative_posix_path(path: str, root: Path) -> str:
+    with contextlib.suppress(ValueError):  # on another drive of Windows
+        path = os.path.relpath(path, root)
+    return path.replace(os.sep, "/")
 
 
-def write(file: Path, findings: Sequence[Finding], lines: Lines) -> None:
+def write_baseline(file: Path, findings: Sequence[Finding], read_lines: ReadLines) -> None:
     """Write the findings as a baseline.
 
     Raises:
         PortError: the file cannot be written.
     """
-    counted = collections.Counter(key(finding, lines, _root(file)) for finding in findings)
-    entries = [
-        {**dict(zip(_FIELDS, known, strict=True)), "count": count} for known, count in sorted(counted.items())
-    ]
+    root = _root_directory(file)
+    counts = collections.Counter(finding_key(finding, read_lines, root) for finding in findings)
+    entries = [{**key._asdict(), "count": count} for key, count in sorted(counts.items())]
     text = json.dumps({"format": _FORMAT, "findings": entries}, indent=1, ensure_ascii=False)
     try:
         write_atomically(file, f"{text}\n".encode())
@@ -56,11 +71,11 @@ def write(file: Path, findings: Sequence[Finding], lines: Lines) -> None:
         raise PortError(f"the baseline cannot be written: {error.strerror}", where=str(file)) from None
 
 
-def read(file: Path) -> collections.Counter[Key]:
-    """The counts of a baseline.
+def read_baseline(file: Path) -> collections.Counter[FindingKey]:
+    """The number of findings by key in a baseline.
 
     Raises:
-        PortError: the file cannot be read, or is no baseline.
+        PortError: the file cannot be read, or is not a baseline.
     """
     try:
         content: Any = json.loads(file.read_bytes())
@@ -70,42 +85,45 @@ def read(file: Path) -> collections.Counter[Key]:
                 where=str(file),
                 fix="write it again with --write-baseline",
             )
-        counted: collections.Counter[Key] = collections.Counter()
+        counts: collections.Counter[FindingKey] = collections.Counter()
         for entry in content["findings"]:
-            rule, path, function, line = (str(entry[name]) for name in _FIELDS)
-            counted[rule, path, function, line] += int(entry["count"])
+            key = FindingKey(*(str(entry[field]) for field in FindingKey._fields))
+            counts[key] += int(entry["count"])
     except OSError as error:
-        raise PortError(
-            f"the baseline cannot be read: {error.strerror}",
-            where=str(file),
-            fix="write one with --write-baseline",
-        ) from None
+        reason = f"the baseline cannot be read: {error.strerror}"
+        raise PortError(reason, where=str(file), fix="write one with --write-baseline") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise PortError(
-            "this is no baseline", where=str(file), fix="write one with --write-baseline"
-        ) from None
-    return counted
+        reason = "this is not a baseline"
+        raise PortError(reason, where=str(file), fix="write one with --write-baseline") from None
+    return counts
 
 
-def split(
-    findings: Sequence[Finding], known: collections.Counter[Key], lines: Lines, file: Path
-) -> tuple[list[Finding], list[Finding], int]:
-    """New findings, known ones, and how many of the baseline's no longer occur.
+def split_by_baseline(
+    findings: Sequence[Finding], baseline: collections.Counter[FindingKey], read_lines: ReadLines, file: Path
+) -> BaselineSplit:
+    """Divide findings into new and known ones.
 
-    Of more findings with one key than the baseline counts, the last are the new ones.
+    If more findings share a key than the baseline counts, the last of them are the new ones.
+
+    Args:
+        findings: in the order of reports.
+        baseline: what `read_baseline` returned.
+        read_lines: returns a file's lines.
+        file: the baseline's file.
     """
-    left = collections.Counter(known)
-    new: list[Finding] = []
-    old: list[Finding] = []
+    root = _root_directory(file)
+    unmatched = collections.Counter(baseline)
+    split = BaselineSplit([], [], 0)
     for finding in findings:
-        found = key(finding, lines, _root(file))
-        if left[found] > 0:
-            left[found] -= 1
-            old.append(finding)
+        key = finding_key(finding, read_lines, root)
+        if unmatched[key] > 0:
+            unmatched[key] -= 1
+            split.known.append(finding)
         else:
-            new.append(finding)
-    return new, old, sum(left.values())
+            split.new.append(finding)
+    return split._replace(stale=sum(unmatched.values()))
 
 
-def _root(file: Path) -> Path:
-    return Path(os.path.abspath(file)).parent  # noqa: PTH100
+def _root_directory(file: Path) -> Path:
+    """The directory that a baseline's paths are relative to."""
+    return Path(os.path.abspath(file)).parent  # noqa: PTH100 - symbolic links are not resolved

@@ -7,7 +7,7 @@ import ast
 import dataclasses
 from typing import Any
 
-from tpuport.lint.values import Value
+from tpuport.lint.abstract_values import Value
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,11 +1,11 @@
-"""What the linter says: findings, where they are, and how bad."""
+"""A finding of the linter: its position, its severity, and whether it can be fixed."""
 
 import dataclasses
 import enum
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is. Only errors stop a trace and make the exit code 1."""
+    """How severe a finding is. Only errors stop a trace and make the exit code 1."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -13,29 +13,37 @@ class Severity(enum.StrEnum):
 
 
 class Applicability(enum.StrEnum):
-    """What `--fix` may do: `SAFE` keeps every result, `UNSAFE` wants a look (`--unsafe-fixes`)."""
+    """What `--fix` may do: `SAFE` keeps every result, `UNSAFE` needs a look at the result (`--unsafe-fixes`)."""
 
     SAFE = "safe"
     UNSAFE = "unsafe"
     NONE = "none"
 
+    def is_within(self, limit: "Applicability") -> bool:
+        """Whether a run that applies fixes up to a limit (NONE: no fixes) applies this one."""
+        if self is Applicability.NONE:
+            return False
+        return limit in (self, Applicability.UNSAFE)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One place in one file.
+    """A range of text in a file that stops the port, or harms it.
 
     Attributes:
         path: the file, as the user named it or below the directory they named.
-        line, column: where it starts, both from 1; columns count characters.
-        end_line, end_column: where it ends; the end column is one past the last character.
+        line, column: its start, both from 1; columns count characters.
+        end_line, end_column: its end; the end column is one past the last character.
         rule: the rule's id, such as `TPU101`.
-        severity: after the settings had their say.
+        severity: the rule's, or that of the settings.
         reason: one sentence: why this stops the port, or harms it.
         remedy: one sentence: what to write instead.
         function: qualified name of the enclosing function or class; "" at module level.
-        route: how tracing gets here, from an entry point inwards: `("Model.forward", "pad_tokens")`.
-        fix: whether the rule can rewrite this place.
-        stops: at error level, whether tracing ends here; text made of a tracer is wrong, and goes on.
+        route: how tracing gets to this line, from an entry point inwards: `("Model.forward", "pad_tokens")`.
+        fix: whether a mechanical rewrite exists. A rule says what it can do at best; a report says what can be done
+            with the code at this position.
+        stops: at error level, whether tracing ends with an error here; text built from a tracer, for instance, is
+            wrong but does not end the trace.
     """
 
     path: str
@@ -51,3 +59,8 @@ class Finding:
     route: tuple[str, ...] = ()
     fix: Applicability = Applicability.NONE
     stops: bool = True
+
+    @property
+    def stops_trace(self) -> bool:
+        """Whether this is an error at which tracing ends."""
+        return self.severity == Severity.ERROR and self.stops

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tpuport.lint import source
+from tpuport.lint.abstract_values import Class, External, Function, Module, Value
 from tpuport.lint.modules import (
     NOT_FOLLOWED,
     ClassInfo,
@@ -19,7 +20,6 @@ from tpuport.lint.modules import (
     package_root,
     search_directories,
 )
-from tpuport.lint.values import Class, External, Function, Module, Value
 
 # Modules kept parsed. The tree of a thousand-line file takes some ten megabytes.
 _KEPT: Final = 96

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
 from tpuport.lint.interpreter import Machine
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
-from tpuport.lint.values import Tensor
 
 # Without one of these a stretch of text holds nothing that the rules want to hear of here.
 _WORTH: Final = re.compile(

@@ -1,4 +1,4 @@
-"""A file as the analysis wants it: decoded, in lines, parsed; or a finding that says why it is not."""
+"""A source file, decoded, split into lines and parsed, or the finding that says why it cannot be."""
 
 import ast
 import contextlib
@@ -11,17 +11,17 @@ import tokenize
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tpuport.errors import PortError
 from tpuport.lint.findings import Finding, Severity
 
-# Larger than any source file is; what is larger is data, and parsing takes three hundred times its size in memory.
+# No source file is larger. A larger file is data, and parsing takes three hundred times its size in memory.
 MAX_BYTES: Final = 32_000_000
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
-# Text that stands for a file's own until it is written: fixes that are only tried. By absolute path.
+# Text that replaces a file's own, by absolute path: results of fixes that are not written yet.
 overlay: dict[Path, str] = {}
 
 
@@ -62,19 +62,19 @@ class SourceFile:
 
 
 def read(path: Path, display: str) -> SourceFile:
-    """Read, decode and parse a file; an entry of `overlay` stands for the file's own text.
+    """Read, decode and parse a file; an entry of `overlay` replaces the file's own text.
 
     Raises:
         Unreadable: its finding says why.
     """
     if path in overlay:
         return parse(overlay[path], path, display)
-    text, encoding = decode(_bytes(path, display), display)
+    text, encoding = decode(_read_bytes(path, display), display)
     return parse(text, path, display, encoding)
 
 
 def split_lines(text: str) -> tuple[str, ...]:
-    """Lines as Python counts them: form feeds and Unicode's separators end none."""
+    """Lines as Python counts them: form feeds and Unicode's separators do not end a line."""
     return tuple(_LINE_END.split(text))
 
 
@@ -82,15 +82,15 @@ def decode(data: bytes, display: str) -> tuple[str, str]:
     """Text and encoding of a file's bytes, by its byte order mark or coding comment, else UTF-8.
 
     Raises:
-        Unreadable: an unknown encoding, or bytes that are not of it.
+        Unreadable: the encoding is unknown, or the bytes do not fit it.
     """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except SyntaxError as error:
         if not error.msg.startswith("invalid or missing"):
-            reason = f"the file's encoding cannot be told: {_sentence(error.msg)}"
+            reason = f"the file's encoding is unclear: {_lower_first(error.msg)}"
             raise Unreadable(_unreadable(display, reason, "save it as UTF-8")) from None
-        encoding = "utf-8"  # decoding says which byte is not
+        encoding = "utf-8"  # decoding reports the offending byte
     try:
         return data.decode(encoding), encoding
     except UnicodeDecodeError as error:
@@ -117,11 +117,11 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
         raise Unreadable(_unreadable(display, reason, "remove the null bytes, or exclude the file", line))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the linted code's own escapes and comparisons
-            with _uncollected():
+            warnings.simplefilter("ignore")  # the linted code's own invalid escapes and odd comparisons
+            with _garbage_collection_off():
                 tree = ast.parse(text)
     except SyntaxError as error:
-        raise Unreadable(_syntax(display, error)) from None
+        raise Unreadable(_syntax_error(display, error)) from None
     except (RecursionError, MemoryError):
         reason = "the code is nested too deeply for Python's parser"
         raise Unreadable(_unreadable(display, reason, "split the expression, or exclude the file")) from None
@@ -129,33 +129,33 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection in the block: a tree's nodes make it run over and over, and none of them is garbage."""
-    running = gc.isenabled()
+def _garbage_collection_off() -> Iterator[None]:
+    """Suspend garbage collection: creating a tree's nodes triggers it over and over, and none of them is garbage."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if running:
+        if was_enabled:
             gc.enable()
 
 
-def _bytes(path: Path, display: str) -> bytes:
+def _read_bytes(path: Path, display: str) -> bytes:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
-            raise Unreadable(_unreadable(display, "this is no regular file", "exclude it"))
+            raise Unreadable(_unreadable(display, "this is not a regular file", "exclude it"))
         if info.st_size > MAX_BYTES:
             reason = f"the file has {info.st_size:,} bytes, more than the {MAX_BYTES:,} that are read"
             raise Unreadable(_unreadable(display, reason, "exclude it, or split it"))
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        text = getattr(error, "strerror", None) or str(error)
-        reason = f"the file cannot be read: {_sentence(text)}"
+        message = getattr(error, "strerror", None) or str(error)
+        reason = f"the file cannot be read: {_lower_first(message)}"
         raise Unreadable(_unreadable(display, reason, "make it readable, or exclude it")) from None
 
 
-def _syntax(display: str, error: SyntaxError) -> Finding:
+def _syntax_error(display: str, error: SyntaxError) -> Finding:
     line, column = max(1, error.lineno or 1), max(1, error.offset or 1)
     end_line, end_column = error.end_lineno or line, error.end_offset or 0
     if end_line < line or (end_line == line and end_column <= column):
@@ -168,7 +168,7 @@ def _syntax(display: str, error: SyntaxError) -> Finding:
         max(1, end_column),
         "TPU001",
         Severity.ERROR,
-        f"Python cannot parse this file: {_sentence(error.msg)}",
+        f"Python cannot parse this file: {_lower_first(error.msg)}",
         "correct the syntax, or exclude the file; nothing else in it was looked at",
     )
 
@@ -177,6 +177,51 @@ def _unreadable(display: str, reason: str, remedy: str, line: int = 1) -> Findin
     return Finding(display, line, 1, line, 2, "TPU002", Severity.ERROR, reason, remedy)
 
 
-def _sentence(text: str) -> str:
+def _lower_first(text: str) -> str:
+    """The text on one line, its first word in lower case unless that is an abbreviation."""
     text = " ".join(text.split())
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    if text[1:2].islower():
+        return text[:1].lower() + text[1:]
+    return text
+
+
+class Span(NamedTuple):
+    """A range of a file's text, all numbers from 1, columns in characters; the end column is one past the last."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+def node_span(node: ast.AST, lines: tuple[str, ...]) -> Span:
+    """Where a finding about a syntax node is reported.
+
+    A method call in a chain over several lines starts at its method's name, which is where Python's own tracebacks
+    point; everything else starts where its expression does.
+
+    Args:
+        node: the node.
+        lines: the file's lines.
+    """
+    # A whole module has no position of its own.
+    line = getattr(node, "lineno", 1)
+    column = getattr(node, "col_offset", 0)
+    end_line = getattr(node, "end_lineno", None) or line
+    end_column = getattr(node, "end_col_offset", None) or column
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        method = node.func
+        if method.end_lineno and method.end_lineno != line:
+            line = method.end_lineno
+            column = (method.end_col_offset or 0) - len(method.attr.encode())
+    return Span(
+        line, _character_column(lines, line, column), end_line, _character_column(lines, end_line, end_column)
+    )
+
+
+def _character_column(lines: tuple[str, ...], line: int, offset: int) -> int:
+    """The column from 1, in characters, of an offset in UTF-8 bytes."""
+    text = lines[line - 1] if 0 < line <= len(lines) else ""
+    if text.isascii():
+        return offset + 1
+    return len(text.encode()[:offset].decode(errors="ignore")) + 1

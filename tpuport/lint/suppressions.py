@@ -5,23 +5,25 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from tpuport.lint.diagnostics import ids_by_name, known_ids, tell
+from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Finding
+from tpuport.lint.rule_catalogue import id_by_name, is_known_prefix
 
-_COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<what>.*)", re.DOTALL)
-_IGNORE: Final = re.compile(r"(?P<word>ignore-file|ignore)\s*\[(?P<ids>[^\]]*)\]")
-_LAYOUT: Final = frozenset({tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT})
-_END: Final = 10**9
+_COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<content>.*)", re.DOTALL)
+_IGNORE: Final = re.compile(r"(?P<keyword>ignore-file|ignore)\s*\[(?P<ids>[^\]]*)\]")
+# Tokens that are neither code nor the end of a logical line.
+_LAYOUT: Final = frozenset({tokenize.NL, tokenize.ENDMARKER})
+_END_OF_FILE: Final = 10**9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suppression:
-    """One comment.
+    """A comment that suppresses findings.
 
     Attributes:
-        line, column, end_column: the comment's place.
+        line, column, end_column: the comment's position.
         first, last: the lines whose findings it suppresses, by where they start.
         ids: ids or prefixes, in capitals.
     """
@@ -34,187 +36,243 @@ class Suppression:
     ids: tuple[str, ...]
 
     def covers(self, finding: Finding) -> bool:
-        """Whether a finding starts, or on one line ends, where this counts."""
-        return self.first <= finding.line <= self.last or (
-            self.first == self.last and finding.line <= self.first == finding.end_line
-        )
+        """Whether a finding starts in these lines or, if this is a single line, ends on it."""
+        if self.first <= finding.line <= self.last:
+            return True
+        return self.first == self.last == finding.end_line and finding.line <= self.first
+
+
+class CommentProblem(NamedTuple):
+    """A comment that suppresses nothing because it cannot be understood."""
+
+    line: int
+    column: int
+    end_column: int
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suppressions:
-    """A file's comments, and what is wrong with them: `(line, column, end column, reason)`."""
+    """The `# tpuport:` comments of a file."""
 
     comments: tuple[Suppression, ...] = ()
-    problems: tuple[tuple[int, int, int, str], ...] = ()
+    problems: tuple[CommentProblem, ...] = ()
 
     def to_json(self) -> list[Any]:
-        """As plain lists."""
+        """Plain lists, for the cache."""
         return [[dataclasses.astuple(comment) for comment in self.comments], list(self.problems)]
 
     @staticmethod
     def from_json(value: Any) -> "Suppressions":
-        """What `to_json` gave."""
+        """The inverse of `to_json`."""
         comments, problems = value
-        return Suppressions(
-            tuple(
-                Suppression(line, column, end, first, last, tuple(ids))
-                for line, column, end, first, last, ids in comments
-            ),
-            tuple((line, column, end, reason) for line, column, end, reason in problems),
-        )
+        suppressions = [Suppression(*position, tuple(ids)) for *position, ids in comments]
+        return Suppressions(tuple(suppressions), tuple(CommentProblem(*problem) for problem in problems))
 
 
-def find(text: str) -> Suppressions:
+def parse_suppressions(text: str) -> Suppressions:
     """The suppressions of a file that parses."""
+    # Tokenizing takes longer than parsing, and few files have such comments.
     if "tpuport:" not in text:
         return Suppressions()
-    reader = _Reader()
+    reader = _TokenReader()
     try:
         for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
-            reader.take(token)
+            reader.read(token)
     except (tokenize.TokenError, SyntaxError) as error:
-        reader.problems.append((1, 1, 2, f"the comments cannot be told from the code: {error}"))
-    reader.close(_END)
-    return Suppressions(tuple(reader.found), tuple(reader.problems))
+        reader.problems.append(CommentProblem(1, 1, 2, f"the comments cannot be told from the code: {error}"))
+    reader.finish()
+    return Suppressions(tuple(reader.suppressions), tuple(reader.problems))
 
 
-class _Reader:
-    """Follows logical lines and blocks through a file's tokens."""
+class _TokenReader:
+    """Follows logical lines and blocks through a file's tokens, and determines the lines that each comment covers.
+
+    Attributes:
+        suppressions: those whose lines are known.
+        problems: comments that cannot be understood.
+        line_comments: comments of the current logical line, each with whether it stands alone on a line before it.
+        line_start: the first line of the current logical line; 0 between logical lines.
+        last_code_line: the last line of the logical line before.
+        ends_with_colon: the current logical line so far ends with a colon.
+        is_decorator: the current logical line is a decorator.
+        decorator_comments: comments on decorators whose function or class has not started yet.
+        block_comments: comments on the first line of a block that is not indented yet.
+        open_blocks: comments on the first line of each block around the current line.
+    """
 
     def __init__(self) -> None:
-        self.found: list[Suppression] = []
-        self.problems: list[tuple[int, int, int, str]] = []
-        self.comments: list[
-            tuple[Suppression, bool]
-        ] = []  # of the running logical line; whether it stands alone
-        self.start = 0  # where the logical line starts; 0 between lines
-        self.opens = False  # its last token is a colon
-        self.decorator = False
-        self.waiting: list[Suppression] = []  # on the first line of a block that is not indented yet
-        self.decorated: list[Suppression] = []
-        self.blocks: list[list[Suppression]] = []
-        self.last = 0  # last line of code
+        self.suppressions: list[Suppression] = []
+        self.problems: list[CommentProblem] = []
+        self.line_comments: list[tuple[Suppression, bool]] = []
+        self.line_start = 0
+        self.last_code_line = 0
+        self.ends_with_colon = False
+        self.is_decorator = False
+        self.decorator_comments: list[Suppression] = []
+        self.block_comments: list[Suppression] = []
+        self.open_blocks: list[list[Suppression]] = []
 
-    def take(self, token: tokenize.TokenInfo) -> None:
-        if token.type == tokenize.COMMENT:
-            self._comment(token)
-        elif token.type == tokenize.INDENT:
-            self.blocks.append(self.waiting)
-            self.waiting = []
-        elif token.type == tokenize.DEDENT:
-            self._close(self.blocks.pop() if self.blocks else [], self.last)
-        elif token.type == tokenize.NEWLINE:
-            self._logical(token.start[0])
-        elif token.type not in _LAYOUT and token.type != tokenize.ENDMARKER:
-            if not self.start:
-                self.start = token.start[0]
-                self.decorator = token.string == "@"
-                self._one_line_block()
-            self.opens = token.string == ":"
+    def read(self, token: tokenize.TokenInfo) -> None:
+        """Take the file's next token."""
+        match token.type:
+            case tokenize.COMMENT:
+                self._read_comment(token)
+            case tokenize.INDENT:
+                self.open_blocks.append(self.block_comments)
+                self.block_comments = []
+            case tokenize.DEDENT:
+                if self.open_blocks:
+                    self._close_block(self.open_blocks.pop(), self.last_code_line)
+            case tokenize.NEWLINE:
+                self._end_logical_line(token.start[0])
+            case layout if layout in _LAYOUT:
+                pass
+            case _:
+                self._read_code(token)
 
-    def _comment(self, token: tokenize.TokenInfo) -> None:
+    def finish(self) -> None:
+        """Take the end of the file."""
+        for comments in self.open_blocks:
+            self._close_block(comments, _END_OF_FILE)
+        self.suppressions += [comment for comment, _ in self.line_comments]
+        self.suppressions += self.block_comments + self.decorator_comments
+        self.suppressions.sort(key=lambda comment: (comment.line, comment.column))
+
+    def _read_code(self, token: tokenize.TokenInfo) -> None:
+        if not self.line_start:
+            self.line_start = token.start[0]
+            self.is_decorator = token.string == "@"
+            # After the colon a new logical line started without an indent: a block on one line, already over.
+            self.suppressions += self.block_comments
+            self.block_comments = []
+        self.ends_with_colon = token.string == ":"
+
+    def _read_comment(self, token: tokenize.TokenInfo) -> None:
         match = _COMMENT.search(token.string)
         if match is None:
             return
-        line, column, end = token.start[0], token.start[1] + match.start() + 1, token.end[1] + 1
-        ignore = _IGNORE.match(match["what"])
+        line = token.start[0]
+        column = token.start[1] + match.start() + 1
+        end_column = token.end[1] + 1
+        ignore = _IGNORE.match(match["content"])
         if ignore is None:
-            self.problems.append((line, column, end, "the comment names no rule: it suppresses nothing"))
+            reason = "the comment names no rule: it suppresses nothing"
+            self.problems.append(CommentProblem(line, column, end_column, reason))
             return
-        written = [part.strip() for part in ignore["ids"].split(",") if part.strip()]
-        ids = tuple(ids_by_name().get(part.lower(), part.upper()) for part in written)
-        unknown = [
-            prefix
-            for prefix in ids
-            if not prefix.startswith("TPU") or not any(known.startswith(prefix) for known in known_ids())
-        ]
-        if unknown or not ids:
-            first = written[ids.index(unknown[0])] if unknown else ""
-            what = f"no rule's id starts with {first!r}" if unknown else "the brackets name no rule"
-            self.problems.append((line, column, end, f"{what}: the comment suppresses nothing"))
-            return
-        if ignore["word"] == "ignore-file":
-            self.found.append(Suppression(line, column, end, 1, _END, ids))
+        names = [part.strip() for part in ignore["ids"].split(",") if part.strip()]
+        ids = tuple(id_by_name().get(name.lower(), name.upper()) for name in names)
+        problem = _problem_with_names(names, ids)
+        if problem:
+            reason = f"{problem}: the comment suppresses nothing"
+            self.problems.append(CommentProblem(line, column, end_column, reason))
+        elif ignore["keyword"] == "ignore-file":
+            self.suppressions.append(Suppression(line, column, end_column, 1, _END_OF_FILE, ids))
         else:
-            alone = not token.line[: token.start[1]].strip() and not self.start
-            self.comments.append((Suppression(line, column, end, line, line, ids), alone))
+            stands_alone = not self.line_start and not token.line[: token.start[1]].strip()
+            self.line_comments.append((Suppression(line, column, end_column, line, line, ids), stands_alone))
 
-    def _logical(self, end: int) -> None:
-        """A logical line ends: its comments count for it, or for the block it opens."""
-        here: list[Suppression] = []
-        for comment, alone in self.comments:
-            if alone or comment.line in {self.start, end}:
-                here.append(dataclasses.replace(comment, first=self.start, last=end))
-            else:
-                self.found.append(comment)
-        self.comments, self.last = [], end
-        here += [dataclasses.replace(one, last=end) for one in self.decorated]
-        self.decorated = []
-        if self.decorator:
-            self.decorated = here
-        elif self.opens:
-            self.waiting = here
+    def _end_logical_line(self, end: int) -> None:
+        """Assign the line's comments to the line itself, or to the block that it opens."""
+        comments: list[Suppression] = []
+        for comment, stands_alone in self.line_comments:
+            if stands_alone or comment.line in {self.line_start, end}:
+                comments.append(dataclasses.replace(comment, first=self.line_start, last=end))
+            else:  # in the middle of a logical line of several lines: for its own line only
+                self.suppressions.append(comment)
+        # A comment on a decorator reaches down into the function.
+        comments += [dataclasses.replace(comment, last=end) for comment in self.decorator_comments]
+        self.line_comments = []
+        self.decorator_comments = []
+        if self.is_decorator:
+            self.decorator_comments = comments
+        elif self.ends_with_colon:
+            self.block_comments = comments
         else:
-            self.found += here
-        self.start, self.opens = 0, False
+            self.suppressions += comments
+        self.last_code_line = end
+        self.line_start = 0
+        self.ends_with_colon = False
 
-    def _one_line_block(self) -> None:
-        """A logical line starts where a block was to be: that block was none."""
-        self.found += self.waiting
-        self.waiting = []
-
-    def _close(self, comments: Iterable[Suppression], last: int) -> None:
-        self.found += [dataclasses.replace(comment, last=max(comment.last, last)) for comment in comments]
-
-    def close(self, last: int) -> None:
-        """The file ends."""
-        for comments in self.blocks:
-            self._close(comments, last)
-        self.found += [*(comment for comment, _ in self.comments), *self.waiting, *self.decorated]
-        self.found.sort(key=lambda comment: (comment.line, comment.column))
+    def _close_block(self, comments: Iterable[Suppression], last: int) -> None:
+        for comment in comments:
+            self.suppressions.append(dataclasses.replace(comment, last=max(comment.last, last)))
 
 
-def apply(
-    findings: Sequence[Finding], suppressions: Suppressions, path: str, asked: Iterable[str]
-) -> tuple[list[Finding], int]:
-    """A file's findings without those suppressed, with what is wrong with its comments; and how many were suppressed.
+def _problem_with_names(names: Sequence[str], ids: Sequence[str]) -> str:
+    """What is wrong with the brackets of a comment; "" if nothing is."""
+    if not ids:
+        return "the brackets name no rule"
+    for name, id_ in zip(names, ids, strict=True):
+        # Prefixes as short as "T" would hide everything.
+        if not id_.startswith("TPU") or not is_known_prefix(id_):
+            return f"no rule's id starts with {name!r}"
+    return ""
+
+
+class FilteredFindings(NamedTuple):
+    """Findings after suppression.
+
+    Attributes:
+        findings: those not suppressed.
+        comment_findings: findings on the comments themselves: unused or invalid ones.
+        suppressed: number of suppressed findings.
+    """
+
+    findings: list[Finding]
+    comment_findings: list[Finding]
+    suppressed: int
+
+
+def filter_findings(
+    findings: Sequence[Finding], suppressions: Suppressions, path: str, enabled_ids: Iterable[str]
+) -> FilteredFindings:
+    """Apply a file's suppressions to its findings.
 
     Args:
         findings: those of one file.
         suppressions: its comments.
         path: the file, for the findings on comments.
-        asked: ids of the rules that ran: a suppression of others is not unused.
+        enabled_ids: ids of the selected rules: a suppression of another rule does not count as unused.
     """
-    used: set[tuple[int, str]] = set()
-    kept: list[Finding] = []
+    used: set[tuple[Suppression, str]] = set()
+    remaining: list[Finding] = []
     for finding in findings:
-        fitting = [
-            (number, prefix)
-            for number, comment in enumerate(suppressions.comments)
-            if comment.covers(finding)
-            for prefix in comment.ids
-            if finding.rule.startswith(prefix)
-        ]
-        used.update(fitting)
-        if not fitting:
-            kept.append(finding)
-    count = len(findings) - len(kept)
-    ran = tuple(asked)
-    for number, comment in enumerate(suppressions.comments):
-        unused = [
-            prefix
-            for prefix in comment.ids
-            if (number, prefix) not in used and any(one.startswith(prefix) for one in ran)
-        ]
+        uses = _uses(suppressions, finding)
+        used.update(uses)
+        if not uses:
+            remaining.append(finding)
+    enabled_ids = tuple(enabled_ids)
+    comment_findings: list[Finding] = []
+    for comment in suppressions.comments:
+        unused = [prefix for prefix in comment.ids if (comment, prefix) not in used]
+        unused = [prefix for prefix in unused if any(id_.startswith(prefix) for id_ in enabled_ids)]
         if unused:
-            kept.append(_unused(comment, unused, path))
-    for line, column, end, reason in suppressions.problems:
-        kept.append(tell("TPU005", path, reason, line=line, column=column, end_column=end))
-    return kept, count
+            comment_findings.append(_unused_suppression(comment, unused, path))
+    for line, column, end_column, reason in suppressions.problems:
+        finding = make_finding("TPU005", path, reason, line=line, column=column, end_column=end_column)
+        comment_findings.append(finding)
+    return FilteredFindings(remaining, comment_findings, len(findings) - len(remaining))
 
 
-def _unused(comment: Suppression, unused: Sequence[str], path: str) -> Finding:
+def _uses(suppressions: Suppressions, finding: Finding) -> list[tuple[Suppression, str]]:
+    """The comments that suppress a finding, each with the prefix that does it."""
+    uses: list[tuple[Suppression, str]] = []
+    for comment in suppressions.comments:
+        if comment.covers(finding):
+            uses += [(comment, prefix) for prefix in comment.ids if finding.rule.startswith(prefix)]
+    return uses
+
+
+def _unused_suppression(comment: Suppression, unused: Sequence[str], path: str) -> Finding:
     names = ", ".join(unused)
     remedy = "remove the comment" if len(unused) == len(comment.ids) else f"remove {names} from the comment"
-    return tell("TPU003", path, f"this suppresses no finding of {names}", remedy,
-                line=comment.line, column=comment.column, end_column=comment.end_column)  # fmt: skip
+    return make_finding(
+        "TPU003",
+        path,
+        f"this suppresses no finding of {names}",
+        remedy,
+        line=comment.line,
+        column=comment.column,
+        end_column=comment.end_column,
+    )

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tpuport.lint.files import write_atomically
+from tpuport.lint.paths import write_atomically
 
 
 def directory() -> Path | None:

@@ -14,7 +14,7 @@ import tpuport
 from tpuport import compat
 from tpuport.lint import Applicability, Finding, Severity
 from tpuport.lint.fixes import fix_text
-from tpuport.lint.places import place
+from tpuport.lint.source import node_span
 
 
 def _spans(text: str, wanted: str) -> list[tuple[tuple[int, int, int, int], str]]:
@@ -26,7 +26,7 @@ def _spans(text: str, wanted: str) -> list[tuple[tuple[int, int, int, int], str]
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             function = f"{function}.{node.name}" if function else node.name
         if hasattr(node, "lineno") and ast.get_source_segment(text, node) == wanted:
-            found.setdefault(place(node, lines), function)
+            found.setdefault(node_span(node, lines), function)
         for child in ast.iter_child_nodes(node):
             visit(child, function)
 

@@ -16,9 +16,8 @@ from tpuport.lint import Applicability, Finding, Severity
 from tpuport.lint.analysis import Analyser, Options
 from tpuport.lint.fixes import fix_text
 from tpuport.lint.fixes.registry import all_rewrites
-from tpuport.lint.places import place
 from tpuport.lint.rules.registry import all_rules, rule_by_id
-from tpuport.lint.source import read
+from tpuport.lint.source import node_span, read
 
 _HEAD = "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 # Their bad examples use what they find in a way that has no rewrite.
@@ -80,7 +79,7 @@ def _comments(text: str) -> Counter[str]:
 def _everywhere(text: str, severity: Severity) -> list[Finding]:
     """A finding of every rule on every node."""
     lines = tuple(text.splitlines())
-    spans = {place(node, lines) for node in ast.walk(ast.parse(text)) if hasattr(node, "lineno")}
+    spans = {node_span(node, lines) for node in ast.walk(ast.parse(text)) if hasattr(node, "lineno")}
     return [
         Finding("m.py", *span, rule, severity, "", "", "Model.forward", (), Applicability.UNSAFE)
         for span, rule in itertools.product(sorted(spans), all_rewrites())

@@ -3,7 +3,7 @@
 import pytest
 
 from tpuport.lint import Applicability, Finding, Severity
-from tpuport.lint.fixes import applicability, fix_text
+from tpuport.lint.fixes import available_fixes, fix_text
 from tpuport.lint.fixes.registry import all_rewrites
 from tpuport.lint.rules.registry import all_rules
 
@@ -85,8 +85,8 @@ def test_what_can_be_done_at_each_place() -> None:
         _finding((4, 9, 4, 17), fix="none"),
     ]
     expected = ["unsafe", "safe", "none", "unsafe", "none"]
-    assert applicability(text, findings) == expected
-    assert applicability("y = (\n", findings[:1]) == ["none"]
+    assert available_fixes(text, findings) == expected
+    assert available_fixes("y = (\n", findings[:1]) == ["none"]
 
 
 def test_warnings_of_the_compiler_are_not_passed_on() -> None:

@@ -1,6 +1,6 @@
 """What is left of two values where branches meet."""
 
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     INT,
     NONE,
     TENSOR,

@@ -10,8 +10,8 @@ import pytest
 
 import tpuport
 from tpuport.lint.engine import Run, lint_paths
-from tpuport.lint.report import Report
 from tpuport.lint.reports import FORMATS, Options, render
+from tpuport.lint.run_report import Report
 
 pytestmark = pytest.mark.usefixtures("word_analysis")
 

@@ -12,7 +12,7 @@ from tpuport.lint.fixes.place import File, Place
 from tpuport.lint.fixes.registry import all_rewrites
 from tpuport.lint.fixes.rewrite import Edit, Rewrite
 
-__all__ = ["applicability", "fix_text"]
+__all__ = ["available_fixes", "fix_text"]
 
 _NO_PYTHON = (
     cst.ParserSyntaxError,
@@ -49,7 +49,7 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
     return _done(text, file, without_overlap(chosen, file.parents))
 
 
-def applicability(text: str, findings: Sequence[Finding]) -> list[Applicability]:
+def available_fixes(text: str, findings: Sequence[Finding]) -> list[Applicability]:
     """What can be done at each place as it stands; a finding's own `fix` is what its rule can do at best.
 
     Parses the file, which takes a hundred times as long as finding did.

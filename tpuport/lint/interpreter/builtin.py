@@ -3,11 +3,7 @@
 import ast
 from typing import Final
 
-from tpuport.lint.events import Iterate
-from tpuport.lint.interpreter import iteration, members
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.interpreter.narrowing import one_class
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     FALSE,
     FLOAT,
@@ -29,6 +25,10 @@ from tpuport.lint.values import (
     join_all,
     tensor,
 )
+from tpuport.lint.events import Iterate
+from tpuport.lint.interpreter import iteration, members
+from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.narrowing import one_class
 
 _STATIC: Final[dict[str, Value]] = {
     "len": INT, "int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "repr": STR, "format": STR, "hasattr": BOOL,
@@ -231,7 +231,7 @@ def _next(frame: Frame, args: list[Value], keywords: dict[str, Value], node: ast
 
 
 def _type(frame: Frame, args: list[Value], keywords: dict[str, Value], node: ast.Call) -> Value:
-    from tpuport.lint.values import Class
+    from tpuport.lint.abstract_values import Class
 
     if len(args) == 1 and isinstance(args[0], Instance):
         return Class(args[0].info)

@@ -3,10 +3,7 @@
 import ast
 from typing import Final
 
-from tpuport.lint.events import Call, Iterate
-from tpuport.lint.interpreter import builtin, expressions, iteration, library, members, methods
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     FLOAT_TENSOR,
     NONE,
     TRUE,
@@ -25,6 +22,9 @@ from tpuport.lint.values import (
     Value,
     join_all,
 )
+from tpuport.lint.events import Call, Iterate
+from tpuport.lint.interpreter import builtin, expressions, iteration, library, members, methods
+from tpuport.lint.interpreter.frame import Frame
 
 # transformers asks these whether a tensor is a tracer, of jax.jit through torchax among others.
 _TRUE_WHEN_TRACED: Final = frozenset({"is_tracing", "is_jax_jitting"})

@@ -3,9 +3,7 @@
 import ast
 from typing import TYPE_CHECKING, Final
 
-from tpuport.lint.interpreter import library
-from tpuport.lint.modules import ClassInfo, FunctionInfo
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     CONFIG,
     DEVICE,
     DTYPE,
@@ -21,6 +19,8 @@ from tpuport.lint.values import (
     Value,
     join,
 )
+from tpuport.lint.interpreter import library
+from tpuport.lint.modules import ClassInfo, FunctionInfo
 
 if TYPE_CHECKING:
     from tpuport.lint.interpreter.frame import Frame

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from tpuport.lint.values import External, Static, Tensor, Value, tensor
+from tpuport.lint.abstract_values import External, Static, Tensor, Value, tensor
 
 FAMILY: Final = {
     "bool": "bool",

@@ -4,16 +4,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from tpuport.lint.events import (
-    AttributeLoad,
-    Iterate,
-    Reference,
-)
-from tpuport.lint.interpreter import calls, iteration, members, operators, subscripts, targets, truth
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.interpreter.narrowing import narrow
-from tpuport.lint.modules import FunctionInfo
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     FALSE,
     NONE,
     STATIC,
@@ -30,6 +21,15 @@ from tpuport.lint.values import (
     join,
     join_all,
 )
+from tpuport.lint.events import (
+    AttributeLoad,
+    Iterate,
+    Reference,
+)
+from tpuport.lint.interpreter import calls, iteration, members, operators, subscripts, targets, truth
+from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.narrowing import narrow
+from tpuport.lint.modules import FunctionInfo
 
 
 def evaluate(frame: Frame, node: ast.expr) -> Value:

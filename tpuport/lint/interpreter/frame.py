@@ -3,9 +3,9 @@
 import ast
 from typing import TYPE_CHECKING
 
+from tpuport.lint.abstract_values import Value, join
 from tpuport.lint.events import Event
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
-from tpuport.lint.values import Value, join
 
 if TYPE_CHECKING:
     from tpuport.lint.interpreter.machine import Machine

@@ -1,7 +1,6 @@
 """What comes out of a thing that is iterated."""
 
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     CONFIG,
     INT,
     STATIC,
@@ -16,6 +15,7 @@ from tpuport.lint.values import (
     join_all,
     tensor,
 )
+from tpuport.lint.interpreter.frame import Frame
 
 
 def element(frame: Frame, source: Value) -> Value:

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.interpreter import dtypes
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     DEVICE,
     DTYPE,
@@ -27,6 +26,7 @@ from tpuport.lint.values import (
     join_all,
     tensor,
 )
+from tpuport.lint.interpreter import dtypes
 
 # torch.<name> that gives something of Python's.
 STATIC_FUNCTIONS: Final = frozenset(

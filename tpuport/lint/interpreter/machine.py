@@ -4,16 +4,7 @@ import ast
 import dataclasses
 from typing import Any, Final
 
-from tpuport.lint.events import Event, FunctionEntry
-from tpuport.lint.findings import Finding, Severity
-from tpuport.lint.interpreter import builtin, expressions, parameters, statements
-from tpuport.lint.interpreter.classes import NOT_BUILT, Classes
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
-from tpuport.lint.places import place
-from tpuport.lint.project import Binding, Project
-from tpuport.lint.rules.rule import Context, Hit, Rule
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     NONE,
     STATIC,
     UNKNOWN,
@@ -28,6 +19,15 @@ from tpuport.lint.values import (
     join,
     tensor,
 )
+from tpuport.lint.events import Event, FunctionEntry
+from tpuport.lint.findings import Finding, Severity
+from tpuport.lint.interpreter import builtin, expressions, parameters, statements
+from tpuport.lint.interpreter.classes import NOT_BUILT, Classes
+from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.project import Binding, Project
+from tpuport.lint.rules.rule import Context, Hit, Rule
+from tpuport.lint.source import node_span
 
 _DEPTH: Final = 40
 _CONTEXTS: Final = 8
@@ -384,7 +384,7 @@ class Machine:
 
     def _note(self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str) -> None:
         """Keep a finding of the running activity."""
-        line, column, end_line, end_column = place(hit.node or node, module.lines)
+        line, column, end_line, end_column = node_span(hit.node or node, module.lines)
         key = (rule.id, str(module.path), line, column)
         findings = self.activity[-1].findings
         known = findings.get(key)

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tpuport.lint.interpreter import library
-from tpuport.lint.modules import ClassInfo
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     CONFIG,
     DEVICE,
@@ -31,6 +29,8 @@ from tpuport.lint.values import (
     join_all,
     tensor,
 )
+from tpuport.lint.interpreter import library
+from tpuport.lint.modules import ClassInfo
 
 if TYPE_CHECKING:
     from tpuport.lint.interpreter.frame import Frame

@@ -3,10 +3,7 @@
 import ast
 from typing import Final
 
-from tpuport.lint.events import AttributeStore, Formatted
-from tpuport.lint.interpreter import dtypes, iteration, library
-from tpuport.lint.interpreter.frame import Frame, path_of
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     INT,
     NONE,
@@ -29,6 +26,9 @@ from tpuport.lint.values import (
     join_all,
     tensor,
 )
+from tpuport.lint.events import AttributeStore, Formatted
+from tpuport.lint.interpreter import dtypes, iteration, library
+from tpuport.lint.interpreter.frame import Frame, path_of
 
 _TENSOR_STATIC: Final[dict[str, Value]] = {
     "dim": INT, "ndimension": INT, "numel": INT, "nelement": INT, "element_size": INT, "stride": SHAPE,

@@ -2,9 +2,7 @@
 
 import ast
 
-from tpuport.lint.interpreter import dtypes
-from tpuport.lint.interpreter.frame import Frame, path_of
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     NONE,
     STATIC,
     TENSOR,
@@ -22,6 +20,8 @@ from tpuport.lint.values import (
     choice,
     without_none,
 )
+from tpuport.lint.interpreter import dtypes
+from tpuport.lint.interpreter.frame import Frame, path_of
 
 _PYTHON_TYPES = frozenset("int float bool str complex bytes".split())
 

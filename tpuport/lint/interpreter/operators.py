@@ -3,10 +3,7 @@
 import ast
 from typing import Final
 
-from tpuport.lint.events import Arithmetic, Compare, Formatted, Membership, Truth
-from tpuport.lint.interpreter import dtypes, expressions, truth
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     DTYPE,
     FALSE,
@@ -23,6 +20,9 @@ from tpuport.lint.values import (
     joint_element,
     tensor,
 )
+from tpuport.lint.events import Arithmetic, Compare, Formatted, Membership, Truth
+from tpuport.lint.interpreter import dtypes, expressions, truth
+from tpuport.lint.interpreter.frame import Frame
 
 
 def binary(frame: Frame, node: ast.BinOp) -> Value:

@@ -4,9 +4,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tpuport.lint.interpreter import dtypes, library
-from tpuport.lint.modules import FunctionInfo, ModuleInfo
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     CONFIG,
     DEVICE,
@@ -29,6 +27,8 @@ from tpuport.lint.values import (
     join,
     tensor,
 )
+from tpuport.lint.interpreter import dtypes, library
+from tpuport.lint.modules import FunctionInfo, ModuleInfo
 
 if TYPE_CHECKING:
     from tpuport.lint.interpreter.machine import Machine

@@ -4,12 +4,12 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
+from tpuport.lint.abstract_values import NONE, UNKNOWN, Class, Function, Sequence, Static, Tensor, Value, join
 from tpuport.lint.events import Arithmetic, Iterate, Returned, Subscript
 from tpuport.lint.interpreter import expressions, iteration, operators, subscripts, targets, truth
 from tpuport.lint.interpreter.frame import Environment, Frame, merge
 from tpuport.lint.interpreter.narrowing import narrow
 from tpuport.lint.modules import FunctionInfo
-from tpuport.lint.values import NONE, UNKNOWN, Class, Function, Sequence, Static, Tensor, Value, join
 
 
 def block(frame: Frame, body: list[ast.stmt]) -> bool:

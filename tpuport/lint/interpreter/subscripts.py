@@ -3,10 +3,7 @@
 import ast
 from typing import Any
 
-from tpuport.lint.events import SliceBound, Subscript
-from tpuport.lint.interpreter import expressions, members
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     NONE,
     TENSOR,
     UNKNOWN,
@@ -20,6 +17,9 @@ from tpuport.lint.values import (
     join_all,
     tensor,
 )
+from tpuport.lint.events import SliceBound, Subscript
+from tpuport.lint.interpreter import expressions, members
+from tpuport.lint.interpreter.frame import Frame
 
 
 def indices(frame: Frame, node: ast.Subscript, base: Value) -> tuple[list[Value], list[ast.expr]]:

@@ -2,10 +2,10 @@
 
 import ast
 
+from tpuport.lint.abstract_values import UNKNOWN, Mapping, Sequence, Static, Tensor, Value, join
 from tpuport.lint.events import AttributeStore, Iterate, Subscript
 from tpuport.lint.interpreter import expressions, iteration, subscripts
 from tpuport.lint.interpreter.frame import Frame, forget, path_of
-from tpuport.lint.values import UNKNOWN, Mapping, Sequence, Static, Tensor, Value, join
 
 
 def bind(frame: Frame, target: ast.expr, value: Value, source: ast.expr) -> None:

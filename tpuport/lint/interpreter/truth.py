@@ -2,11 +2,7 @@
 
 import ast
 
-from tpuport.lint.events import Truth
-from tpuport.lint.interpreter import expressions
-from tpuport.lint.interpreter.frame import Frame
-from tpuport.lint.interpreter.narrowing import narrow
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     FALSE,
     NONE,
@@ -19,6 +15,10 @@ from tpuport.lint.values import (
     join,
     join_all,
 )
+from tpuport.lint.events import Truth
+from tpuport.lint.interpreter import expressions
+from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.narrowing import narrow
 
 
 def truth(frame: Frame, node: ast.expr, where: str) -> bool | None:

@@ -1,23 +1,26 @@
-"""A run's report as text: one format a file, each a function `render(report, options)`."""
+"""A run's report as text: one format per module, each with a function `render(report, options)`."""
 
 import dataclasses
 import importlib
 from typing import Final
 
 from tpuport.errors import PortError
-from tpuport.lint.report import Report
+from tpuport.lint.run_report import Report
 
 FORMATS: Final = ("text", "concise", "json", "sarif", "github", "gitlab", "junit")
+
+# A module named `json` would hide the standard library's in its own folder's imports.
+_MODULE_BY_FORMAT: Final = {name: name for name in FORMATS} | {"json": "json_"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """How a report is to look; a format that has no use for one passes over it.
+    """How a report looks; formats ignore the options that they have no use for.
 
     Attributes:
-        color: escape codes of a terminal.
-        show_source: the line, with a caret below what is meant.
-        statistics: how many findings each rule has, instead of the findings.
+        color: use a terminal's escape codes.
+        show_source: show each finding's line, with a caret below.
+        statistics: show the number of findings by rule instead of the findings.
     """
 
     color: bool = False
@@ -32,8 +35,8 @@ def render(name: str, report: Report, options: Options | None = None) -> str:
         PortError: there is no such format.
     """
     if name not in FORMATS:
-        raise PortError(
-            f"there is no format {name!r}", where="--format", fix=f"take one of {', '.join(FORMATS)}"
-        )
-    module = importlib.import_module(f"tpuport.lint.reports.{name if name != 'json' else 'json_'}")
+        known_names = ", ".join(FORMATS)
+        raise PortError(f"there is no format {name!r}", where="--format", fix=f"use one of {known_names}")
+    # Each format is imported when it is needed: XML, for instance, would slow down every start.
+    module = importlib.import_module(f"tpuport.lint.reports.{_MODULE_BY_FORMAT[name]}")
     return module.render(report, options or Options())

@@ -1,12 +1,12 @@
-"""GitHub workflow commands: an annotation a finding in the pull request."""
+"""GitHub workflow commands: one annotation per finding in the pull request."""
 
-import os
 from typing import Final
 
-from tpuport.lint.catalogue import entry
 from tpuport.lint.findings import Finding, Severity
-from tpuport.lint.report import Report
+from tpuport.lint.paths import relative_to_working_directory
 from tpuport.lint.reports import Options
+from tpuport.lint.rule_catalogue import entry_for
+from tpuport.lint.run_report import Report
 
 _COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
@@ -18,24 +18,22 @@ def render(report: Report, _: Options) -> str:
 
 
 def _annotation(finding: Finding) -> str:
-    relative = os.path.relpath(finding.path)
     properties = {
-        "file": finding.path if relative.startswith("..") else relative,
+        "file": relative_to_working_directory(finding.path),
         "line": finding.line,
         "endLine": finding.end_line,
-        "title": f"{finding.rule} {entry(finding.rule).name}",
+        "title": f"{finding.rule} {entry_for(finding.rule).name}",
     }
-    if finding.line == finding.end_line:  # columns are refused for a range of lines
+    if finding.line == finding.end_line:  # GitHub refuses columns for a range of lines
         properties |= {"col": finding.column, "endColumn": finding.end_column}
-    listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    return (
-        f"::{_COMMANDS[finding.severity]} {listed}::{_message(f'{finding.reason}. help: {finding.remedy}')}"
-    )
+    parameters = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
+    message = _escape_message(f"{finding.reason}. help: {finding.remedy}")
+    return f"::{_COMMANDS[finding.severity]} {parameters}::{message}"
 
 
-def _message(text: str) -> str:
+def _escape_message(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _message(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_message(text).replace(":", "%3A").replace(",", "%2C")

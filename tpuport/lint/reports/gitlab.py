@@ -3,27 +3,28 @@
 import collections
 import json
 import os
-from typing import Final
+from typing import Any, Final
 
 from tpuport.lint.findings import Severity
-from tpuport.lint.report import Report
 from tpuport.lint.reports import Options
+from tpuport.lint.run_report import Report
 
 _SEVERITIES: Final = {Severity.ERROR: "critical", Severity.WARNING: "minor", Severity.INFO: "info"}
 
 
 def render(report: Report, _: Options) -> str:
-    """The report as a JSON list. Fingerprints stay when lines move, and no two are the same."""
-    seen: collections.Counter[str] = collections.Counter()
-    issues = []
+    """The report as a JSON list. Fingerprints stay the same when lines move, and no two are equal."""
+    occurrences: collections.Counter[str] = collections.Counter()
+    issues: list[dict[str, Any]] = []
     for finding in report.findings:
         fingerprint = report.fingerprint(finding)
-        seen[fingerprint] += 1
+        # GitLab drops all but one of several issues with the same fingerprint.
+        occurrences[fingerprint] += 1
         issues.append(
             {
                 "description": f"{finding.rule}: {finding.reason}. {finding.remedy}",
                 "check_name": finding.rule,
-                "fingerprint": f"{fingerprint}{seen[fingerprint]:04x}",
+                "fingerprint": f"{fingerprint}{occurrences[fingerprint]:04x}",
                 "severity": _SEVERITIES[finding.severity],
                 "location": {
                     "path": os.path.relpath(finding.path).replace(os.sep, "/"),

@@ -1,14 +1,14 @@
-"""JSON with a versioned schema, which docs/lint.md describes. Fields are only ever added within a version."""
+"""JSON with a versioned schema, which docs/lint.md describes. Within a version fields are only ever added."""
 
 import dataclasses
 import json
 from typing import Any, Final
 
 import tpuport
-from tpuport.lint.catalogue import entry
 from tpuport.lint.findings import Applicability, Finding, Severity
-from tpuport.lint.report import Report
 from tpuport.lint.reports import Options
+from tpuport.lint.rule_catalogue import entry_for
+from tpuport.lint.run_report import Report
 
 SCHEMA_VERSION: Final = 1
 
@@ -18,15 +18,15 @@ def render(report: Report, options: Options) -> str:
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "tpuport lint", "version": tpuport.__version__},
-        "summary": _summary(report),
+        "summary": _summary_fields(report),
     }
     if not options.statistics:
-        content["findings"] = [_finding(finding, report) for finding in report.findings]
-        content["outside"] = [_finding(finding, report) for finding in report.outside]
+        content["findings"] = [_finding_fields(finding, report) for finding in report.findings]
+        content["outside"] = [_finding_fields(finding, report) for finding in report.outside]
     return json.dumps(content, indent=1) + "\n"
 
 
-def _summary(report: Report) -> dict[str, Any]:
+def _summary_fields(report: Report) -> dict[str, Any]:
     return {
         "files": report.files,
         "lines": report.lines,
@@ -49,9 +49,9 @@ def _summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding, report: Report) -> dict[str, Any]:
+def _finding_fields(finding: Finding, report: Report) -> dict[str, Any]:
     return {
         **dataclasses.asdict(finding),
-        "name": entry(finding.rule).name,
+        "name": entry_for(finding.rule).name,
         "fingerprint": report.fingerprint(finding),
     }

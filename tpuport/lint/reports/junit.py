@@ -1,4 +1,4 @@
-"""JUnit XML: a test case a file with findings, which fails where one is an error."""
+"""JUnit XML: one test case per file with findings, which fails if one of them is an error."""
 
 import itertools
 import re
@@ -6,49 +6,54 @@ from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 from tpuport.lint.findings import Finding, Severity
-from tpuport.lint.report import Report
 from tpuport.lint.reports import Options
+from tpuport.lint.run_report import Report
 
-# What no XML document may hold, even escaped.
+# Characters that an XML document may not contain, even escaped.
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render(report: Report, _: Options) -> str:
-    """The report as one test suite; what is no error is a case's output. The verdict is a property."""
+    """The report as one test suite; findings that are not errors are a case's output. The verdict is a property."""
     groups = [
-        (path, list(group)) for path, group in itertools.groupby(report.findings, key=lambda one: one.path)
+        (path, list(group))
+        for path, group in itertools.groupby(report.findings, key=lambda finding: finding.path)
     ]
-    bad = sum(any(one.severity == Severity.ERROR for one in group) for _, group in groups)
-    counts = f'tests="{max(report.files, len(groups), 1)}" failures="{bad}" errors="0"'
+    failures = sum(_has_error(group) for _, group in groups)
+    # A suite without any case counts as a failure in some CI systems.
+    case_count = max(report.files, len(groups), 1)
+    attributes = f'name="tpuport lint" tests="{case_count}" failures="{failures}" errors="0"'
+    attributes += f' time="{report.seconds:.3f}"'
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>',
-        f'<testsuites name="tpuport lint" {counts} time="{report.seconds:.3f}">',
-        f'<testsuite name="tpuport lint" {counts} time="{report.seconds:.3f}">',
+        f"<testsuites {attributes}>",
+        f"<testsuite {attributes}>",
         f'<properties><property name="verdict" value={_attribute(report.verdict())}/></properties>',
     ]
     for path, group in groups:
         lines += _case(path, group)
-    clean = max(report.files, len(groups), 1) - len(groups)
-    lines += [
-        f'<testcase name="clean file {number + 1}" classname="tpuport lint"/>' for number in range(clean)
-    ]
+    for number in range(1, case_count - len(groups) + 1):
+        lines.append(f'<testcase name="clean file {number}" classname="tpuport lint"/>')
     return "\n".join([*lines, "</testsuite>", "</testsuites>"]) + "\n"
+
+
+def _has_error(findings: list[Finding]) -> bool:
+    return any(finding.severity == Severity.ERROR for finding in findings)
 
 
 def _case(path: str, findings: list[Finding]) -> list[str]:
     lines = [f'<testcase name={_attribute(path)} classname="tpuport lint" file={_attribute(path)}>']
-    others: list[str] = []
+    output: list[str] = []
     for finding in findings:
-        place = f"{path}:{finding.line}:{finding.column}: {finding.rule}"
+        position = f"{path}:{finding.line}:{finding.column}: {finding.rule}"
         if finding.severity == Severity.ERROR:
-            message = _attribute(f"{place}: {finding.reason}")
-            lines.append(
-                f'<failure type="{finding.rule}" message={message}>{_text(finding.remedy)}</failure>'
-            )
+            message = _attribute(f"{position}: {finding.reason}")
+            remedy = _text(finding.remedy)
+            lines.append(f'<failure type="{finding.rule}" message={message}>{remedy}</failure>')
         else:
-            others.append(_text(f"{place} {finding.severity}: {finding.reason}; {finding.remedy}"))
-    if others:
-        lines.append("<system-out>" + "\n".join(others) + "</system-out>")
+            output.append(_text(f"{position} {finding.severity}: {finding.reason}; {finding.remedy}"))
+    if output:
+        lines.append("<system-out>" + "\n".join(output) + "</system-out>")
     return [*lines, "</testcase>"]
 
 

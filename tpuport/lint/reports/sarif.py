@@ -7,112 +7,122 @@ import urllib.parse
 from typing import Any, Final
 
 import tpuport
-from tpuport.lint.catalogue import Entry, entries, markdown
 from tpuport.lint.diagnostics import is_failure
 from tpuport.lint.findings import Applicability, Finding, Severity
-from tpuport.lint.report import Report
 from tpuport.lint.reports import Options
+from tpuport.lint.rule_catalogue import Entry, all_entries, entry_markdown
+from tpuport.lint.run_report import Report
 
 _LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+# GitHub's own field, with GitHub's own names.
+_PROBLEM_SEVERITIES: Final = {
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "recommendation",
+}
 _PRECISION: Final = "high"
 
 
 def render(report: Report, _: Options) -> str:
     """The report as a SARIF log with one run."""
-    numbers = {one.id: number for number, one in enumerate(entries())}
-    seen: collections.Counter[str] = collections.Counter()
     run = {
         "tool": {
             "driver": {
                 "name": "tpuport lint",
                 "semanticVersion": tpuport.__version__,
-                "rules": [_rule(one) for one in entries()],
+                "rules": [_rule(entry) for entry in all_entries()],
             }
         },
+        # SARIF counts UTF-16 code units unless told otherwise.
         "columnKind": "unicodeCodePoints",
-        "originalUriBaseIds": {"SRCROOT": {"uri": _directory_uri()}},
+        "originalUriBaseIds": {"SRCROOT": {"uri": _working_directory_uri()}},
         "invocations": [
             {
                 "executionSuccessful": not report.failed,
                 "exitCode": report.exit_code,
                 "toolExecutionNotifications": [
-                    {"level": "error", "message": {"text": one.reason}, "locations": [_location(one)]}
-                    for one in report.findings
-                    if is_failure(one)
+                    _notification(finding) for finding in report.findings if is_failure(finding)
                 ],
             }
         ],
-        "results": [_result(finding, numbers, report, seen) for finding in report.findings],
+        "results": _results(report),
         "properties": {"expectedToTrace": report.expected_to_trace, "verdict": report.verdict()},
     }
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=1) + "\n"
 
 
-def _rule(one: Entry) -> dict[str, Any]:
+def _rule(entry: Entry) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "name": "".join(part.capitalize() for part in one.name.split("-")),
-        "shortDescription": {"text": f"{one.summary[:1].upper()}{one.summary[1:]}."},
-        "fullDescription": {"text": one.why},
-        "help": {"text": f"{one.remedy[:1].upper()}{one.remedy[1:]}.", "markdown": markdown(one)},
-        "defaultConfiguration": {"level": _LEVELS[one.severity]},
+        "id": entry.id,
+        "name": "".join(part.capitalize() for part in entry.name.split("-")),
+        "shortDescription": {"text": f"{_capitalized(entry.summary)}."},
+        "fullDescription": {"text": entry.why},
+        "help": {"text": f"{_capitalized(entry.remedy)}.", "markdown": entry_markdown(entry)},
+        "defaultConfiguration": {"level": _LEVELS[entry.severity]},
         "properties": {
-            "tags": [one.family],
+            "tags": [entry.family],
             "precision": _PRECISION,
-            "problem.severity": _problem(one.severity),
+            "problem.severity": _PROBLEM_SEVERITIES[entry.severity],
         },
     }
 
 
-def _problem(severity: Severity) -> str:
-    return "recommendation" if severity == Severity.INFO else severity.value
+def _capitalized(text: str) -> str:
+    """The text with a capital first letter; unlike `str.capitalize` it leaves the other letters alone."""
+    return text[:1].upper() + text[1:]
 
 
-def _result(
-    finding: Finding, numbers: dict[str, int], report: Report, seen: collections.Counter[str]
-) -> dict[str, Any]:
-    fingerprint = report.fingerprint(finding)
-    seen[fingerprint] += 1
-    result: dict[str, Any] = {
-        "ruleId": finding.rule,
-        "ruleIndex": numbers[finding.rule],
-        "level": _LEVELS[finding.severity],
-        "message": {"text": f"{finding.reason}. {finding.remedy[:1].upper()}{finding.remedy[1:]}."},
-        "locations": [_location(finding)],
-        "partialFingerprints": {"tpuportLint/v1": f"{fingerprint}:{seen[fingerprint]}"},
-    }
-    if finding.fix != Applicability.NONE or len(finding.route) > 1:
-        result["properties"] = {"fix": finding.fix.value, "route": list(finding.route)}
-    return result
+def _notification(finding: Finding) -> dict[str, Any]:
+    return {"level": "error", "message": {"text": finding.reason}, "locations": [_location(finding)]}
+
+
+def _results(report: Report) -> list[dict[str, Any]]:
+    rule_indices = {entry.id: index for index, entry in enumerate(all_entries())}
+    occurrences: collections.Counter[str] = collections.Counter()
+    results: list[dict[str, Any]] = []
+    for finding in report.findings:
+        fingerprint = report.fingerprint(finding)
+        occurrences[fingerprint] += 1
+        result: dict[str, Any] = {
+            "ruleId": finding.rule,
+            "ruleIndex": rule_indices[finding.rule],
+            "level": _LEVELS[finding.severity],
+            "message": {"text": f"{finding.reason}. {_capitalized(finding.remedy)}."},
+            "locations": [_location(finding)],
+            "partialFingerprints": {"tpuportLint/v1": f"{fingerprint}:{occurrences[fingerprint]}"},
+        }
+        if finding.fix != Applicability.NONE or len(finding.route) > 1:
+            result["properties"] = {"fix": finding.fix.value, "route": list(finding.route)}
+        results.append(result)
+    return results
 
 
 def _location(finding: Finding) -> dict[str, Any]:
-    physical: dict[str, Any] = {
-        "artifactLocation": _artifact(finding.path),
-        "region": {
-            "startLine": finding.line,
-            "startColumn": finding.column,
-            "endLine": finding.end_line,
-            "endColumn": finding.end_column,
-        },
+    region = {
+        "startLine": finding.line,
+        "startColumn": finding.column,
+        "endLine": finding.end_line,
+        "endColumn": finding.end_column,
     }
-    location: dict[str, Any] = {"physicalLocation": physical}
+    artifact = _artifact_location(finding.path)
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
     if finding.function:
         location["logicalLocations"] = [{"fullyQualifiedName": finding.function}]
     return location
 
 
-def _artifact(path: str) -> dict[str, str]:
+def _artifact_location(path: str) -> dict[str, str]:
     relative = os.path.relpath(path)
     if relative.startswith(".."):
-        return {"uri": "file://" + _quoted(os.path.abspath(path))}  # noqa: PTH100 - symbolic links stay
-    return {"uri": _quoted(relative), "uriBaseId": "SRCROOT"}
+        absolute = os.path.abspath(path)  # noqa: PTH100 - symbolic links are not resolved
+        return {"uri": "file://" + _percent_encoded(absolute)}
+    return {"uri": _percent_encoded(relative), "uriBaseId": "SRCROOT"}
 
 
-def _quoted(path: str) -> str:
+def _percent_encoded(path: str) -> str:
     return urllib.parse.quote(os.fsencode(path.replace(os.sep, "/")))
 
 
-def _directory_uri() -> str:
-    return f"file://{_quoted(os.getcwd())}/"  # noqa: PTH109
+def _working_directory_uri() -> str:
+    return f"file://{_percent_encoded(os.getcwd())}/"  # noqa: PTH109

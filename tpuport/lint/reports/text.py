@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 
 from tpuport.lint.findings import Finding
-from tpuport.lint.report import Report
 from tpuport.lint.reports import Options
-from tpuport.lint.reports.concise import headline
-from tpuport.lint.reports.statistics import statistics
-from tpuport.lint.reports.style import SEVERITY, Style, printable, width
-from tpuport.lint.reports.summary import summary
+from tpuport.lint.reports.terminal import (
+    SEVERITY_COLORS,
+    Style,
+    display_width,
+    headline,
+    printable,
+    statistics,
+    summary,
+)
+from tpuport.lint.run_report import Report
 
-# A longer line is shown from shortly before the finding on.
-_WIDEST = 160
-_BEFORE = 40
+# Of a longer line only a window of this many characters is shown, which starts shortly before the finding.
+_MAX_WIDTH = 160
+_CONTEXT = 40
 
 
 def render(report: Report, options: Options) -> str:
@@ -23,31 +28,39 @@ def render(report: Report, options: Options) -> str:
         lines = [*statistics(report, style), ""]
     else:
         for finding in report.findings:
-            lines += [headline(finding, style)]
-            if options.show_source:
-                lines += _source(finding, report.source(finding.path), style)
-            if len(finding.route) > 1:
-                lines.append(f"  {style('traced:', 'dim')} {printable(' > '.join(finding.route))}")
-            lines += [f"  {style('help:', 'green')} {printable(finding.remedy)}", ""]
-    return "\n".join([*lines, *summary(report, style, families=True)]) + "\n"
+            lines += _finding_lines(finding, report, options, style)
+    return "\n".join([*lines, *summary(report, style, by_family=True)]) + "\n"
 
 
-def _source(finding: Finding, lines: Sequence[str], style: Style) -> list[str]:
-    """The finding's first line and a caret below it; nothing where there is no such line."""
+def _finding_lines(finding: Finding, report: Report, options: Options, style: Style) -> list[str]:
+    lines = [headline(finding, style)]
+    if options.show_source:
+        lines += _source_lines(finding, report.source(finding.path), style)
+    # The first function of a route is the entry point itself.
+    if len(finding.route) > 1:
+        lines.append(f"  {style('traced:', 'dim')} {printable(' > '.join(finding.route))}")
+    return [*lines, f"  {style('help:', 'green')} {printable(finding.remedy)}", ""]
+
+
+def _source_lines(finding: Finding, lines: Sequence[str], style: Style) -> list[str]:
+    """The finding's first line with carets below it; nothing if the file has no such line."""
     if finding.line > len(lines) or not lines[finding.line - 1].strip():
         return []
     text = lines[finding.line - 1]
     start = min(finding.column - 1, len(text))
     end = finding.end_column - 1 if finding.end_line == finding.line else len(text.rstrip())
-    end = max(end, start + 1)
-    cut = max(0, start - _BEFORE) if len(text) > _WIDEST else 0
-    before, marked = printable(text[cut:start]), printable(text[start : min(end, cut + _WIDEST)])
-    shown = printable(text[cut : cut + _WIDEST])
-    indent = len(before) - len(before.lstrip()) if not cut else 0
-    gutter = f"{finding.line}"
+    window_start = max(0, start - _CONTEXT) if len(text) > _MAX_WIDTH else 0
+    window_end = window_start + _MAX_WIDTH
+    before = printable(text[window_start:start])
+    highlighted = printable(text[start : min(max(end, start + 1), window_end)])
+    visible = printable(text[window_start:window_end])
+    indent = 0 if window_start else len(before) - len(before.lstrip())
+    line_number = f"{finding.line}"
     bar = style("|", "dim")
-    carets = style("^" * max(1, width(marked)), SEVERITY[finding.severity])
+    padding = " " * display_width(before[indent:])
+    # A finding at the end of a line, say a missing token, still gets one caret.
+    carets = style("^" * max(1, display_width(highlighted)), SEVERITY_COLORS[finding.severity])
     return [
-        f"  {style(gutter, 'dim')} {bar} {shown[indent:].rstrip()}",
-        f"  {' ' * len(gutter)} {bar} {' ' * width(before[indent:])}{carets}",
+        f"  {style(line_number, 'dim')} {bar} {visible[indent:].rstrip()}",
+        f"  {' ' * len(line_number)} {bar} {padding}{carets}",
     ]

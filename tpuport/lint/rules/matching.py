@@ -2,9 +2,9 @@
 
 import ast
 
+from tpuport.lint.abstract_values import Sequence, Static, Tensor, Unknown, Value
 from tpuport.lint.events import Call
 from tpuport.lint.interpreter import dtypes
-from tpuport.lint.values import Sequence, Static, Tensor, Unknown, Value
 
 
 def is_call_of(event: Call, *names: str) -> bool:

@@ -4,7 +4,7 @@ import ast
 import re
 from typing import Any, Final
 
-from tpuport.lint.values import Tensor
+from tpuport.lint.abstract_values import Tensor
 
 # Bases whose subclasses tpuport registers, or that jax knows.
 _KNOWN: Final = re.compile(

@@ -3,11 +3,11 @@
 import ast
 from typing import Any
 
+from tpuport.lint.abstract_values import Instance, Tensor
 from tpuport.lint.events import AttributeStore
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import holds_tensor
 from tpuport.lint.rules.rule import Context, Hit
-from tpuport.lint.values import Instance, Tensor
 
 
 def hit(event: AttributeStore, context: Context) -> Hit | None:

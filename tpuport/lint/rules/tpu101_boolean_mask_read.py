@@ -1,10 +1,10 @@
 """TPU101: `x[mask]` read with a mask of booleans."""
 
+from tpuport.lint.abstract_values import Sequence, Tensor, Unknown
 from tpuport.lint.events import Subscript
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.matching import is_mask
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Sequence, Tensor, Unknown
 
 
 def check(event: Subscript, context: Context) -> Hit | None:

@@ -1,10 +1,10 @@
 """TPU105: `repeat_interleave` with repeats that are a tensor."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import argument, is_call_of, is_none
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: Call, context: Context) -> Hit | None:

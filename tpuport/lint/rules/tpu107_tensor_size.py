@@ -1,10 +1,10 @@
 """TPU107: a tensor where a size belongs."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import holds_tensor, is_call_of, operands
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 _FACTORIES = ("zeros", "ones", "empty", "rand", "randn", "eye")
 _RANGES = ("arange", "linspace", "logspace", "randperm")

@@ -1,9 +1,9 @@
 """TPU108: a slice bound that is a tensor."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import SliceBound
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: SliceBound, context: Context) -> Hit | None:

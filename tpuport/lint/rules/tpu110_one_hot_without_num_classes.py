@@ -1,10 +1,10 @@
 """TPU110: `one_hot` without the number of classes."""
 
+from tpuport.lint.abstract_values import Static, Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import argument, is_call_of
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Static, Tensor
 
 
 def check(event: Call, context: Context) -> Hit | None:

@@ -1,9 +1,9 @@
 """TPU111: `pad_sequence` and its relatives."""
 
+from tpuport.lint.abstract_values import Sequence
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Sequence
 
 _PACKED = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpad_sequence"})
 

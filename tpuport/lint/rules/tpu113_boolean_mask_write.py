@@ -1,10 +1,10 @@
 """TPU113: writes through a boolean mask that read it too."""
 
+from tpuport.lint.abstract_values import Static, Tensor
 from tpuport.lint.events import Subscript
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.matching import is_mask
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Static, Tensor
 
 
 def check(event: Subscript, context: Context) -> Hit | None:

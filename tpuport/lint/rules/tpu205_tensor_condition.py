@@ -1,9 +1,9 @@
 """TPU205: Python branches on tensors."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Truth
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: Truth, context: Context) -> Hit | None:

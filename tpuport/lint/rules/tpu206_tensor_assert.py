@@ -1,9 +1,9 @@
 """TPU206: assertions about values."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call, Truth
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: Call | Truth, context: Context) -> Hit | None:

@@ -1,9 +1,9 @@
 """TPU207: Python loops over the rows of a tensor."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Iterate
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: Iterate, context: Context) -> Hit | None:

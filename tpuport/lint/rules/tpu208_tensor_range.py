@@ -1,9 +1,9 @@
 """TPU208: `range` of a tensor."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: Call, context: Context) -> Hit | None:

@@ -1,10 +1,10 @@
 """TPU209: `in` with tensors."""
 
+from tpuport.lint.abstract_values import Mapping, Sequence, Tensor
 from tpuport.lint.events import Membership
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import holds_tensor
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Mapping, Sequence, Tensor
 
 
 def check(event: Membership, context: Context) -> Hit | None:

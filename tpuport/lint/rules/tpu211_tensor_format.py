@@ -1,9 +1,9 @@
 """TPU211: tensors made into text."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call, Formatted
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 _TEXT = frozenset({"builtins.print", "builtins.str", "builtins.repr", "builtins.format"})
 

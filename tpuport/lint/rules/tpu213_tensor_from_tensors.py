@@ -1,10 +1,10 @@
 """TPU213: `torch.tensor` of tensors."""
 
+from tpuport.lint.abstract_values import Sequence, Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import holds_tensor
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Sequence, Tensor
 
 
 def check(event: Call, context: Context) -> Hit | None:

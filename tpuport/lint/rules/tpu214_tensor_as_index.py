@@ -2,10 +2,10 @@
 
 import ast
 
+from tpuport.lint.abstract_values import Sequence, Static, Tensor
 from tpuport.lint.events import Arithmetic, Call, Subscript
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Sequence, Static, Tensor
 
 
 def check(event: Arithmetic | Call | Subscript, context: Context) -> Hit | None:

@@ -1,9 +1,9 @@
 """TPU312: `.cpu()` and `.to("cpu")` in traced code."""
 
+from tpuport.lint.abstract_values import Static, Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Static, Tensor
 
 
 def check(event: Call, context: Context) -> Hit | None:

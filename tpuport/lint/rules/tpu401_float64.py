@@ -1,10 +1,10 @@
 """TPU401: float64."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.matching import said_dtype
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: Call, context: Context) -> Hit | None:

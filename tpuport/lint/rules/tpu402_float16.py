@@ -1,10 +1,10 @@
 """TPU402: float16."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call, Use
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.matching import said_dtype
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: Call | Use, context: Context) -> Hit | None:

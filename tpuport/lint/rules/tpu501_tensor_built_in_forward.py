@@ -3,11 +3,11 @@
 import re
 from typing import Final
 
+from tpuport.lint.abstract_values import Tensor, Unknown
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import is_call_of
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor, Unknown
 
 _TABLES: Final = ("arange", "linspace", "logspace", "tril_indices", "triu_indices")
 _OTHERS: Final = ("ones", "zeros", "full", "eye", "tensor")

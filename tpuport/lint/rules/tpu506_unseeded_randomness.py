@@ -2,11 +2,11 @@
 
 import ast
 
+from tpuport.lint.abstract_values import Static, Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.matching import argument, is_call_of, is_none
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Static, Tensor
 
 _DRAWS = tuple(
     "rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal gumbel_softmax".split()

@@ -1,9 +1,9 @@
 """TPU507: tensors that are no buffers."""
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import ModuleClass
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 
 def check(event: ModuleClass, context: Context) -> list[Hit]:

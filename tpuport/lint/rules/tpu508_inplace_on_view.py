@@ -3,10 +3,10 @@
 import ast
 from typing import Final
 
+from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call, Subscript
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Tensor
 
 _VIEWS: Final = frozenset(
     "view reshape flatten t transpose permute movedim moveaxis swapaxes swapdims chunk split unbind"

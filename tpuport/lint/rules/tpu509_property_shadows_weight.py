@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
+from tpuport.lint.abstract_values import Instance, Layer, Tensor
 from tpuport.lint.events import ModuleClass
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Instance, Layer, Tensor
 
 # Weights that torch's own layers register.
 _OWN: Final = (

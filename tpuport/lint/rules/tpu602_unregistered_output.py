@@ -4,11 +4,11 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from tpuport.lint.abstract_values import Instance, Mapping, Sequence, Value
 from tpuport.lint.events import FunctionEntry, Returned
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules import pytrees
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-from tpuport.lint.values import Instance, Mapping, Sequence, Value
 
 
 def check(event: FunctionEntry | Returned, context: Context) -> list[Hit] | None:

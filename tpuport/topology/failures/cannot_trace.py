@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from tpuport.errors import PortError
-from tpuport.lint.catalogue import Entry, entry
+from tpuport.lint.rule_catalogue import Entry, entry_for
 from tpuport.lint.findings import Finding
 from tpuport.topology.compile_report import Failure, Source
 from tpuport.topology.failures import compiler, eager, linted, patched
@@ -95,7 +95,7 @@ def explain(error: BaseException, model: Any) -> Failure:
     if kind.name == "other" and not frames and asked is None:
         return _defect(way, model, whole)
     place = frames[0].source() if frames else verdict.line or _forward(model)
-    about = entry(verdict.rule) if verdict.rule else None
+    about = entry_for(verdict.rule) if verdict.rule else None
     said = _happened(kind, verdict, about, way, asked)
     remedy = patched.remedy(way.frames) or _remedy(kind, verdict, about, way, asked)
     return Failure(

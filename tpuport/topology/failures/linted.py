@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tpuport.lint import source, work
+from tpuport.lint import source, workers
+from tpuport.lint.configuration import Settings
 from tpuport.lint.findings import Finding, Severity
-from tpuport.lint.settings import Settings
 from tpuport.topology.failures.frames import Frame
 
 
@@ -31,9 +31,9 @@ def findings(files: Iterable[str], entry_points: tuple[str, ...] = ()) -> list[F
     """
     found: dict[Finding, None] = {}
     with _recursion(), _cells(files):
-        analyser = work.make_analyser(Settings(entry_points=entry_points))
+        analyser = workers.make_analyser(Settings(entry_points=entry_points))
         for file in dict.fromkeys(files):
-            result = work.analyse_file(analyser, _absolute(file))
+            result = workers.analyse_file(analyser, _absolute(file))
             found.update(dict.fromkeys(() if result.failed else result.findings))
     return list(found)
 

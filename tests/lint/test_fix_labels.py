@@ -1,11 +1,11 @@
-"""The label of a finding says what there is to rewrite at that place."""
+"""The `fix` of a finding says what can be done with the code at its position."""
 
 from pathlib import Path
 
-from tpuport.lint import fixable, lint_paths
+from tpuport.lint import lint_paths
 from tpuport.lint.findings import Applicability
 
-CODE = """
+MODEL = """
 import torch
 from torch import nn
 
@@ -25,7 +25,7 @@ def train(model):
 
 
 def test_a_place_without_a_rewrite_is_not_called_fixable(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(CODE)
+    (tmp_path / "model.py").write_text(MODEL)
     report = lint_paths([tmp_path])
     labels = {finding.rule: finding.fix for finding in report.findings}
     assert labels == {
@@ -38,11 +38,12 @@ def test_a_place_without_a_rewrite_is_not_called_fixable(tmp_path: Path) -> None
 
 
 def test_large_runs_keep_what_the_rules_can_do_at_best(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(CODE + "\n" * 25_000)
+    (tmp_path / "model.py").write_text(MODEL + "\n" * 25_000)
     report = lint_paths([tmp_path])
     assert not report.exact_fixes
     assert report.fixable(Applicability.SAFE) == 3
 
 
-def test_nothing_to_fix_is_exact() -> None:
-    assert fixable.at_each_place([], lambda path: ()) == ([], True)
+def test_nothing_to_fix_is_exact(project: Path) -> None:
+    (project / "m.py").write_text("x = 1\n")
+    assert lint_paths(["m.py"]).exact_fixes

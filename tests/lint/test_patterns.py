@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tpuport.cli.lint import lint
-from tpuport.lint import entries
+from tpuport.lint.patterns import matches_function
 
 FILE = Path("/elsewhere/repo/pipelines/video.py")
 
@@ -27,8 +27,8 @@ FILE = Path("/elsewhere/repo/pipelines/video.py")
     ],
 )
 def test_patterns(pattern: str, fits: bool) -> None:
-    assert entries.fits(pattern, FILE, "Video.denoise") is fits
-    assert entries.fits(pattern, FILE.with_suffix("") / "__init__.py", "Video.denoise") is fits
+    assert matches_function(pattern, FILE, "Video.denoise") is fits
+    assert matches_function(pattern, FILE.with_suffix("") / "__init__.py", "Video.denoise") is fits
 
 
 def test_a_directory_need_not_be_a_package_and_what_fits_nothing_is_told(

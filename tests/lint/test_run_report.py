@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tpuport.lint.configuration import Settings
 from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.findings import Severity
-from tpuport.lint.reports.style import Style
-from tpuport.lint.reports.summary import summary
-from tpuport.lint.settings import Settings
+from tpuport.lint.reports.terminal import Style, summary
 
 MODEL = """\
 from torch import nn
@@ -71,4 +70,4 @@ def test_the_summary_says_which_errors_do_not_stop_the_trace(
     file = tmp_path / "model.py"
     file.write_text(MODEL)
     report = lint_paths([file], settings, Run(cache=False))
-    assert f": {words}" in summary(report, Style(color=False), families=False)[0]
+    assert f": {words}" in summary(report, Style(color=False), by_family=False)[0]

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from tpuport.errors import PortError
-from tpuport.lint import cache
+from tpuport.lint import result_cache
+from tpuport.lint.configuration import Settings, find_settings
 from tpuport.lint.engine import Run, lint_paths
-from tpuport.lint.report import Report
-from tpuport.lint.settings import Settings, find_settings
+from tpuport.lint.run_report import Report
 
 
 @pytest.fixture
 def settled(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose files count as written long ago."""
-    monkeypatch.setattr(cache, "_SETTLED_NS", -(10**12))
+    monkeypatch.setattr(result_cache, "_SETTLED_NS", -(10**12))
     return project
 
 
@@ -87,7 +87,7 @@ def test_another_program_does_not_use_it(
 ) -> None:
     write(settled / "a.py", CODE)
     lint("a.py")
-    monkeypatch.setattr(cache, "_program", lambda: "another")
+    monkeypatch.setattr(result_cache, "_linter_digest", lambda: "another")
     lint("a.py")
     assert word_analysis == ["a.py", "a.py"]
 
@@ -139,12 +139,12 @@ def test_it_lies_beside_pyproject_and_is_ignored_by_git(settled: Path, word_anal
     write(settled / "deep/a.py", "")
     lint("deep/a.py")
     assert (settled / ".tpuport_cache/lint/.gitignore").read_text() == "*\n"
-    assert cache.directory_for(settled / "deep") == settled / ".tpuport_cache/lint"
+    assert result_cache.cache_directory_for(settled / "deep") == settled / ".tpuport_cache/lint"
 
 
 def test_elsewhere_it_lies_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/users/cache")
-    assert cache.directory_for(tmp_path) == Path("/users/cache/tpuport/lint")
+    assert result_cache.cache_directory_for(tmp_path) == Path("/users/cache/tpuport/lint")
 
 
 def test_it_can_lie_anywhere(settled: Path, tmp_path: Path, word_analysis: list[str]) -> None:
@@ -161,7 +161,7 @@ def test_a_file_in_the_place_of_a_named_cache_is_an_error(
 ) -> None:
     write(settled / "a.py", "")
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(PortError, match=r"the cache cannot be kept here: \w+"):
+    with pytest.raises(PortError, match=r"the cache cannot be written here: \w+"):
         lint_paths(["a.py"], None, Run(cache_directory=tmp_path / name))
     assert (tmp_path / "file").read_text() == "kept"
 
@@ -186,10 +186,10 @@ def test_old_variants_go(settled: Path, word_analysis: list[str]) -> None:
 def test_two_runs_at_once_leave_it_whole(settled: Path, word_analysis: list[str]) -> None:
     for name in ("a.py", "b.py"):
         write(settled / name, "BAD\n")
-    directory = cache.directory_for(settled)
+    directory = result_cache.cache_directory_for(settled)
     settings = find_settings([settled])
-    first, second = (cache.Cache(directory, settings) for _ in range(2))
-    from tpuport.lint.work import analyse_file, make_analyser
+    first, second = (result_cache.Cache(directory, settings) for _ in range(2))
+    from tpuport.lint.workers import analyse_file, make_analyser
 
     for one, name in ((first, "a.py"), (second, "b.py")):
         path = str(settled / name)

@@ -1,13 +1,15 @@
 """Which files a path means."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from tpuport.lint.discover import Excluder, discover
 from tpuport.lint.engine import Run, lint_paths
 from tpuport.lint.findings import Severity
+from tpuport.lint.paths import discover_files, write_atomically
+from tpuport.lint.patterns import Excluder
 
 
 def write(root: Path, *names: str) -> None:
@@ -18,7 +20,7 @@ def write(root: Path, *names: str) -> None:
 
 
 def found(root: Path, *patterns: str, paths: tuple[str, ...] = (".",)) -> list[str]:
-    return list(discover(paths, Excluder(patterns, root)).files.values())
+    return list(discover_files(paths, Excluder(patterns, root)).files.values())
 
 
 @pytest.fixture
@@ -58,8 +60,8 @@ def test_exclude(tree: Path, pattern: str, gone: set[str]) -> None:
 
 def test_a_named_file_is_linted_though_excluded_unless_asked_otherwise(tree: Path) -> None:
     excluder = Excluder(("a.py",), tree)
-    assert discover(["a.py"], excluder).files
-    assert not discover(["a.py"], excluder, exclude_named=True).files
+    assert discover_files(["a.py"], excluder).files
+    assert not discover_files(["a.py"], excluder, exclude_named=True).files
 
 
 def test_each_file_is_linted_once(tree: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_path_with_nothing_in_it_is_an_error_and_the_others_are_found(
     tree: Path, path: str, words: str
 ) -> None:
     (tree / "empty").mkdir()
-    result = discover([path, "a.py"], Excluder((), tree))
+    result = discover_files([path, "a.py"], Excluder((), tree))
     (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.path) == ("TPU002", Severity.ERROR, path)
     assert words in finding.reason
@@ -92,7 +94,7 @@ def test_a_directory_that_cannot_be_read_is_an_error(tree: Path, monkeypatch: py
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    result = discover(["pkg"], Excluder((), tree))
+    result = discover_files(["pkg"], Excluder((), tree))
     (finding,) = result.findings
     assert (finding.path, finding.severity) == ("pkg/sub", Severity.ERROR)
     assert "Permission denied" in finding.reason
@@ -101,8 +103,8 @@ def test_a_directory_that_cannot_be_read_is_an_error(tree: Path, monkeypatch: py
 
 def test_notebooks_are_told_of(tree: Path) -> None:
     write(tree, "nb/n.ipynb")
-    (inside,) = discover(["nb"], Excluder((), tree)).findings
-    (named,) = discover(["nb/n.ipynb"], Excluder((), tree)).findings
+    (inside,) = discover_files(["nb"], Excluder((), tree)).findings
+    (named,) = discover_files(["nb/n.ipynb"], Excluder((), tree)).findings
     assert (inside.rule, inside.severity) == ("TPU004", Severity.WARNING)
     assert (named.rule, named.severity) == ("TPU004", Severity.ERROR)
 
@@ -113,7 +115,7 @@ def test_symbolic_links(tree: Path) -> None:
     (tree / "pkg/again").symlink_to(tree / "pkg/sub")
     write(tree, "outside/o.py")
     (tree / "pkg/out").symlink_to(tree / "outside")
-    result = discover(["pkg"], Excluder((), tree))
+    result = discover_files(["pkg"], Excluder((), tree))
     (loop,) = result.findings
     assert (loop.path, loop.severity) == ("pkg/loop", Severity.WARNING)
     names = list(result.files.values())
@@ -127,7 +129,7 @@ def test_a_directory_that_may_not_be_read_leaves_the_rest(
 ) -> None:
     (tmp_path / "shut").mkdir()
     (tmp_path / "open.py").write_text("x = 1\n")
-    stat, scandir = Path.stat, os.scandir
+    path_stat, scandir = Path.stat, os.scandir
 
     def refuse(path: object) -> None:
         if "shut" in Path(str(path)).parts:
@@ -135,7 +137,7 @@ def test_a_directory_that_may_not_be_read_leaves_the_rest(
 
     def checked_stat(self: Path, **options: bool) -> os.stat_result:
         refuse(self.parent)
-        return stat(self, **options)
+        return path_stat(self, **options)
 
     def checked_scandir(path: Path) -> object:
         refuse(path)
@@ -146,3 +148,51 @@ def test_a_directory_that_may_not_be_read_leaves_the_rest(
     report = lint_paths([tmp_path], run=Run(cache=False))
     assert report.files == 1
     assert [finding.rule for finding in report.findings] == ["TPU002"]
+
+
+def test_the_mode_stays_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    file = tmp_path / "real.py"
+    file.write_bytes(b"old")
+    file.chmod(0o750)
+    (tmp_path / "link.py").symlink_to("real.py")
+    write_atomically(tmp_path / "link.py", b"new\r\n")
+    assert (tmp_path / "link.py").is_symlink()
+    assert file.read_bytes() == b"new\r\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o750
+
+
+def test_a_new_file_gets_the_usual_mode(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "new.json", b"x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.json").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("step", ["open", "fdopen", "fsync", "replace", "chmod"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_interrupted_at_any_step_the_old_file_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
+) -> None:
+    file = tmp_path / "m.py"
+    file.write_bytes(b"old")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, interrupt)
+        with pytest.raises(error):
+            write_atomically(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == ["m.py"]
+
+
+def test_a_read_only_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "m.py"
+    file.write_bytes(b"old")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # whoever runs the tests may be allowed everything
+    with pytest.raises(PermissionError):
+        write_atomically(file, b"new")
+    assert file.read_bytes() == b"old"

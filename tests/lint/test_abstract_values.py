@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuport.lint.values import (
+from tpuport.lint.abstract_values import (
     BOOL,
     CONFIG,
     FALSE,

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tpuport.lint import pool
+from tpuport.lint import workers
 
 PROGRAM = """
 import os, sys, time
-from tpuport.lint import work, pool
-from tpuport.lint.settings import Settings
+from tpuport.lint import workers
+from tpuport.lint.configuration import Settings
 
 class Analyser:
     def analyse(self, source):
@@ -28,10 +28,10 @@ class Analyser:
             time.sleep(60)
         return type("Outcome", (), dict(findings=(), dependencies=(), entry_points=1, traced=()))
 
-work.make_analyser = lambda settings: Analyser()
+workers.make_analyser = lambda settings: Analyser()
 results = []
 try:
-    pool.run(sys.argv[2:], Settings(jobs=int(sys.argv[1])), results.append)
+    workers.analyse_files(sys.argv[2:], Settings(jobs=int(sys.argv[1])), results.append)
 except KeyboardInterrupt:
     sys.exit(130)
 for result in sorted(results, key=lambda one: one.path):
@@ -92,10 +92,15 @@ def test_interrupted_it_ends_at_once_and_leaves_no_process(tmp_path: Path) -> No
 
 def test_the_biggest_chunk_comes_first_and_directories_stay_together() -> None:
     sizes = {"/a/x.py": 10, "/b/y.py": 500_000, "/a/z.py": 20, "/c/1.py": 200_000, "/c/2.py": 200_000}
-    assert pool._chunks(sizes) == [["/b/y.py"], ["/c/1.py"], ["/c/2.py"], ["/a/z.py", "/a/x.py"]]
+    assert workers._divide_into_chunks(sizes) == [
+        ["/b/y.py"],
+        ["/c/1.py"],
+        ["/c/2.py"],
+        ["/a/z.py", "/a/x.py"],
+    ]
 
 
 def test_where_forking_is_not_safe_there_is_one_process_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", object())
-    assert pool._method(explicit=False) is None
-    assert pool._method(explicit=True) == "spawn"
+    assert workers._process_start_method(explicit=False) is None
+    assert workers._process_start_method(explicit=True) == "spawn"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import tpuport
+from tpuport.lint.configuration import Settings, find_settings, load_settings, parse_torchax_version
 from tpuport.lint.findings import Severity
-from tpuport.lint.settings import Settings, find_settings, load, torchax_version
 
 WHOLE = """
 [tool.tpuport.lint]
@@ -60,8 +60,8 @@ def test_every_setting(project: Path) -> None:
         ("training = 1", "training", "true or false"),
         ("jobs = -1", "jobs", "number of processes"),
         ("jobs = true", "jobs", "number of processes"),
-        ('target-torchax = "new"', "target-torchax", "names no torchax version"),
-        ('severities = {TPU1 = "fatal"}', "severities.TPU1", "'fatal' is no severity"),
+        ('target-torchax = "new"', "target-torchax", "is not a torchax version"),
+        ('severities = {TPU1 = "fatal"}', "severities.TPU1", "'fatal' is not a severity"),
         ("severities = 3", "severities", "must be a table"),
         ('per-file-ignores = {"*" = "TPU1"}', "per-file-ignores.*", "list of strings"),
     ],
@@ -93,7 +93,9 @@ def test_the_nearest_file_with_the_table_counts(project: Path) -> None:
 
 def test_the_longer_prefix_wins() -> None:
     settings = Settings(select=("TPU1", "TPU201"), ignore=("TPU10", "TPU2"), severities=())
-    asked = {id_: settings.asked(id_) for id_ in ("TPU101", "TPU113", "TPU201", "TPU202", "TPU301", "TPU003")}
+    asked = {
+        id_: settings.is_enabled(id_) for id_ in ("TPU101", "TPU113", "TPU201", "TPU202", "TPU301", "TPU003")
+    }
     assert asked == {
         "TPU101": False, "TPU113": True, "TPU201": True, "TPU202": False, "TPU301": False, "TPU003": True,
     }  # fmt: skip
@@ -101,10 +103,10 @@ def test_the_longer_prefix_wins() -> None:
 
 def test_what_could_not_be_linted_cannot_be_ignored() -> None:
     settings = Settings(ignore=("ALL",))
-    assert settings.asked("TPU001")
-    assert settings.asked("TPU006")
-    assert not settings.asked("TPU003")
-    assert not settings.asked("TPU101")
+    assert settings.is_enabled("TPU001")
+    assert settings.is_enabled("TPU006")
+    assert not settings.is_enabled("TPU003")
+    assert not settings.is_enabled("TPU101")
 
 
 def test_severities_by_prefix(project: Path) -> None:
@@ -122,9 +124,9 @@ def test_per_file_ignores(project: Path) -> None:
 
 @pytest.mark.parametrize("text", ["torchax==0.0.13", "0.0.13", " torchax == 0.0.13 "])
 def test_target(text: str) -> None:
-    assert torchax_version(text) == (0, 0, 13)
+    assert parse_torchax_version(text) == (0, 0, 13)
 
 
 def test_a_file_without_the_table_has_no_settings(project: Path) -> None:
     (project / "pyproject.toml").write_text("[project]\n")
-    assert load(project / "pyproject.toml") == Settings(root=project)
+    assert load_settings(project / "pyproject.toml") == Settings(root=project)

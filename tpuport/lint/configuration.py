@@ -1,0 +1,224 @@
+"""The linter's settings: `[tool.tpuport.lint]` in the nearest pyproject.toml, and options of the command line."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tpuport.errors import PortError
+from tpuport.lint.diagnostics import ALWAYS_ENABLED, DIAGNOSTIC_PREFIX
+from tpuport.lint.findings import Severity
+from tpuport.lint.paths import common_directory
+from tpuport.lint.patterns import Excluder
+from tpuport.lint.rule_catalogue import longest_match, normalize_prefixes
+
+TABLE: Final = "tool.tpuport.lint"
+# The torchax that the rules' claims were tested with; a rule's `until` is compared with the target.
+DEFAULT_TORCHAX: Final = (0, 0, 13)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What to look for, where, and how severe it is.
+
+    Attributes:
+        select: prefixes of the rule ids to report; all rules if it is empty.
+        ignore: prefixes not to report; if both lists match an id, the longer prefix wins.
+        exclude: patterns of files and directories to leave out, see `Excluder`.
+        per_file_ignores: pattern of files, and the prefixes not to report there.
+        entry_points: further functions that are traced: `package.module:Class.method`, `Class.method`, with `*`.
+        severities: prefix of rule ids to "error", "warning" or "info".
+        torchax: version that the code will run with.
+        training: the code computes gradients too.
+        jobs: number of processes; 0 for the number of cores that this process may use.
+        baseline: file of known findings, relative to `root`.
+        root: the directory of pyproject.toml; patterns with a slash start here.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    entry_points: tuple[str, ...] = ()
+    severities: tuple[tuple[str, Severity], ...] = ()
+    torchax: tuple[int, ...] = DEFAULT_TORCHAX
+    training: bool = False
+    jobs: int = 0
+    baseline: Path | None = None
+    root: Path = dataclasses.field(default_factory=Path.cwd)
+
+    def is_enabled(self, id: str) -> bool:  # noqa: A002 - the field's name
+        """Whether a rule or diagnostic is reported."""
+        if id in ALWAYS_ENABLED:
+            return True
+        selected = longest_match(id, self.select or ("ALL",))
+        # Selecting rules by name does not deselect the linter's own diagnostics.
+        if id.startswith(DIAGNOSTIC_PREFIX):
+            selected = max(selected, 0)
+        return selected > longest_match(id, self.ignore)
+
+    def severity(self, id: str, default: Severity) -> Severity:  # noqa: A002 - the field's name
+        """A finding's severity, `default` being the rule's."""
+        matches = [(len(prefix), severity) for prefix, severity in self.severities if id.startswith(prefix)]
+        _, severity = max(matches, default=(0, default))
+        return severity
+
+    def ignored_in(self, path: Path) -> tuple[str, ...]:
+        """The prefixes that `per-file-ignores` lists for a file."""
+        ignored: list[str] = []
+        for pattern, prefixes in self.per_file_ignores:
+            if Excluder((pattern,), self.root).excludes(path):
+                ignored += prefixes
+        return tuple(ignored)
+
+
+def find_settings(paths: Sequence[str | Path]) -> Settings:
+    """Settings of the nearest pyproject.toml with a `[tool.tpuport.lint]` at or above the paths' common directory.
+
+    Raises:
+        PortError: the file cannot be read, or has an unknown key or a wrong value.
+    """
+    directory = common_directory(paths)
+    for parent in (directory, *directory.parents):
+        file = parent / "pyproject.toml"
+        if _has_table(file):
+            return load_settings(file)
+    return Settings(root=Path.cwd())
+
+
+def _has_table(file: Path) -> bool:
+    try:
+        # The search in the bytes spares most files the import of tomllib and the parsing.
+        return b"tpuport" in file.read_bytes() and _read_table(file) is not None
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise PortError(f"the settings cannot be read: {error.strerror}", where=str(file)) from None
+
+
+def _read_table(file: Path) -> dict[str, Any] | None:
+    import tomllib
+
+    try:
+        content: Any = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PortError(f"this is not TOML: {error}", where=str(file), fix="correct the file") from None
+    for key in TABLE.split("."):
+        content = content.get(key) if isinstance(content, dict) else None
+    if content is not None and not isinstance(content, dict):
+        raise PortError("this must be a table", where=f"{file}: {TABLE}", fix=f"write [{TABLE}]")
+    return content
+
+
+def load_settings(file: Path) -> Settings:
+    """The settings in a pyproject.toml.
+
+    Raises:
+        PortError: naming the file and the key.
+    """
+    values: dict[str, Any] = {"root": file.parent}
+    for key, value in (_read_table(file) or {}).items():
+        where = f"{file}: {TABLE}.{key}"
+        if key not in _CONVERTERS:
+            known_keys = ", ".join(sorted(_CONVERTERS))
+            raise PortError(f"there is no setting {key!r}", where=where, fix=f"the settings are {known_keys}")
+        field, convert = _CONVERTERS[key]
+        values[field] = convert(value, where)
+    if values.get("baseline"):
+        values["baseline"] = file.parent / values["baseline"]
+    return Settings(**values)
+
+
+def parse_torchax_version(text: str, where: str = "--target") -> tuple[int, ...]:
+    """The torchax version in `torchax==0.0.13` or `0.0.13`.
+
+    Raises:
+        PortError: the text is neither.
+    """
+    match = re.fullmatch(r"(?:torchax\s*==\s*)?(\d+(?:\.\d+)*)", text.strip())
+    if not match:
+        raise PortError(f"{text!r} is not a torchax version", where=where, fix="write torchax==0.0.13")
+    return tuple(int(part) for part in match.group(1).split("."))
+
+
+# --- converters of the TOML values: each returns the setting, or raises a PortError that says where ---
+
+
+def _strings(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise PortError("this must be a list of strings", where=where, fix='write it as ["...", "..."]')
+    return tuple(value)
+
+
+def _prefixes(value: Any, where: str) -> tuple[str, ...]:
+    return normalize_prefixes(_strings(value, where), where)
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise PortError(f"this must be text, and is {value!r}", where=where)
+    return value
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise PortError(f"this must be true or false, and is {value!r}", where=where)
+    return value
+
+
+def _process_count(value: Any, where: str) -> int:
+    # TOML's true would pass for the integer 1.
+    if type(value) is not int or value < 0:
+        raise PortError(f"this must be a number of processes, and is {value!r}", where=where)
+    return value
+
+
+def _path(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise PortError(f"this must be the path of a file, and is {value!r}", where=where)
+    return value
+
+
+def _torchax(value: Any, where: str) -> tuple[int, ...]:
+    return parse_torchax_version(_text(value, where), where)
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise PortError("this must be a table", where=where, fix=f"write [{where.rpartition(': ')[2]}]")
+    return value
+
+
+def _per_file_ignores(value: Any, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(
+        (pattern, _prefixes(item, f"{where}.{pattern}")) for pattern, item in _table(value, where).items()
+    )
+
+
+def _severities(value: Any, where: str) -> tuple[tuple[str, Severity], ...]:
+    severities: list[tuple[str, Severity]] = []
+    for prefix, name in _table(value, where).items():
+        if name not in list(Severity):
+            names = ", ".join(Severity)
+            raise PortError(
+                f"{name!r} is not a severity", where=f"{where}.{prefix}", fix=f"use one of {names}"
+            )
+        (normalized,) = normalize_prefixes((prefix,), where)
+        severities.append((normalized, Severity(name)))
+    return tuple(severities)
+
+
+# The field of `Settings`, and the converter, of each key of the table.
+_CONVERTERS: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
+    "select": ("select", _prefixes),
+    "ignore": ("ignore", _prefixes),
+    "exclude": ("exclude", _strings),
+    "per-file-ignores": ("per_file_ignores", _per_file_ignores),
+    "entry-points": ("entry_points", _strings),
+    "severities": ("severities", _severities),
+    "target-torchax": ("torchax", _torchax),
+    "training": ("training", _boolean),
+    "jobs": ("jobs", _process_count),
+    "baseline": ("baseline", _path),
+}

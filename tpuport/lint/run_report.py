@@ -1,0 +1,169 @@
+"""The report of a run: its findings and figures, and whether the model is expected to trace."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tpuport.lint.diagnostics import is_failure
+from tpuport.lint.findings import Applicability, Finding, Severity
+
+_LIBRARY_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """A run's findings and figures.
+
+    Attributes:
+        findings: sorted, in the linted files, after suppressions, severities and baseline; paths as the user wrote
+            them.
+        files: number of files, including those that could not be read.
+        lines: number of lines in these.
+        entry_points: number of forwards and compiled functions that tracing starts from.
+        traced: number of functions that tracing reaches, in any file.
+        unmatched_entry_points: patterns of the settings that match no function of the linted files.
+        stops: number of findings that stop a trace, whatever severity the settings give them, including those in the
+            baseline.
+        passable: number of findings at error level that do not stop a trace.
+        outside: errors that stop a trace, in files that were not named but are traced from those that were.
+        suppressed: number of findings that comments suppress.
+        known: number of findings that are in the baseline.
+        stale: number of entries of the baseline that no longer occur.
+        unasked: the rule of each error that stops a trace although the rule is not selected; all rules always run.
+        exact_fixes: `fix` of each finding was determined from the code at its position; otherwise it is the best that
+            the rule can do anywhere.
+        fixed: by file, as the user wrote it, the number of rewritten findings.
+        diffs: by file, the unified diff of the rewrites.
+        cached: number of files whose results came from the cache.
+        seconds: wall time.
+        source: returns a file's lines, by the path in a finding.
+        fingerprint: returns a string that identifies a finding even after its line has moved.
+    """
+
+    findings: tuple[Finding, ...]
+    files: int
+    lines: int
+    entry_points: int
+    traced: int
+    unmatched_entry_points: tuple[str, ...]
+    stops: int
+    passable: int
+    outside: tuple[Finding, ...]
+    suppressed: int
+    known: int
+    stale: int
+    unasked: tuple[str, ...]
+    exact_fixes: bool
+    fixed: dict[str, int]
+    diffs: dict[str, str]
+    cached: int
+    seconds: float
+    source: Callable[[str], Sequence[str]]
+    fingerprint: Callable[[Finding], str]
+
+    @property
+    def errors(self) -> int:
+        """Number of findings at error level."""
+        return self.count(Severity.ERROR)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be linted."""
+        return any(is_failure(finding) for finding in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """0 without errors, 1 with errors, 2 if something could not be linted."""
+        if self.failed:
+            return 2
+        return 1 if self.errors else 0
+
+    @property
+    def expected_to_trace(self) -> bool:
+        """Whether something is traced, all of it could be read, and no error in it stops the trace."""
+        has_obstacles = self.failed or self.stops or self.unasked or self._errors_outside_libraries
+        return self.entry_points > 0 and not has_obstacles
+
+    @property
+    def _errors_outside_libraries(self) -> list[Finding]:
+        """Errors in the project's own other files: the model need not run the code of a library that has one."""
+        return [
+            finding for finding in self.outside if _LIBRARY_DIRECTORIES.isdisjoint(Path(finding.path).parts)
+        ]
+
+    def count(self, severity: Severity) -> int:
+        """Number of findings with a severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def fixable(self, applicability: Applicability) -> int:
+        """Number of findings that `--fix` can rewrite (SAFE), or only `--unsafe-fixes` (UNSAFE)."""
+        return sum(finding.fix == applicability for finding in self.findings)
+
+    def by_rule(self) -> dict[str, int]:
+        """Number of findings by rule id."""
+        counts = collections.Counter(finding.rule for finding in self.findings)
+        return dict(sorted(counts.items()))
+
+    def by_family(self) -> dict[str, int]:
+        """Number of findings by family, named by the start of its ids."""
+        counts = collections.Counter(finding.rule[:4] for finding in self.findings)
+        return dict(sorted(counts.items()))
+
+    def verdict(self) -> str:
+        """Whether the model is expected to trace, and why, in one sentence."""
+        # The order is one of certainty: an error in the linted files comes before one elsewhere.
+        if self.failed:
+            failures = sum(is_failure(finding) for finding in self.findings)
+            return f"Whether it traces is not known: {count_noun(failures, 'path')} could not be linted."
+        if self.stops:
+            return self._verdict_on_stops()
+        if self.unasked:
+            return f"Not expected to trace: {self._describe_unselected()}."
+        if not self.entry_points:
+            missing = "of the settings is in them" if self.unmatched_entry_points else "is set"
+            return (
+                "Nothing in these files is traced: no nn.Module has a forward, nothing is compiled, "
+                f"and no entry point {missing}."
+            )
+        if outside := self._errors_outside_libraries:
+            first = outside[0]
+            return (
+                f"Not expected to trace: {count_noun(len(outside), 'error')} in files that were not named, "
+                f"which these call: the first is {first.rule} in {first.path}:{first.line}."
+            )
+        qualifier = "that stops it " if self.errors else ""
+        return (
+            f"Expected to trace: no error {qualifier}in the {self._describe_reach()}.{self._library_remark()}"
+        )
+
+    def _verdict_on_stops(self) -> str:
+        where = (
+            f"in or before the {self._describe_reach()}" if self.entry_points else "before anything is traced"
+        )
+        unselected = f", and {self._describe_unselected()}" if self.unasked else ""
+        return f"Not expected to trace: {count_noun(self.stops, 'error')} {where}{unselected}."
+
+    def _describe_reach(self) -> str:
+        functions = count_noun(self.traced, "function")
+        return f"{functions} traced from {count_noun(self.entry_points, 'entry point')}"
+
+    def _describe_unselected(self) -> str:
+        rules = ", ".join(dict.fromkeys(self.unasked))
+        return f"{count_noun(len(self.unasked), 'error')} of rules that were not asked for ({rules})"
+
+    def _library_remark(self) -> str:
+        if not self.outside:
+            return ""
+        first = self.outside[0]
+        return (
+            f" Not counted: {count_noun(len(self.outside), 'error')} in installed libraries that it may call, "
+            f"the first {first.rule} in {first.path}:{first.line}."
+        )
+
+
+def count_noun(number: int, noun: str) -> str:
+    """`1 error`, `1,234 errors`."""
+    plural = "" if number == 1 else "s"
+    return f"{number:,} {noun}{plural}"

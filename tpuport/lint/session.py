@@ -1,0 +1,223 @@
+"""One run of the linter, up to the findings that it reports."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tpuport.errors import PortError
+from tpuport.lint import baseline, source, suppressions, workers
+from tpuport.lint.configuration import Settings
+from tpuport.lint.diagnostics import ALWAYS_ENABLED
+from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.paths import common_directory, discover_files
+from tpuport.lint.patterns import Excluder
+from tpuport.lint.result_cache import Cache, cache_directory_for
+from tpuport.lint.rule_catalogue import all_ids
+from tpuport.lint.workers import FileResult
+
+# Written in the working directory if neither the settings nor the command line name a baseline.
+DEFAULT_BASELINE: Final = Path("tpuport-baseline.json")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """Options of a run that are not settings of the project.
+
+    Attributes:
+        fix: apply fixes up to this: NONE for no fixes, SAFE, or UNSAFE for both kinds.
+        write: write the fixed files; otherwise the report only contains the differences.
+        cache: read and write results on disk.
+        cache_directory: the cache's directory; if None, beside the nearest pyproject.toml, or in the user's cache.
+        baseline: file of known findings; if None, that of the settings.
+        write_baseline: write that file instead of reading it.
+        exclude_named: exclude files even if the user names them.
+        progress: called with the number of finished files and the number of all files.
+    """
+
+    fix: Applicability = Applicability.NONE
+    write: bool = True
+    cache: bool = True
+    cache_directory: Path | None = None
+    baseline: Path | None = None
+    write_baseline: bool = False
+    exclude_named: bool = False
+    progress: Progress | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class CollectedFindings:
+    """The findings of all files, with absolute paths and the rules' own severities.
+
+    Attributes:
+        reported: to be shown.
+        outside: errors that stop a trace, in files that were not named.
+        suppressed: number of findings that comments suppress.
+        known: those in the baseline.
+        stale: number of entries of the baseline without a finding.
+        unselected: errors that stop a trace, of rules that are not selected.
+    """
+
+    reported: list[Finding] = dataclasses.field(default_factory=list)
+    outside: list[Finding] = dataclasses.field(default_factory=list)
+    suppressed: int = 0
+    known: list[Finding] = dataclasses.field(default_factory=list)
+    stale: int = 0
+    unselected: list[Finding] = dataclasses.field(default_factory=list)
+
+
+class Session:
+    """The files of a run and their results.
+
+    Attributes:
+        settings: the project's.
+        run: the run's own options.
+        files: absolute path to the path that reports show.
+        path_findings: findings on paths and whole files, with paths as reports show them.
+        results: by absolute path.
+        cached: number of results that came from the cache.
+        baseline_file: the baseline to read or write; None for none.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], settings: Settings, run: Run) -> None:
+        self.settings = settings
+        self.run = run
+        excluder = Excluder(settings.exclude, settings.root)
+        discovery = discover_files(paths, excluder, exclude_named=run.exclude_named)
+        self.files = {str(path): display for path, display in discovery.files.items()}
+        self.path_findings = discovery.findings
+        self.results: dict[str, FileResult] = {}
+        self.cached = 0
+        self.baseline_file = run.baseline or settings.baseline
+        if run.write_baseline and self.baseline_file is None:
+            self.baseline_file = DEFAULT_BASELINE
+        self._baseline: collections.Counter[baseline.FindingKey] | None = None
+        if self.baseline_file is not None and not run.write_baseline:
+            # Read before the analysis, so that an unusable file ends the run at once.
+            self._baseline = baseline.read_baseline(self.baseline_file)
+        self._lines: dict[str, tuple[str, ...]] = {}
+
+    def analyse(self) -> None:
+        """Fill `results`, from the cache where that is valid."""
+        if not self.run.cache or not self.files:
+            self.reanalyse(self.files)
+            return
+        directory = self.run.cache_directory
+        if directory is not None:
+            _create_directory(directory)
+        else:
+            directory = cache_directory_for(common_directory(list(self.files)))
+        cache = Cache(directory, self.settings)
+        self.results.update(cache.get(self.files))
+        self.cached = len(self.results)
+        new_results = self.reanalyse([path for path in self.files if path not in self.results])
+        cache.put(new_results)
+        cache.save()
+
+    def reanalyse(self, paths: Iterable[str]) -> list[FileResult]:
+        """Analyse some files, whether or not they have results already."""
+        new_results: list[FileResult] = []
+
+        def handle_result(result: FileResult) -> None:
+            self.results[result.path] = result
+            new_results.append(result)
+            if self.run.progress is not None:
+                self.run.progress(len(new_results) + self.cached, len(self.files))
+
+        workers.analyse_files(list(paths), self.settings, handle_result)
+        return new_results
+
+    def lines(self, path: str) -> tuple[str, ...]:
+        """A file's lines, by absolute path; none if it cannot be read."""
+        if path not in self._lines:
+            try:
+                text, _ = source.decode(Path(path).read_bytes(), path)
+                self._lines[path] = source.split_lines(text)
+            except (OSError, ValueError, source.Unreadable):
+                self._lines[path] = ()
+        return self._lines[path]
+
+    def replace_text(self, path: str, text: str) -> None:
+        """Let `lines` return a file's new text instead of the one on disk."""
+        self._lines[path] = source.split_lines(text)
+
+    def restore_text(self, path: str) -> None:
+        """Undo `replace_text`."""
+        self._lines.pop(path, None)
+
+    def collect_findings(self) -> CollectedFindings:
+        """The findings of all results, after selection, suppressions and baseline."""
+        collected = CollectedFindings()
+        findings_by_file: dict[str, list[Finding]] = collections.defaultdict(list)
+        for finding in _merge_duplicates(self.results.values()):
+            if finding.path in self.files:
+                findings_by_file[finding.path].append(finding)
+            elif finding.stops_trace:  # whatever rules are selected: the verdict needs all of them
+                collected.outside.append(finding)
+        enabled_ids = [id_ for id_ in all_ids() if self.settings.is_enabled(id_)]
+        for path, result in self.results.items():
+            self._add_findings_of_file(result, findings_by_file[path], enabled_ids, collected)
+        if self._baseline is not None:
+            assert self.baseline_file is not None
+            split = baseline.split_by_baseline(
+                sorted(collected.reported), self._baseline, self.lines, self.baseline_file
+            )
+            collected.reported, collected.known, collected.stale = split
+        return collected
+
+    def _add_findings_of_file(
+        self,
+        result: FileResult,
+        findings: list[Finding],
+        enabled_ids: list[str],
+        collected: CollectedFindings,
+    ) -> None:
+        ignored_prefixes = self.settings.ignored_in(Path(result.path))
+        if ignored_prefixes:
+            enabled_ids = [id_ for id_ in enabled_ids if not id_.startswith(ignored_prefixes)]
+        selected_ids = {*enabled_ids, *ALWAYS_ENABLED}
+        selected: list[Finding] = []
+        unselected: list[Finding] = []
+        for finding in findings:
+            if finding.rule in selected_ids:
+                selected.append(finding)
+            elif finding.stops_trace:
+                unselected.append(finding)
+        filtered = suppressions.filter_findings(selected, result.suppressions, result.path, enabled_ids)
+        comment_findings = [finding for finding in filtered.comment_findings if finding.rule in selected_ids]
+        collected.reported += filtered.findings + comment_findings
+        collected.suppressed += filtered.suppressed
+        # A suppressed error is one that somebody has looked at, whether or not its rule is selected now.
+        filtered = suppressions.filter_findings(unselected, result.suppressions, result.path, ())
+        collected.unselected += filtered.findings
+
+
+_SEVERITY_RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def _merge_duplicates(results: Iterable[FileResult]) -> Iterable[Finding]:
+    """Each finding once, in its most severe form: several files may reach the same code."""
+    worst: dict[tuple[str, str, int, int], Finding] = {}
+    for result in results:
+        for finding in result.findings:
+            key = (finding.rule, finding.path, finding.line, finding.column)
+            known = worst.setdefault(key, finding)
+            # Of equally severe findings the first in the order of findings, whichever file was analysed first.
+            if (_SEVERITY_RANK[finding.severity], finding) < (_SEVERITY_RANK[known.severity], known):
+                worst[key] = finding
+    return worst.values()
+
+
+def _create_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "this is not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise PortError(
+            f"the cache cannot be written here: {reason}",
+            where=str(directory),
+            fix="name a directory that can be written, or give --no-cache",
+        ) from None

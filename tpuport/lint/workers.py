@@ -1,0 +1,288 @@
+"""The analysis of files, one after another or over several processes.
+
+A process that dies costs the file it was working on, and no other.
+"""
+
+import collections
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from tpuport.lint import source, suppressions
+from tpuport.lint.configuration import Settings, parse_torchax_version
+from tpuport.lint.diagnostics import make_finding
+from tpuport.lint.findings import Finding
+from tpuport.lint.suppressions import Suppressions
+
+# With less source than this, in bytes, starting processes costs more than it saves.
+_WORTH_PROCESSES: Final = 200_000
+# What one process gets at once: the files of a directory share imports, which are then analysed once.
+_CHUNK_BYTES: Final = 300_000
+
+
+@runtime_checkable
+class AnalysesFiles(Protocol):
+    """What the workers need of `analysis.Analyser`."""
+
+    def analyse(self, source: source.SourceFile) -> Any:
+        """An `analysis.Outcome`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileResult:
+    """The result of analysing one file.
+
+    Attributes:
+        path: absolute.
+        lines: number of lines.
+        findings: with absolute paths; some may lie in other files.
+        dependencies: absolute paths that the analysis looked at, including those that do not exist.
+        entry_points: number of them.
+        traced: `path:qualname` of functions that tracing reaches.
+        suppressions: the file's own comments.
+        failed: the analysis has no result; the findings say why.
+    """
+
+    path: str
+    lines: int
+    findings: tuple[Finding, ...]
+    dependencies: tuple[str, ...] = ()
+    entry_points: int = 0
+    traced: frozenset[str] = frozenset()
+    suppressions: Suppressions = dataclasses.field(default_factory=Suppressions)
+    failed: bool = False
+
+
+def make_real_analyser(settings: Settings) -> AnalysesFiles:
+    """The analysis with every rule that applies to the torchax version; settings select among findings later."""
+    # Imported here: a run whose results are all cached does without the interpreter.
+    from tpuport.lint.analysis import Analyser, Options
+    from tpuport.lint.rules.registry import all_rules
+
+    rules = tuple(
+        rule
+        for rule in all_rules()
+        if not rule.until or settings.torchax < parse_torchax_version(rule.until, rule.id)
+    )
+    return Analyser(Options(rules, settings.torchax, settings.entry_points, settings.training))
+
+
+# Creates the analyser for some settings. A variable so that tests can replace it.
+make_analyser: Callable[[Settings], AnalysesFiles] = make_real_analyser
+
+
+def analyse_file(analyser: AnalysesFiles, path: str) -> FileResult:
+    """Read a file and analyse it; every failure becomes a finding."""
+    try:
+        file = source.read(Path(path), path)
+    except source.Unreadable as error:
+        return FileResult(path, 0, (error.finding,), failed=True)
+    try:
+        outcome = analyser.analyse(file)
+        comments = suppressions.parse_suppressions(file.text)
+    except RecursionError:
+        return _failed_result(path, "the code is nested too deeply to be followed", len(file.lines))
+    except Exception as error:  # noqa: BLE001 - a failure on one file must not end the analysis of the others
+        reason = f"the analysis failed: {type(error).__name__}: {error} ({_raising_line(error)})"
+        return _failed_result(path, reason, len(file.lines))
+    ends_with_newline = not file.lines[-1]
+    return FileResult(
+        path,
+        len(file.lines) - ends_with_newline,
+        tuple(outcome.findings),
+        tuple(outcome.dependencies),
+        outcome.entry_points,
+        frozenset(outcome.traced),
+        comments,
+    )
+
+
+def _failed_result(path: str, reason: str, lines: int = 0) -> FileResult:
+    finding = make_finding("TPU006", path, " ".join(reason.split()))
+    return FileResult(path, lines, (finding,), failed=True)
+
+
+def _raising_line(error: BaseException) -> str:
+    """`file.py:12` of the innermost frame of an error's traceback."""
+    trace = error.__traceback__
+    if trace is None:
+        return "unknown place"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+
+
+ResultHandler = Callable[[FileResult], None]
+
+
+def analyse_files(paths: Sequence[str], settings: Settings, handle_result: ResultHandler) -> None:
+    """Analyse files, in no particular order.
+
+    Args:
+        paths: absolute.
+        settings: `settings.jobs` is the number of processes; 0 for the number of cores.
+        handle_result: receives each result, in this process, as soon as it is there.
+    """
+    sizes = {path: _file_size(path) for path in paths}
+    chunks = _divide_into_chunks(sizes)
+    jobs = min(settings.jobs or _core_count(), len(chunks))
+    is_worth_processes = settings.jobs > 0 or sum(sizes.values()) >= _WORTH_PROCESSES
+    if jobs >= 2 and is_worth_processes:
+        start_method = _process_start_method(explicit=settings.jobs > 1)
+        if start_method is not None:
+            _Pool(chunks, settings, handle_result, start_method).run(jobs)
+            return
+    recursion_limit = sys.getrecursionlimit()
+    try:
+        analyser = make_analyser(
+            settings
+        )  # raises the limit, because the code it follows may be nested deeply
+        for path in paths:
+            handle_result(analyse_file(analyser, path))
+    finally:
+        sys.setrecursionlimit(recursion_limit)
+
+
+def _core_count() -> int:
+    # Not on macOS and Windows.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _process_start_method(*, explicit: bool) -> str | None:
+    """How to start processes: forking is quick, and safe with a single thread. None to start none."""
+    has_threads = threading.active_count() > 1 or bool({"jax", "torch"} & sys.modules.keys())
+    if hasattr(os, "fork") and not has_threads:
+        return "fork"
+    return "spawn" if explicit else None
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - faster for a string
+    except (OSError, ValueError):
+        return 0
+
+
+def _divide_into_chunks(sizes: dict[str, int]) -> list[list[str]]:
+    """The files in chunks of one directory, the largest chunk first, so that all processes end at about one time."""
+    paths_by_directory: dict[str, list[str]] = collections.defaultdict(list)
+    for path in sizes:
+        paths_by_directory[os.path.dirname(path)].append(path)  # noqa: PTH120
+    chunks: list[list[str]] = []
+    for paths in paths_by_directory.values():
+        chunk: list[str] = []
+        chunk_size = 0
+        for path in sorted(paths, key=sizes.__getitem__, reverse=True):
+            if chunk and chunk_size + sizes[path] > _CHUNK_BYTES:
+                chunks.append(chunk)
+                chunk, chunk_size = [], 0
+            chunk.append(path)
+            chunk_size += sizes[path]
+        chunks.append(chunk)
+    return sorted(chunks, key=lambda chunk: sum(sizes[path] for path in chunk), reverse=True)
+
+
+def _run_worker(pipe: Any, settings: Settings, overlay: dict[Any, str]) -> None:
+    """A worker process: it receives a chunk, sends one result per file, and None to ask for the next chunk."""
+    # Ctrl-C also interrupts the parent, which then terminates this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    source.overlay = overlay
+    analyser = make_analyser(settings)
+    try:
+        while (chunk := pipe.recv()) is not None:
+            for path in chunk:
+                pipe.send(analyse_file(analyser, path))
+            pipe.send(None)
+    except (EOFError, BrokenPipeError):  # the parent is gone
+        pass
+
+
+class _Pool:
+    """Worker processes, by the pipe to each, and the files that each still has to analyse."""
+
+    def __init__(
+        self, chunks: Sequence[list[str]], settings: Settings, handle_result: ResultHandler, start_method: str
+    ) -> None:
+        import multiprocessing
+
+        self.context: Any = multiprocessing.get_context(start_method)
+        self.chunks = collections.deque(chunks)
+        self.settings = settings
+        self.handle_result = handle_result
+        self.processes: dict[Any, Any] = {}
+        self.remaining_files: dict[Any, collections.deque[str]] = {}
+
+    def run(self, jobs: int) -> None:
+        from multiprocessing.connection import wait
+
+        try:
+            for _ in range(jobs):
+                self._start_process()
+            while self.remaining_files:
+                for pipe in wait(list(self.remaining_files)):
+                    self._receive(pipe)
+        finally:
+            for process in self.processes.values():
+                process.terminate()
+            for pipe, process in self.processes.items():
+                process.join()
+                pipe.close()
+
+    def _start_process(self) -> None:
+        pipe, worker_pipe = self.context.Pipe()
+        arguments = (worker_pipe, self.settings, source.overlay)
+        process = self.context.Process(target=_run_worker, args=arguments, daemon=True)
+        process.start()
+        # Only with the parent's copy closed does the pipe end when the worker dies.
+        worker_pipe.close()
+        self.processes[pipe] = process
+        self._send_chunk(pipe)
+
+    def _send_chunk(self, pipe: Any) -> None:
+        if self.chunks:
+            chunk = self.chunks.popleft()
+            self.remaining_files[pipe] = collections.deque(chunk)
+            pipe.send(chunk)
+        else:
+            self.remaining_files.pop(pipe, None)
+            pipe.send(None)
+
+    def _receive(self, pipe: Any) -> None:
+        try:
+            result = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self._replace_process(pipe)
+            return
+        if result is None:
+            self._send_chunk(pipe)
+        else:
+            self.remaining_files[pipe].popleft()
+            self.handle_result(result)
+
+    def _replace_process(self, pipe: Any) -> None:
+        """Report the file at which a process died, and let another one continue after it."""
+        process = self.processes.pop(pipe)
+        files = self.remaining_files.pop(pipe)
+        process.join()
+        pipe.close()
+        if files:
+            reason = f"the process that analysed this file ended with {_describe_exit(process.exitcode)}"
+            self.handle_result(_failed_result(files.popleft(), reason))
+        if files:
+            self.chunks.appendleft(list(files))
+        if self.chunks:
+            self._start_process()
+
+
+def _describe_exit(code: int | None) -> str:
+    # multiprocessing reports a signal as its negative number.
+    if code is not None and code < 0:
+        return f"signal {-code}"
+    return f"exit code {code}"
