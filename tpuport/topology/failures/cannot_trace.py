@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from tpuport.errors import PortError
-from tpuport.lint.rule_catalogue import Entry, entry_for
 from tpuport.lint.findings import Finding
+from tpuport.lint.rule_catalogue import Entry, entry_for
 from tpuport.topology.compile_report import Failure, Source
 from tpuport.topology.failures import compiler, eager, linted, patched
 from tpuport.topology.failures.classes import TRANSFORM, Class, class_of, code_remedy, first_line, host
