@@ -42,7 +42,7 @@ def program(
     segments: bool = False,
     padding: str = "",
 ) -> tuple:
-    """(function, abstract arguments) for `tpuport.topology.bundles.Compiler`."""
+    """(function, abstract arguments) for `tpuport.attention.tuning.bundle_compiler.Compiler`."""
     import jax
     import jax.numpy as jnp
 
@@ -86,7 +86,7 @@ def _ours(padding: str, generation: str) -> Callable:
 
 
 def blocks_of(row: dict[str, Any], generation: str) -> tuple[int, int, int]:
-    from tpuport.attention.blocks import block_sizes
+    from tpuport.attention.block_sizes import block_sizes
 
     if "blocks" in row:
         return row["blocks"]
@@ -98,7 +98,7 @@ def blocks_of(row: dict[str, Any], generation: str) -> tuple[int, int, int]:
 
 def measure(topology: str) -> dict[str, float | None]:
     """Bundles for 2048 x 2048 pairs, by row; None where the kernel does not compile."""
-    from tpuport.topology.bundles import Compiler
+    from tpuport.attention.tuning.bundle_compiler import Compiler
 
     generation = topology.partition(":")[0]
     found: dict[str, float | None] = {}

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from tpuport.attention import backward as module
 from tpuport.attention.backward import backward
 from tpuport.attention.mask import Mask
-from tpuport.attention.xla import attention_xla
+from tpuport.attention.xla_attention import attention_xla
 
 BANDS = [
     (None, None, 0),

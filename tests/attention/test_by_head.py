@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import PartitionSpec as P
 
-from tpuport.attention import by_head, xla
+from tpuport.attention import by_head, xla_attention
 from tpuport.attention.mask import Mask
 
 PARTS = ["keys", "queries", "segments", "bias", "dense", "added"]
@@ -43,7 +43,7 @@ def test_equals_torch(
 ) -> None:
     p = problem(seed, shape=(batch, kv_heads, groups, queries, keys), band=band, parts=parts, softcap=softcap)
     cut(rows, keys)
-    run = lambda q, k, v: xla.attention_xla(q, k, v, p.mask(), scale=p.scale, softcap=p.softcap)  # noqa: E731
+    run = lambda q, k, v: xla_attention.attention_xla(q, k, v, p.mask(), scale=p.scale, softcap=p.softcap)  # noqa: E731
     out, lse = jax.jit(run)(*p.arrays())
     expected = p.torch()
     np.testing.assert_allclose(out, expected["out"].detach(), atol=1e-5)
@@ -53,7 +53,7 @@ def test_equals_torch(
 def test_gradients_equal_torch(problem, cut) -> None:
     p = problem(0, parts={"keys", "dense"})
     cut(4, 11)
-    run = lambda q, k, v: jnp.square(xla.attention_xla(q, k, v, p.mask(), scale=p.scale)[0]).sum()  # noqa: E731
+    run = lambda q, k, v: jnp.square(xla_attention.attention_xla(q, k, v, p.mask(), scale=p.scale)[0]).sum()  # noqa: E731
     expected = p.torch()
     expected["out"].square().sum().backward()
     for got, name in zip(jax.jit(jax.grad(run, argnums=(0, 1, 2)))(*p.arrays()), "qkv", strict=True):
@@ -70,7 +70,7 @@ def test_runs_inside_shard_map(problem, cut) -> None:
     @partial(jax.shard_map, mesh=mesh, in_specs=(queries, keys, keys, P("dp")), out_specs=(queries, queries))
     def run(q: jax.Array, k: jax.Array, v: jax.Array, keys_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
         mask = Mask(left=6, right=0, offset=7 * jax.lax.axis_index("sp"), keys_BT=keys_BT)
-        return xla.attention_xla(q, k, v, mask, scale=p.scale)
+        return xla_attention.attention_xla(q, k, v, mask, scale=p.scale)
 
     out, _ = jax.jit(run)(*p.arrays(), jnp.asarray(p.parts["keys_BT"]))
     np.testing.assert_allclose(out, p.torch()["out"].detach(), atol=1e-5)
@@ -79,7 +79,7 @@ def test_runs_inside_shard_map(problem, cut) -> None:
 def _largest(length: int, platform: str) -> int:
     """Elements of the largest array in the program of 4 heads over `length` keys, lowered for a platform."""
     array = jax.ShapeDtypeStruct((1, 4, length, 64), jnp.float32)
-    run = jax.jit(lambda q, k, v: xla.attention_xla(q, k, v, Mask(right=0), scale=0.1)[0])
+    run = jax.jit(lambda q, k, v: xla_attention.attention_xla(q, k, v, Mask(right=0), scale=0.1)[0])
     text = run.trace(array, array, array).lower(lowering_platforms=(platform,)).as_text()
     shapes = {part.split(">")[0] for part in text.split("tensor<")[1:]}
     sizes = [np.prod([int(n) for n in shape.split("x")[:-1]] or [1]) for shape in shapes if "?" not in shape]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.attention.mask import Mask
-from tpuport.attention.parallel import sharded
+from tpuport.attention.mesh_attention import sharded
 from tpuport.attention.reference import attention, attention_with_lse
 from tpuport.attention.ring import merge, needed_shifts
 from tpuport.mesh import create_mesh

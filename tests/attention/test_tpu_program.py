@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tpuport import attention, compat
 from tpuport.attention.flash import flash
-from tpuport.attention.kernel import NAME
+from tpuport.attention.flash_kernel import NAME
 from tpuport.attention.mask import Mask
 from tpuport.hardware import assume_generation
 from tpuport.topology import compiled, described
@@ -96,7 +96,7 @@ def test_masks(kind: str) -> None:
 
 def test_exact_padding_schedules_hardly_more_than_no_mask() -> None:
     """At most 3.5% more bundles."""
-    from tpuport.topology.bundles import Compiler
+    from tpuport.attention.tuning.bundle_compiler import Compiler
 
     bundles = {}
     with Compiler("v6e") as compiler:
@@ -105,7 +105,7 @@ def test_exact_padding_schedules_hardly_more_than_no_mask() -> None:
                 "head_dim": 128, "dtype": "bfloat16", "band": "none", "padding": padding,
                 "blocks": [1024, 1024, 512], "tail": False, "generation": "v6e",
             }  # fmt: skip
-            (kernel,) = compiler.count("tpuport.topology.tuning:program", arguments).kernels
+            (kernel,) = compiler.count("tpuport.attention.tuning.search:program", arguments).kernels
             bundles[padding] = kernel.bundles
     assert bundles["exact"] <= 1.035 * bundles["none"]
 

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.attention.mask import Mask
-from tpuport.attention.parallel import plan, sharded
+from tpuport.attention.mesh_attention import plan, sharded
 from tpuport.attention.reference import attention
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh

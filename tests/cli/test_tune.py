@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler
+from tpuport.attention.tuning.bundle_schedule import KernelBundles
 from tpuport.cli import app
-from tpuport.topology.bundles import Compilation, Compiler
-from tpuport.topology.schedule import KernelBundles
 
 SMALL = "1,2,2,100,200,64"
 
@@ -48,7 +48,7 @@ class Quick(Compiler):
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Quick]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setattr("tpuport.topology.bundles.Compiler", Quick)
+    monkeypatch.setattr("tpuport.attention.tuning.bundle_compiler.Compiler", Quick)
     monkeypatch.setattr(Quick, "asked", 0)
     return Quick
 

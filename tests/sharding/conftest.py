@@ -114,7 +114,7 @@ def compiled():
 
         def forward(weights, ids):
             with ExitStack() as stack:
-                for context in (compat.environment(), torch.no_grad(), attention.use(model)):
+                for context in (compat.environment(), torch.no_grad(), attention.use_in_model(model)):
                     stack.enter_context(context)
                 stack.enter_context(transformers_experts.use(model, mesh))
                 arguments = (compat.as_torch(ids),)

@@ -83,7 +83,7 @@ def test_flops_of_the_kernel_and_the_layers_are_those_of_arithmetic(report) -> N
 
 def test_attention_is_the_kernel_and_the_program_says_what_devices_send(report) -> None:
     [(call, times)] = report.attention
-    assert (call.implementation, times) == ("splash", 1)
+    assert (call.implementation, times) == ("flash", 1)
     assert "1024 queries over sp=2" in call.mesh
     assert "tpu_custom_call" in report.program.as_text()
     [reduced] = [one for one in report.collectives if one.kind == "all-reduce"]
@@ -377,7 +377,7 @@ def test_the_committed_reports_are_of_the_whole_model_and_hold_what_is_said_of_t
         assert one["resident_bytes"] < 8e9
         long = [call for call in one["attention"] if call["query"][2] > 111_600]
         assert [(call["implementation"], call["padding"], call["calls"]) for call in long] == [
-            ("splash", "exact", 54)
+            ("flash", "exact", 54)
         ]
 
 
@@ -393,4 +393,4 @@ def test_one_block_at_121_frames_of_720p(config) -> None:
     assert made["flops_to_arithmetic"] == pytest.approx(1, abs=0.03)
     assert made["square_arrays"]["found"] == []
     assert made["resident_bytes"] < 8e9
-    assert {call["implementation"] for call in made["attention"]} == {"splash"}
+    assert {call["implementation"] for call in made["attention"]} == {"flash"}

@@ -1,18 +1,18 @@
 """Attention: its definition, what computes it, and its registration with the libraries that call it."""
 
-from tpuport.attention.explain import explain
+from tpuport.attention.attention_settings import registered_settings
+from tpuport.attention.call_report import explain
 from tpuport.attention.reference import attention
-from tpuport.attention.register import automatic, register, unregister
-from tpuport.attention.register.transformers import register_transformers, use
-from tpuport.attention.settings import chosen
+from tpuport.attention.register import register, unregister, use_on_meshes
+from tpuport.attention.register.transformers_interface import register_transformers, use_in_model
 
 __all__ = [
     "attention",
-    "automatic",
-    "chosen",
     "explain",
     "register",
     "register_transformers",
+    "registered_settings",
     "unregister",
-    "use",
+    "use_in_model",
+    "use_on_meshes",
 ]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from tpuport.attention import blocking, xla
+from tpuport.attention import blocking, xla_attention
 from tpuport.attention.mask import Mask
 
 # Queries and keys of a block at most. Smaller blocks follow a band more closely and stay in a CPU's cache (1,024 takes
@@ -189,7 +189,7 @@ def _masked(scores: jax.Array, mask: Mask) -> jax.Array:
 
 def _edge(heads: int) -> int:
     """Queries and keys of a block, of which `heads` are computed at a time; whole tiles of the matrix unit if many."""
-    edge = min(math.isqrt(xla.SCORES_LIMIT // (4 * heads)), _EDGE)
+    edge = min(math.isqrt(xla_attention.SCORES_LIMIT // (4 * heads)), _EDGE)
     return max(edge // 128 * 128 if edge > 128 else edge, 1)
 
 

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 
 from tpuport.attention import padding as pad
 from tpuport.attention.backward import backward
-from tpuport.attention.block_costs import Blocks, Call, vmem_bytes
-from tpuport.attention.blocks import block_sizes, vmem_limit_bytes
-from tpuport.attention.kernel import flash_kernel
+from tpuport.attention.block_sizes import block_sizes, vmem_limit_bytes
+from tpuport.attention.flash_kernel import flash_kernel
+from tpuport.attention.kernel_cost import Blocks, Call, vmem_bytes
 from tpuport.attention.mask import Mask
-from tpuport.attention.xla import attention_xla
+from tpuport.attention.xla_attention import attention_xla
 from tpuport.errors import PortError
 
 # The parts of a mask that are arrays, or numbers that may be traced.

@@ -103,7 +103,7 @@ def _add_work(group: Any) -> None:
         help="of weights, the config's by default; of your own code, its buffers and floating inputs too, as "
         "model.to(dtype) and inputs.to(dtype) make them; leave it out, and cast there, where an input stays float32",
     )
-    add("--attention", choices=("splash", "xla"), help="what computes attention")
+    add("--attention", choices=("flash", "xla"), help="what computes attention")
     add("--component", metavar="NAME", help="of a pipeline's directory; each of them by default")
     add("--inputs", metavar="MODULE:FUNCTION", help="returns the inputs to compile for")
     add("--trust-remote-code", action="store_true", help="run code that the directory holds")

@@ -12,7 +12,7 @@ from rich.table import Table
 from tpuport.errors import PortError
 
 if TYPE_CHECKING:
-    from tpuport.topology.tuning import Search, Task
+    from tpuport.attention.tuning.search import Search, Task
 
 tune = typer.Typer(help="Search sizes with the TPU's own compiler; no TPU is needed.", no_args_is_help=True)
 
@@ -50,15 +50,15 @@ def attention(
 
     What has been measured is kept in the user's cache directory: an interrupted search goes on where it stopped.
     """
+    from tpuport.attention.tuning.attention_shapes import shape_of
     from tpuport.hardware import parse_slice
-    from tpuport.topology.shapes import shape_of
 
     full = _checked("--topology", parse_slice, topology).name
     shapes = [_checked("--shape", shape_of, text) for text in shape]
     if save is not None and not save.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no directory {save.absolute().parent}", param_hint="--save")
     # Only now: this imports jax and torch.
-    from tpuport.topology.tuning import DTYPES, Task
+    from tpuport.attention.tuning.search import DTYPES, Task
 
     tasks = [Task(one, DTYPES[dtype], causal or one.causal, window, padding) for one in shapes]
     found = _search(tasks, full, timeout)
@@ -75,9 +75,9 @@ def _checked(option: str, read: Any, text: str) -> Any:
 
 
 def _search(tasks: "list[Task]", topology: str, timeout: float) -> "list[Search]":
-    from tpuport.topology.bundles import Compiler
-    from tpuport.topology.measurements import Measurements, cache_file
-    from tpuport.topology.tuning import search_all
+    from tpuport.attention.tuning.bundle_cache import Measurements, cache_file
+    from tpuport.attention.tuning.bundle_compiler import Compiler
+    from tpuport.attention.tuning.search import search_all
 
     generation = topology.partition(":")[0]
     console = Console(stderr=True)
@@ -103,7 +103,7 @@ def _search(tasks: "list[Task]", topology: str, timeout: float) -> "list[Search]
 
 
 def _save(file: Path, found: "list[Search]", topology: str) -> None:
-    from tpuport.topology.datafile import datafile, text_of
+    from tpuport.attention.tuning.data_file import datafile, text_of
 
     data = datafile(found, topology.partition(":")[0], _command(found, topology, file))
     try:
@@ -124,8 +124,8 @@ def _command(found: "list[Search]", topology: str, file: Path) -> str:
 
 
 def _show(found: "list[Search]", topology: str, *, as_json: bool) -> None:
-    from tpuport.topology.measurements import versions
-    from tpuport.topology.tuning import as_json as data_of
+    from tpuport.attention.tuning.bundle_cache import versions
+    from tpuport.attention.tuning.search import as_json as data_of
 
     if as_json:
         results = [data_of(one) for one in found]

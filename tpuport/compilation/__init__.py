@@ -79,9 +79,9 @@ def use_weights(
     """
     with exclusive_trace(), contextlib.ExitStack() as stack:
         stack.enter_context(compat.environment())
-        stack.enter_context(attention.automatic([model_mesh(module) for module in modules]))
+        stack.enter_context(attention.use_on_meshes([model_mesh(module) for module in modules]))
         for module, arrays in zip(modules, weights, strict=True):
-            stack.enter_context(attention.use(module))
+            stack.enter_context(attention.use_in_model(module))
             stack.enter_context(sequence_sharded(module, model_mesh(module)))
             stack.enter_context(transformers_experts.use(module, model_mesh(module)))
             stack.enter_context(transformers_rotary.by_length(module))
@@ -109,7 +109,7 @@ def settings_key(model: torch.nn.Module) -> Hashable:
     in every call. `tpuport.port` again makes new programs.
     """
     config = getattr(model, "config", None)
-    return port_count(model), model.training, exact_key(config), attention.chosen()
+    return port_count(model), model.training, exact_key(config), attention.registered_settings()
 
 
 class _Shape(str):
@@ -337,7 +337,7 @@ class CompiledFunction:
         weights = [collect_weights(module) for module in modules]
         # Weakly: jax keeps the static part of every program, and with it a model that has long been replaced.
         held = tuple((weakref.ref(module), settings_key(module)) for module in modules)
-        return weights, tensors, donated, (tree, tuple(static), held, attention.chosen())
+        return weights, tensors, donated, (tree, tuple(static), held, attention.registered_settings())
 
     def _named(self, args: tuple, kwargs: dict) -> tuple[dict[str, Any], dict[str, Any]]:
         """Positional arguments by the name that the function gives them, in order, then those by name."""

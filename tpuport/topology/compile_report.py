@@ -9,7 +9,7 @@ The docstrings of these classes are also the descriptions in the JSON Schema (se
 import dataclasses
 from typing import Any, Final
 
-from tpuport.attention.calls import Call
+from tpuport.attention.call_report import Call
 
 # The version of `Report.to_dict`, which `tpuport compile --format json` prints; docs/compile.md describes it.
 SCHEMA: Final = 1

@@ -65,7 +65,7 @@ def compile_for(
         dtype: for floating-point parameters; None keeps theirs.
         scan_layers: whether identical blocks are traced once and run in a loop; None where that wins.
         unit: what a step makes, and how many, for the estimate: ("images", 2); a task knows it.
-        attention: "splash" or "xla"; None chooses by call.
+        attention: "flash" or "xla"; None chooses by call.
         effort: the compiler's on speed, from -1 to 1; None is 0, which runs have. At -1 it is done several times sooner
             with a program that does the same and takes more memory, so that what fits then fits.
 

@@ -20,8 +20,8 @@ import torch
 from jax.sharding import Mesh
 
 from tpuport import layers
-from tpuport.attention import settings
-from tpuport.attention.calls import Call, seen
+from tpuport.attention import attention_settings
+from tpuport.attention.call_report import Call, call_counts
 from tpuport.checkpoint.device_layout import as_torch_dtype, check_mesh_and_rules
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
@@ -166,7 +166,7 @@ def lower_for(
         PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
         failures.CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
-    implementation = settings.Settings(implementation=attention or "auto")
+    implementation = attention_settings.Settings(implementation=attention or "auto")
     owner, chips = built(model), described(topology)
     generation = generation_of(chips)
     mesh = _checked_mesh(mesh, chips) if mesh is not None else create_mesh(dp, sp, tp, devices=chips.devices)
@@ -233,12 +233,12 @@ def _traced(
 
 
 def _trace(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -> tuple[Any, dict[Call, int]]:
-    before = seen(clear=False)[0]
+    before = call_counts()
     with abstract_steps.on(model, mesh):
         # Weights that this step does not use are on the device all the same.
         program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
         traced = program.trace(*step.arguments)
-    return traced, {one: times - before.get(one, 0) for one, times in seen(clear=False)[0].items()}
+    return traced, {one: times - before.get(one, 0) for one, times in call_counts().items()}
 
 
 def _checked_mesh(mesh: Mesh, chips: Any) -> Mesh:
@@ -255,17 +255,17 @@ def _checked_mesh(mesh: Mesh, chips: Any) -> Mesh:
 
 
 @contextlib.contextmanager
-def _attention(chosen: settings.Settings | None) -> Iterator[None]:
+def _attention(chosen: attention_settings.Settings | None) -> Iterator[None]:
     """Let these settings count inside, where there are any."""
     if chosen is None:
         yield
         return
     owner = object()
-    settings.choose(owner, chosen)
+    attention_settings.add_settings(owner, chosen)
     try:
         yield
     finally:
-        settings.withdraw(owner)
+        attention_settings.remove_settings(owner)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """Registering, undoing and failing to register; masks under jax's other transformations."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,27 +10,26 @@ import torch
 from torch.nn import functional
 
 from tpuport import attention, compat
-from tpuport.attention import settings
-from tpuport.attention.register import names
+from tpuport.attention import attention_settings
 
 
 def test_a_registration_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(names, "give", fail)
+    monkeypatch.setattr(importlib.import_module("tpuport.attention.register"), "register_names", fail)
     with pytest.raises(RuntimeError, match="no"):
         attention.register()
-    assert settings.chosen() is None
-    assert settings.owners() == []
+    assert attention_settings.registered_settings() is None
+    assert attention_settings.settings_owners() == []
 
 
 def test_a_registration_serves_one_block_after_another() -> None:
     registration = attention.register(sequence="ring")
     for _ in range(2):
         with registration:
-            assert settings.chosen() == registration.settings
-        assert settings.chosen() is None
+            assert attention_settings.registered_settings() == registration.settings
+        assert attention_settings.registered_settings() is None
 
 
 def test_its_text_says_with_what() -> None:

@@ -123,9 +123,9 @@ def test_the_fused_form_of_every_call_whose_mask_has_structure(problem, run):
     q, k, v, mask, options = problem
     if mask is not None:
         mask = mask[(0,) * (mask.ndim - 2)][:1]
-    with attention.register(implementation="splash"):
+    with attention.register(implementation="flash"):
         check(q, k, v, mask, runs=(run,), **options)
-    assert {made.implementation for made in attention.explain(clear=True)} == {"splash"}
+    assert {made.implementation for made in attention.explain(clear=True)} == {"flash"}
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 8), (2, 0, 3, 8), (2, 2, 0, 8), (2, 2, 3, 0)])
@@ -167,7 +167,7 @@ def test_a_long_row_of_padding_by_bfloat16s_lowest_number():
     for run in (call, jitted):
         out, want = run(q, k, k, mask), expected(q, k, k, seen)
         torch.testing.assert_close(out.double(), want, atol=3e-2, rtol=3e-2)
-    assert {made.implementation for made in attention.explain()} == {"splash"}
+    assert {made.implementation for made in attention.explain()} == {"flash"}
 
 
 @pytest.mark.parametrize("make", [causal_lower_right, causal_upper_left])
@@ -304,7 +304,7 @@ def test_gradients_are_torchs(options):
             out = functional.scaled_dot_product_attention(*map(compat.wrap, arrays), **options)
         return jnp.sum(compat.as_jax(out) * compat.to_jax(weight))
 
-    with attention.register(implementation="splash"):
+    with attention.register(implementation="flash"):
         got = jax.jit(jax.grad(loss))([compat.to_jax(x) for x in (q, k, v)])
     for array, leaf in zip(got, leaves, strict=True):
         np.testing.assert_allclose(array, leaf.grad, atol=5e-5, rtol=5e-5)

@@ -56,11 +56,11 @@ def test_what_was_asked_for_can_be_asked_for_otherwise(advice, models) -> None:
     found = advice(models.Attending, {"x": models.meta(8, 1024, 512)}, **options)
     [one] = [one for one in found if one.rule == "TPC004"]
     assert "implementation='auto'" in one.remedy
-    assert "--attention splash" in one.remedy
+    assert "--attention flash" in one.remedy
 
 
 def test_without_a_program_scores_are_arithmetic(programs) -> None:
-    from tpuport.attention.calls import Call
+    from tpuport.attention.call_report import Call
 
     shape = (1, 32, 8192, 64)
     call = Call(
@@ -91,7 +91,7 @@ def test_scores_that_the_model_makes_itself(advice, models) -> None:
 
 @pytest.mark.parametrize(("batch", "heads", "queries", "keys"), [(1, 1, 1024, 1024), (2, 8, 2048, 1024)])
 def test_bytes_of_scores_are_those_of_a_float32_tensor(batch, heads, queries, keys) -> None:
-    from tpuport.attention.calls import Call
+    from tpuport.attention.call_report import Call
 
     shape = (batch, heads, queries, 64), (batch, heads, keys, 64)
     call = Call("a.py:1", "", "torch", shape[0], shape[1], shape[1], "bfloat16", "xla", "", "none", "", "")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tpuport.attention.calls import Call
+from tpuport.attention.call_report import Call
 from tpuport.topology.advice import CacheArray, Evidence, advise, all_rules
 from tpuport.topology.compile_report import Collective, Costs, Memory, Report
 
@@ -61,7 +61,7 @@ def call(draw):
     )
     place = draw(st.sampled_from(["a.py:3", "", "nowhere", "x:y"]))
     return Call(
-        place, "Attention", "torch", query, key, key, "bfloat16", draw(st.sampled_from(["splash", "xla"])),
+        place, "Attention", "torch", query, key, key, "bfloat16", draw(st.sampled_from(["flash", "xla"])),
         draw(st.sampled_from(["", "head dimension 16 is not in 32..256"])), mask,
         draw(st.sampled_from(["", "over sp=2"])), "",
     )  # fmt: skip

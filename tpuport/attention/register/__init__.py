@@ -7,13 +7,18 @@ from types import TracebackType
 
 from jax.sharding import Mesh
 
-from tpuport.attention import settings
-from tpuport.attention.register import names
-from tpuport.attention.settings import Settings
+from tpuport.attention.attention_settings import (
+    Settings,
+    add_settings,
+    default_settings,
+    remove_settings,
+    settings_owners,
+)
+from tpuport.attention.register.library_names import register_names, unregister_names
 from tpuport.mesh import check_mesh
 
 _lock = threading.RLock()
-_holders = 0
+_users = 0
 
 
 class Registration:
@@ -31,17 +36,17 @@ class Registration:
 
     def undo(self) -> None:
         """Restore what was before, whatever has been registered since. A second time does nothing."""
-        if settings.withdraw(self):
-            _release()
+        if remove_settings(self):
+            _release_operators()
 
     def again(self) -> None:
         """Register once more after `undo`. Does nothing while it is in force."""
-        if self in settings.owners():
+        if self in settings_owners():
             return
-        _hold()
-        settings.choose(self, self.settings)
+        _acquire_operators()
+        add_settings(self, self.settings)
         try:
-            names.give()
+            register_names()
         except BaseException:
             self.undo()
             raise
@@ -68,70 +73,69 @@ def register(
 
     It answers for `F.scaled_dot_product_attention` (and `nn.MultiheadAttention`) under torchax, for transformers'
     attention interface, and for diffusers' attention dispatch. Models that `tpuport.port` or `load` put on the device
-    have it without being asked, in compiled programs; registering chooses other options. Tensors of the host stay
-    with torch.
+    use it by themselves in compiled programs; registering chooses other options. Tensors on the host stay with torch.
 
     Args:
-        mesh: the mesh to share the work out on: batch over dp, heads over tp, queries over sp. None takes the mesh of
+        mesh: the mesh to divide the work over: batch over dp, heads over tp, queries over sp. None uses the mesh of
             the ported model that runs.
         sequence: how queries reach keys on other devices of sp: "gather" them, pass them round a "ring", or exchange
             heads for positions ("ulysses").
         padding: how padded keys are left out: "exact" (by a copy of a real key that weighs nothing), "segment_ids"
-            (exact, slower), or "zero" (zeroed keys, as some ports have it: wrong, for comparison).
-        implementation: "auto", "splash" (a call that the kernel cannot serve is an error) or "xla".
+            (exact, slower), or "zero" (zeroed keys, as some ports do it: wrong, for comparison).
+        implementation: "auto", "flash" (a call that the kernel cannot serve is an error) or "xla".
         interpret: run the kernel itself on any device, slowly, for tests.
 
     Returns:
         A context manager: `with register(...):` restores what was before. Without `with`, it lasts.
 
     Raises:
-        PortError: an option that is not known, or a mesh whose axes are not Auto.
+        PortError: an unknown option, or a mesh whose axes are not Auto.
     """
     check_mesh(mesh)
-    made = Registration(Settings(mesh, sequence, padding, implementation, interpret))
-    made.again()
-    return made
+    registration = Registration(Settings(mesh, sequence, padding, implementation, interpret))
+    registration.again()
+    return registration
 
 
 def unregister() -> None:
-    """Take back every `register`. Does nothing when there is none."""
-    for owner in settings.owners():
+    """Undo every `register`. Does nothing if there is none."""
+    for owner in settings_owners():
         owner.undo()
 
 
 @contextlib.contextmanager
-def automatic(meshes: Sequence[Mesh | None]) -> Iterator[None]:
+def use_on_meshes(meshes: Sequence[Mesh | None]) -> Iterator[None]:
     """Compute attention by tpuport in this thread, on the mesh of the models that are being traced.
 
-    Models on different meshes get none, so that the compiler shares out their work.
+    If the models are on different meshes, attention gets none of them, and the compiler divides its work.
     """
-    found = set(meshes)
-    _hold()
+    distinct = set(meshes)
+    mesh = distinct.pop() if len(distinct) == 1 else None
+    _acquire_operators()
     try:
-        with settings.automatic(found.pop() if len(found) == 1 else None):
+        with default_settings(mesh):
             yield
     finally:
-        _release()
+        _release_operators()
 
 
-def _hold() -> None:
-    """One more has asked; the first one installs."""
-    global _holders
+def _acquire_operators() -> None:
+    global _users
+    # Imported late: torch_sdpa starts torchax, which a program that never registers does not need.
     from tpuport.attention.register import torch_sdpa
 
     with _lock:
-        # Every time, because `tpuport.disable` may have taken the operators out in between.
+        # Not only for the first user: `tpuport.disable` may have removed the operators in between.
         torch_sdpa.install()
-        _holders += 1
+        _users += 1
 
 
-def _release() -> None:
-    """One less; the last one takes everything out."""
-    global _holders
+def _release_operators() -> None:
+    global _users
     from tpuport.attention.register import torch_sdpa
 
     with _lock:
-        _holders -= 1
-        if not _holders:
+        _users -= 1
+        if not _users:
             torch_sdpa.uninstall()
-            names.withdraw()
+            unregister_names()

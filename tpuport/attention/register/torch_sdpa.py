@@ -16,8 +16,8 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport import compat
-from tpuport.attention import settings
-from tpuport.attention.dispatch import attend
+from tpuport.attention.attend import attend
+from tpuport.attention.attention_settings import current_settings
 from tpuport.attention.mask import Mask
 from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.broadcasting import arrange
@@ -170,7 +170,7 @@ _replaced: dict[Any, Any] = {}
 
 def _operator(target: Any, ours: Any) -> Any:
     def lowered(*args: Any, **kwargs: Any) -> Any:
-        if settings.current() is not None:
+        if current_settings() is not None:
             return ours(*args, **kwargs)
         return _earlier(target, args, kwargs)  # another thread has asked for ours, this one has not
 

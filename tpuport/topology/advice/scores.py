@@ -5,8 +5,8 @@ from itertools import combinations
 from math import prod
 from typing import Final, NamedTuple
 
-from tpuport.attention.calls import Call
-from tpuport.attention.xla import block_size
+from tpuport.attention.call_report import Call
+from tpuport.attention.xla_attention import block_size
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import Array
 from tpuport.topology.hlo.shapes import HBM

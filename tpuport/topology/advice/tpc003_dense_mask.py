@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final
 
-from tpuport.attention.calls import Call
+from tpuport.attention.call_report import Call
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.scores import is_long

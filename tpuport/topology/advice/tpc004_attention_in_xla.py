@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.attention.calls import Call
+from tpuport.attention.call_report import Call
 from tpuport.topology.advice.equations import Equation
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.masks import unknown_mask
@@ -12,7 +12,7 @@ from tpuport.topology.advice.scores import LONG, Scores, is_long, score_bytes, s
 from tpuport.topology.advice.wording import several, site, size
 
 _REMEDIES: Final = {
-    "asked for": "tpuport.attention.register(implementation='auto'), or --attention splash",
+    "asked for": "tpuport.attention.register(implementation='auto'), or --attention flash",
     "head dimension": "a head dimension from 32 to 256; pad queries, keys and values with zeros to the next one",
     "the kernel computes": "dtype='bfloat16' (--dtype bfloat16)",
 }

@@ -44,7 +44,7 @@ _MESSAGES: Final = (
     _known(
         r"Cannot (?:automatically )?partition|[Mm]osaic kernels cannot be automatically partitioned",
         "a kernel is called on arrays that are spread over the mesh, and nothing says how it is to be divided",
-        "call it in jax.shard_map, or let tpuport.attention place it (--attention splash)",
+        "call it in jax.shard_map, or let tpuport.attention place it (--attention flash)",
     ),
     _known(
         r"[Cc]omplex(?: data)? types? (?:is|are)? ?not supported|UNIMPLEMENTED.*\b(c(?:64|128))\b",

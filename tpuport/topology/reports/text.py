@@ -210,7 +210,7 @@ def _attention(calls: list[dict[str, Any]]) -> RenderableType | None:
         shapes = f"{call['dtype']} {_dims(call['query'])} on {_dims(call['key'])}"
         rows.append(
             Text.assemble(
-                (f"{name} x{call['calls']:,}", "green" if name == "splash" else "yellow"), f"  {shapes}",
+                (f"{name} x{call['calls']:,}", "green" if name == "flash" else "yellow"), f"  {shapes}",
                 (f"  {call['module']} {_short(call['site'])}", "dim"),
             )
         )  # fmt: skip

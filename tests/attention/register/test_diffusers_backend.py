@@ -14,7 +14,7 @@ from diffusers.models import attention_dispatch as dispatch
 
 import tpuport
 from tpuport import attention, compat
-from tpuport.attention.register.diffusers import (
+from tpuport.attention.register.diffusers_backend import (
     NAME,
     diffusers_attention,
     register_diffusers,
@@ -173,7 +173,7 @@ def test_another_kind_of_table_is_refused(monkeypatch: pytest.MonkeyPatch, name:
 @pytest.mark.slow
 def test_the_environment_chooses_it() -> None:
     program = (
-        "from tpuport.attention.register.diffusers import register_diffusers; register_diffusers();"
+        "from tpuport.attention.register.diffusers_backend import register_diffusers; register_diffusers();"
         "from diffusers.models import attention_dispatch as d; print(d._AttentionBackendRegistry._active_backend.value)"
     )
     environment = os.environ | {"DIFFUSERS_ATTN_BACKEND": NAME}

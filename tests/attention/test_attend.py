@@ -12,11 +12,10 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import attention, compat
-from tpuport.attention import settings
-from tpuport.attention.dispatch import attend, describe
+from tpuport.attention.attend import attend, describe
+from tpuport.attention.attention_settings import Settings, current_settings
 from tpuport.attention.mask import Mask
 from tpuport.attention.reference import attention as reference
-from tpuport.attention.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +54,11 @@ KEYS = jnp.arange(520)[None] < jnp.array([[520], [300]])
 @pytest.mark.parametrize(
     ("inputs", "mask", "implementation", "reason"),
     [
-        ({}, None, "splash", "stay out of memory"),
-        ({"dtype": jnp.bfloat16}, Mask(right=0), "splash", "40 x 520"),
-        ({"kv_heads": 2, "width": 64}, Mask(keys_BT=KEYS), "splash", ""),
-        ({"dim": 256}, Mask(left=9, right=0), "splash", ""),
-        ({"queries": 17, "keys": 964}, None, "splash", ""),
+        ({}, None, "flash", "stay out of memory"),
+        ({"dtype": jnp.bfloat16}, Mask(right=0), "flash", "40 x 520"),
+        ({"kv_heads": 2, "width": 64}, Mask(keys_BT=KEYS), "flash", ""),
+        ({"dim": 256}, Mask(left=9, right=0), "flash", ""),
+        ({"queries": 17, "keys": 964}, None, "flash", ""),
         ({"queries": 17, "keys": 963}, None, "xla", "17 x 963 scores"),
         ({"queries": 16}, Mask(keys_BT=KEYS), "xla", "16 queries"),
         ({"queries": 1, "keys": 4000}, None, "xla", "1 query, where"),
@@ -82,7 +81,7 @@ def test_each_call_says_why_it_went_where(inputs, mask, implementation, reason):
 
 def test_soft_cap_and_sinks_reach_both():
     sinks = jnp.array([-1.0, 0.0, 1.0, 30.0])
-    for queries, implementation in ((40, "splash"), (4, "xla")):
+    for queries, implementation in ((40, "flash"), (4, "xla")):
         _, call = run(arrays(queries=queries), Mask(right=0, offset=300), softcap=2.0, sinks_H=sinks)
         assert call.implementation == implementation
 
@@ -91,8 +90,8 @@ def test_soft_cap_and_sinks_reach_both():
 def test_it_has_no_choice_between_implementations_when_told(options):
     with attention.register(implementation="xla"):
         assert run(arrays(), **options)[1].reason == 'asked for: implementation="xla"'
-    with attention.register(implementation="splash"):
-        assert run(arrays(queries=1), **options)[1].implementation == "splash"
+    with attention.register(implementation="flash"):
+        assert run(arrays(queries=1), **options)[1].implementation == "flash"
         for impossible in ({"dim": 8}, {"dtype": jnp.float16}):
             with pytest.raises(tpuport.PortError, match="kernel cannot serve"):
                 attend(*arrays(**impossible), None, scale=1.0, source="torch")
@@ -178,7 +177,7 @@ def test_refused(change, message):
 def test_unknown_options(option):
     with pytest.raises(tpuport.PortError, match=f"{option} cannot be 'other'"):
         attention.register(**{option: "other"})
-    assert settings.current() is None
+    assert current_settings() is None
 
 
 def operators():
@@ -197,11 +196,11 @@ def test_registrations_nest_and_are_undone_by_exceptions():
     with attention.register(padding="zero"):
         assert operators() != before
         with pytest.raises(KeyError), attention.register(padding="segment_ids", implementation="xla"):  # noqa: PT012
-            assert settings.current() == Settings(padding="segment_ids", implementation="xla")
+            assert current_settings() == Settings(padding="segment_ids", implementation="xla")
             raise KeyError
-        assert settings.current() == Settings(padding="zero")
+        assert current_settings() == Settings(padding="zero")
         assert operators() != before
-    assert settings.current() is None
+    assert current_settings() is None
     assert operators() == before
 
 
@@ -210,9 +209,9 @@ def test_registrations_may_end_in_any_order_and_twice():
     first, second = attention.register(padding="zero"), attention.register(padding="segment_ids")
     first.undo()
     first.undo()
-    assert settings.current() == Settings(padding="segment_ids")
+    assert current_settings() == Settings(padding="segment_ids")
     second.undo()
-    assert settings.current() is None
+    assert current_settings() is None
     assert operators() == before
 
 
@@ -221,7 +220,7 @@ def test_unregister_takes_back_everything():
     with attention.register():
         attention.register(padding="zero")
         attention.unregister()
-        assert settings.current() is None
+        assert current_settings() is None
     attention.unregister()
     assert operators() == before
 
@@ -245,7 +244,7 @@ def test_registrations_of_many_threads_leave_nothing():
         try:
             for _ in range(50):
                 with attention.register(padding=padding):
-                    assert settings.current() is not None
+                    assert current_settings() is not None
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
 
@@ -255,7 +254,7 @@ def test_registrations_of_many_threads_leave_nothing():
     for thread in threads:
         thread.join()
     assert not failures
-    assert settings.current() is None
+    assert current_settings() is None
     assert operators() == before
 
 
@@ -292,7 +291,7 @@ def test_a_compiled_model_uses_it_by_itself_on_its_own_mesh():
     compiled = tpuport.compile(model)
     torch.testing.assert_close(tpuport.to_cpu(compiled(x)), want, atol=2e-5, rtol=2e-5)
     (call,) = attention.explain(clear=True)
-    assert (call.implementation, call.mask, call.module) == ("splash", "causal", "Block")
+    assert (call.implementation, call.mask, call.module) == ("flash", "causal", "Block")
     assert "tp=2" in call.mesh
     assert operators() == before
     compiled(x)
@@ -307,19 +306,19 @@ def test_what_the_user_registers_comes_first_and_makes_new_programs():
     with attention.register(implementation="xla"):
         torch.testing.assert_close(tpuport.to_cpu(compiled(x)), first, atol=2e-5, rtol=2e-5)
     compiled(x)
-    assert [call.implementation for call in attention.explain()] == ["splash", "xla"]
+    assert [call.implementation for call in attention.explain()] == ["flash", "xla"]
     assert compiled.program.compilations == 2
 
 
 def test_a_registration_without_a_mesh_takes_the_models():
     mesh = tpuport.create_mesh(tp=-1)
-    with attention.register(padding="zero"), attention.automatic([mesh]):
-        assert settings.current() == Settings(mesh=mesh, padding="zero")
+    with attention.register(padding="zero"), attention.use_on_meshes([mesh]):
+        assert current_settings() == Settings(mesh=mesh, padding="zero")
     other = tpuport.create_mesh(dp=-1)
-    with attention.register(other), attention.automatic([mesh]):
-        assert settings.current() == Settings(mesh=other)
-    with attention.automatic([mesh, other]):
-        assert settings.current() == Settings()
+    with attention.register(other), attention.use_on_meshes([mesh]):
+        assert current_settings() == Settings(mesh=other)
+    with attention.use_on_meshes([mesh, other]):
+        assert current_settings() == Settings()
 
 
 def test_llama_arrives_with_its_structure():
@@ -339,6 +338,11 @@ def test_llama_arrives_with_its_structure():
     report = attention.explain()
     assert len(report) == 1
     assert report.counts == (2,)
-    assert (report[0].implementation, report[0].mask) == ("splash", "causal, padding")
+    assert (report[0].implementation, report[0].mask) == ("flash", "causal, padding")
     assert report[0].site.startswith("transformers/models/llama/modeling_llama.py:")
     assert report[0].module == "LlamaAttention"
+
+
+def test_the_kernel_is_not_called_splash_any_more() -> None:
+    with pytest.raises(tpuport.PortError, match='"flash" now'):
+        attention.register(implementation="splash")

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+from tpuport.attention.tuning import bundle_schedule
 from tpuport.errors import PortError
-from tpuport.topology import schedule
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def _answered(request: dict[str, Any], topology: Any, dumps: Path) -> dict[str, 
     _empty(dumps)
     try:
         compiled(function, *arguments, topology=topology)
-        return _answer([dataclasses.asdict(kernel) for kernel in schedule.kernels(dumps)], None)
+        return _answer([dataclasses.asdict(kernel) for kernel in bundle_schedule.kernels(dumps)], None)
     except Exception as error:  # noqa: BLE001  whatever tracing, lowering and compiling raise is what was asked for
         return _answer([], _first_line(error))
     finally:

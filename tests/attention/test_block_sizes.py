@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuport.attention import blocks as module
-from tpuport.attention.block_costs import Call, cycles, vmem_bytes, vmem_limit
-from tpuport.attention.blocks import Blocks, block_sizes, vmem_limit_bytes
+from tpuport.attention import block_sizes as module
+from tpuport.attention.block_sizes import Blocks, block_sizes, vmem_limit_bytes
+from tpuport.attention.kernel_cost import Call, cycles, vmem_bytes, vmem_limit
+from tpuport.attention.tuning.attention_shapes import NAMED
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS, assume_generation
-from tpuport.topology.shapes import NAMED
 
 ONE = {"heads": 8, "head_dim": 128, "value_dim": 128, "dtype": "bfloat16", "masked": False}
 
@@ -134,7 +134,7 @@ def test_importing_it_imports_no_jax() -> None:
     code = (
         "import sys, types, importlib.util as u; p = types.ModuleType('tpuport.attention');"
         "import tpuport; p.__path__ = [tpuport.__path__[0] + '/attention']; sys.modules[p.__name__] = p;"
-        "import tpuport.attention.blocks; assert not {'jax', 'numpy', 'torch'} & set(sys.modules)"
+        "import tpuport.attention.block_sizes; assert not {'jax', 'numpy', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -169,13 +169,13 @@ def test_the_default_is_within_3_percent_of_the_best_found(name: str, generation
 
 @pytest.mark.slow
 def test_the_compiler_still_schedules_what_the_file_says() -> None:
-    from tpuport.topology.bundles import kernel_bundles
-    from tpuport.topology.tuning import Task
+    from tpuport.attention.tuning.bundle_compiler import kernel_bundles
+    from tpuport.attention.tuning.search import Task
 
     (searched,) = (one for one in data("v6e")["shapes"] if one["shape"]["name"] == "flux-4608")
     chosen = searched["chosen"]
     tail = 4608 % chosen["blocks"][1] != 0
     kind = Task(NAMED["flux-4608"], "bfloat16").kind
     arguments = kind | {"blocks": chosen["blocks"], "tail": tail, "generation": "v6e"}
-    found = kernel_bundles("tpuport.topology.tuning:program", arguments, "v6e")
+    found = kernel_bundles("tpuport.attention.tuning.search:program", arguments, "v6e")
     assert found.kernels[0].bundles == pytest.approx(chosen["bundles"], rel=0.01)

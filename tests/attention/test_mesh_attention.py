@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from tpuport.attention import sharing
+from tpuport.attention import sharding_plan
 from tpuport.attention.mask import Mask
-from tpuport.attention.parallel import plan, sharded
+from tpuport.attention.mesh_attention import plan, sharded
 from tpuport.attention.reference import attention
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
@@ -63,7 +63,7 @@ def _mask(parts: set[str], band: tuple, batch: int, queries: int, keys: int) -> 
 def _dear_work() -> Iterator[None]:
     """Small sizes are shared out as large ones are, where sharing needs padding."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharing, "_OPERATIONS", 1e-6)
+        patch.setattr(sharding_plan, "_OPERATIONS", 1e-6)
         yield
 
 

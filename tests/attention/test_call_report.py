@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from tpuport import attention, compat
-from tpuport.attention import calls
-from tpuport.attention.calls import Call
+from tpuport.attention import call_report
+from tpuport.attention.call_report import Call
 
 CALL = Call(
     "model.py:1", "Attention", "torch", (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 5), "float32", "xla", "why", "causal",
@@ -56,7 +56,7 @@ def test_calls_of_one_kind_are_one_entry():
 def test_the_site_is_the_line_that_calls_attention():
     run()
     (call,) = attention.explain()
-    assert call.site == f"tests/attention/test_explain.py:{site_of_model()}"
+    assert call.site == f"tests/attention/test_call_report.py:{site_of_model()}"
     assert call.module == "Model"
 
 
@@ -66,11 +66,13 @@ def test_a_function_has_no_module():
         functional.scaled_dot_product_attention(x, x, x)
     (call,) = attention.explain()
     assert call.module == ""
-    assert call.site.startswith("tests/attention/test_explain.py:")
+    assert call.site.startswith("tests/attention/test_call_report.py:")
 
 
 def test_a_library_is_named_below_site_packages(monkeypatch):
-    monkeypatch.setattr(calls, "_BETWEEN", calls._BETWEEN | {"tests", "test_explain"})
+    monkeypatch.setattr(
+        call_report, "_INTERMEDIATE", call_report._INTERMEDIATE | {"tests", "test_call_report"}
+    )
     run()
     (call,) = attention.explain()
     assert call.site.startswith("_pytest/") or call.site.startswith("pluggy/")
@@ -84,8 +86,8 @@ def test_clear_forgets():
 
 
 def test_it_prints_as_a_table_and_converts_to_json():
-    calls.record(CALL)
-    calls.record(dataclasses.replace(CALL, mask="dense [1, 1, 3, 3] bool", padding="exact"))
+    call_report.record_call(CALL)
+    call_report.record_call(dataclasses.replace(CALL, mask="dense [1, 1, 3, 3] bool", padding="exact"))
     report = attention.explain()
     text = str(report)
     for part in (
@@ -104,10 +106,10 @@ def test_it_prints_as_a_table_and_converts_to_json():
 
 
 def test_the_longest_unseen_is_forgotten_first_and_counted(monkeypatch):
-    monkeypatch.setattr(calls, "LIMIT", 3)
+    monkeypatch.setattr(call_report, "LIMIT", 3)
     made = [dataclasses.replace(CALL, site=f"model.py:{n}") for n in range(5)]
     for n in (0, 1, 2, 0, 3, 4):
-        calls.record(made[n])
+        call_report.record_call(made[n])
     report = attention.explain()
     assert list(report) == [made[0], made[3], made[4]]
     assert (report.counts, report.forgotten) == ((2, 1, 1), 2)

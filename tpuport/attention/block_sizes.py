@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
-from tpuport.attention.block_costs import Blocks, Call, Row, cycles, vmem_budget, vmem_bytes, vmem_limit
+from tpuport.attention.kernel_cost import Blocks, Call, Row, cycles, vmem_budget, vmem_bytes, vmem_limit
 from tpuport.errors import PortError
 from tpuport.hardware.generations import GENERATIONS, check_generation, target_generation
 

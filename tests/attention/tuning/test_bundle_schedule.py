@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuport.topology.schedule import kernels, sections, utilization
+from tpuport.attention.tuning.bundle_schedule import kernels, sections, utilization
 
 TABLE = """\
 == CAPACTIY:

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tpuport.attention.tuning import bundle_schedule
+from tpuport.attention.tuning.bundle_schedule import KernelBundles
 from tpuport.errors import PortError
 from tpuport.hardware import LIBTPU_ENVIRONMENT, parse_slice
-from tpuport.topology import schedule
-from tpuport.topology.schedule import KernelBundles
 
 _START_SECONDS: Final = 120.0
+_WORKER: Final = "from tpuport.attention.tuning import compiler_process; compiler_process.main()"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Compiler:
 
     def _start(self) -> None:
         # The import path is handed over: the worker finds what this process would.
-        code = f"import sys; sys.path[:] = {sys.path!r}; from tpuport.topology import worker; worker.main()"
+        code = f"import sys; sys.path[:] = {sys.path!r}; {_WORKER}"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code, self.topology, str(self._dumps)],
@@ -194,7 +195,7 @@ def _environment(dumps: Path) -> dict[str, str]:
         **LIBTPU_ENVIRONMENT,
         "JAX_PLATFORMS": "cpu",
         "JAX_ENABLE_COMPILATION_CACHE": "false",  # a program that is not compiled leaves no schedule
-        "LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {schedule.flags(dumps)}".strip(),
+        "LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {bundle_schedule.flags(dumps)}".strip(),
         "TPU_LOG_DIR": "disabled",
         "TPU_MIN_LOG_LEVEL": "3",
         "TPU_STDERR_LOG_LEVEL": "3",

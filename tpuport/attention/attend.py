@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tpuport.attention import settings
-from tpuport.attention.calls import Call, place, record
+from tpuport.attention.attention_settings import Settings, current_settings
+from tpuport.attention.call_report import Call, find_call_site, record_call
 from tpuport.attention.mask import Mask
-from tpuport.attention.parallel import plan, sharded
-from tpuport.attention.settings import Settings
+from tpuport.attention.mesh_attention import plan, sharded
 from tpuport.attention.sinks import apply_sinks
-from tpuport.attention.xla import attention_xla
+from tpuport.attention.xla_attention import attention_xla
 from tpuport.errors import PortError
 
 HEAD_DIMENSIONS = range(32, 257)
@@ -55,11 +54,11 @@ def attend(
         [B, H, Q, C] in the query's dtype.
 
     Raises:
-        PortError: shapes or dtypes that do not fit each other, or `register(implementation="splash")` for a call that
+        PortError: shapes or dtypes that do not fit each other, or `register(implementation="flash")` for a call that
             the kernel does not serve.
     """
     mask = Mask() if mask is None else mask
-    options = settings.current() or Settings()
+    options = current_settings() or Settings()
     _check(query_BHQD, key_BKTD, value_BKTC, mask, sinks_H)
     obstacle = _obstacle(query_BHQD, key_BKTD, value_BKTC, mask, note)
     fused, reason = _choose(query_BHQD.shape[2], key_BKTD.shape[2], options, obstacle)
@@ -130,14 +129,14 @@ def _choose(queries: int, keys: int, options: Settings, obstacle: str | None) ->
     """Whether the kernel serves a call, and why."""
     if options.implementation == "xla":
         return False, 'asked for: implementation="xla"'
-    if options.implementation == "splash":
+    if options.implementation == "flash":
         if obstacle is not None:
             raise PortError(
                 f"the fused kernel cannot serve an attention call: {obstacle}",
-                where='register(implementation="splash")',
+                where='register(implementation="flash")',
                 fix='register(implementation="auto") computes such a call exactly in XLA',
             )
-        return True, 'asked for: implementation="splash"'
+        return True, 'asked for: implementation="flash"'
     if obstacle is not None:
         return False, obstacle
     if queries <= FEW_QUERIES:
@@ -162,13 +161,13 @@ def _note(
 ) -> None:
     fused, reason = chosen
     padding = (options.padding if fused else "exact") if mask.keys_BT is not None else ""
-    where, module = place() if site is None else site
+    where, module = find_call_site() if site is None else site
     call = Call(
         site=where, module=module, source=source, query=query.shape, key=key.shape, value=value.shape,
-        dtype=str(query.dtype), implementation="splash" if fused else "xla", reason=reason, mask=describe(mask),
+        dtype=str(query.dtype), implementation="flash" if fused else "xla", reason=reason, mask=describe(mask),
         mesh=_share(query, key, options) if fused else _by_compiler(options), padding=padding,
     )  # fmt: skip
-    record(call)
+    record_call(call)
 
 
 def _share(query: jax.Array, key: jax.Array, options: Settings) -> str:

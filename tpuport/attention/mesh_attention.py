@@ -24,7 +24,7 @@ from tpuport.attention.flash import flash
 from tpuport.attention.mask import Mask
 from tpuport.attention.padding import check_mode
 from tpuport.attention.ring import ring
-from tpuport.attention.sharing import Plan, Share, free_axes, manual_axes, plan
+from tpuport.attention.sharding_plan import Plan, Share, free_axes, manual_axes, plan
 from tpuport.attention.sinks import apply_sinks
 from tpuport.attention.ulysses import ulysses
 from tpuport.errors import PortError

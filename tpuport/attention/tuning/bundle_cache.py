@@ -8,7 +8,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from tpuport.topology.bundles import Compilation, Compiler
+from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
 def cache_file(topology: str) -> Path:
     """Where measurements with these versions, this kernel and this topology are kept."""
     digest = hashlib.blake2b(json.dumps([versions(), topology]).encode(), digest_size=8)
-    digest.update((resources.files("tpuport.attention") / "kernel.py").read_bytes())
+    digest.update((resources.files("tpuport.attention") / "flash_kernel.py").read_bytes())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "tpuport" / "tune" / f"{topology.replace(':', '-')}-{digest.hexdigest()}.jsonl"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tpuport.attention.tuning.bundle_compiler import Compiler, kernel_bundles
 from tpuport.errors import PortError
-from tpuport.topology.bundles import Compiler, kernel_bundles
 
 PROGRAMS = '''
 import os, time

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tpuport.attention import blocks
-from tpuport.attention.block_costs import Blocks, Row, cycles
-from tpuport.attention.blocks import ranked
+from tpuport.attention import block_sizes
+from tpuport.attention.block_sizes import ranked
+from tpuport.attention.kernel_cost import Blocks, Row, cycles
+from tpuport.attention.tuning import data_file
+from tpuport.attention.tuning.attention_shapes import NAMED, Shape, shape_of
+from tpuport.attention.tuning.bundle_cache import Measurements, cache_file, versions
+from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler, kernel_bundles
+from tpuport.attention.tuning.bundle_schedule import KernelBundles
+from tpuport.attention.tuning.search import Search, Task, as_json, grid_of, search, search_all
 from tpuport.errors import PortError
-from tpuport.topology import datafile
-from tpuport.topology.bundles import Compilation, Compiler, kernel_bundles
-from tpuport.topology.measurements import Measurements, cache_file, versions
-from tpuport.topology.schedule import KernelBundles
-from tpuport.topology.shapes import NAMED, Shape, shape_of
-from tpuport.topology.tuning import Search, Task, as_json, grid_of, search, search_all
 
 LARGE = Shape("large", 1, 4, 4, 9000, 9000, 128)
 FAST = (1024, 512)  # the formula's best sizes of queries and chunks
@@ -178,7 +178,7 @@ def test_what_is_kept_is_for_one_kernel_and_one_compiler(
     assert file.is_relative_to(tmp_path / "tpuport" / "tune")
     assert file != cache_file("v5e:2x2")
     assert file == cache_file("v6e:2x2")
-    monkeypatch.setattr("tpuport.topology.measurements.versions", lambda: {"jax": "9"})
+    monkeypatch.setattr("tpuport.attention.tuning.bundle_cache.versions", lambda: {"jax": "9"})
     assert file != cache_file("v6e:2x2")
 
 
@@ -202,14 +202,14 @@ def test_a_data_file_is_read_as_it_was_found(tmp_path: Path, monkeypatch: pytest
         Task(NAMED["flux-4608"], "bfloat16"),
     ]
     found = [searched(task, tmp_path / "kept") for task in tasks]
-    data = json.loads(datafile.text_of(datafile.datafile(found, "v6e", "the command")))
+    data = json.loads(data_file.text_of(data_file.datafile(found, "v6e", "the command")))
     assert (data["generation"], data["command"], data["versions"]) == ("v6e", "the command", versions())
     assert [grid["has_band"] for grid in data["grids"]] == [False, True], "one of each kind"
     assert [Row.from_json(row) for row in data["grids"][1]["rows"]] == found[1].rows
     assert [one["shape"]["name"] for one in data["shapes"]] == ["large", "large", "flux-4608"]
-    for cached in (blocks._data, blocks._parsed, blocks._chosen):
-        monkeypatch.setattr(blocks, cached.__name__, cached.__wrapped__)
-    monkeypatch.setattr(blocks, "_data", lambda _: data)
+    for cached in (block_sizes._data, block_sizes._parsed, block_sizes._chosen):
+        monkeypatch.setattr(block_sizes, cached.__name__, cached.__wrapped__)
+    monkeypatch.setattr(block_sizes, "_data", lambda _: data)
     for one in found[:2]:
         assert one.task.default("v6e") == one.chosen
 
@@ -262,7 +262,7 @@ def test_a_shape_that_is_none(text: str, why: str) -> None:
     assert "flux-4608" in str(raised.value)
 
 
-PROGRAM = "tpuport.topology.tuning:program"
+PROGRAM = "tpuport.attention.tuning.search:program"
 KINDS = [
     {"band": "none", "padding": "none", "tail": False},
     {"band": "none", "padding": "exact", "tail": True},
@@ -294,7 +294,7 @@ def test_the_real_compiler_schedules_the_sections_that_costs_count() -> None:
 def test_a_step_is_the_same_at_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "long_program.py").write_text(
         "import jax, jax.numpy as jnp\n"
-        "from tpuport.attention.kernel import flash_kernel\n"
+        "from tpuport.attention.flash_kernel import flash_kernel\n"
         "def long(length):\n"
         "    q, k = (jax.ShapeDtypeStruct((2, heads, length, 128), jnp.bfloat16) for heads in (4, 2))\n"
         "    return (lambda q, k, v: flash_kernel(q, k, v, scale=0.1, blocks=(512, 1024, 512))), (q, k, k)\n"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tpuport import compat
-from tpuport.attention.dispatch import attend
+from tpuport.attention.attend import attend
 from tpuport.attention.mask import Mask
 from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.broadcasting import arrange

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tpuport.attention.block_costs import (
+from tpuport.attention.block_sizes import block_sizes, chosen, ranked
+from tpuport.attention.kernel_cost import (
     Blocks,
     Call,
     Row,
@@ -21,11 +22,10 @@ from tpuport.attention.block_costs import (
     vmem_bytes,
     vmem_limit,
 )
-from tpuport.attention.blocks import block_sizes, chosen, ranked
+from tpuport.attention.tuning.attention_shapes import Shape
+from tpuport.attention.tuning.bundle_cache import Measurement, Measurements
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation
-from tpuport.topology.measurements import Measurement, Measurements
-from tpuport.topology.shapes import Shape
 
 DTYPES: Final = {"bf16": "bfloat16", "f32": "float32"}
 PADDING: Final = ("none", "exact", "segment_ids")
@@ -44,7 +44,7 @@ _FEW: Final = 2
 # Of the sizes that the lines rank first, so many are compiled themselves, and the lines drawn again through them; in
 # the last rounds no more than what would be chosen.
 _ROUNDS: Final = (3, 3, 0, 0, 0)
-_PROGRAM: Final = "tpuport.topology.tuning:program"
+_PROGRAM: Final = "tpuport.attention.tuning.search:program"
 
 Progress = Callable[[str, int, int], None]
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import PartitionSpec as P
 
-from tpuport.attention import blocking, xla
+from tpuport.attention import blocking, xla_attention
 from tpuport.attention.mask import Mask
 
 BANDS = [
@@ -31,18 +31,21 @@ PARTS = ["keys", "queries", "segments", "bias"]
 @pytest.fixture
 def limit(monkeypatch):
     """Sets how many queries of `scores` scores each fit in a block."""
-    return lambda queries, scores: monkeypatch.setattr(xla, "SCORES_LIMIT", queries * scores * 4)
+    return lambda queries, scores: monkeypatch.setattr(xla_attention, "SCORES_LIMIT", queries * scores * 4)
 
 
 def _run(given_problem, **kwargs):
     p = given_problem
-    run = lambda q, k, v: xla.attention_xla(q, k, v, p.mask(), scale=p.scale, softcap=p.softcap, **kwargs)  # noqa: E731
+
+    def run(q, k, v):
+        return xla_attention.attention_xla(q, k, v, p.mask(), scale=p.scale, softcap=p.softcap, **kwargs)
+
     return jax.jit(run)(*p.arrays())
 
 
 def _loops(given_problem) -> int:
     p = given_problem
-    run = lambda q, k, v: xla.attention_xla(q, k, v, p.mask(), scale=p.scale, softcap=p.softcap)  # noqa: E731
+    run = lambda q, k, v: xla_attention.attention_xla(q, k, v, p.mask(), scale=p.scale, softcap=p.softcap)  # noqa: E731
     return str(jax.make_jaxpr(run)(*p.arrays())).count("scan[")
 
 
@@ -112,7 +115,7 @@ def test_gradients_equal_torchs(problem, limit, rows: int, parts: set[str]) -> N
     def loss(leaves: dict) -> jax.Array:
         fields = {"bias": "bias_BT", "dense": "dense"}
         mask = dataclasses.replace(p.mask(), **{fields[n]: x for n, x in leaves.items() if n in fields})
-        out, lse = xla.attention_xla(
+        out, lse = xla_attention.attention_xla(
             leaves["q"], leaves["k"], leaves["v"], mask, scale=p.scale, softcap=p.softcap
         )
         return (out * to_out).sum() + jnp.where(some, lse * to_lse, 0.0).sum()
@@ -135,7 +138,7 @@ def test_gradients_of_nothing_but_empty_rows_are_zero(problem, limit, rows: int)
     limit(rows, 2 * 4 * 11)
 
     def loss(*args: jax.Array) -> jax.Array:
-        out, lse = xla.attention_xla(*args, p.mask(), scale=p.scale)
+        out, lse = xla_attention.attention_xla(*args, p.mask(), scale=p.scale)
         return out.sum() + jnp.exp(lse).sum()
 
     for gradient in jax.grad(loss, argnums=(0, 1, 2))(*p.arrays()):
@@ -148,7 +151,10 @@ def test_gradients_of_bfloat16_keys_are_summed_in_float32(problem, limit, rows: 
     limit(rows, 8)
     expected = p.torch()
     expected["out"].sum().backward()
-    loss = lambda *args: xla.attention_xla(*args, p.mask(), scale=p.scale)[0].astype(jnp.float32).sum()  # noqa: E731
+
+    def loss(*args):
+        return xla_attention.attention_xla(*args, p.mask(), scale=p.scale)[0].astype(jnp.float32).sum()
+
     got = jax.jit(jax.grad(loss, argnums=(1, 2)))(*p.arrays())
     for gradient, name in zip(got, "kv", strict=True):
         assert gradient.dtype == jnp.bfloat16
@@ -160,7 +166,9 @@ def test_gradients_of_bfloat16_keys_are_summed_in_float32(problem, limit, rows: 
 def test_offset_may_be_traced(problem, limit) -> None:
     limit(4, 2 * 4 * 11)
     run = jax.jit(
-        lambda offset, *args: xla.attention_xla(*args, Mask(left=4, right=0, offset=offset), scale=0.3)
+        lambda offset, *args: xla_attention.attention_xla(
+            *args, Mask(left=4, right=0, offset=offset), scale=0.3
+        )
     )
     for offset in (-3, 0, 5):
         p = problem(0, band=(4, 0, offset))
@@ -179,7 +187,7 @@ def test_runs_inside_shard_map(problem, limit) -> None:
     @partial(jax.shard_map, mesh=mesh, in_specs=(queries, keys, keys, P("dp")), out_specs=(queries, queries))
     def run(q: jax.Array, k: jax.Array, v: jax.Array, keys_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
         mask = Mask(left=6, right=0, offset=7 * jax.lax.axis_index("sp"), keys_BT=keys_BT)
-        return xla.attention_xla(q, k, v, mask, scale=p.scale)
+        return xla_attention.attention_xla(q, k, v, mask, scale=p.scale)
 
     keys_BT = jnp.asarray(p.parts["keys_BT"])
     assert "scan[" in str(jax.make_jaxpr(run)(*p.arrays(), keys_BT))
@@ -202,7 +210,7 @@ def test_memory_is_bounded(gradients: bool) -> None:
 
     def run(q, k, v, bias, segments, keys, queries):
         mask = Mask(4096, 0, 0, keys, queries, segments, segments, bias)
-        return xla.attention_xla(q, k, v, mask, scale=0.1, softcap=30.0)
+        return xla_attention.attention_xla(q, k, v, mask, scale=0.1, softcap=30.0)
 
     total = lambda *args: sum(x.astype(jnp.float32).sum() for x in run(*args))  # noqa: E731
     traced = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)) if gradients else run)
@@ -215,7 +223,7 @@ def test_memory_is_bounded(gradients: bool) -> None:
 @pytest.mark.parametrize("queries", [1, 5, 1000])
 @pytest.mark.parametrize("scores", [1, 2**20, 2**40])
 def test_blocks_cover_every_query_within_the_limit(queries: int, scores: int) -> None:
-    size = xla.block_size(queries, scores)
+    size = xla_attention.block_size(queries, scores)
     first = np.asarray(blocking.starts(queries, size))
     assert set(range(queries)) == {int(f) + i for f in first for i in range(size)}
-    assert size == 1 or (size - 1) * scores * 4 <= xla.SCORES_LIMIT
+    assert size == 1 or (size - 1) * scores * 4 <= xla_attention.SCORES_LIMIT

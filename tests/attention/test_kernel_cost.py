@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuport.attention.block_costs import Blocks, Call, Row, Step, cycles, visits, vmem_bytes, vmem_limit
-from tpuport.attention.kernel import Layout
+from tpuport.attention.flash_kernel import Layout
+from tpuport.attention.kernel_cost import Blocks, Call, Row, Step, cycles, visits, vmem_bytes, vmem_limit
 from tpuport.attention.mask import Mask
 
 sizes = st.sampled_from([128, 256, 384, 640])

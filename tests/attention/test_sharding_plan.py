@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from tpuport.attention.sharing import Plan, plan
+from tpuport.attention.sharding_plan import Plan, plan
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 

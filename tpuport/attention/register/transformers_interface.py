@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport import compat
-from tpuport.attention.dispatch import attend
+from tpuport.attention.attend import attend
 from tpuport.attention.mask import Mask
 from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.lazy_mask import LazyMask, lazy_mask
@@ -292,7 +292,7 @@ def unregister_transformers() -> None:
 
 
 @contextlib.contextmanager
-def use(model: torch.nn.Module) -> Iterator[None]:
+def use_in_model(model: torch.nn.Module) -> Iterator[None]:
     """Let a transformers model compute its attention through tpuport inside the block.
 
     A model that cannot be told so keeps its own.

@@ -1,11 +1,11 @@
-"""The data files that block sizes are chosen from: written here, read by `tpuport.attention.blocks`."""
+"""The data files that block sizes are chosen from: written here, read by `tpuport.attention.block_sizes`."""
 
 import datetime as dt
 import json
 from typing import Any
 
-from tpuport.topology.measurements import versions
-from tpuport.topology.tuning import Search, as_json, grid_of
+from tpuport.attention.tuning.bundle_cache import versions
+from tpuport.attention.tuning.search import Search, as_json, grid_of
 
 
 def datafile(found: list[Search], generation: str, command: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import tpuport
 from tpuport import attention, compat
 from tpuport.attention.register.lazy_mask import LazyMask
-from tpuport.attention.register.transformers import (
+from tpuport.attention.register.transformers_interface import (
     NAME,
     register_transformers,
     transformers_attention,
@@ -482,6 +482,6 @@ def test_use_is_undone_at_the_end_of_the_block() -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=32, **sizes))
     before = model.config._attn_implementation
-    with attention.use(model):
+    with attention.use_in_model(model):
         assert model.config._attn_implementation == NAME
     assert model.config._attn_implementation == before

@@ -1,0 +1,78 @@
+"""The name "tpuport" in transformers' and diffusers' lists of ways to compute attention, while somebody asks for it."""
+
+import importlib.util
+import os
+import sys
+import threading
+from typing import Any, Final
+
+import wrapt
+
+_DIFFUSERS: Final = "diffusers.models.attention_dispatch"
+
+_lock = threading.RLock()
+_is_active = False
+_has_import_hook = False
+# The libraries in which `register_names` itself added the name; a name that was there before stays.
+_added: set[str] = set()
+
+
+def register_names() -> None:
+    """Make the name known to transformers, and to diffusers as soon as that is imported. Idempotent."""
+    global _is_active, _has_import_hook
+    with _lock:
+        _is_active = True
+        _register_in_transformers()
+        if _DIFFUSERS in sys.modules or _is_named_by_environment():
+            _register_in_diffusers()
+        elif not _has_import_hook:
+            # A hook cannot be removed, so there is only ever one, and it asks whether the name is still wanted.
+            _has_import_hook = True
+            wrapt.register_post_import_hook(_on_diffusers_import, _DIFFUSERS)
+
+
+def unregister_names() -> None:
+    """Undo `register_names`. Idempotent."""
+    global _is_active
+    with _lock:
+        _is_active = False
+        if "transformers" in _added:
+            from tpuport.attention.register.transformers_interface import unregister_transformers
+
+            unregister_transformers()
+        if "diffusers" in _added:
+            from tpuport.attention.register.diffusers_backend import unregister_diffusers
+
+            unregister_diffusers()
+        _added.clear()
+
+
+def _register_in_transformers() -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from tpuport.attention.register.transformers_interface import NAME, register_transformers
+
+    if NAME not in ALL_ATTENTION_FUNCTIONS:
+        register_transformers()
+        _added.add("transformers")
+
+
+def _register_in_diffusers() -> None:
+    from tpuport.attention.register.diffusers_backend import NAME, register_diffusers
+
+    backends = sys.modules.get(_DIFFUSERS)
+    if backends is None or NAME not in [backend.value for backend in backends.AttentionBackendName]:
+        register_diffusers()
+        _added.add("diffusers")
+
+
+def _is_named_by_environment() -> bool:
+    """Whether importing diffusers would fail because its environment variable names an unknown backend."""
+    is_named = os.environ.get("DIFFUSERS_ATTN_BACKEND") == "tpuport"
+    return is_named and importlib.util.find_spec("diffusers") is not None
+
+
+def _on_diffusers_import(_: Any) -> None:
+    with _lock:
+        if _is_active:
+            _register_in_diffusers()
