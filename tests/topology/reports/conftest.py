@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpuport.attention.calls import Call
+from tpuport.attention.call_report import Call
 from tpuport.topology.compile_report import (
     Buffer,
     Collective,

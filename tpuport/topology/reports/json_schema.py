@@ -13,7 +13,7 @@ import typing
 from pathlib import Path
 from typing import Any, Final
 
-from tpuport.attention.calls import Call
+from tpuport.attention.call_report import Call
 from tpuport.topology import compile_report as report
 from tpuport.topology.reports import SCHEMA
 
