@@ -42,8 +42,8 @@ V4 = slice_of("TPU v4", 2, 2, 2)
 
 def arranged(devices, **sizes):
     """Device ids [dp, sp, tp] as create_mesh puts them; a Mesh itself takes real devices only."""
-    shape = meshes._sizes({"dp": 1, "sp": 1, "tp": 1} | sizes, devices)
-    return np.vectorize(lambda device: device.id)(meshes._arrange(shape, devices))
+    shape = meshes._axis_sizes({"dp": 1, "sp": 1, "tp": 1} | sizes, devices)
+    return np.vectorize(lambda device: device.id)(meshes._arrange_devices(shape, devices))
 
 
 @pytest.mark.parametrize(

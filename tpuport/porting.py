@@ -23,7 +23,7 @@ def port(model: Any, **options: Any) -> Any:
     Raises:
         PortError: it cannot be moved; nothing was moved then.
     """
-    _unstack(model)
+    _unstack_layers(model)
     if is_pipeline(model):
         from tpuport import diffusion
 
@@ -32,29 +32,34 @@ def port(model: Any, **options: Any) -> Any:
 
 
 def to_cpu(value: Any) -> Any:
-    """Take a ported pipeline, a ported model, or results on the device back to the host.
+    """Move a ported pipeline, a ported model, or results on the device back to the host.
 
     Args:
-        value: a ported `DiffusionPipeline`, which becomes what it was before, in place; or whatever
+        value: a ported `DiffusionPipeline`, which becomes what it was before, in place; or anything that
             `tpuport.checkpoint.to_cpu` takes.
 
     Returns:
         The same with everything on the host.
     """
-    _unstack(value)
+    _unstack_layers(value)
     if is_pipeline(value):
         from tpuport import diffusion
 
         return diffusion.take_back(value)
-    if isinstance(value, torch.nn.Module) and "tpuport.diffusion.pipeline" in sys.modules:
-        sys.modules["tpuport.diffusion.pipeline"].restore(value)  # a model out of a ported pipeline
+    # Only a model of a ported pipeline has a compiled forward, and then the module below is imported.
+    diffusion_pipeline = sys.modules.get("tpuport.diffusion.pipeline")
+    if diffusion_pipeline is not None and isinstance(value, torch.nn.Module):
+        diffusion_pipeline.restore(value)
     return checkpoint.to_cpu(value)
 
 
-def _unstack(value: Any) -> None:
-    """Give blocks their own weights again, where `layers.stack_layers` has taken them."""
-    if "tpuport.layers" in sys.modules:
-        models = value.components.values() if is_pipeline(value) else (value,)
-        for model in models:
-            if isinstance(model, torch.nn.Module):
-                sys.modules["tpuport.layers"].unstack_layers(model)
+def _unstack_layers(value: Any) -> None:
+    """Give blocks their own weights again, if `layers.stack_layers` has stacked them."""
+    # If nothing has imported the layers, nothing was stacked.
+    layers = sys.modules.get("tpuport.layers")
+    if layers is None:
+        return
+    models = value.components.values() if is_pipeline(value) else [value]
+    for model in models:
+        if isinstance(model, torch.nn.Module):
+            layers.unstack_layers(model)

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuport.checkpoint import reading
-from tpuport.checkpoint.lazy import NotSliceable
-from tpuport.checkpoint.reading import Reader, aligned_empty
+from tpuport.checkpoint import lazy_tensors
+from tpuport.checkpoint.lazy_tensors import NotSliceable, Reader, aligned_empty
 from tpuport.checkpoint.safetensors_files import read_header
 
 
@@ -68,8 +67,8 @@ def test_slices_equal_torch(recipe, data, pairs):
 @pytest.mark.parametrize("page", [1, 8, 4096])
 @pytest.mark.parametrize("block", [16, 64, 1 << 20])
 def test_every_way_of_reading_a_slice_gives_the_same(page, block, pairs, monkeypatch):
-    monkeypatch.setattr(reading, "PAGE_BYTES", page)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", block)
+    monkeypatch.setattr(lazy_tensors, "PAGE_BYTES", page)
+    monkeypatch.setattr(lazy_tensors, "BLOCK_BYTES", block)
     lazy, real = merged([lazy for lazy, _ in pairs]), merged([real for _, real in pairs])
     for index in (
         np.s_[0:3, 0:10, 0:12],

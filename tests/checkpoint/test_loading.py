@@ -204,9 +204,8 @@ def test_weights_are_not_copied_on_a_cpu_device():
     import numpy as np
 
     from tpuport.checkpoint.device_layout import one_device_mesh, replicated_sharding
-    from tpuport.checkpoint.lazy import Converted
-    from tpuport.checkpoint.loading import place
-    from tpuport.checkpoint.reading import Reader
+    from tpuport.checkpoint.lazy_tensors import Converted, Reader
+    from tpuport.checkpoint.loading import make_sharded_array
 
     pointers = []
 
@@ -215,7 +214,7 @@ def test_weights_are_not_copied_on_a_cpu_device():
             pointers.append(out.ctypes.data)
             out[...] = 1
 
-    source = Spy((256, 64), np.dtype(np.float32), lambda reader: np.zeros(0), ())
-    array = place(Reader(), source, np.dtype(np.float32), replicated_sharding(one_device_mesh()))
+    source = Spy((256, 64), np.dtype(np.float32), lambda reader: np.zeros(0))
+    array = make_sharded_array(Reader(), source, np.dtype(np.float32), replicated_sharding(one_device_mesh()))
     assert array.unsafe_buffer_pointer() == pointers[0]
     assert isinstance(array, jax.Array)

@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import Interleave, Transpose, WeightConverter, WeightRenaming
 
 from tpuport.checkpoint import load
-from tpuport.checkpoint.lazy import Converted, Transposed
-from tpuport.checkpoint.matching import match_tensors, same_contents
+from tpuport.checkpoint.lazy_tensors import Converted, Transposed
+from tpuport.checkpoint.name_matching import has_same_contents, match_names
 from tpuport.checkpoint.safetensors_files import read_header
 
 UP = r"mlp\.up_proj\.weight"
@@ -42,7 +42,7 @@ def test_a_conversion_by_slices_or_whole(operation, kind, saved, with_rules, mes
     original, directory = saved("llama", intermediate_size=32)
     with_rules(WeightConverter("mlp.up_proj.weight", "mlp.up_proj.weight", [operation]))
     tensors = read_header(directory / "model.safetensors")
-    match = match_tensors(original, tensors)
+    match = match_names(original, tensors)
     assert isinstance(match.sources["model.layers.0.mlp.up_proj.weight"], kind)
     caplog.set_level("INFO", "tpuport")
     model = load(AutoModelForCausalLM, directory, mesh=mesh_of_size(tp=4))
@@ -68,7 +68,7 @@ def test_names_are_changed_by_rule(saved, with_rules):
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2500, 3)])
-def test_same_contents(shape, tmp_path):
+def test_has_same_contents(shape, tmp_path):
     first = torch.randn(shape)
     last = first.clone()
     last.view(-1)[-1] += 1
@@ -82,7 +82,7 @@ def test_same_contents(shape, tmp_path):
     values["f"] = values["e"].clone()
     save_file(values, tmp_path / "x.safetensors")
     stored = read_header(tmp_path / "x.safetensors")
-    assert same_contents(stored["a"], stored["b"])
-    assert same_contents(stored["e"], stored["f"])
-    assert not same_contents(stored["a"], stored["c"])
-    assert not same_contents(stored["a"], stored["d"])
+    assert has_same_contents(stored["a"], stored["b"])
+    assert has_same_contents(stored["e"], stored["f"])
+    assert not has_same_contents(stored["a"], stored["c"])
+    assert not has_same_contents(stored["a"], stored["d"])

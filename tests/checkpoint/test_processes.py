@@ -18,9 +18,9 @@ import numpy as np
 from transformers import AutoModelForCausalLM
 import tpuport
 from tpuport import compat
-from tpuport.checkpoint import reading
+from tpuport.checkpoint import lazy_tensors
 
-reading.PAGE_BYTES = 1  # rows this short would be read whole: they come from one page in any case
+lazy_tensors.PAGE_BYTES = 1  # rows this short would be read whole: they come from one page in any case
 read, preadv = [], os.preadv
 os.preadv = lambda *arguments: read.append(preadv(*arguments)) or read[-1]
 mesh = jax.sharding.Mesh(

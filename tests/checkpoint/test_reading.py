@@ -5,7 +5,7 @@ import pytest
 from jax import numpy as jnp
 
 from tpuport import PortError
-from tpuport.checkpoint.reading import Reader, aligned_empty, assign, bounded, full_index
+from tpuport.checkpoint.lazy_tensors import Reader, aligned_empty, cast_into, fill_bounds, full_index
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (0, 4), (5, 7)])
@@ -20,15 +20,15 @@ def test_aligned_empty(shape, dtype):
 
 def test_indices():
     assert full_index((2, 3)) == (slice(0, 2), slice(0, 3))
-    assert bounded((slice(None), slice(1, None)), (2, 3)) == (slice(0, 2), slice(1, 3))
+    assert fill_bounds((slice(None), slice(1, None)), (2, 3)) == (slice(0, 2), slice(1, 3))
 
 
 def test_integers_must_fit():
     out = np.zeros(2, np.int32)
-    assign(out, np.array([1, -5], np.int64), "steps")
+    cast_into(out, np.array([1, -5], np.int64), "steps")
     np.testing.assert_array_equal(out, [1, -5])
     with pytest.raises(PortError, match="steps"):
-        assign(out, np.array([1, 2**40]), "steps")
+        cast_into(out, np.array([1, 2**40]), "steps")
 
 
 def test_a_scalar_and_a_file_that_ends(tmp_path):

@@ -124,7 +124,7 @@ def test_heads_that_tp_does_not_divide_stay_whole_and_that_is_said(mesh_of, capl
     report = audit(rules, parameters, mesh)
     assert report.errors == ()
     placed = rules.shardings(parameters, mesh)
-    assert "3 heads cannot be shared out whole over tp=2" in caplog.text
+    assert "3 heads do not divide evenly over tp=2" in caplog.text
     assert not any(placed["transformer_blocks.0.attn.to_q.weight"].spec)
     assert not any(placed["transformer_blocks.0.attn.to_add_out.weight"].spec)
     assert placed["transformer_blocks.0.ff.net.0.proj.weight"].spec == P("tp", None)

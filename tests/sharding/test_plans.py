@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules, audit
-from tpuport.sharding.plans import plan_of
+from tpuport.sharding.plans import tensor_parallel_plan
 
 
 def specs(model):
@@ -141,7 +141,7 @@ def test_what_is_not_a_module_is_refused():
 
 def test_an_unknown_style_in_a_models_plan_is_an_error(tiny):
     model = tiny("llama", on="meta")
-    model._tp_plan = {**plan_of(model), "model.norm": "spiral"}
+    model._tp_plan = {**tensor_parallel_plan(model), "model.norm": "spiral"}
     with pytest.raises(PortError, match="spiral"):
         ShardingRules.from_model(model)
 

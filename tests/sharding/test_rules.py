@@ -114,4 +114,4 @@ def test_an_axis_that_would_cut_a_head_is_given_up(mesh_of, caplog):
     rules = ShardingRules([Rule("k", P("tp", None), heads=2)])
     for tp, spec in ((2, P("tp", None)), (4, P(None, None))):
         assert rules.shardings({"k": shaped(16, 64)}, mesh_of(tp=tp))["k"].spec == spec
-    assert "2 heads cannot be shared out whole over tp=4" in caplog.text
+    assert "2 heads do not divide evenly over tp=4" in caplog.text

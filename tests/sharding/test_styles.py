@@ -16,7 +16,7 @@ from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
 
 from tpuport.errors import PortError
 from tpuport.sharding.plans import compile_plan
-from tpuport.sharding.styles import STYLES, Cut, cut_of, plan_regex, spec_of
+from tpuport.sharding.styles import STYLES, Cut, plan_regex, style_cut, weight_spec
 
 
 def config_modules():
@@ -61,7 +61,7 @@ def test_every_plan_in_diffusers_compiles():
 
 def test_an_unknown_style_is_an_error_that_names_it():
     with pytest.raises(PortError, match="spiral") as caught:
-        cut_of("spiral", "layers.*.mlp")
+        style_cut("spiral", "layers.*.mlp")
     assert "layers.*.mlp" in str(caught.value)
 
 
@@ -92,7 +92,7 @@ def test_the_dimension_cut_is_the_one_that_transformers_cuts(style, shape, monke
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(torch.zeros(shape))
     ALL_PARALLEL_STYLES[style].shard_param(module, "weight", None)
-    assert sharded_dimension(spec_of(STYLES[style], shape)) == seen[0].dim % len(shape)
+    assert sharded_dimension(weight_spec(STYLES[style], shape)) == seen[0].dim % len(shape)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_the_dimension_cut_is_the_one_that_transformers_cuts(style, shape, monke
     ],
 )
 def test_the_layouts_that_styles_alone_do_not_say(cut, shape, options, spec):
-    assert spec_of(cut, shape, **options) == spec
+    assert weight_spec(cut, shape, **options) == spec

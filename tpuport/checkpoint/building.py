@@ -1,4 +1,4 @@
-"""Build the empty model that a checkpoint's config describes: parameters without memory, buffers real."""
+"""Build the empty model that a checkpoint's config describes: parameters without memory, buffers with values."""
 
 import contextlib
 import json
@@ -14,25 +14,31 @@ from accelerate import init_empty_weights
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 
+# What a class has that its library can build from a config: an auto class, a model of transformers, one of diffusers.
+_BUILDERS = ("_model_mapping", "_from_config", "from_config")
+
 
 def check_class(model_class: Any) -> None:
     """PortError unless `model_class` is a class that its library can build from a config."""
-    builders = ("_model_mapping", "_from_config", "from_config")
-    if isinstance(model_class, type) and any(hasattr(model_class, name) for name in builders):
+    if isinstance(model_class, type) and any(hasattr(model_class, name) for name in _BUILDERS):
         return
+    description = f"{model_class!r:.60}"
     fix = "give AutoModelForCausalLM, or another class of transformers or diffusers"
     if isinstance(model_class, str | Path):
         fix = "the class comes first, then the directory: load(AutoModelForCausalLM, directory)"
     elif isinstance(model_class, torch.nn.Module):
+        # A module's repr lists all of its layers.
+        description = f"a {type(model_class).__name__}"
         fix = "give its class; a model that is in memory already is moved by tpuport.port(model, mesh=mesh)"
-    # A module's repr is all of its layers.
-    module = isinstance(model_class, torch.nn.Module)
-    given = f"a {type(model_class).__name__}" if module else f"{model_class!r:.60}"
-    raise PortError(f"{given} is not a model class", where="the first argument of load", fix=fix)
+    raise PortError(f"{description} is not a model class", where="the first argument of load", fix=fix)
 
 
-def checked_path(directory: Any) -> Path:
-    """The directory as a path; PortError for what no path can be made of."""
+def as_path(directory: Any) -> Path:
+    """The directory as a path.
+
+    Raises:
+        PortError: it is neither a string nor a path.
+    """
     if not isinstance(directory, str | os.PathLike):
         raise PortError(
             f"{directory!r:.60} is not a directory",
@@ -42,24 +48,19 @@ def checked_path(directory: Any) -> Path:
     return Path(directory)
 
 
-def brief(error: PortError, directory: Path) -> str:
-    """One line of an error that is listed among others: what, and where unless that is `directory` itself."""
-    elsewhere = error.where not in (None, str(directory))
-    return f"{error.what} ({error.where})" if elsewhere else error.what
-
-
 def check_directory(directory: Path) -> None:
-    """PortError unless `directory` is a directory with a config.json."""
-    if not directory.exists():
-        hub = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(directory))
-        fix = f"nothing is downloaded here; `hf download {directory} --local-dir DIR`, then give DIR"
-        raise PortError(
-            "there is no such directory", where=str(directory), fix=fix if hub else "check the path"
-        )
-    if not directory.is_dir():
+    """PortError unless `directory` exists and is a directory."""
+    if directory.is_dir():
+        return
+    if directory.exists():
         raise PortError(
             "a checkpoint is a directory, this is a file", where=str(directory), fix="give its directory"
         )
+    fix = "check the path"
+    # What looks like a repository of the Hugging Face Hub.
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(directory)):
+        fix = f"tpuport downloads nothing; `hf download {directory} --local-dir DIR`, then give DIR"
+    raise PortError("there is no such directory", where=str(directory), fix=fix)
 
 
 def read_config(
@@ -75,11 +76,11 @@ def read_config(
         raise PortError("there is no config.json", where=str(directory), fix="save it with save_pretrained")
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        quantised = raw.get("quantization_config")
+        quantization = raw.get("quantization_config")
     except (ValueError, AttributeError) as error:
         raise PortError(f"the config cannot be read: {error!r}", where=str(path)) from error
-    if quantised:
-        method = quantised.get("quant_method") or quantised.get("quant_type") or "unknown method"
+    if quantization:
+        method = quantization.get("quant_method") or quantization.get("quant_type") or "unknown method"
         raise PortError(
             f"the checkpoint is quantised ({method}), which is not supported",
             where=f"{path}, quantization_config",
@@ -87,44 +88,45 @@ def read_config(
         )
     if is_diffusers_class(model_class):
         return {**raw, **options}
-    return _transformers_config(model_class, directory, raw, trust_remote_code, options)
+    return _read_transformers_config(model_class, directory, raw, trust_remote_code, options)
 
 
-def _transformers_config(
+def _read_transformers_config(
     model_class: Any, directory: Path, raw: dict, trust_remote_code: bool, options: Mapping[str, Any]
 ) -> Any:
     from transformers import AutoConfig
 
-    hub_code = [ref for ref in code_references(raw) if "--" in ref]
+    hub_code = [reference for reference in code_references(raw) if "--" in reference]
     if trust_remote_code and hub_code:
         raise PortError(
-            f"the checkpoint's code is in another repository ({hub_code[0]}), and nothing is downloaded here",
+            f"the checkpoint's code is in another repository ({hub_code[0]}), and tpuport downloads nothing",
             where=f"{directory / 'config.json'}, auto_map",
             fix="put the code into the checkpoint's directory and name it without '--'",
         )
     config_class = getattr(model_class, "config_class", None)
-    fixed = {"local_files_only": True, "return_unused_kwargs": True}
+    loading_options: dict[str, Any] = {"local_files_only": True, "return_unused_kwargs": True}
+    if config_class is None:
+        config_class = AutoConfig
+        loading_options["trust_remote_code"] = trust_remote_code
     with _library_errors(directory):
-        if config_class is not None:
-            made: Any = config_class.from_pretrained(directory, **fixed, **options)
-        else:
-            made = AutoConfig.from_pretrained(
-                directory, trust_remote_code=trust_remote_code, **fixed, **options
-            )
-    config, unused = made
-    if stray := sorted(options.keys() & unused.keys()):
+        config, unused = config_class.from_pretrained(directory, **loading_options, **options)
+    unknown = sorted(options.keys() & unused.keys())
+    if unknown:
         raise PortError(
-            f"the config of this model has no such option: {', '.join(stray)}",
+            f"the config of this model has no such option: {', '.join(unknown)}",
             where=type(config).__name__,
-            fix="check the spelling; beside its own arguments, load takes fields of the config",
+            fix="check the spelling; besides its own arguments, load takes fields of the config",
         )
     return config
 
 
 def code_references(raw: dict) -> list[str]:
     """The classes that a config's `auto_map` names, as `file.Class` or `repository--file.Class`."""
-    values = raw.get("auto_map", {}).values()
-    return [ref for value in values for ref in (value if isinstance(value, list) else [value]) if ref]
+    references: list[str] = []
+    for value in raw.get("auto_map", {}).values():
+        # A tokenizer's entry is a list of the slow and the fast class, either of which may be None.
+        references += filter(None, value if isinstance(value, list) else [value])
+    return references
 
 
 @contextlib.contextmanager
@@ -133,24 +135,25 @@ def _library_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
-        fix = (
-            "if you trust the code in it, pass trust_remote_code=True"
-            if "remote_code" in str(error)
-            else None
-        )
-        first = str(error).strip().splitlines()[0]
+        text = str(error)
+        fix = None
+        if "remote_code" in text:
+            fix = "if you trust the code in it, pass trust_remote_code=True"
+        first_line = text.strip().splitlines()[0]
         raise PortError(
-            f"transformers cannot build this model: {first}", where=str(directory), fix=fix
+            f"transformers cannot build this model: {first_line}", where=str(directory), fix=fix
         ) from error
 
 
 def build_empty(
     model_class: Any, config: Any, dtype: torch.dtype, trust_remote_code: bool, directory: Path
 ) -> torch.nn.Module:
-    """The module in evaluation mode: parameters on the meta device, ties made, buffers real.
+    """The module in evaluation mode: parameters on the meta device, weights tied, buffers with values.
 
-    Buffers are what the constructor computes: some, such as rotary frequencies, are in no file, so they must
-    be real already.
+    Buffers keep what the constructor computes: some, such as rotary frequencies, are in no file.
+
+    Raises:
+        PortError: `dtype` is not a floating one, or the library cannot build the model.
     """
     if not dtype.is_floating_point:
         raise PortError(
@@ -161,7 +164,7 @@ def build_empty(
     try:
         with init_empty_weights(include_buffers=False), _library_errors(directory):
             if is_diffusers_class(model_class):
-                model = _concrete_diffusers(model_class, config).from_config(config)
+                model = _resolve_diffusers_class(model_class, config).from_config(config)
             elif hasattr(model_class, "_model_mapping"):
                 model = model_class.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
             else:
@@ -173,8 +176,8 @@ def build_empty(
     return model.eval().requires_grad_(False)
 
 
-def _concrete_diffusers(model_class: Any, config: Mapping[str, Any]) -> Any:
-    """The class that the config names, where the given one only stands for it."""
+def _resolve_diffusers_class(model_class: Any, config: Mapping[str, Any]) -> Any:
+    """The model class itself, or for diffusers' AutoModel the class that the config names."""
     import diffusers
 
     if model_class is not getattr(diffusers, "AutoModel", None):
@@ -187,8 +190,8 @@ def _concrete_diffusers(model_class: Any, config: Mapping[str, Any]) -> Any:
 
 def add_generation_config(model: Any, directory: Path) -> None:
     """Give a generating model the generation defaults that were saved beside its weights."""
-    if not (directory / "generation_config.json").is_file() or not getattr(model, "can_generate", bool)():
-        return
-    from transformers import GenerationConfig
+    can_generate = hasattr(model, "can_generate") and model.can_generate()
+    if can_generate and (directory / "generation_config.json").is_file():
+        from transformers import GenerationConfig
 
-    model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+        model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)

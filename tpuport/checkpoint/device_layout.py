@@ -1,4 +1,4 @@
-"""Where the tensors of a model go: its parameters by rule, its buffers everywhere; and putting them there."""
+"""The dtype and sharding of each tensor of a model, and copying tensors there."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,23 +15,62 @@ from tpuport.mesh import check_mesh, create_mesh
 from tpuport.sharding import ShardingRules, audit
 
 
+def as_torch_dtype(dtype: Any) -> torch.dtype | None:
+    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None.
+
+    Raises:
+        PortError: `dtype` names no dtype.
+    """
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    try:
+        # jnp.dtype takes classes such as np.float16 too; its names are torch's.
+        name = dtype.removeprefix("torch.") if isinstance(dtype, str) else jnp.dtype(dtype).name
+    except TypeError:
+        name = ""
+    torch_dtype = getattr(torch, name, None)
+    if not isinstance(torch_dtype, torch.dtype):
+        raise PortError(
+            f"{dtype!r} is not a dtype", where="dtype", fix="give torch.bfloat16 or 'bfloat16', for example"
+        )
+    return torch_dtype
+
+
+def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[[str], torch.dtype | None]:
+    """A function from a tensor's name to the dtype that the model insists on, or None for `dtype`.
+
+    Models of both libraries list modules that lose too much precision in 16 bits.
+    """
+    if hasattr(model, "_get_dtype_plan"):  # transformers
+        plan = model._get_dtype_plan(dtype)
+        patterns = [(re.compile(name.replace("*", ".*")), required) for name, required in plan.items()]
+        return lambda name: next((required for pattern, required in patterns if pattern.search(name)), None)
+    modules = frozenset(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return lambda name: None if modules.isdisjoint(name.split(".")) else torch.float32
+
+
 def one_device_mesh() -> Mesh:
-    """A mesh of this process's first device, with the axes that every mesh here has."""
+    """A mesh of this process's first device, with the axes that every mesh of tpuport has."""
     return create_mesh(devices=jax.local_devices()[:1])
 
 
 def allowed_names(allow: Any) -> tuple[str, ...]:
-    """The names that `allow=` gives, one of them or several; anything but names is a PortError."""
-    names = (allow,) if isinstance(allow, str) else tuple(allow) if isinstance(allow, Iterable) else (allow,)
-    if strangers := [repr(name) for name in names if not isinstance(name, str)]:
+    """The names that the argument `allow` gives: a name or several.
+
+    Raises:
+        PortError: something in `allow` is not a string.
+    """
+    names = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
+    others = [repr(name) for name in names if not isinstance(name, str)]
+    if others:
         raise PortError(
-            f"{', '.join(strangers[:5])} is not a name", where="allow", fix='allow=("lm_head.weight",)'
+            f"{', '.join(others[:5])} is not a name", where="allow", fix='allow=("lm_head.weight",)'
         )
     return names
 
 
 def check_mesh_and_rules(mesh: Any, rules: Any) -> None:
-    """PortError unless these are a mesh that a model can live on and sharding rules, or None."""
+    """PortError unless these are a mesh that a model can live on, and sharding rules; None is fine for either."""
     check_mesh(mesh)
     if not isinstance(rules, ShardingRules | None):
         raise PortError(
@@ -50,13 +89,13 @@ def plan_shardings(
     rules: ShardingRules | None,
     allow: str | Iterable[str],
 ) -> dict[str, NamedSharding]:
-    """The sharding of every parameter; the names of one group (tied weights) share that of the first.
+    """The audited sharding of every parameter; the names of a group (tied weights) share that of the first.
 
     Args:
-        groups: the names of each parameter, more than one where weights are tied.
+        groups: the names of each parameter, more than one if weights are tied.
         shapes: shape and dtype of each parameter, by its name.
-        rules: None for the model's own plan where the mesh has several devices.
-        allow: names that the audit lets pass.
+        rules: None for the model's own plan if the mesh has several devices.
+        allow: names whose errors the audit accepts.
 
     Raises:
         PortError: the audit found rules that match nothing, axes that do not divide, or the like.
@@ -65,40 +104,53 @@ def plan_shardings(
         rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
     audit(rules, shapes, mesh, allow=allowed_names(allow)).raise_on_errors()
     shardings = rules.shardings(shapes, mesh)
-    return {name: shardings[group[0]] for group in groups for name in group}
+    return {name: shardings[names[0]] for names in groups for name in names}
 
 
 def replicated_sharding(mesh: Mesh) -> NamedSharding:
-    """The sharding of what every device holds whole."""
+    """The sharding of an array that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def parameter_groups(model: torch.nn.Module) -> list[list[str]]:
-    """The names of each parameter of `model`, together where several names have one parameter."""
+    """The names of each parameter of `model`: several in a group are tied weights."""
+    return _group_by_identity(model.named_parameters(remove_duplicate=False))
+
+
+def buffer_groups(model: torch.nn.Module) -> list[list[str]]:
+    """The names of each buffer of `model`, grouped as those of parameters are."""
+    return _group_by_identity(model.named_buffers(remove_duplicate=False))
+
+
+def _group_by_identity(named: Iterable[tuple[str, torch.Tensor]]) -> list[list[str]]:
     groups: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
+    for name, tensor in named:
+        groups.setdefault(id(tensor), []).append(name)
     return list(groups.values())
+
+
+def find_owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
+    """The submodule that has the tensor called `name`, and the tensor's name in it."""
+    path, _, leaf = name.rpartition(".")
+    return model.get_submodule(path), leaf
 
 
 def put_parameter(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -> None:
     """Make `array` the parameter that the model has under each of `names`."""
     parameter = torch.nn.Parameter(compat.wrap(array), requires_grad=False)
-    for name in names:
-        module, leaf = find_owner(model, name)
+    for module, leaf in (find_owner(model, name) for name in names):
         module._parameters[leaf] = parameter
 
 
 def put_buffer(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -> None:
     """Make `array` the buffer that the model has under each of `names`."""
     buffer = compat.wrap(array)
-    for name in names:
-        module, leaf = find_owner(model, name)
+    for module, leaf in (find_owner(model, name) for name in names):
         module._buffers[leaf] = buffer
 
 
 def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -> jax.Array:
-    """Copy a tensor, cast to `dtype`, to the devices of `sharding`: each takes only its own slice."""
+    """Copy a tensor, cast to `dtype`, to the devices of `sharding`: each receives only its own slice."""
     if compat.is_ported(tensor):
         array = compat.as_jax(tensor)
         return jax.device_put(array.astype(compat.jax_dtype(dtype)), sharding)
@@ -108,43 +160,3 @@ def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -
         with jax.default_device(device):
             shards.append(compat.to_jax(tensor.detach()[index].to(dtype)))
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)
-
-
-def find_owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
-    """The submodule that has the tensor called `name`, and the tensor's name there."""
-    path, _, leaf = name.rpartition(".")
-    return model.get_submodule(path), leaf
-
-
-def as_torch_dtype(dtype: Any) -> torch.dtype | None:
-    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None."""
-    if dtype is None or isinstance(dtype, torch.dtype):
-        return dtype
-    name = dtype.removeprefix("torch.") if isinstance(dtype, str) else _name(dtype)
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise PortError(
-            f"{dtype!r} is not a dtype", where="dtype", fix="give torch.bfloat16 or 'bfloat16', for example"
-        )
-    return found
-
-
-def _name(dtype: Any) -> str:
-    try:
-        return jnp.dtype(dtype).name
-    except TypeError:
-        return ""
-
-
-def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[[str], torch.dtype | None]:
-    """A function from a tensor's name to the dtype that the model insists on, or None for `dtype`.
-
-    Models of both libraries list modules that lose too much in 16 bits.
-    """
-    if hasattr(model, "_get_dtype_plan"):
-        plan = {
-            re.compile(name.replace("*", ".*")): kept for name, kept in model._get_dtype_plan(dtype).items()
-        }
-        return lambda name: next((kept for pattern, kept in plan.items() if pattern.search(name)), None)
-    modules = set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    return lambda name: torch.float32 if modules.intersection(name.split(".")) else None

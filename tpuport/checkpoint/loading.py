@@ -1,4 +1,8 @@
-"""Read a checkpoint from disk straight into sharded arrays."""
+"""Read a checkpoint from disk straight into sharded arrays.
+
+A tensor's way: files and headers (`safetensors_files`), names of the model (`name_matching`), the audit of its sharding
+(`device_layout`), the slices of each device (`lazy_tensors`), an array.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,11 +30,15 @@ from tpuport.checkpoint.device_layout import (
     put_parameter,
     replicated_sharding,
 )
-from tpuport.checkpoint.lazy import Converted, LazyTensor
-from tpuport.checkpoint.matching import Match, match_tensors
-from tpuport.checkpoint.mismatches import initialise_absent, misfits, raise_problems
+from tpuport.checkpoint.lazy_tensors import Converted, Index, LazyTensor, Reader, fill_bounds, index_shape
 from tpuport.checkpoint.moving import move_buffers, record_port
-from tpuport.checkpoint.reading import Index, Reader, aligned_empty, bounded
+from tpuport.checkpoint.name_matching import (
+    Match,
+    find_mismatches,
+    initialize_absent,
+    match_names,
+    untie_differing_weights,
+)
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_class
 from tpuport.patches import registry
@@ -38,8 +46,8 @@ from tpuport.sharding import ShardingRules
 
 
 @dataclass(frozen=True)
-class Placement:
-    """One array to be made: its names in the model, what to read, the type and place that it gets."""
+class ArrayPlan:
+    """An array to create: its names in the model, what to read, its dtype and sharding."""
 
     names: tuple[str, ...]
     source: LazyTensor
@@ -66,166 +74,207 @@ def load(
 
     Args:
         model_class: a transformers `AutoModel...` or model class, or a diffusers model class.
-        directory: as `save_pretrained` writes it: config.json, one safetensors file or an index of several.
+        directory: as `save_pretrained` writes it: config.json, and either one safetensors file or an index of several.
         mesh: None for one device.
         rules: None for the model's own tensor-parallel plan.
-        dtype: for floating-point weights; None for the config's, or where it has none, the checkpoint's.
+        dtype: for floating-point weights; None for the config's, or if it has none, the checkpoint's.
         trust_remote_code: whether Python code in the checkpoint may run.
-        allow: names that the sharding audit lets pass, and names (or patterns with `*`) of tensors in the
-            checkpoint that the model has no place for; one may be given as it is.
+        allow: names whose errors the sharding audit accepts, and names (or patterns with `*`) of tensors in the
+            checkpoint that the model does not have; a single name may be a plain string.
         config_options: config fields to override, `attn_implementation` for example.
 
     Returns:
         The model, in evaluation mode; its parameters and buffers are torchax tensors.
 
     Raises:
-        PortError: the checkpoint, the model and the mesh do not fit; all that was found is listed, and
-            nothing was put on a device.
+        PortError: the checkpoint, the model and the mesh do not fit; all reasons are listed, and nothing was put
+            on a device.
     """
     building.check_class(model_class)
-    directory, allow = building.checked_path(directory), allowed_names(allow)
+    path = building.as_path(directory)
+    allow = allowed_names(allow)
     check_mesh_and_rules(mesh, rules)
     registry.apply_all()
-    wanted = as_torch_dtype(dtype)
-    inventory, config = _survey(model_class, directory, trust_remote_code, config_options)
-    model_dtype = wanted or _own_dtype(config, inventory)
-    model: Any = building.build_empty(model_class, config, model_dtype, trust_remote_code, directory)
-    match = match_tensors(model, inventory.tensors)
-    raise_problems(directory, inventory.problems + misfits(model, match, allow))
-    initialise_absent(model, match)
+    requested_dtype = as_torch_dtype(dtype)
+    inventory, config = _read_metadata(model_class, path, trust_remote_code, config_options)
+    model_dtype = requested_dtype or _default_dtype(config, inventory)
+    model: Any = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
+    match = match_names(model, inventory.tensors)
+    untie_differing_weights(model, match)
+    _raise_problems(path, inventory.problems + find_mismatches(model, match, allow))
+    initialize_absent(model, match)
     mesh = mesh or one_device_mesh()
-    placements = _plan(model, match, _target_dtype(model, model_dtype, wanted), mesh, rules, allow)
+    array_dtype = _array_dtypes(model, model_dtype, requested_dtype)
+    plans = _plan_arrays(model, match, array_dtype, mesh, rules, allow)
     with compat.environment():
-        _read_all(model, placements)
+        _read_arrays(model, plans)
         move_buffers(model, mesh)
-    building.add_generation_config(model, directory)
+    building.add_generation_config(model, path)
     record_port(model, mesh)
     return model.eval().requires_grad_(False)
 
 
-def _survey(
+def _read_metadata(
     model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any]
 ) -> tuple[safetensors_files.Inventory, Any]:
-    """The tensors in the checkpoint's files, and its config; PortError where there is not even that."""
+    """The tensors in the checkpoint's files, and its config.
+
+    Raises:
+        PortError: there is no config, or not even the names of the tensors are known.
+    """
     building.check_directory(directory)
-    stem = (
-        safetensors_files.DIFFUSERS_STEM
-        if is_diffusers_class(model_class)
-        else safetensors_files.TRANSFORMERS_STEM
-    )
+    stem = safetensors_files.TRANSFORMERS_STEM
+    if is_diffusers_class(model_class):
+        stem = safetensors_files.DIFFUSERS_STEM
     inventory = safetensors_files.take_inventory(directory, stem)
     try:
         config = building.read_config(model_class, directory, trust_remote_code, options)
     except PortError as error:
         if inventory.problems:
-            raise_problems(directory, [*inventory.problems, building.brief(error, directory)])
+            elsewhere = error.where not in (None, str(directory))
+            problem = f"{error.what} ({error.where})" if elsewhere else error.what
+            _raise_problems(directory, [*inventory.problems, problem])
         raise
     if not inventory.is_complete:
-        raise_problems(directory, inventory.problems)
+        _raise_problems(directory, inventory.problems)
     return inventory, config
 
 
-def _own_dtype(config: Any, inventory: safetensors_files.Inventory) -> torch.dtype:
+def _raise_problems(directory: Path, problems: list[str]) -> None:
+    """Raise a PortError that lists `problems`, if there are any."""
+    if not problems:
+        return
+    reasons = "one reason" if len(problems) == 1 else f"{len(problems)} reasons"
+    lines = [
+        f"the checkpoint cannot be loaded, for {reasons}:",
+        *(f"  - {problem}" for problem in problems),
+    ]
+    raise PortError(
+        "\n".join(lines),
+        where=str(directory),
+        fix="check that the model class is the one that was saved and that every file was copied whole; "
+        "a tensor that may go unused is allowed by its name, allow=('lm_head.weight',)",
+    )
+
+
+def _default_dtype(config: Any, inventory: safetensors_files.Inventory) -> torch.dtype:
     """The dtype that the config names, or else that of the first floating-point tensor."""
-    named = getattr(config, "dtype", None)
-    if named is not None:
-        return as_torch_dtype(named) or torch.float32
-    dtypes = [tensor.dtype for tensor in inventory.tensors.values() if tensor is not None]
-    return next((d for d in map(compat.torch_dtype, dtypes) if d.is_floating_point), torch.float32)
+    config_dtype = getattr(config, "dtype", None)
+    if config_dtype is not None:
+        return as_torch_dtype(config_dtype) or torch.float32
+    for tensor in filter(None, inventory.tensors.values()):
+        dtype = compat.torch_dtype(tensor.dtype)
+        if dtype.is_floating_point:
+            return dtype
+    return torch.float32
 
 
-def _target_dtype(
-    model: Any, model_dtype: torch.dtype, wanted: torch.dtype | None
+def _array_dtypes(
+    model: Any, model_dtype: torch.dtype, requested_dtype: torch.dtype | None
 ) -> Callable[[str, LazyTensor], np.dtype]:
-    """A function to the dtype of the array that a tensor of the checkpoint becomes."""
-    keep, expected = dtype_overrides(model, model_dtype), model.state_dict()
-    diffusers = is_diffusers_class(type(model))
+    """A function from a tensor of the checkpoint and its name in the model to the dtype of the array it becomes."""
+    override = dtype_overrides(model, model_dtype)
+    expected = model.state_dict()
+    is_diffusers = is_diffusers_class(type(model))
 
-    def target(name: str, source: LazyTensor) -> np.dtype:
+    def array_dtype(name: str, source: LazyTensor) -> np.dtype:
         dtype = expected[name].dtype
         if dtype.is_floating_point:
-            # transformers' modules say their own dtype; diffusers' take the one asked for, or the stored one.
-            dtype = keep(name) or ((wanted or compat.torch_dtype(source.dtype)) if diffusers else dtype)
+            # transformers builds modules in their final dtype; diffusers takes the requested or the stored one.
+            if is_diffusers:
+                dtype = requested_dtype or compat.torch_dtype(source.dtype)
+            dtype = override(name) or dtype
         return compat.jax_dtype(dtype)
 
-    return target
+    return array_dtype
 
 
-def _plan(
+def _plan_arrays(
     model: Any,
     match: Match,
-    target: Callable[[str, LazyTensor], np.dtype],
+    array_dtype: Callable[[str, LazyTensor], np.dtype],
     mesh: Mesh,
     rules: ShardingRules | None,
     allow: Iterable[str],
-) -> list[Placement]:
+) -> list[ArrayPlan]:
     """What to read and where to put it, in the order of the model; the sharding is audited on the way."""
     groups = parameter_groups(model)
-    sources: dict[str, LazyTensor | None] = {}
+    sources: dict[str, LazyTensor] = {}
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for names in groups:
-        source = next((match.sources[name] for name in names if name in match.sources), None)
         parameter = model.get_parameter(names[0])
-        dtype = compat.jax_dtype(parameter.dtype) if source is None else target(names[0], source)
-        # One object for all names of a group: that is how the audit knows tied weights.
+        dtype = compat.jax_dtype(parameter.dtype)
+        stored = [name for name in names if name in match.sources]
+        if stored:
+            source = match.sources[stored[0]]
+            sources[names[0]] = source
+            dtype = array_dtype(names[0], source)
+        # The same object for all names of a group: that is how the audit recognises tied weights.
         shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(tuple(parameter.shape), dtype)))
-        sources.update(dict.fromkeys(names, source))
     shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
-    parameters = [
-        Placement(tuple(names), source, shapes[names[0]].dtype, shardings[names[0]], False)
-        for names in groups
-        if (source := sources[names[0]]) is not None
-    ]
-    buffers = [
-        Placement(
-            (name,), match.sources[name], target(name, match.sources[name]), replicated_sharding(mesh), True
-        )
-        for name in model.state_dict()
-        if name not in sources and name in match.sources
-    ]
-    return parameters + buffers
+    plans = []
+    for names in groups:
+        first = names[0]
+        if first in sources:
+            plans.append(
+                ArrayPlan(
+                    tuple(names), sources[first], shapes[first].dtype, shardings[first], is_buffer=False
+                )
+            )
+    for name in model.state_dict():
+        if name in match.sources and name not in shapes:
+            source = match.sources[name]
+            dtype = array_dtype(name, source)
+            plans.append(ArrayPlan((name,), source, dtype, replicated_sharding(mesh), is_buffer=True))
+    return plans
 
 
-def _read_all(model: Any, placements: list[Placement]) -> None:
-    """Read every placement and put it into the model; past a second, a bar shows the bytes."""
-    total = sum(_bytes_here(placement) for placement in placements)
+def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
+    """Create every array and put it into the model; after a second, a bar shows the bytes."""
+    total = sum(map(_local_bytes, plans))
     with (
         tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, delay=1.0) as bar,
         Reader(bar.update) as reader,
     ):
         previous: jax.Array | None = None
-        for placement in placements:
-            array = place(reader, placement.source, placement.dtype, placement.sharding)
-            put = put_buffer if placement.is_buffer else put_parameter
-            put(model, placement.names, array)
+        for plan in plans:
+            array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
+            put = put_buffer if plan.is_buffer else put_parameter
+            put(model, plan.names, array)
             if previous is not None:
-                # Else host copies of many parameters wait for the device at once.
+                # Otherwise host copies of many parameters would wait for the device at once.
                 previous.block_until_ready()
             previous = array
 
 
-def place(reader: Reader, source: LazyTensor, dtype: np.dtype, sharding: NamedSharding) -> jax.Array:
-    """Make a sharded array of `source`, cast to `dtype`, reading only the slices of local devices."""
-    shape, made = source.shape, {}
+def make_sharded_array(
+    reader: Reader, source: LazyTensor, dtype: np.dtype, sharding: NamedSharding
+) -> jax.Array:
+    """A sharded array of `source`, cast to `dtype`; only the slices of local devices are read, each once."""
+    shape = source.shape
+    blocks: dict[tuple, np.ndarray] = {}
 
     def read(index: Index | None) -> np.ndarray:
-        wanted = bounded(index or (), shape)
-        key = tuple((part.start, part.stop) for part in wanted)
-        if key not in made:
-            out = aligned_empty(tuple(part.stop - part.start for part in wanted), dtype)
-            source.read_into(reader, wanted, out)
-            made[key] = out
-        return made[key]
+        bounds = fill_bounds(index, shape)
+        key = _bounds_key(bounds)
+        if key not in blocks:
+            blocks[key] = source.read(reader, bounds, dtype)
+        return blocks[key]
 
     return jax.make_array_from_callback(shape, sharding, read, dtype=dtype)
 
 
-def _bytes_here(placement: Placement) -> int:
-    """The stored bytes of the slices that this process reads for `placement`."""
-    shape = placement.source.shape
-    if isinstance(placement.source, Converted):
-        return placement.source.stored_bytes
-    indices = placement.sharding.addressable_devices_indices_map(shape).values()
-    slices = {tuple((part.start, part.stop) for part in bounded(index or (), shape)) for index in indices}
-    elements = sum(prod(stop - start for start, stop in one) for one in slices)
-    return elements * placement.source.dtype.itemsize
+def _local_bytes(plan: ArrayPlan) -> int:
+    """The stored bytes of the slices that this process reads for an array."""
+    source = plan.source
+    if isinstance(source, Converted):
+        return source.stored_bytes
+    indices = plan.sharding.addressable_devices_indices_map(source.shape).values()
+    bounds = [fill_bounds(index, source.shape) for index in indices]
+    distinct = {_bounds_key(index): prod(index_shape(index)) for index in bounds}
+    return sum(distinct.values()) * source.dtype.itemsize
+
+
+def _bounds_key(index: Index) -> tuple:
+    """An index as something that can be hashed, which slices cannot before Python 3.12."""
+    return tuple((part.start, part.stop) for part in index)

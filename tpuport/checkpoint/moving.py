@@ -1,4 +1,4 @@
-"""Move a model that is already in memory to the devices of a mesh, in place."""
+"""Move a model that is in memory to the devices of a mesh and back, in place; fetch results to the host."""
 
 import weakref
 from collections.abc import Iterable
@@ -6,13 +6,16 @@ from typing import Any
 
 import jax
 import torch
+from jax.core import Tracer
 from jax.sharding import Mesh
 
-from tpuport import compat
+from tpuport import compat, pytrees
 from tpuport.checkpoint.device_layout import (
     as_torch_dtype,
+    buffer_groups,
     check_mesh_and_rules,
     dtype_overrides,
+    find_owner,
     one_device_mesh,
     parameter_groups,
     plan_shardings,
@@ -26,8 +29,8 @@ from tpuport.patches import registry
 from tpuport.sharding import ShardingRules
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)
-# How often each model that lives was put on devices; its programs are made anew each time.
-_ported: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+# How often each live model was put on devices; its programs are compiled again after each time.
+_port_counts: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
 
 def model_mesh(model: torch.nn.Module) -> Mesh | None:
@@ -37,18 +40,18 @@ def model_mesh(model: torch.nn.Module) -> Mesh | None:
 
 def port_count(model: torch.nn.Module) -> int:
     """How often `load` or `port` has put this model on devices."""
-    return _ported.get(model, 0)
+    return _port_counts.get(model, 0)
 
 
 def ported_models() -> list[torch.nn.Module]:
     """Every model of this process that was put on devices and is still alive."""
-    return list(_ported)
+    return list(_port_counts)
 
 
 def record_port(model: Any, mesh: Mesh) -> None:
-    """Note that `model` is on `mesh` now; programs that were compiled for it before serve no longer."""
+    """Note that `model` is on `mesh` now; programs that were compiled for it before are no longer used."""
     model.tpuport_mesh = mesh
-    _ported[model] = port_count(model) + 1
+    _port_counts[model] = port_count(model) + 1
 
 
 def port(
@@ -61,15 +64,15 @@ def port(
 ) -> Any:
     """Move `model` to `mesh`, in place: parameters sharded, buffers on every device, in evaluation mode.
 
-    Each parameter's host memory is given up once it is on the devices. A ported model may be ported again: to another
-    mesh or dtype, or so that its programs are made anew after one of its modules has changed.
+    Each parameter's host memory is freed once it is on the devices. A ported model may be ported again: to another
+    mesh or dtype, or so that its programs are compiled again after one of its modules has changed.
 
     Args:
         model: a `torch.nn.Module` on the CPU (or one already ported).
         mesh: None for one device (or, for a ported model, the mesh that it is on).
         rules: None for the model's own tensor-parallel plan.
         dtype: for floating-point parameters and saved buffers; None keeps theirs.
-        allow: names of rules and parameters (or one name) that the sharding audit lets pass.
+        allow: names of rules and parameters (or a single name) whose errors the sharding audit accepts.
 
     Returns:
         The same module.
@@ -79,17 +82,19 @@ def port(
     """
     _check_module(model)
     check_mesh_and_rules(mesh, rules)
-    registry.apply_all()  # of models that need one; nothing where `tpuport.enable` has done it
+    # Patches of models that need one; does nothing after `tpuport.enable`, which has applied them.
+    registry.apply_all()
     mesh = mesh or model_mesh(model) or one_device_mesh()
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)
     groups = parameter_groups(model)
-    shardings = plan_shardings(model, groups, _shapes(model, groups, dtypes), mesh, rules, allow)
+    shardings = plan_shardings(model, groups, _parameter_shapes(model, groups, dtypes), mesh, rules, allow)
     model.eval().requires_grad_(False)
     with compat.environment():
-        for first, *others in groups:
+        for names in groups:
+            first = names[0]
             array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
-            put_parameter(model, [first, *others], array)
+            put_parameter(model, names, array)
         move_buffers(model, mesh, dtypes)
     record_port(model, mesh)
     return model
@@ -97,36 +102,39 @@ def port(
 
 def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype] | None = None) -> None:
     """Put every buffer of `model` on all devices of `mesh`, from the host or from other devices."""
-    groups: dict[int, list[str]] = {}
-    for name, buffer in model.named_buffers(remove_duplicate=False):
-        groups.setdefault(id(buffer), []).append(name)
-    for names in groups.values():
+    dtypes = dtypes or {}
+    for names in buffer_groups(model):
         buffer = model.get_buffer(names[0])
-        target = (dtypes or {}).get(names[0], buffer.dtype)
-        put_buffer(model, names, scatter(buffer, target, replicated_sharding(mesh)))
+        dtype = dtypes.get(names[0], buffer.dtype)
+        put_buffer(model, names, scatter(buffer, dtype, replicated_sharding(mesh)))
 
 
 def _check_module(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise PortError(f"cannot port a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
     if getattr(model, "hf_quantizer", None) is not None:
-        method = getattr(getattr(model.config, "quantization_config", None), "quant_method", "unknown method")
-        fix = "load it unquantised"
-        raise PortError(f"the model is quantised ({method}), which is not supported", where="model", fix=fix)
+        config = getattr(model.config, "quantization_config", None)
+        method = getattr(config, "quant_method", "unknown method")
+        raise PortError(
+            f"the model is quantised ({method}), which is not supported",
+            where="model",
+            fix="load it unquantised",
+        )
 
 
-def _shapes(
+def _parameter_shapes(
     model: torch.nn.Module, groups: list[list[str]], dtypes: dict[str, torch.dtype]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shape and dtype that each parameter will have; one object for all names of a group: tied weights."""
+    """Shape and dtype that each parameter will have; the same object for all names of tied weights."""
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for names in groups:
-        shape, dtype = tuple(model.get_parameter(names[0]).shape), compat.jax_dtype(dtypes[names[0]])
-        shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(shape, dtype)))
+        shape = tuple(model.get_parameter(names[0]).shape)
+        description = jax.ShapeDtypeStruct(shape, compat.jax_dtype(dtypes[names[0]]))
+        shapes.update(dict.fromkeys(names, description))
     return shapes
 
 
-def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter and buffer, tied ones under each of their names."""
     tensors: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
     tensors.update(model.named_buffers(remove_duplicate=False))
@@ -134,29 +142,31 @@ def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
-    """The dtype of every parameter and buffer once it is moved.
+    """The dtype that every parameter and buffer will have on the devices.
 
     Buffers that no checkpoint holds keep theirs: rotary frequencies are float32 in every model.
     """
-    tensors = _tensors(model)
+    dtypes = {name: tensor.dtype for name, tensor in _named_tensors(model).items()}
     if dtype is None:
-        return {name: tensor.dtype for name, tensor in tensors.items()}
+        return dtypes
     if not dtype.is_floating_point:
         raise PortError(
             f"weights cannot be cast to {dtype}",
             where="dtype",
             fix="give a floating dtype, or none; quantising is more than a cast",
         )
-    saved, keep = model.state_dict().keys(), dtype_overrides(model, dtype)
-    return {
-        name: (keep(name) or dtype) if tensor.is_floating_point() and name in saved else tensor.dtype
-        for name, tensor in tensors.items()
-    }
+    override = dtype_overrides(model, dtype)
+    for name in model.state_dict():
+        if name in dtypes and dtypes[name].is_floating_point:
+            dtypes[name] = override(name) or dtype
+    return dtypes
 
 
 def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> None:
-    tensors = _tensors(model)
-    empty = [name for name, tensor in tensors.items() if not compat.is_ported(tensor) and tensor.is_meta]
+    """PortError for tensors without values, and for tensors that cannot become an array of their dtype."""
+    tensors = _named_tensors(model)
+    host_tensors = {name: tensor for name, tensor in tensors.items() if not compat.is_ported(tensor)}
+    empty = [name for name, tensor in host_tensors.items() if tensor.is_meta]
     if empty:
         raise PortError(
             f"{len(empty)} tensors have no values: they are on the meta device",
@@ -166,16 +176,17 @@ def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> No
     for name, dtype in dtypes.items():
         try:
             compat.jax_dtype(dtype)
-            if not compat.is_ported(tensors[name]):
-                _try_crossing(tensors[name], dtype)
+            if name in host_tensors:
+                _check_convertible(host_tensors[name], dtype)
         except PortError as error:
             raise PortError(error.what, where=name, fix=error.fix) from None
 
 
-def _try_crossing(tensor: torch.Tensor, dtype: torch.dtype) -> None:
-    """PortError for a tensor that cannot become an array; found out on none of its values where that is enough."""
+def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """PortError for a tensor that cannot become an array."""
     if tensor.dtype in _WIDE_INTEGERS:
-        compat.to_jax(tensor)  # these are small, and may hold what 32 bits do not
+        # Converted whole: such tensors are small, and may hold numbers that do not fit 32 bits.
+        compat.to_jax(tensor)
         return
     if tensor.layout is not torch.strided or tensor.is_quantized:
         kind = "quantised" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
@@ -183,6 +194,75 @@ def _try_crossing(tensor: torch.Tensor, dtype: torch.dtype) -> None:
             f"a {kind} tensor cannot be moved", fix="make it dense first: to_dense(), or dequantize()"
         )
     try:
+        # An empty slice is enough to find out, and costs nothing.
         compat.to_jax(tensor.detach()[(slice(0, 0),) * tensor.ndim].to(dtype))
     except (RuntimeError, TypeError, NotImplementedError, AttributeError, ValueError) as error:
         raise PortError(f"a {type(tensor).__name__} cannot be moved: {error}") from error
+
+
+def to_cpu(value: Any) -> Any:
+    """Copy what is on the devices to the host, as plain torch tensors of the same shape and dtype.
+
+    Sharded arrays are gathered whole. Integers that the port converted to 32 bits stay 32 bits wide.
+
+    Args:
+        value: a tensor on the device; any result of a compiled function, such as a transformers output, a cache, a
+            list or dict of them; or a ported module, which is moved back in place, one tensor after the other.
+
+    Returns:
+        The same with tensors on the CPU; tensors that are there already are returned unchanged.
+
+    Raises:
+        PortError: a part of an array is on the devices of another process, or the value is being traced.
+    """
+    if isinstance(value, torch.nn.Module):
+        return _move_module_to_cpu(value)
+    pytrees.register()
+    pytrees.register_used(value)
+    return jax.tree.map(_fetch, value)
+
+
+def _fetch(leaf: Any) -> Any:
+    if not (isinstance(leaf, jax.Array) or compat.is_ported(leaf)):
+        return leaf
+    array = compat.as_jax(leaf)
+    _check_fetchable(array, f"{array.dtype} {list(array.shape)}")
+    return compat.to_torch(array)
+
+
+def _check_fetchable(array: jax.Array, where: str) -> None:
+    if isinstance(array, Tracer):
+        raise PortError(
+            "a value inside a compiled function is not there yet", where=where, fix="return it, then fetch it"
+        )
+    if array.is_deleted():
+        raise PortError(
+            "this array was donated to an earlier call", where=where, fix="use that call's output"
+        )
+    if not (array.is_fully_addressable or array.is_fully_replicated):
+        raise PortError(
+            "a part of this array is on the devices of another process",
+            where=where,
+            fix="gather it first: jax.experimental.multihost_utils.process_allgather(array, tiled=True)",
+        )
+
+
+def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
+    """Move every parameter, buffer and plain attribute of a module that is on the device to the host, in place."""
+    # All are checked before any is moved, so that a failure leaves the module on the devices.
+    for name, tensor in (dict(model.named_parameters()) | dict(model.named_buffers())).items():
+        if compat.is_ported(tensor):
+            _check_fetchable(compat.as_jax(tensor), name)
+    for names in parameter_groups(model):
+        parameter = model.get_parameter(names[0])
+        if compat.is_ported(parameter):
+            host_parameter = torch.nn.Parameter(_fetch(parameter), requires_grad=False)
+            for module, leaf in (find_owner(model, name) for name in names):
+                module._parameters[leaf] = host_parameter
+    for module in model.modules():
+        for attributes in (module._buffers, vars(module)):
+            for name, tensor in list(attributes.items()):
+                if compat.is_ported(tensor):
+                    attributes[name] = _fetch(tensor)
+    vars(model).pop("tpuport_mesh", None)
+    return model

@@ -1,4 +1,4 @@
-"""Find a checkpoint's safetensors files and check them by their headers, before a weight is read."""
+"""Find a checkpoint's safetensors files and check them by their headers, before any weight is read."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from tpuport.checkpoint.lazy import StoredTensor
+from tpuport.checkpoint.lazy_tensors import StoredTensor
 
 # safetensors' names for the types that a weight can have here.
 DTYPES: dict[str, np.dtype] = {
@@ -32,7 +32,9 @@ DTYPES: dict[str, np.dtype] = {
 # The names under which transformers and diffusers save weights.
 TRANSFORMERS_STEM = "model"
 DIFFUSERS_STEM = "diffusion_pytorch_model"
+# The limit of the safetensors library itself.
 _HEADER_LIMIT = 100_000_000
+_PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 
 
 @dataclass
@@ -40,9 +42,9 @@ class Inventory:
     """What a checkpoint's files hold.
 
     Args:
-        tensors: each by its name in the files; None where an index promises it and its file cannot be read.
+        tensors: each by its name in the files; None if an index promises it and its file cannot be read.
         problems: one line for each thing wrong with the files.
-        is_complete: False where not even the names of all tensors are known.
+        is_complete: False if not even the names of all tensors are known.
     """
 
     tensors: dict[str, StoredTensor | None] = field(default_factory=dict)
@@ -53,31 +55,31 @@ class Inventory:
 def take_inventory(directory: Path, stem: str) -> Inventory:
     """List the tensors of `directory`'s `STEM.safetensors`, or of the files that its index names."""
     inventory = Inventory()
-    single, index = directory / f"{stem}.safetensors", directory / f"{stem}.safetensors.index.json"
+    single = directory / f"{stem}.safetensors"
+    index = directory / f"{stem}.safetensors.index.json"
     if single.is_file():
-        _add_file(inventory, single, None)
+        # No index promises names, so those in an unreadable file are unknown.
+        inventory.is_complete = _add_file(inventory, single, set())
     elif index.is_file():
-        for name, promised in _read_index(inventory, index).items():
-            _add_file(inventory, directory / name, promised)
+        for file, promised_names in _read_index(inventory, index).items():
+            _add_file(inventory, directory / file, promised_names)
     else:
-        inventory.problems.append(_no_weights(directory, stem))
+        inventory.problems.append(_describe_missing_weights(directory, stem))
         inventory.is_complete = False
     return inventory
 
 
-def _no_weights(directory: Path, stem: str) -> str:
-    pickled = sorted(
-        path.name for path in directory.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
-    )
+def _describe_missing_weights(directory: Path, stem: str) -> str:
+    pickled = sorted(path.name for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES)
     if pickled:
         return (
             f"only pickled weights ({', '.join(pickled)}), refused because unpickling runs whatever code is "
             "in the file; on a machine that may run it, load the model with from_pretrained and call "
             "save_pretrained(directory), which writes safetensors"
         )
+    text = f"no weights: neither {stem}.safetensors nor {stem}.safetensors.index.json is there"
     others = sorted(path.name for path in directory.glob("*.safetensors"))
-    found = f"; it holds {', '.join(others)}" if others else ""
-    return f"no weights: neither {stem}.safetensors nor {stem}.safetensors.index.json is there{found}"
+    return f"{text}; it holds {', '.join(others)}" if others else text
 
 
 def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
@@ -89,37 +91,45 @@ def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
         inventory.problems.append(f"{index.name} is not a weight index: {error!r}")
         inventory.is_complete = False
         return {}
-    files: dict[str, set[str]] = {}
+    names_by_file: dict[str, set[str]] = {}
     for name, file in pairs:
+        # A path could lead out of the checkpoint's directory.
         if Path(file).name != file:
             inventory.problems.append(f"{index.name} names {file!r}, which is not a file of this directory")
             inventory.tensors[name] = None
         else:
-            files.setdefault(file, set()).add(name)
-    return dict(sorted(files.items()))
+            names_by_file.setdefault(file, set()).add(name)
+    return dict(sorted(names_by_file.items()))
 
 
-def _add_file(inventory: Inventory, path: Path, promised: set[str] | None) -> None:
+def _add_file(inventory: Inventory, path: Path, promised_names: set[str]) -> bool:
+    """Add a file's tensors to the inventory; returns whether the file can be read."""
+    tensors: dict[str, StoredTensor] = {}
+    problem = None
     try:
-        found = read_header(path)
+        tensors = read_header(path)
     except FileNotFoundError:
-        inventory.problems.append(f"the index names {path.name}, which is not there")
+        problem = f"the index names {path.name}, which is not there"
     except (ValueError, OSError) as error:
-        inventory.problems.append(f"{path.name}: {error}")
-    else:
-        inventory.tensors.update(found)
-        if absent := sorted((promised or set()) - found.keys()):
-            inventory.problems.append(
-                f"the index promises tensors that {path.name} does not hold: {', '.join(absent)}"
-            )
-            inventory.tensors.update(dict.fromkeys(absent))
-        return
-    inventory.is_complete &= promised is not None
-    inventory.tensors.update(dict.fromkeys(promised or ()))
+        problem = f"{path.name}: {error}"
+    absent = sorted(promised_names - tensors.keys())
+    if problem is not None:
+        inventory.problems.append(problem)
+    elif absent:
+        inventory.problems.append(
+            f"the index promises tensors that {path.name} does not hold: {', '.join(absent)}"
+        )
+    inventory.tensors.update(tensors)
+    inventory.tensors.update(dict.fromkeys(absent))
+    return problem is None
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors that the safetensors file `path` describes; ValueError says what is wrong with the file."""
+    """The tensors that a safetensors file describes.
+
+    Raises:
+        ValueError: the file is truncated or corrupt; the message says how.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -127,26 +137,29 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             raise ValueError(
                 f"truncated or not safetensors: {size} bytes, of which the header should take {length}"
             )
-        try:
-            header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
-            tensors = {name: _stored(path, name, entry, 8 + length) for name, entry in header.items()}
-        except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"its header is corrupt: {error!r}") from error
-    end = max((tensor.offset + tensor.stored_bytes for tensor in tensors.values()), default=8 + length)
-    if end != size:
-        raise ValueError(
-            f"{'truncated' if end > size else 'corrupt'}: {size} bytes, the header describes {end}"
-        )
+        header_bytes = file.read(length)
+    data_start = 8 + length
+    try:
+        header = json.loads(header_bytes)
+        header.pop("__metadata__", None)
+        tensors = {name: _parse_entry(path, name, entry, data_start) for name, entry in header.items()}
+    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"its header is corrupt: {error!r}") from error
+    end = max((tensor.offset + tensor.stored_bytes for tensor in tensors.values()), default=data_start)
+    if end > size:
+        raise ValueError(f"truncated: {size} bytes, the header describes {end}")
+    if end < size:
+        raise ValueError(f"corrupt: {size} bytes, the header describes {end}")
     return tensors
 
 
-def _stored(path: Path, name: str, entry: dict, data_start: int) -> StoredTensor:
+def _parse_entry(path: Path, name: str, entry: dict, data_start: int) -> StoredTensor:
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"tensor {name} has the type {entry['dtype']}, which is not supported")
-    dtype, shape = DTYPES[entry["dtype"]], tuple(int(dimension) for dimension in entry["shape"])
+    dtype = DTYPES[entry["dtype"]]
+    shape = tuple(int(size) for size in entry["shape"])
     start, end = (int(offset) for offset in entry["data_offsets"])
-    if start < 0 or min(shape, default=0) < 0 or end - start != prod(shape) * dtype.itemsize:
+    if min((start, *shape)) < 0 or end - start != prod(shape) * dtype.itemsize:
         raise ValueError(
             f"its header is corrupt: tensor {name} of shape {shape} does not fill bytes {start} to {end}"
         )

@@ -1,4 +1,4 @@
-"""Where each weight lives on the mesh: rules from names to PartitionSpecs, derived, overridden, audited."""
+"""How weights are divided over the mesh: rules from names to PartitionSpecs, derived, overridden, audited."""
 
 from tpuport.sharding.audit import AuditReport, audit
 from tpuport.sharding.sharding_rules import ShardingRules

@@ -1,21 +1,33 @@
-"""What sharding rules do to a model on a mesh, and everything wrong with that, before any memory is taken."""
+"""What sharding rules do to a model on a mesh, and everything wrong with that, before any memory is used."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.sharding.sharding_rules import ShardingRules
-from tpuport.sharding.specs import Rule, axis_names, fit, itemsize, show, size_text
+from tpuport.sharding.specs import (
+    REPLICATED,
+    axis_names,
+    dtype_bytes,
+    fit,
+    format_bytes,
+    format_spec,
+)
 
 LARGE_BYTES = 1 << 20
 """A weight of a mebibyte or more that no rule matches is reported: norms and routers stay far below it."""
+
+# How many weights of a layout problem are named: a fault in one layer is usually one in all.
+_NAMED_WEIGHTS = 2
+_TABLE_HEADER = ("rule", "weights", "first weight", "shape", "placed as", "bytes", "on a device")
 
 
 @dataclass(frozen=True)
@@ -36,8 +48,8 @@ class AuditReport:
     """The outcome of `audit`: `str()` is a table for people, `to_dict()` is for machines.
 
     Every device of the mesh holds `bytes_per_device` (tied weights counted once). `errors` must be resolved
-    or allowed by name; `notes` are choices worth knowing; `large_unmatched` are replicated for want of a
-    rule.
+    or allowed by name; `notes` are choices worth knowing; `large_unmatched` are replicated because no rule
+    matches them.
     """
 
     mesh_shape: dict[str, int]
@@ -55,7 +67,7 @@ class AuditReport:
             return
         lines = "\n".join(f"  - {error}" for error in self.errors)
         raise PortError(
-            f"the sharding rules do not fit the model and the mesh ({_axes(self.mesh_shape)}):\n{lines}",
+            f"the sharding rules do not fit the model and the mesh ({_format_axes(self.mesh_shape)}):\n{lines}",
             fix="correct the rules, change the mesh, or allow an error by passing its parameter's name or "
             "its rule's pattern in allow=(...): what is allowed is replicated",
         )
@@ -67,7 +79,7 @@ class AuditReport:
             "total_bytes": self.total_bytes,
             "bytes_per_device": self.bytes_per_device,
             "parameters": [
-                {**vars(placement), "shape": list(placement.shape), "spec": show(placement.spec)}
+                {**vars(placement), "shape": list(placement.shape), "spec": format_spec(placement.spec)}
                 for placement in self.placements
             ],
             "unmatched_rules": list(self.unmatched_rules),
@@ -77,20 +89,17 @@ class AuditReport:
         }
 
     def __str__(self) -> str:
-        rows = [
-            ("rule", "weights", "first weight", "shape", "placed as", "bytes", "on a device"),
-            *_rows(self),
-        ]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        table = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-        ]
-        total = f"mesh {_axes(self.mesh_shape)}: {size_text(self.total_bytes)} of weights"
-        lines = [line.rstrip() for line in table] + [
-            f"{total}, {size_text(self.bytes_per_device)} on each device"
-        ]
+        rows = [_TABLE_HEADER, *_table_rows(self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            lines.append("  ".join(cells).rstrip())
+        total = f"mesh {_format_axes(self.mesh_shape)}: {format_bytes(self.total_bytes)} of weights"
+        lines.append(f"{total}, {format_bytes(self.bytes_per_device)} on each device")
         lines += [f"large and matched by no rule: {name}" for name in self.large_unmatched]
-        lines += [f"note: {note}" for note in self.notes] + [f"error: {error}" for error in self.errors]
+        lines += [f"note: {note}" for note in self.notes]
+        lines += [f"error: {error}" for error in self.errors]
         return "\n".join(lines)
 
 
@@ -102,7 +111,7 @@ def audit(
     *,
     large_bytes: int = LARGE_BYTES,
 ) -> AuditReport:
-    """Check `rules` against the parameters (anything with `.shape` and `.dtype`) and the mesh, without work.
+    """Check `rules` against the parameters (anything with `.shape` and `.dtype`) and the mesh; places nothing.
 
     Two names for the same object are one tied weight. Nothing is raised: call `raise_on_errors()`.
 
@@ -110,125 +119,148 @@ def audit(
         allow: parameter names, or rule patterns, whose errors are accepted; those dimensions are replicated.
         large_bytes: from what size a weight that no rule matches is reported.
     """
-    allowed = _Allowed((allow,) if isinstance(allow, str) else allow)
-    errors: list[str] = []
-    notes: list[str] = []
-    placements = _place(rules, parameters, mesh, allowed, errors, notes)
-    unmatched = _unmatched(rules, parameters, placements, allowed, errors, notes)
-    large = tuple(
-        item.name
-        for item in placements
-        if item.pattern is None and item.tied_to is None and item.total_bytes >= large_bytes
-    )
-    notes += [f"allowed, but nothing needed it: {name!r}" for name in allowed.unused()]
-    own = [item for item in placements if item.tied_to is None]
+    examination = _Audit(rules, parameters, mesh, (allow,) if isinstance(allow, str) else allow)
+    placements = examination.place_parameters()
+    unmatched_rules = examination.check_rules(placements)
+    examination.note_unused_allowances()
+    # Tied weights take memory once.
+    distinct = [placement for placement in placements if placement.tied_to is None]
+    unmatched = [placement for placement in distinct if placement.pattern is None]
     return AuditReport(
         mesh_shape={str(axis): int(size) for axis, size in mesh.shape.items()},
         placements=tuple(placements),
-        unmatched_rules=unmatched,
-        large_unmatched=large,
-        errors=tuple(errors),
-        notes=tuple(notes),
-        total_bytes=sum(item.total_bytes for item in own),
-        bytes_per_device=sum(item.device_bytes for item in own),
+        unmatched_rules=unmatched_rules,
+        large_unmatched=tuple(item.name for item in unmatched if item.total_bytes >= large_bytes),
+        errors=tuple(examination.errors),
+        notes=tuple(examination.notes),
+        total_bytes=sum(item.total_bytes for item in distinct),
+        bytes_per_device=sum(item.device_bytes for item in distinct),
     )
 
 
-class _Allowed:
-    """The names a user accepted errors for, remembering which were of use."""
+class _Fault(NamedTuple):
+    """A misfit that several weights of a rule may share."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._used = dict.fromkeys((names,) if isinstance(names, str) else names, False)
-
-    def covers(self, *names: str) -> bool:
-        hits = [name for name in names if name in self._used]
-        self._used.update(dict.fromkeys(hits, True))
-        return bool(hits)
-
-    def unused(self) -> list[str]:
-        return [name for name, used in self._used.items() if not used]
+    pattern: str
+    text: str
+    is_accepted: bool
 
 
-def _place(
-    rules: ShardingRules,
-    parameters: Mapping[str, Any],
-    mesh: Mesh,
-    allowed: _Allowed,
-    errors: list[str],
-    notes: list[str],
-) -> list[Placement]:
-    placements: list[Placement] = []
-    first: dict[int, Placement] = {}
-    found: dict[tuple[str, str, bool], list[str]] = {}
-    for name, value in parameters.items():
-        shape, rule = tuple(int(size) for size in value.shape), rules.rule(name)
-        spec, misfits = fit(rule or Rule("", PartitionSpec()), shape, mesh)
-        for misfit in misfits:
-            pattern = rule.pattern if rule else ""
-            named = allowed.covers(name, pattern)
-            accepted = named or (rule is not None and misfit.is_let_pass(rule))
-            found.setdefault((pattern, misfit.text, accepted), []).append(f"{name} {shape}")
-        total = prod(shape) * itemsize(value.dtype)
-        share = total // prod(mesh.shape[axis] for entry in spec for axis in axis_names(entry))
-        twin = first.get(id(value))
-        placement = Placement(name, shape, rule and rule.pattern, spec, total, share, twin and twin.name)
-        if twin and twin.spec != spec:
-            both = "|".join(re.escape(one) for one in (twin.name, name))
-            errors.append(
-                f"{name} is tied to {twin.name}, which is {show(twin.spec)}, but its rule says {show(spec)}: "
-                f'one weight has one place, so give both names one rule, r"{both}"'
+class _Audit:
+    """Collects the errors and notes of one audit, and which of the user's allowances they needed."""
+
+    def __init__(
+        self, rules: ShardingRules, parameters: Mapping[str, Any], mesh: Mesh, allow: Iterable[str]
+    ) -> None:
+        self.rules, self.parameters, self.mesh = rules, parameters, mesh
+        self.errors: list[str] = []
+        self.notes: list[str] = []
+        self._allowed = tuple(allow)
+        self._used_allowances: set[str] = set()
+
+    def place_parameters(self) -> list[Placement]:
+        placements: list[Placement] = []
+        first_by_weight: dict[int, Placement] = {}
+        faults: defaultdict[_Fault, list[str]] = defaultdict(list)
+        for name, value in self.parameters.items():
+            shape = tuple(int(size) for size in value.shape)
+            matching_rule = self.rules.rule(name)
+            rule = matching_rule or REPLICATED
+            spec, misfits = fit(rule, shape, self.mesh)
+            for misfit in misfits:
+                # Asked for every misfit, so that an allowance counts as used even if the rule tolerates this one.
+                is_allowed = self._is_allowed(name, rule.pattern)
+                fault = _Fault(rule.pattern, misfit.text, is_allowed or misfit.is_tolerated(rule))
+                faults[fault].append(f"{name} {shape}")
+            total_bytes = prod(shape) * dtype_bytes(value.dtype)
+            placement = Placement(
+                name,
+                shape,
+                pattern=matching_rule and matching_rule.pattern,
+                spec=spec,
+                total_bytes=total_bytes,
+                device_bytes=total_bytes // _count_parts(spec, self.mesh),
             )
-        first.setdefault(id(value), placement)
-        placements.append(placement)
-    for (pattern, text, accepted), names in found.items():
-        line = f"{_some(names)}, rule {pattern!r}: {text}"
-        (notes if accepted else errors).append(f"{line}; replicated" if accepted else line)
-    return placements
+            first = first_by_weight.setdefault(id(value), placement)
+            if first is not placement:
+                placement = replace(placement, tied_to=first.name)
+                self._check_tied(first, placement)
+            placements.append(placement)
+        for fault, names in faults.items():
+            self._report(fault, names)
+        return placements
 
+    def check_rules(self, placements: list[Placement]) -> tuple[str, ...]:
+        """The patterns that match no parameter, each an error unless it is allowed."""
+        deciding_patterns = {placement.pattern for placement in placements}
+        unmatched = []
+        for rule in self.rules.rules:
+            if rule.pattern in deciding_patterns:
+                continue
+            if any(map(rule.matches, self.parameters)):
+                self.notes.append(
+                    f"rule {rule.pattern!r} decides nothing: earlier rules match all that it matches"
+                )
+                continue
+            unmatched.append(rule.pattern)
+            lines = self.notes if self._is_allowed(rule.pattern) else self.errors
+            lines.append(f"rule {rule.pattern!r} matches no parameter")
+        return tuple(unmatched)
 
-def _some(names: list[str]) -> str:
-    """The first few names and how many more there are: a fault in one layer is mostly one in all."""
-    rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + rest
+    def note_unused_allowances(self) -> None:
+        for name in dict.fromkeys(self._allowed):
+            if name not in self._used_allowances:
+                self.notes.append(f"allowed, but nothing needed it: {name!r}")
 
+    def _is_allowed(self, *names: str) -> bool:
+        used = set(names).intersection(self._allowed)
+        self._used_allowances |= used
+        return bool(used)
 
-def _unmatched(
-    rules: ShardingRules,
-    parameters: Mapping[str, Any],
-    placements: list[Placement],
-    allowed: _Allowed,
-    errors: list[str],
-    notes: list[str],
-) -> tuple[str, ...]:
-    deciding = {item.pattern for item in placements}
-    unmatched = []
-    for rule in rules.rules:
-        if rule.pattern in deciding:
-            continue
-        if any(rule.matches(name) for name in parameters):
-            notes.append(f"rule {rule.pattern!r} decides nothing: earlier rules match all that it matches")
-            continue
-        unmatched.append(rule.pattern)
-        text = f"rule {rule.pattern!r} matches no parameter"
-        (notes if allowed.covers(rule.pattern) else errors).append(text)
-    return tuple(unmatched)
-
-
-def _rows(report: AuditReport) -> list[tuple[str, ...]]:
-    groups: dict[tuple[str, str], list[Placement]] = {}
-    for item in report.placements:
-        groups.setdefault((item.pattern or "(no rule)", show(item.spec)), []).append(item)
-    rows = []
-    for (pattern, spec), items in groups.items():
-        own = [item for item in items if item.tied_to is None]
-        shape = "x".join(map(str, items[0].shape)) or "scalar"
-        sizes = (
-            size_text(sum(item.total_bytes for item in own)),
-            size_text(sum(item.device_bytes for item in own)),
+    def _check_tied(self, first: Placement, second: Placement) -> None:
+        if first.spec == second.spec:
+            return
+        pattern = "|".join(map(re.escape, (first.name, second.name)))
+        self.errors.append(
+            f"{second.name} is tied to {first.name}, which is {format_spec(first.spec)}, but its rule says "
+            f"{format_spec(second.spec)}: they are one weight with one layout, so give both names one rule, "
+            f'r"{pattern}"'
         )
-        rows.append((pattern, str(len(items)), items[0].name, shape, spec, *sizes))
+
+    def _report(self, fault: _Fault, weights: list[str]) -> None:
+        listing = ", ".join(weights[:_NAMED_WEIGHTS])
+        if len(weights) > _NAMED_WEIGHTS:
+            listing += f" and {len(weights) - _NAMED_WEIGHTS} more"
+        line = f"{listing}, rule {fault.pattern!r}: {fault.text}"
+        if fault.is_accepted:
+            self.notes.append(f"{line}; replicated")
+        else:
+            self.errors.append(line)
+
+
+def _count_parts(spec: PartitionSpec, mesh: Mesh) -> int:
+    """Into how many different shards a spec divides a weight."""
+    axes: list[str] = []
+    for entry in spec:
+        axes += axis_names(entry)
+    return prod(mesh.shape[axis] for axis in axes)
+
+
+def _table_rows(report: AuditReport) -> list[tuple[str, ...]]:
+    """A row for each rule and spec; weights that share both are summed up."""
+    groups: defaultdict[tuple[str, str], list[Placement]] = defaultdict(list)
+    for placement in report.placements:
+        groups[placement.pattern or "(no rule)", format_spec(placement.spec)].append(placement)
+    rows = []
+    for (pattern, spec), placements in groups.items():
+        first = placements[0]
+        distinct = [placement for placement in placements if placement.tied_to is None]
+        shape = "x".join(map(str, first.shape)) or "scalar"
+        total_bytes = format_bytes(sum(placement.total_bytes for placement in distinct))
+        device_bytes = format_bytes(sum(placement.device_bytes for placement in distinct))
+        rows.append((pattern, str(len(placements)), first.name, shape, spec, total_bytes, device_bytes))
     return rows
 
 
-def _axes(shape: Mapping[str, int]) -> str:
+def _format_axes(shape: Mapping[str, int]) -> str:
     return " ".join(f"{axis}={size}" for axis, size in shape.items())

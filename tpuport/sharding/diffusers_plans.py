@@ -1,16 +1,16 @@
-"""Tensor-parallel plans for diffusers models: their own where the class has one, else found in their structure.
+"""Tensor-parallel plans for diffusers models: the class's own plan if it has one, else derived from its structure.
 
 Four classes of diffusers 0.42 carry a plan. The others are built of the same parts under a few dozen names: attention
 with its projections, a feed-forward that widens and narrows, and modulation, the linear layers that turn the timestep
-into shifts, scales and gates. Decided here:
+into shifts, scales and gates. Decisions made here:
 
 - Attention's queries, keys and values are cut by columns and its outputs by rows, in both streams; so is a
-  feed-forward. That is two all-reduces a block and stream.
+  feed-forward. That is two all-reduces for each block and stream.
 - Modulation is cut by rows, inside blocks only. It is a third of the weights of a HunyuanVideo-1.5 (12 E^2 of the
-  36 E^2 of a block), and its output is one vector of 6 E a sample, so one all-reduce of that costs nothing to speak
-  of. By columns it would cost one exchange for each of the six parts that the model splits the vector into.
-- Embedders, the last norm and the output projection stay whole: they are little, and outside of the blocks.
-- Projections that hold query, key and value in one matrix stay whole: cut evenly, no device would hold whole heads.
+  36 E^2 of a block), and its output is one vector of 6 E for each sample, so an all-reduce of it costs next to
+  nothing. By columns it would cost an exchange for each of the six parts that the model splits the vector into.
+- Embedders, the last norm and the output projection stay whole: they are small, and outside the blocks.
+- Projections that hold query, key and value in one matrix stay whole: an even cut would leave no device whole heads.
 """
 
 from __future__ import annotations
@@ -25,40 +25,41 @@ from tpuport.library_classes import is_diffusers_model
 logger = logging.getLogger("tpuport")
 
 _QUERIES = (("to_q", "to_k", "to_v"), ("to_q_t", "to_k_t", "to_v_t"), ("to_query", "to_key", "to_value"))
-_COLUMNS = (
-    *(name for names in _QUERIES for name in names),
-    *("add_q_proj", "add_k_proj", "add_v_proj", "to_gate", "to_g"),
-)
-_ROWS = ("to_out.0", "to_out", "to_add_out", "to_out_t", "out_layer")
+_PROJECTION_STYLES = {
+    **dict.fromkeys((name for names in _QUERIES for name in names), "colwise"),
+    **dict.fromkeys(("add_q_proj", "add_k_proj", "add_v_proj", "to_gate", "to_g"), "colwise"),
+    **dict.fromkeys(("to_out.0", "to_out", "to_add_out", "to_out_t", "out_layer"), "rowwise"),
+}
 _FUSED = re.compile(r"(\w+_)?(qkv|kv)(_\w+)?")
 
 
-class _Form(NamedTuple):
-    """The names in one kind of feed-forward: those that widen, and the one that narrows."""
+class _FeedForward(NamedTuple):
+    """The names in one kind of feed-forward: the matrices that widen, and the one that narrows."""
 
     columns: tuple[str, ...]
     row: str
 
 
-_FORMS = (
-    _Form(("net.0.proj",), "net.2"),
-    _Form(("gate_proj", "up_proj"), "down_proj"),
-    _Form(("gate_proj", "up_proj"), "linear_fc2"),
-    _Form(("gate", "up"), "down"),
-    _Form(("w1", "w3"), "w2"),
-    _Form(("wi_0", "wi_1"), "wo"),
-    _Form(("linear_1", "linear_2"), "out_projection"),
-    _Form(("linear_1", "linear_3"), "linear_2"),
-    _Form(("gate_layer", "proj"), "out"),
-    _Form(("linear_in",), "linear_out"),
-    _Form(("proj_in",), "proj_out"),
-    _Form(("in_layer",), "out_layer"),
-    _Form(("ff_in",), "ff_out"),
-    _Form(("fc1",), "fc2"),
-    _Form(("0",), "2"),
-    _Form(("0",), "3"),
-    # Attention and feed-forward side by side, with one output projection over both.
-    _Form(("proj_mlp",), "proj_out"),
+# Attention and feed-forward side by side, with one output projection over both.
+_PARALLEL = _FeedForward(("proj_mlp",), "proj_out")
+_FEED_FORWARDS = (
+    _FeedForward(("net.0.proj",), "net.2"),
+    _FeedForward(("gate_proj", "up_proj"), "down_proj"),
+    _FeedForward(("gate_proj", "up_proj"), "linear_fc2"),
+    _FeedForward(("gate", "up"), "down"),
+    _FeedForward(("w1", "w3"), "w2"),
+    _FeedForward(("wi_0", "wi_1"), "wo"),
+    _FeedForward(("linear_1", "linear_2"), "out_projection"),
+    _FeedForward(("linear_1", "linear_3"), "linear_2"),
+    _FeedForward(("gate_layer", "proj"), "out"),
+    _FeedForward(("linear_in",), "linear_out"),
+    _FeedForward(("proj_in",), "proj_out"),
+    _FeedForward(("in_layer",), "out_layer"),
+    _FeedForward(("ff_in",), "ff_out"),
+    _FeedForward(("fc1",), "fc2"),
+    _FeedForward(("0",), "2"),
+    _FeedForward(("0",), "3"),
+    _PARALLEL,
 )
 _MODULATION_CLASS = re.compile(
     r"ada_?(ln|layer|norm|rms)|modulation|norm_?zero|normcontinuous", re.IGNORECASE
@@ -67,121 +68,123 @@ _MODULATION_NAME = re.compile(r"(.*\.)?(\w*_mod|ada_?ln\w*|\w*modulation)(\..*)?
 
 
 def diffusers_plan(model: Any) -> dict[str, str] | None:
-    """The plan of a diffusers model that has attention; None for autoencoders, and for anything else.
+    """The plan of a diffusers model that has attention; None for autoencoders and for anything else.
 
-    The class's own plan says what is cut inside attention and feed-forwards, where there is one. Parameters may be on
+    If the class has a plan, it decides what is cut inside attention and feed-forwards. Parameters may be on
     the meta device.
 
     Returns:
-        Styles by module name below the model, `*` for a layer's number. Widths that are odd, which no axis of a TPU
+        Styles by module name below the model, `*` for a layer's number. Odd widths, which no axis of a TPU
         mesh divides, are left out.
     """
-    if not is_diffusers_model(model) or "diffusers.models.autoencoders." in _origin(model):
+    if not is_diffusers_model(model) or _library_module(model).startswith("diffusers.models.autoencoders."):
         return None
     search = _Search(model)
     attention = dict(search.attention())
-    own = getattr(model, "_tp_plan", None) or {}
-    if not (attention or own or search.fused):
+    fused = search.fused_projections()
+    own_plan = getattr(model, "_tp_plan", None)
+    if own_plan:
+        return {**dict(search.modulation()), **own_plan}
+    if not attention and not fused:
         return None
-    if search.fused and not own:
+    if fused:
         logger.info(
             "%s keeps query, key and value in one matrix, which is replicated: %s",
             type(model).__name__,
-            ", ".join(sorted(search.fused)),
+            ", ".join(sorted(fused)),
         )
-    if own:
-        return {**dict(search.modulation()), **own}
     return {**attention, **dict(search.feed_forward()), **dict(search.modulation())}
 
 
-def _origin(model: Any) -> str:
-    """The module of diffusers that the model's class, or the nearest of its bases, stands in."""
-    found = (base.__module__ for base in type(model).__mro__)
-    return next((name + "." for name in found if name.startswith("diffusers.")), "")
+def _library_module(model: Any) -> str:
+    """The module of diffusers that defines the model's class, or the nearest of its bases."""
+    modules = [base.__module__ for base in type(model).__mro__]
+    return next(name for name in modules if name.startswith("diffusers."))
 
 
 class _Search:
-    """One pass over a model's modules for each kind of part.
-
-    Attributes:
-        fused: the keys of fused projections that were met.
-    """
+    """The parts of a model that a plan divides, each as (plan key, style)."""
 
     def __init__(self, model: Any) -> None:
         self.modules: dict[str, Any] = dict(model.named_modules())
-        self.fused: set[str] = set()
+
+    def fused_projections(self) -> set[str]:
+        """Keys of the matrices that hold keys and values, or queries too, at once."""
+        keys = set()
+        for path, module in self.modules.items():
+            owner, _, name = path.rpartition(".")
+            if _FUSED.fullmatch(name) and _matrix_shape(module):
+                keys.add(_plan_key(owner, name))
+        return keys
 
     def attention(self) -> Iterator[tuple[str, str]]:
         """Projections of query, key and value by columns, the outputs by rows."""
-        for path, module in self.modules.items():
-            self.fused |= {
-                _key(path, name)
-                for name, child in module.named_children()
-                if _FUSED.fullmatch(name) and _matrix(child)
-            }
-            if not any(all(self._shape(path, name) for name in names) for names in _QUERIES):
-                continue
-            for names, style in ((_COLUMNS, "colwise"), (_ROWS, "rowwise")):
-                yield from ((_key(path, name), style) for name in names if self._shape(path, name))
+        for path in self.modules:
+            if any(all(self._shape(path, name) for name in names) for names in _QUERIES):
+                for name, style in _PROJECTION_STYLES.items():
+                    if self._shape(path, name):
+                        yield _plan_key(path, name), style
 
     def feed_forward(self) -> Iterator[tuple[str, str]]:
         """The matrices that widen by columns, those that narrow by rows; in blocks only."""
-        for path in self.modules:
-            for form in _FORMS if _in_block(path) else ():
-                style = self._style(path, form)
-                if style is None:
-                    continue
-                yield from ((_key(path, name), style) for name in form.columns)
-                yield _key(path, form.row), "rowwise"
-                break
+        for path in filter(_is_in_block, self.modules):
+            for kind in _FEED_FORWARDS:
+                style = self._widening_style(path, kind)
+                if style is not None:
+                    for name in kind.columns:
+                        yield _plan_key(path, name), style
+                    yield _plan_key(path, kind.row), "rowwise"
+                    break
 
     def modulation(self) -> Iterator[tuple[str, str]]:
-        """Linear layers that make shifts, scales and gates of the timestep, by rows; in blocks only."""
-        for path, module in self.modules.items():
-            shape = _matrix(module)
+        """Linear layers that compute shifts, scales and gates from the timestep, by rows; in blocks only."""
+        for path in filter(_is_in_block, self.modules):
             owner, _, leaf = path.rpartition(".")
-            if not shape or not _in_block(path) or shape[0] < shape[1] or shape[1] % 2:
+            shape = _matrix_shape(self.modules[path])
+            # Modulation widens, and an odd width cannot be divided.
+            if not shape or shape[0] < shape[1] or shape[1] % 2:
                 continue
-            if _MODULATION_CLASS.search(type(self.modules[owner]).__name__) or _MODULATION_NAME.fullmatch(
-                path
-            ):
-                yield _key(owner, leaf), "rowwise"
+            class_name = type(self.modules[owner]).__name__
+            if _MODULATION_CLASS.search(class_name) or _MODULATION_NAME.fullmatch(path):
+                yield _plan_key(owner, leaf), "rowwise"
 
-    def _style(self, path: str, form: _Form) -> str | None:
-        """How the widening matrices of a feed-forward are cut; None where the module has not this form."""
-        row = self._shape(path, form.row)
-        columns = {self._shape(path, name) for name in form.columns}
-        first = columns.pop()
-        if row is None or first is None or columns:
+    def _widening_style(self, path: str, kind: _FeedForward) -> str | None:
+        """How the widening matrices of a feed-forward are cut; None if the module is not of this kind."""
+        narrowing = self._shape(path, kind.row)
+        widening = {self._shape(path, name) for name in kind.columns}
+        if narrowing is None or None in widening or len(widening) > 1:
             return None
-        (wide, width), (narrow, inner) = first, row
+        [(wide, width)] = widening
+        narrow, inner = narrowing
         if wide == 0 or wide % 2 or inner % 2:
             return None
-        if form.columns == ("proj_mlp",):
+        if kind is _PARALLEL:
             return "colwise" if inner > narrow else None
         if narrow != width:
             return None
-        # Two halves, of which one gates the other, in one matrix.
-        return "colwise" if inner == wide else "packed_colwise" if 2 * inner == wide else None
+        # The last holds two halves in one matrix, of which one gates the other.
+        return {wide: "colwise", wide / 2: "packed_colwise"}.get(inner)
 
     def _shape(self, path: str, name: str) -> tuple[int, int] | None:
-        return _matrix(self.modules.get(f"{path}.{name}" if path else name))
+        return _matrix_shape(self.modules.get(f"{path}.{name}".lstrip(".")))
 
 
-def _matrix(module: Any) -> tuple[int, int] | None:
-    """The shape [out, in] of a linear layer's weight."""
+def _matrix_shape(module: Any) -> tuple[int, int] | None:
+    """The shape [out, in] of a linear layer's weight; None for any other module."""
     weight = getattr(module, "weight", None)
     if weight is None or not hasattr(module, "in_features") or weight.ndim != 2:
         return None
     return int(weight.shape[0]), int(weight.shape[1])
 
 
-def _in_block(path: str) -> bool:
-    """Whether the module is in one of several layers."""
+def _is_in_block(path: str) -> bool:
+    """Whether the module is in a list of layers."""
     return any(part.isdecimal() for part in path.split("."))
 
 
-def _key(path: str, name: str) -> str:
-    """The plan's key: numbers in the owner's path are layers, those in the name below it stand for themselves."""
-    parts = ["*" if part.isdecimal() else part for part in path.split(".")] if path else []
+def _plan_key(path: str, name: str) -> str:
+    """The plan's key: numbers in the owner's path become `*`, those in the name below it stay, as in `to_out.0`."""
+    if not path:
+        return name
+    parts = ["*" if part.isdecimal() else part for part in path.split(".")]
     return ".".join([*parts, name])

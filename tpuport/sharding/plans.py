@@ -1,24 +1,26 @@
-"""Sharding rules out of a model's own tensor-parallel plan.
+"""Sharding rules from a model's own tensor-parallel plan.
 
 transformers keeps a plan on the configuration and the classes (`model.tp_plan`, and `model.ep_plan` for
 experts), diffusers on the class (`_tp_plan`); both map module or parameter names to styles. Most classes of diffusers
-have none, and theirs is found in their structure (`sharding.diffusers`). Decided here:
+have none, and theirs is derived from their structure (`sharding.diffusers_plans`). Decisions made here:
 
-- Experts are shared out whole (dimension 0) whatever the plan cuts inside them: their fused gate and up
+- Experts are divided whole (dimension 0) whatever the plan cuts inside them: their fused gate and up
   matrices cannot be cut over the intermediate width without moving activations between devices.
 - The embedding and the head are cut over the vocabulary, so that the residual stream stays replicated. A
   vocabulary that the mesh does not divide is replicated with a warning.
-- Attention weights remember how many heads they hold, so that no mesh axis cuts through a head. In a
+- Attention weights record how many heads they hold, so that no mesh axis cuts through a head. In a
   Llama layer with 2 key/value heads on 8 devices that saves 3 all-to-alls, 4 all-gathers and 4 permutes.
 - Tied weights share one rule.
-- A model without a plan takes one from `families`, or is replicated with a warning.
+- A model without a plan takes one from `FAMILY_PLANS`, or is replicated with a warning.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -26,19 +28,61 @@ from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.sharding.diffusers_plans import diffusers_plan
-from tpuport.sharding.families import FAMILY_PLANS
-from tpuport.sharding.specs import Rule, show
-from tpuport.sharding.styles import AXIS, Cut, cut_of, plan_regex, spec_of
+from tpuport.sharding.specs import Rule, format_spec
+from tpuport.sharding.styles import Cut, plan_regex, style_cut, weight_spec
 
 logger = logging.getLogger("tpuport")
-
 
 # What attention modules call their number of heads ("heads" in diffusers), and a head's size.
 _HEADS = ("num_heads", "num_attention_heads", "heads")
 _HEAD_DIM = ("head_dim", "head_size")
 
+# Plans for well-known models whose own configuration has none, by `model_type`. Written as transformers writes its own:
+# names below the base model, `*` for a layer's number.
+FAMILY_PLANS: dict[str, dict[str, str]] = {
+    "gpt2": {
+        "wpe": "replicate",
+        "h.*.mlp.c_fc": "colwise",
+        "h.*.mlp.c_proj": "rowwise",
+    },
+    # Its own plan covers the experts alone.
+    "gpt_oss": {
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.sinks": "colwise",
+        "layers.*.self_attn.o_proj": "rowwise",
+    },
+    "gptj": {
+        "h.*.attn.q_proj": "colwise",
+        "h.*.attn.k_proj": "colwise",
+        "h.*.attn.v_proj": "colwise",
+        "h.*.attn.out_proj": "rowwise",
+        "h.*.mlp.fc_in": "colwise",
+        "h.*.mlp.fc_out": "rowwise",
+    },
+    "gpt_neo": {
+        "wpe": "replicate",
+        "h.*.attn.attention.q_proj": "colwise",
+        "h.*.attn.attention.k_proj": "colwise",
+        "h.*.attn.attention.v_proj": "colwise",
+        "h.*.attn.attention.out_proj": "rowwise",
+        "h.*.mlp.c_fc": "colwise",
+        "h.*.mlp.c_proj": "rowwise",
+    },
+    "opt": {
+        "decoder.embed_positions": "replicate",
+        "decoder.layers.*.self_attn.q_proj": "colwise",
+        "decoder.layers.*.self_attn.k_proj": "colwise",
+        "decoder.layers.*.self_attn.v_proj": "colwise",
+        "decoder.layers.*.self_attn.out_proj": "rowwise",
+        "decoder.layers.*.fc1": "colwise",
+        "decoder.layers.*.fc2": "rowwise",
+    },
+}
 
-class Entry(NamedTuple):
+
+class PlanEntry(NamedTuple):
     """One line of a plan, compiled. The regex matches the module or parameter that the key names."""
 
     key: str
@@ -47,7 +91,7 @@ class Entry(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What was decided for one parameter name."""
+    """What was decided for one parameter; the fields are those of the `Rule` that it becomes part of."""
 
     pattern: str
     spec: PartitionSpec
@@ -55,13 +99,22 @@ class Choice(NamedTuple):
     optional: bool = False
 
 
-def plan_of(model: Any) -> dict[str, Any]:
-    """The plan of a transformers or diffusers model, names relative to the model, families' plans included.
+@dataclass
+class _Group:
+    """Parameters whose choices have the same pattern and spec."""
+
+    choices: list[Choice] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+def tensor_parallel_plan(model: Any) -> dict[str, Any]:
+    """The plan of a transformers or diffusers model, with names relative to the model.
 
     Later sources win: the family's plan, the expert-parallel plan, the tensor-parallel plan.
     """
-    own = diffusers_plan(model) or getattr(model, "_tp_plan", None) or {}
-    return {**_family_plan(model), **(getattr(model, "_ep_plan", None) or {}), **own}
+    expert_plan = getattr(model, "_ep_plan", None) or {}
+    own_plan = diffusers_plan(model) or getattr(model, "_tp_plan", None) or {}
+    return {**_family_plan(model), **expert_plan, **own_plan}
 
 
 def _family_plan(model: Any) -> dict[str, str]:
@@ -72,174 +125,187 @@ def _family_plan(model: Any) -> dict[str, str]:
     return {prefix + key: style for key, style in plan.items()}
 
 
-def compile_plan(plan: dict[str, Any]) -> list[Entry]:
-    """The plan's keys as regexes and its styles as cuts, an unknown style being a PortError that names it."""
-    return [Entry(key, re.compile(plan_regex(key)), cut_of(style, key)) for key, style in plan.items()]
+def compile_plan(plan: dict[str, Any]) -> list[PlanEntry]:
+    """The plan's keys as regexes and its styles as cuts.
+
+    Raises:
+        PortError: a style that tpuport does not know; the message names it.
+    """
+    return [PlanEntry(key, re.compile(plan_regex(key)), style_cut(style, key)) for key, style in plan.items()]
 
 
 def rules_from_model(model: Any) -> list[Rule]:
-    """One rule for each plan entry and weight kind that the model really has, in the model's order.
+    """One rule for each plan entry and kind of weight that the model really has, in the model's order.
 
     Raises:
         PortError: not a torch module, or a plan with a style that tpuport does not know.
     """
+    class_name = type(model).__name__
     if not hasattr(model, "named_parameters"):
         raise PortError(
-            f"rules are derived from a torch module, and this is a {type(model).__name__}",
+            f"rules are derived from a torch module, and this is a {class_name}",
             fix="pass the model itself; of a pipeline, pass the part to shard, such as pipe.transformer",
         )
-    plan = plan_of(model)
+    plan = tensor_parallel_plan(model)
     derivation = _Derivation(model, compile_plan(plan))
-    rules = derivation.rules()
+    rules = derivation.derive_rules()
     if not plan:
         logger.warning(
-            "%s has no tensor-parallel plan and is of no family known here: %s",
-            type(model).__name__,
+            "%s has no tensor-parallel plan, and tpuport has none for its family: %s",
+            class_name,
             "only its embeddings are sharded" if rules else "its weights are replicated on every device",
         )
-    for entry in derivation.unused():
-        logger.info("plan entry %r matches no weight of this %s", entry.key, type(model).__name__)
+    for entry in derivation.unused_entries():
+        logger.info("plan entry %r matches no weight of this %s", entry.key, class_name)
     return rules
 
 
 class _Derivation:
-    """One pass over a model's parameters. Parameters may be on the meta device."""
+    """One pass over a model's parameters, which may be on the meta device."""
 
-    def __init__(self, model: Any, entries: list[Entry]) -> None:
+    def __init__(self, model: Any, entries: list[PlanEntry]) -> None:
         self.entries = entries
         self.modules = dict(model.named_modules(remove_duplicate=False))
-        self.names: dict[int, list[str]] = {}
         self.parameters: dict[int, Any] = {}
+        self.names: defaultdict[int, list[str]] = defaultdict(list)
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            self.names.setdefault(id(parameter), []).append(name)
             self.parameters[id(parameter)] = parameter
-        self.vocabulary = set(_vocabulary(model))
+            self.names[id(parameter)].append(name)
+        self.vocabulary = set(_vocabulary_modules(model))
         self.config = getattr(model, "config", None)
-        self._used: set[str] = set()
+        self._used_keys: set[str] = set()
 
-    def unused(self) -> list[Entry]:
-        return [
-            entry for entry in self.entries if entry.key not in self._used and entry.cut is not Cut.MODULE
-        ]
+    def unused_entries(self) -> list[PlanEntry]:
+        """Entries that concern weights and matched none."""
+        weight_entries = [entry for entry in self.entries if entry.cut is not Cut.MODULE]
+        return [entry for entry in weight_entries if entry.key not in self._used_keys]
 
-    def rules(self) -> list[Rule]:
-        grouped: dict[tuple[str, PartitionSpec], list[Choice]] = {}
-        members: dict[str, dict[PartitionSpec, list[str]]] = {}
+    def derive_rules(self) -> list[Rule]:
+        groups: defaultdict[tuple[str, PartitionSpec], _Group] = defaultdict(_Group)
         for key, names in self.names.items():
             choice = self._choose_tied(names, tuple(self.parameters[key].shape))
-            if choice is None:
-                continue
-            grouped.setdefault((choice.pattern, choice.spec), []).append(choice)
-            members.setdefault(choice.pattern, {}).setdefault(choice.spec, []).extend(names)
+            if choice is not None:
+                group = groups[choice.pattern, choice.spec]
+                group.choices.append(choice)
+                group.names += names
+        specs_by_pattern = Counter(pattern for pattern, _ in groups)
         rules = []
-        for (pattern, spec), choices in grouped.items():
-            # Layers that differ in rank cannot share a pattern; each then goes by its full names.
-            alone = len(members[pattern]) == 1
-            text = pattern if alone else "|".join(re.escape(name) for name in members[pattern][spec])
-            counts = [choice.heads for choice in choices if choice.heads]
-            optional = all(choice.optional for choice in choices)
-            rules.append(Rule(text, spec, gcd(*counts) if counts else None, optional))
+        for (pattern, spec), group in groups.items():
+            if specs_by_pattern[pattern] > 1:
+                # Layers that differ in rank cannot share a pattern, so each is listed by its full name.
+                pattern = "|".join(map(re.escape, group.names))
+            head_counts = [choice.heads for choice in group.choices if choice.heads]
+            heads = gcd(*head_counts) if head_counts else None
+            optional = all(choice.optional for choice in group.choices)
+            rules.append(Rule(pattern, spec, heads, optional))
         return rules
 
     def _choose_tied(self, names: list[str], shape: tuple[int, ...]) -> Choice | None:
-        """One choice for all names of a tied weight: what is sharded wins over what is replicated."""
-        decided = [self._choose(name, shape) for name in names]
-        choices = [choice for choice in decided if choice]
+        """One choice for all names of a tied weight: a sharded spec wins over a replicated one."""
+        choices: dict[str, Choice] = {}
+        for name in names:
+            choice = self._choose(name, shape)
+            if choice is not None:
+                choices[name] = choice
         if not choices:
             return None
-        best = next((choice for choice in choices if any(choice.spec)), choices[0])
-        if any(choice.spec != best.spec for choice in choices):
-            logger.info("%s are tied: all take %s", " and ".join(names), show(best.spec))
-        patterns = [
-            made.pattern if made else re.escape(name) for name, made in zip(names, decided, strict=True)
-        ]
-        distinct = list(dict.fromkeys(patterns))
-        pattern = distinct[0] if len(distinct) == 1 else f"(?:{'|'.join(distinct)})"
-        return Choice(pattern, best.spec, best.heads, any(choice.optional for choice in choices))
+        candidates = list(choices.values())
+        best = next((choice for choice in candidates if any(choice.spec)), candidates[0])
+        if any(choice.spec != best.spec for choice in candidates):
+            logger.info("%s are tied: all take %s", " and ".join(names), format_spec(best.spec))
+        patterns = dict.fromkeys(
+            choices[name].pattern if name in choices else re.escape(name) for name in names
+        )
+        pattern = "|".join(patterns)
+        if len(patterns) > 1:
+            pattern = f"(?:{pattern})"
+        return Choice(pattern, best.spec, best.heads, any(choice.optional for choice in candidates))
 
     def _choose(self, name: str, shape: tuple[int, ...]) -> Choice | None:
         owner_name, _, leaf = name.rpartition(".")
         owner = self.modules[owner_name]
-        direct = self._entry(name)
+        leaf_regex = re.escape(f".{leaf}")
+        # Looked up before anything else decides, so that an entry of this name always counts as used.
+        entry = self._find_entry(name)
         if id(owner) in self.vocabulary:
-            return self._choose_vocabulary(name, shape)
-        if experts := self._entry(owner_name, Cut.EXPERTS):
-            pattern = f"{experts.regex.pattern}{re.escape('.' + leaf)}"
-            return Choice(pattern, spec_of(Cut.EXPERTS, shape), None)
-        if direct:
-            return Choice(
-                direct.regex.pattern, self._spec(direct.cut, shape, owner), self._heads(direct, name, shape)
-            )
-        module = self._entry(owner_name)
-        if module is None or module.cut is Cut.MODULE:
-            return None
-        pattern = f"{module.regex.pattern}{re.escape('.' + leaf)}"
-        return Choice(pattern, self._spec(module.cut, shape, owner), self._heads(module, owner_name, shape))
+            self._find_entry(owner_name)
+            return Choice(re.escape(name), weight_spec(Cut.FIRST, shape), None, optional=True)
+        experts = self._find_entry(owner_name, Cut.EXPERTS)
+        if experts is not None:
+            return Choice(experts.regex.pattern + leaf_regex, weight_spec(Cut.EXPERTS, shape), None)
+        path, suffix = name, ""
+        if entry is None:
+            entry = self._find_entry(owner_name)
+            path, suffix = owner_name, leaf_regex
+            if entry is None or entry.cut is Cut.MODULE:
+                return None
+        spec = weight_spec(
+            entry.cut,
+            shape,
+            transposed=type(owner).__name__ == "Conv1D",
+            convolution=hasattr(owner, "kernel_size"),
+        )
+        return Choice(entry.regex.pattern + suffix, spec, self._count_heads(entry.cut, path, shape))
 
-    def _entry(self, name: str, cut: Cut | None = None) -> Entry | None:
+    def _find_entry(self, name: str, cut: Cut | None = None) -> PlanEntry | None:
+        """The first entry that matches a name, of this cut if one is passed; it counts as used from now on."""
         for entry in self.entries:
-            if (cut is None or entry.cut is cut) and entry.regex.fullmatch(name):
-                self._used.add(entry.key)
+            if cut in (None, entry.cut) and entry.regex.fullmatch(name):
+                self._used_keys.add(entry.key)
                 return entry
         return None
 
-    def _choose_vocabulary(self, name: str, shape: tuple[int, ...]) -> Choice:
-        self._entry(name.rpartition(".")[0])
-        return Choice(re.escape(name), spec_of(Cut.FIRST, shape), None, optional=True)
-
-    @staticmethod
-    def _spec(cut: Cut, shape: tuple[int, ...], owner: Any) -> PartitionSpec:
-        return spec_of(
-            cut, shape, transposed=type(owner).__name__ == "Conv1D", convolution=hasattr(owner, "kernel_size")
-        )
-
-    def _heads(self, entry: Entry, path: str, shape: tuple[int, ...]) -> int | None:
-        """How many heads the dimension that is cut holds: None for anything but an attention projection."""
-        if entry.cut not in (Cut.COLUMNS, Cut.ROWS) or not shape:
+    def _count_heads(self, cut: Cut, path: str, shape: tuple[int, ...]) -> int | None:
+        """How many heads the cut dimension holds; None if this is not a projection of an attention module."""
+        if cut not in (Cut.COLUMNS, Cut.ROWS) or not shape:
             return None
         attention = self._attention_above(path)
         if attention is None:
             return None
-        sizes = list(shape)
-        width = sizes[-1] if entry.cut is Cut.ROWS else sizes[-2:][0]
-        total = _number(attention, *_HEADS) or _number(
-            getattr(attention, "config", self.config), "num_attention_heads"
-        )
-        head_dim = _number(attention, *_HEAD_DIM)
-        if head_dim is None and total and (inner := _number(attention, "inner_dim")):
-            head_dim = (
-                inner // total
-            )  # diffusers: heads of keys may be fewer, and are nowhere else to be seen
+        width = shape[-1] if cut is Cut.ROWS else shape[-2:][0]
+        config = getattr(attention, "config", self.config)
+        heads = _positive_int(attention, _HEADS) or _positive_int(config, ("num_attention_heads",))
+        head_dim = _positive_int(attention, _HEAD_DIM)
+        inner_dim = _positive_int(attention, ("inner_dim",))
+        if head_dim is None and heads and inner_dim:
+            # In diffusers the heads of keys may be fewer than `heads`, and only the width of the weight shows it.
+            head_dim = inner_dim // heads
         if head_dim and width % head_dim == 0:
-            held = width // head_dim
-            return gcd(held, total) if total and held > total else held
-        return total if total and width % total == 0 else None
+            width_heads = width // head_dim
+            # More heads than the module has: a fused projection, which divides only where its parts do.
+            return gcd(width_heads, heads) if heads and width_heads > heads else width_heads
+        return heads if heads and width % heads == 0 else None
 
     def _attention_above(self, path: str) -> Any:
+        """The attention module that a projection belongs to: its parent, or the parent's parent."""
         for _ in range(2):
             path = path.rpartition(".")[0]
             module = self.modules.get(path) if path else None
-            if module is not None and _number(module, *_HEAD_DIM, *_HEADS):
-                # A block may say what the attention in it has; its other weights hold no heads.
-                parts = module.children()
-                return None if any(_number(part, *_HEAD_DIM, *_HEADS) for part in parts) else module
+            if module is not None and _has_heads(module):
+                # A block may repeat the numbers of the attention inside it; its other weights hold no heads.
+                return None if any(map(_has_heads, module.children())) else module
         return None
 
 
-def _vocabulary(model: Any) -> Iterator[int]:
+def _has_heads(module: Any) -> bool:
+    return _positive_int(module, (*_HEAD_DIM, *_HEADS)) is not None
+
+
+def _vocabulary_modules(model: Any) -> Iterator[int]:
     """The ids of the modules whose rows are the vocabulary: the input embedding and the head."""
     for getter in ("get_input_embeddings", "get_output_embeddings"):
         try:
-            module = getattr(model, getter, lambda: None)()
+            module = getattr(model, getter)()
         except (AttributeError, NotImplementedError):
-            continue
+            continue  # a model without embeddings may have the method and fail in it
         if getattr(module, "weight", None) is not None:
             yield id(module)
 
 
-def _number(owner: Any, *names: str) -> int | None:
-    found = (getattr(owner, name, None) for name in names)
-    return next((value for value in found if isinstance(value, int) and value > 0), None)
-
-
-__all__ = ["AXIS", "Entry", "compile_plan", "plan_of", "rules_from_model"]
+def _positive_int(owner: Any, names: Iterable[str]) -> int | None:
+    """The first attribute among `names` that is a positive integer."""
+    for name in names:
+        value = getattr(owner, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None

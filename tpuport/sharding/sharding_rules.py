@@ -6,17 +6,34 @@ A pattern must match the whole parameter name (``re.fullmatch``), and the first 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.sharding.plans import rules_from_model
-from tpuport.sharding.specs import Rule, fit, itemsize, pad, show, size_text
+from tpuport.sharding.specs import (
+    REPLICATED,
+    Rule,
+    dtype_bytes,
+    fit,
+    format_bytes,
+    format_spec,
+    pad,
+)
 
 logger = logging.getLogger("tpuport")
+
+
+class _Fallback(NamedTuple):
+    """A rule that some weights could not follow: the reason, and the spec they got instead."""
+
+    pattern: str
+    reason: str
+    spec: str
 
 
 class ShardingRules(Mapping[str, PartitionSpec]):
@@ -33,11 +50,16 @@ class ShardingRules(Mapping[str, PartitionSpec]):
     _rules: tuple[Rule, ...]
 
     def __init__(self, mapping: Mapping[str, Any] | Iterable[Rule]) -> None:
-        object.__setattr__(self, "_rules", tuple(_rules_of(mapping)))
+        # Past this class's own __setattr__, which refuses every assignment.
+        object.__setattr__(self, "_rules", _as_rules(mapping))
 
     @classmethod
     def from_model(cls, model: Any) -> ShardingRules:
-        """Rules from the model's own tensor-parallel plan, as `tpuport.sharding.plans` reads it."""
+        """Rules from the model's own tensor-parallel plan, as `tpuport.sharding.plans` reads it.
+
+        Raises:
+            PortError: `model` is not a torch module, or its plan has a style that tpuport does not know.
+        """
         return cls(rules_from_model(model))
 
     @property
@@ -46,58 +68,49 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         return self._rules
 
     def override(self, rules: Mapping[str, Any] | Iterable[Rule]) -> ShardingRules:
-        """New rules in which the given ones are tried first; an equal pattern is replaced."""
-        first = tuple(_rules_of(rules))
-        patterns = {rule.pattern for rule in first}
-        return ShardingRules((*first, *(rule for rule in self._rules if rule.pattern not in patterns)))
+        """New rules in which the ones passed are tried first; they replace rules of an equal pattern."""
+        overriding = _as_rules(rules)
+        patterns = {rule.pattern for rule in overriding}
+        remaining = [rule for rule in self._rules if rule.pattern not in patterns]
+        return ShardingRules((*overriding, *remaining))
 
     def rule(self, name: str) -> Rule | None:
         """The rule that decides for the parameter called `name`, or None."""
         return next((rule for rule in self._rules if rule.matches(name)), None)
 
     def spec(self, name: str, shape: Iterable[int]) -> PartitionSpec:
-        """The spec for one parameter, one entry a dimension; replicated when no rule matches.
+        """The spec of one parameter, with an entry for each dimension; replicated if no rule matches.
 
         Raises:
             PortError: the matching spec has more entries than the shape has dimensions.
         """
-        shape, rule = tuple(shape), self.rule(name)
-        if rule is None:
-            return pad(PartitionSpec(), len(shape))
+        shape = tuple(shape)
+        rule = self.rule(name) or REPLICATED
         if len(rule.spec) > len(shape):
             raise PortError(
-                f"the spec {show(rule.spec)} has more entries than {shape} has dimensions",
+                f"the spec {format_spec(rule.spec)} has more entries than {shape} has dimensions",
                 where=f"{name}, sharding rule {rule.pattern!r}",
                 fix="shorten the spec, or narrow the pattern so that it leaves this parameter out",
             )
         return pad(rule.spec, len(shape))
 
     def shardings(self, parameters: Mapping[str, Any], mesh: Mesh) -> dict[str, NamedSharding]:
-        """A sharding for every parameter, in the order given, never failing: `audit` finds the errors.
+        """A sharding for every parameter, in the order of `parameters`.
 
-        What the mesh cannot hold is replicated along that dimension, and logged with the reason.
+        Never fails, because `audit` reports errors: dimensions that the mesh cannot divide are replicated, and
+        the reason is logged.
         """
-        placed, reasons = {}, {}
+        shardings: dict[str, NamedSharding] = {}
+        fallbacks: defaultdict[_Fallback, list[str]] = defaultdict(list)
         for name, value in parameters.items():
-            rule, shape = self.rule(name) or Rule("", PartitionSpec()), tuple(value.shape)
-            spec, misfits = fit(rule, shape, mesh)
-            placed[name] = NamedSharding(mesh, spec)
+            rule = self.rule(name) or REPLICATED
+            spec, misfits = fit(rule, tuple(value.shape), mesh)
+            shardings[name] = NamedSharding(mesh, spec)
             for misfit in misfits:
-                reasons.setdefault((rule.pattern, misfit.text, show(spec)), {})[name] = value
-        for (pattern, text, spec), weights in reasons.items():
-            first, own = (
-                next(iter(weights)),
-                {id(value): name for name, value in weights.items()},
-            )  # tied ones once
-            held = sum(
-                itemsize(weights[name].dtype) * prod(placed[name].shard_shape(tuple(weights[name].shape)))
-                for name in own.values()
-            )
-            logger.warning(
-                "rule %r places %d weights as %s (%s%s), %s on each device: %s",
-                pattern, len(weights), spec, first, ", ..." if len(weights) > 1 else "", size_text(held), text,
-            )  # fmt: skip
-        return placed
+                fallbacks[_Fallback(rule.pattern, misfit.text, format_spec(spec))].append(name)
+        for fallback, names in fallbacks.items():
+            _warn_of_fallback(fallback, names, parameters, shardings)
+        return shardings
 
     def __getitem__(self, pattern: str) -> PartitionSpec:
         for rule in self._rules:
@@ -123,22 +136,46 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         )
 
     def __repr__(self) -> str:
-        width = max((len(repr(rule.pattern)) for rule in self._rules), default=0)
-        lines = [f"    {rule.pattern!r:<{width}}: {show(rule.spec)}," for rule in self._rules]
-        return "\n".join(["ShardingRules({", *lines, "})"]) if lines else "ShardingRules({})"
+        if not self._rules:
+            return "ShardingRules({})"
+        width = max(len(repr(rule.pattern)) for rule in self._rules)
+        lines = [f"    {rule.pattern!r:<{width}}: {format_spec(rule.spec)}," for rule in self._rules]
+        return "\n".join(["ShardingRules({", *lines, "})"])
 
 
-def _rules_of(given: Mapping[str, Any] | Iterable[Rule]) -> Iterator[Rule]:
-    if isinstance(given, ShardingRules):
-        yield from given.rules
-    elif isinstance(given, Mapping):
-        for pattern, spec in given.items():
-            if not isinstance(spec, PartitionSpec):
-                raise PortError(
-                    f"the rule's value is {type(spec).__name__}, not a PartitionSpec",
-                    where=f"sharding rule {pattern!r}",
-                    fix="write PartitionSpec('tp', None), or PartitionSpec() to replicate",
-                )
-            yield Rule(str(pattern), spec)
-    else:
-        yield from given
+def _as_rules(rules: Mapping[str, Any] | Iterable[Rule]) -> tuple[Rule, ...]:
+    if isinstance(rules, ShardingRules):
+        return rules.rules
+    if isinstance(rules, Mapping):
+        return tuple(_as_rule(pattern, spec) for pattern, spec in rules.items())
+    return tuple(rules)
+
+
+def _as_rule(pattern: Any, spec: Any) -> Rule:
+    if not isinstance(spec, PartitionSpec):
+        raise PortError(
+            f"the rule's value is {type(spec).__name__}, not a PartitionSpec",
+            where=f"sharding rule {pattern!r}",
+            fix="write PartitionSpec('tp', None), or PartitionSpec() to replicate",
+        )
+    return Rule(str(pattern), spec)
+
+
+def _warn_of_fallback(
+    fallback: _Fallback,
+    names: list[str],
+    parameters: Mapping[str, Any],
+    shardings: Mapping[str, NamedSharding],
+) -> None:
+    # Tied weights are one object under several names, and take memory once.
+    distinct = {id(parameters[name]): name for name in names}
+    device_bytes = 0
+    for name in distinct.values():
+        weight = parameters[name]
+        shard_shape = shardings[name].shard_shape(tuple(weight.shape))
+        device_bytes += prod(shard_shape) * dtype_bytes(weight.dtype)
+    ellipsis = ", ..." if len(names) > 1 else ""
+    logger.warning(
+        "rule %r places %d weights as %s (%s%s), %s on each device: %s",
+        fallback.pattern, len(names), fallback.spec, names[0], ellipsis, format_bytes(device_bytes), fallback.reason,
+    )  # fmt: skip

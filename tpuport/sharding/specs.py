@@ -1,4 +1,4 @@
-"""How one weight is divided: a rule's PartitionSpec, and what of it a mesh can hold."""
+"""How a single weight is divided: a rule's PartitionSpec, and how much of it a mesh can satisfy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpuport.errors import PortError
 
 
 class Parameter(Protocol):
-    """What a rule needs to know of a weight: torch tensors, jax arrays and their descriptions all fit."""
+    """What a rule needs to know about a weight: torch tensors, jax arrays and their descriptions all fit."""
 
     @property
     def shape(self) -> Any: ...
@@ -25,15 +25,15 @@ class Parameter(Protocol):
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of the map.
+    """One line of `ShardingRules`.
 
     Args:
         pattern: regex that must match the whole parameter name.
-        spec: mesh axes for each dimension; shorter than the weight's rank means replicated in the rest.
-        heads: how many whole attention heads the sharded dimension holds, where that matters. An axis that
+        spec: mesh axes of each dimension; dimensions past its end are replicated.
+        heads: how many whole attention heads the sharded dimension holds, if that matters. An axis that
             would cut through a head costs collectives inside the attention, so the weight is replicated then.
-        optional: whether a weight that the mesh does not divide is replicated with a warning; it is an error
-            otherwise. So is a vocabulary's rule in a plan that no user wrote.
+        optional: whether a weight that the mesh does not divide is replicated with a warning instead of being
+            an error. True for a vocabulary in a plan that no user wrote.
     """
 
     pattern: str
@@ -50,95 +50,119 @@ class Rule:
                 where=repr(self.pattern),
                 fix="a pattern is a Python regex for the whole parameter name; escape dots as '\\.'",
             ) from error
-        named = [axis for entry in self.spec for axis in axis_names(entry, self.pattern)]
-        if len(named) != len(set(named)):
+        axes: list[str] = []
+        for entry in self.spec:
+            axes += axis_names(entry, self.pattern)
+        if len(axes) != len(set(axes)):
             raise PortError(
-                f"the spec {show(self.spec)} names an axis twice",
+                f"the spec {format_spec(self.spec)} names an axis twice",
                 where=f"sharding rule {self.pattern!r}",
                 fix="a mesh axis can divide only one dimension of a weight",
             )
 
     def matches(self, name: str) -> bool:
+        """Whether this rule's pattern matches the whole parameter name."""
         return re.fullmatch(self.pattern, name) is not None
 
 
+REPLICATED = Rule("", PartitionSpec())
+"""The rule of a parameter that no pattern matches."""
+
+
 class Misfit(NamedTuple):
-    """Why a spec cannot be taken as it stands. `kind` is one of rank, axis, divide, heads."""
+    """Why a mesh cannot satisfy a spec. `kind` is "rank", "axis", "divide" or "heads"."""
 
     kind: str
     text: str
 
-    def is_let_pass(self, rule: Rule) -> bool:
-        """Whether the weight is replicated for it without anyone's leave."""
+    def is_tolerated(self, rule: Rule) -> bool:
+        """Whether the weight is replicated because of it without the user's permission."""
         return self.kind == "heads" or (self.kind == "divide" and rule.optional)
 
 
-def axis_names(entry: Any, where: str = "") -> tuple[str, ...]:
-    """The mesh axes in one entry of a PartitionSpec: None, a name, or a tuple of names."""
-    names = () if entry is None else (entry,) if isinstance(entry, str) else entry
-    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-        raise PortError(
-            f"{entry!r} is not an entry a weight's PartitionSpec can have",
-            where=f"sharding rule {where!r}" if where else None,
-            fix="each entry is None, an axis name, or a tuple of axis names",
-        )
-    return names
+def axis_names(entry: Any, pattern: str = "") -> tuple[str, ...]:
+    """The mesh axes in one entry of a PartitionSpec: None, a name, or a tuple of names.
+
+    Args:
+        pattern: of the rule that the entry belongs to, for the error message.
+
+    Raises:
+        PortError: the entry is something else, such as `PartitionSpec.UNCONSTRAINED`.
+    """
+    match entry:
+        case None:
+            return ()
+        case str():
+            return (entry,)
+        case tuple() if all(isinstance(name, str) for name in entry):
+            return entry
+    raise PortError(
+        f"{entry!r} is not an entry a weight's PartitionSpec can have",
+        where=f"sharding rule {pattern!r}" if pattern else None,
+        fix="each entry is None, an axis name, or a tuple of axis names",
+    )
 
 
-def show(spec: PartitionSpec) -> str:
+def format_spec(spec: PartitionSpec) -> str:
     """The short form that users write: ``P('tp', None)``."""
     return f"P({', '.join(repr(entry) for entry in spec)})"
 
 
-def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, list[Misfit]]:
-    """The rule's spec as `mesh` can hold a weight of `shape`, and what had to be given up for it.
+def pad(spec: PartitionSpec, rank: int) -> PartitionSpec:
+    """`spec` with exactly `rank` entries: missing ones are None, entries past the rank are dropped."""
+    entries = tuple(spec)[:rank]
+    return PartitionSpec(*entries, *(None,) * (rank - len(entries)))
 
-    The result has one entry a dimension. A dimension whose axes are missing, or do not divide it, is
-    replicated.
+
+def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, list[Misfit]]:
+    """The part of a rule's spec that `mesh` can satisfy for a weight of `shape`, and why the rest was dropped.
+
+    The resulting spec has one entry for each dimension. A dimension is replicated if one of its axes is missing
+    from the mesh or its axes do not divide it.
     """
-    misfits = []
-    if len(rule.spec) > len(shape):
-        misfits.append(
-            Misfit("rank", f"{show(rule.spec)} has {len(rule.spec)} entries, the shape is {shape}")
-        )
-    entries: list[Any] = []
-    for dim, (size, entry) in enumerate(zip(shape, pad(rule.spec, len(shape)), strict=True)):
+    misfits: list[Misfit] = []
+    rank = len(shape)
+    if len(rule.spec) > rank:
+        text = f"{format_spec(rule.spec)} has {len(rule.spec)} entries, the shape is {shape}"
+        misfits.append(Misfit("rank", text))
+    entries: list[Any] = [None] * rank
+    for dimension, entry in enumerate(pad(rule.spec, rank)):
         axes = axis_names(entry)
-        problem = _misfit(rule, dim, size, axes, mesh)
-        misfits += [problem] if problem else []
-        entries.append(entry if axes and problem is None else None)
+        if not axes:
+            continue
+        misfit = _find_misfit(rule, dimension, shape[dimension], axes, mesh)
+        if misfit is None:
+            entries[dimension] = entry
+        else:
+            misfits.append(misfit)
     return PartitionSpec(*entries), misfits
 
 
-def _misfit(rule: Rule, dim: int, size: int, axes: tuple[str, ...], mesh: Mesh) -> Misfit | None:
-    if missing := [axis for axis in axes if axis not in mesh.shape]:
-        have = ", ".join(mesh.axis_names)
-        return Misfit("axis", f"the mesh has no axis {', '.join(map(repr, missing))}; it has {have}")
+def _find_misfit(rule: Rule, dimension: int, size: int, axes: tuple[str, ...], mesh: Mesh) -> Misfit | None:
+    """Why `axes` cannot divide this dimension, or None if they can."""
+    missing = [repr(axis) for axis in axes if axis not in mesh.shape]
+    if missing:
+        text = f"the mesh has no axis {', '.join(missing)}; it has {', '.join(mesh.axis_names)}"
+        return Misfit("axis", text)
     parts = prod(mesh.shape[axis] for axis in axes)
-    label = "+".join(axes)
-    if axes and rule.heads and rule.heads % parts:
-        return Misfit("heads", f"{rule.heads} heads cannot be shared out whole over {label}={parts}")
+    label = f"{'+'.join(axes)}={parts}"
+    if rule.heads and rule.heads % parts:
+        return Misfit("heads", f"{rule.heads} heads do not divide evenly over {label}")
     if size % parts:
-        return Misfit("divide", f"dimension {dim} is {size}, which {label}={parts} does not divide")
+        return Misfit("divide", f"dimension {dimension} is {size}, which {label} does not divide")
     return None
 
 
-def itemsize(dtype: Any) -> int:
+def dtype_bytes(dtype: Any) -> int:
     """Bytes of one element of a torch, NumPy or JAX dtype."""
-    return (
-        int(dtype.itemsize) if isinstance(getattr(dtype, "itemsize", None), int) else np.dtype(dtype).itemsize
-    )
+    size = getattr(dtype, "itemsize", None)
+    # On a scalar class such as np.float16, `itemsize` is a descriptor.
+    return size if isinstance(size, int) else np.dtype(dtype).itemsize
 
 
-def size_text(count: int) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes in decimal units."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.2f} {unit}"
     return f"{count} B"
-
-
-def pad(spec: PartitionSpec, rank: int) -> PartitionSpec:
-    """`spec` with exactly `rank` entries: None for what it does not name, entries past the rank dropped."""
-    entries = tuple(spec)[:rank]
-    return PartitionSpec(*entries, *(None,) * (rank - len(entries)))

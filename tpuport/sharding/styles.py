@@ -1,8 +1,8 @@
-"""How each tensor-parallel style of transformers and diffusers lays a weight out over the mesh.
+"""How each tensor-parallel style of transformers and diffusers divides a weight over the mesh.
 
-The libraries' styles say two things: which dimension of a weight is cut, and which collectives run around
-the module. Under GSPMD the compiler derives the collectives from the weights' layout, so only the first
-remains, and styles that differ only in their collectives (gathered outputs, replicated inputs) map alike.
+A style of these libraries says which dimension of a weight is cut, and which collectives run around the module.
+Under GSPMD the compiler derives the collectives from the weights' layout, so only the dimension matters here, and
+styles that differ only in their collectives (gathered outputs, replicated inputs) map to the same cut.
 
 Linear weights are `[out, in]`, expert weights `[E, out, in]` or, transposed, `[E, in, out]`: both libraries
 count the cut dimension from the end, and so does this table.
@@ -22,14 +22,14 @@ AXIS = "tp"
 
 
 class Cut(Enum):
-    """Which dimension of a weight a style shares out."""
+    """Which dimension of a weight a style divides."""
 
-    COLUMNS = "output features: dimension -2 of a matrix, a vector whole"
+    COLUMNS = "output features: dimension -2 of a matrix; a bias is divided too"
     ROWS = "input features: the last dimension of a matrix; a bias stays replicated"
     FIRST = "dimension 0: whole experts, or rows of the vocabulary"
     NOTHING = "replicated"
-    EXPERTS = "a module of experts: its own weights are shared out by whole experts"
-    MODULE = "says something about a module's collectives and nothing about its weights"
+    EXPERTS = "a module of experts: its own weights are divided by whole experts"
+    MODULE = "concerns a module's collectives and not its weights"
 
 
 STYLES: dict[str, Cut] = {
@@ -46,7 +46,7 @@ STYLES: dict[str, Cut] = {
     "local_rowwise": Cut.ROWS,
     "local_packed_rowwise": Cut.ROWS,
     # An embedding is always cut over its rows: cutting its width would leave the residual stream cut, and
-    # every norm would then pay an all-reduce and an all-gather.
+    # every norm would then cost an all-reduce and an all-gather.
     "embedding_rowwise": Cut.FIRST,
     "embedding_colwise": Cut.FIRST,
     "grouped_gemm": Cut.FIRST,
@@ -62,54 +62,68 @@ STYLES: dict[str, Cut] = {
     "local": Cut.MODULE,
     "local_params": Cut.MODULE,
     "moe_identity_expert": Cut.MODULE,
-    # diffusers' packed styles are objects, known by their class.
+    # diffusers' packed styles are objects, recognised by their class.
     "PackedColwiseParallel": Cut.COLUMNS,
     "PackedRowwiseParallel": Cut.ROWS,
 }
 
 
-def cut_of(style: Any, key: str) -> Cut:
-    """The cut that a plan's style stands for.
+def style_cut(style: Any, key: str) -> Cut:
+    """The cut that a plan's style means.
+
+    Args:
+        style: a name, or an object of a class of that name.
+        key: the plan's key, for the error message.
 
     Raises:
-        PortError: a style that this table does not know, named.
+        PortError: the style is not in `STYLES`.
     """
     name = style if isinstance(style, str) else type(style).__name__
     if name not in STYLES:
         raise PortError(
             f"the model's tensor-parallel plan uses the style {name!r}, which tpuport does not know",
             where=f"plan entry {key!r}",
-            fix="pass rules=ShardingRules({...}) of your own, and report the style",
+            fix="pass your own rules=ShardingRules({...}), and report the style",
         )
     return STYLES[name]
 
 
 def plan_regex(key: str) -> str:
-    """The regex for a plan's key: `*` stands for one number, everything else for itself."""
+    """The regex for a plan's key: `*` matches one number, everything else matches itself."""
     return r"\.".join(r"\d+" if part == "*" else re.escape(part) for part in key.split("."))
 
 
-def spec_of(
+def weight_spec(
     cut: Cut, shape: tuple[int, ...], *, transposed: bool = False, convolution: bool = False
 ) -> PartitionSpec:
     """The spec of one weight under a cut, over the axis `tp`.
 
     Args:
-        shape: the weight's shape; one dimension means a bias, or a vector with one entry a head.
+        shape: the weight's shape; one dimension means a bias, or a vector with one entry for each head.
         transposed: the matrix is `[in, out]`, as GPT-2's `Conv1D` keeps it.
         convolution: the weight is `[out, in, *kernel]`.
     """
     rank = len(shape)
-    if rank == 0 or cut in (Cut.NOTHING, Cut.MODULE):
+    if rank == 0:
         return PartitionSpec()
-    if cut in (Cut.FIRST, Cut.EXPERTS):
-        return PartitionSpec() if cut is Cut.EXPERTS and rank < 2 else _at(0, rank)
+    # The dimensions of output and input features.
+    columns, rows = rank - 2, rank - 1
     if rank == 1:
-        return _at(0, 1) if cut is Cut.COLUMNS else PartitionSpec()
-    if convolution:
-        return _at(0 if cut is Cut.COLUMNS else 1, rank)
-    return _at(rank - 2 if (cut is Cut.COLUMNS) != transposed else rank - 1, rank)
-
-
-def _at(dim: int, rank: int) -> PartitionSpec:
-    return PartitionSpec(*(AXIS if index == dim else None for index in range(rank)))
+        columns, rows = 0, None
+    elif convolution:
+        columns, rows = 0, 1
+    elif transposed:
+        columns, rows = rows, columns
+    dimensions = {
+        Cut.COLUMNS: columns,
+        Cut.ROWS: rows,
+        Cut.FIRST: 0,
+        # A vector in a module of experts belongs to all of them.
+        Cut.EXPERTS: 0 if rank > 1 else None,
+    }
+    dimension = dimensions.get(cut)
+    if dimension is None:
+        return PartitionSpec()
+    entries: list[str | None] = [None] * rank
+    entries[dimension] = AXIS
+    return PartitionSpec(*entries)
