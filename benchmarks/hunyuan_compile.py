@@ -22,7 +22,7 @@ from diffusers.models.transformers.transformer_hunyuan_video15 import HunyuanVid
 
 import tpuport
 from tpuport.topology import compile_for
-from tpuport.topology.hlo import instructions, square
+from tpuport.topology.hlo import parse, square_arrays
 
 logger = logging.getLogger(__name__)
 OUT = Path(__file__).parent.parent / "docs" / "data" / "hunyuan-video-v6e.json"
@@ -90,7 +90,7 @@ def report(blocks: int, dp: int, sp: int, tp: int, effort: float | None) -> dict
     parts = arithmetic(config)
     tokens = FRAMES * HEIGHT * WIDTH + TEXT + GLYPHS
     least = math.floor(0.9 * tokens / made.devices)
-    found = square(list(instructions(made.program.as_text())), least) if made.program else []
+    found = square_arrays(parse(made.program.as_text()).instructions, least) if made.program else []
     total = sum(parts.values())
     return made.to_dict() | {
         "blocks": blocks,

@@ -74,12 +74,12 @@ def llama(layers: int = 32, **changed: Any) -> LlamaConfig:
 def measured(program: Any, mesh: Any, jaxpr: Any) -> dict[str, float]:
     """What the compiler, the program's text and what was traced say, in the same way for both."""
     text, said, costs = hlo.parse(program.as_text()), program.memory_analysis(), program.cost_analysis()
-    hlo.take_counts(text, kernels.count(jaxpr).calls)
+    hlo.apply_kernel_costs(text, kernels.count_work(jaxpr).calls)
     return {
-        "flops": hlo.flops(text, float(costs["flops"])),
-        "hbm_bytes": float(hlo.hbm_bytes(text)),
+        "flops": hlo.count_flops(text, float(costs["flops"])),
+        "hbm_bytes": float(hlo.count_hbm_bytes(text)),
         "bytes_accessed": float(costs["bytes accessed"]),
-        "collectives": sum(one.count for one in hlo.collectives(text, mesh)),
+        "collectives": sum(one.count for one in hlo.list_collectives(text, mesh)),
         "memory": said.argument_size_in_bytes
         + said.output_size_in_bytes
         - said.alias_size_in_bytes

@@ -107,7 +107,7 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
     written = program.as_text() if program else assigned.text if assigned else None
     text = hlo.parse(written) if written else None
     costs = _costs(lowered, program, text)
-    collectives = hlo.collectives(text, lowered.mesh) if text else ()
+    collectives = hlo.list_collectives(text, lowered.mesh) if text else ()
     mesh = {str(axis): int(size) for axis, size in lowered.mesh.shape.items()}
     made = Report(
         topology=lowered.topology, generation=lowered.generation, devices=lowered.mesh.size, mesh=mesh,
@@ -201,7 +201,7 @@ def _failure(
 def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
     if failure is not None:
         return failure.buffers[:_BUFFERS]
-    return tuple(one for one in hlo.buffers(text, _BUFFERS) if one.nbytes >= _WORTH_SAYING)
+    return tuple(one for one in hlo.list_buffers(text, _BUFFERS) if one.nbytes >= _WORTH_SAYING)
 
 
 def _memory(lowered: Lowered, program: Any, assigned: failures.Assignment | None = None) -> Memory:
@@ -247,17 +247,17 @@ def _given(lowered: Lowered) -> int:
 def _costs(lowered: Lowered, program: Any, text: Any) -> Costs | None:
     if program is None:
         return None
-    counted, traced = program.cost_analysis() or {}, kernels.count(lowered.jaxpr)
-    hlo.take_counts(text, traced.calls)
-    rates = hlo.rates(text)
+    counted, traced = program.cost_analysis() or {}, kernels.count_work(lowered.jaxpr)
+    hlo.apply_kernel_costs(text, traced.calls)
+    rates = hlo.count_other_rate_flops(text)
     return Costs(
-        flops=hlo.flops(text, float(counted.get("flops", 0.0))),
-        hbm_bytes=float(hlo.hbm_bytes(text)),
+        flops=hlo.count_flops(text, float(counted.get("flops", 0.0))),
+        hbm_bytes=float(hlo.count_hbm_bytes(text)),
         bytes_accessed=float(counted.get("bytes accessed", 0.0)),
         model_flops=traced.flops / lowered.mesh.size,
-        product_flops=hlo.products(text),
-        kernels=hlo.kernels(text),
-        expanded_flops=hlo.expanded(text, traced.calls),
+        product_flops=hlo.count_product_flops(text),
+        kernels=hlo.list_kernels(text),
+        expanded_flops=hlo.count_expanded_flops(text, traced.calls),
         int8_flops=rates.int8,
         fp8_flops=rates.fp8,
         pass_flops=rates.passes,

@@ -85,8 +85,11 @@ def test_results_of_what_is_started_are_without_its_operands() -> None:
 
 def test_square_arrays_are_found_inside_of_fusions_too() -> None:
     program = hlo.parse(FRAGMENT)
-    assert hlo.square(program, 128) == [Array("bf16", (128, 256)), Array("f32", (128, 256))]
-    assert hlo.square(hlo.instructions(FRAGMENT), 129) == []
+    assert hlo.square_arrays(program.instructions, 128) == [
+        Array("bf16", (128, 256)),
+        Array("f32", (128, 256)),
+    ]
+    assert hlo.square_arrays(program.instructions, 129) == []
 
 
 def test_a_program_of_this_compiler() -> None:
@@ -95,7 +98,7 @@ def test_a_program_of_this_compiler() -> None:
     x = jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=split)
     text = jax.jit(lambda x: jnp.tanh(x).sum(0)).lower(x).compile().as_text()
     program = hlo.parse(text)
-    [found] = hlo.collectives(program, mesh)
+    [found] = hlo.list_collectives(program, mesh)
     assert (found.kind, found.axes, found.group, found.count, found.nbytes) == (
         "all-reduce",
         ("tp",),
@@ -204,5 +207,5 @@ def test_metadata_of_several_lines_is_a_part_of_its_instruction() -> None:
     assert [one.name for one in program.instructions if one.computation == "main"] == ["x", "kernel", "out"]
     [kernel] = [one for one in program.instructions if one.name == "kernel"]
     assert kernel.op_name == "jit(f)/kernel/pallas_call"
-    assert [(one.flops, one.hbm_bytes) for one in hlo.kernels(program)] == [(77, 8192)]
-    assert hlo.products(program) == 77
+    assert [(one.flops, one.hbm_bytes) for one in hlo.list_kernels(program)] == [(77, 8192)]
+    assert hlo.count_product_flops(program) == 77

@@ -47,8 +47,8 @@ def made(maps, grid, block, table: np.ndarray | None = TABLE, dims=(40, 24)):
 
     x = jax.ShapeDtypeStruct(dims, jnp.bfloat16)
     if table is None:
-        return kernels.count(jax.make_jaxpr(call)(x, jax.ShapeDtypeStruct((8,), jnp.int32)))
-    return kernels.count(jax.make_jaxpr(lambda x: call(x, jnp.asarray(table)))(x))
+        return kernels.count_work(jax.make_jaxpr(call)(x, jax.ShapeDtypeStruct((8,), jnp.int32)))
+    return kernels.count_work(jax.make_jaxpr(lambda x: call(x, jnp.asarray(table)))(x))
 
 
 def stepped(maps, grid, block, dims=(40, 24)) -> int:
@@ -111,7 +111,7 @@ def test_a_batch_that_vmap_adds_to_the_grid() -> None:
         )(x, y)  # fmt: skip
 
     x, y = jax.ShapeDtypeStruct((5, 64, 128), jnp.float32), jax.ShapeDtypeStruct((128, 128), jnp.float32)
-    [found] = kernels.count(jax.make_jaxpr(jax.vmap(call, (0, None)))(x, y)).calls
+    [found] = kernels.count_work(jax.make_jaxpr(jax.vmap(call, (0, None)))(x, y)).calls
     assert found.counted.bound is None
     assert found.counted.flops == 5 * 2 * 2 * 16 * 128 * 128
     assert found.counted.read == (5 * 64 * 128 * 4, 128 * 128 * 4)
@@ -128,7 +128,7 @@ def test_a_grid_whose_size_is_an_argument_counts_once_at_least() -> None:
         return pl.pallas_call(product, out_shape=out, grid=(size,), in_specs=[spec], out_specs=spec)(x)
 
     x = jax.ShapeDtypeStruct((128, 128), jnp.float32)
-    [call_of_any] = kernels.count(jax.make_jaxpr(call)(x, jax.ShapeDtypeStruct((), jnp.int32))).calls
+    [call_of_any] = kernels.count_work(jax.make_jaxpr(call)(x, jax.ShapeDtypeStruct((), jnp.int32))).calls
     assert (call_of_any.counted.flops, call_of_any.counted.bound) == (2 * 128**3, "at least")
-    [known] = kernels.count(jax.make_jaxpr(lambda x: call(x, jnp.int32(7)))(x)).calls
+    [known] = kernels.count_work(jax.make_jaxpr(lambda x: call(x, jnp.int32(7)))(x)).calls
     assert (known.counted.flops, known.counted.bound) == (7 * 2 * 128**3, None)

@@ -119,7 +119,7 @@ def test_as_many_products_count_as_the_interpreter_does(name) -> None:
     x = jnp.zeros((8, 8), jnp.float32)
     times = int(call(BODIES[name], interpret=True)(jnp.asarray(TABLE), x)[0, 0])
     traced = jax.make_jaxpr(lambda x: call(BODIES[name], interpret=False)(jnp.asarray(TABLE), x))(x)
-    [found] = kernels.count(traced).calls
+    [found] = kernels.count_work(traced).calls
     assert (found.counted.flops, found.counted.bound) == (times * PRODUCT, None)
     assert 0 < times < 4 * 4 * 5
 
@@ -133,10 +133,10 @@ def test_as_many_products_count_as_the_interpreter_does(name) -> None:
 )  # fmt: skip
 def test_what_an_argument_decides_is_a_bound(name, times, bound) -> None:
     arguments = jax.ShapeDtypeStruct((4,), jnp.int32), jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    [found] = kernels.count(jax.make_jaxpr(call(BODIES[name], False))(*arguments)).calls
+    [found] = kernels.count_work(jax.make_jaxpr(call(BODIES[name], False))(*arguments)).calls
     assert (found.cost.flops, found.cost.bound, found.cost.source) == (times * PRODUCT, bound, "counted")
     estimate = pl.CostEstimate(flops=99 * PRODUCT, transcendentals=0, bytes_accessed=5)
-    [found] = kernels.count(jax.make_jaxpr(call(BODIES[name], False, estimate))(*arguments)).calls
+    [found] = kernels.count_work(jax.make_jaxpr(call(BODIES[name], False, estimate))(*arguments)).calls
     if bound is None:
         assert (found.cost.flops, found.cost.source) == (times * PRODUCT, "counted"), (
             "what it skips is not done"
@@ -151,7 +151,7 @@ def test_a_table_that_the_kernel_writes_is_not_what_it_was() -> None:
         pl.when(t[0] > 1)(run)
 
     traced = jax.make_jaxpr(lambda x: call(body, False)(jnp.asarray(TABLE), x))
-    [found] = kernels.count(traced(jax.ShapeDtypeStruct((8, 8), jnp.float32))).calls
+    [found] = kernels.count_work(traced(jax.ShapeDtypeStruct((8, 8), jnp.float32))).calls
     assert found.cost.bound == "about"
 
 
@@ -162,7 +162,7 @@ def test_a_table_in_a_loop_over_layers_is_found_through_it_and_counts_as_often()
 
         return lax.scan(layer, jnp.zeros((1, 1), jnp.int32), length=6)[0]
 
-    counted = kernels.count(jax.make_jaxpr(layers)(jax.ShapeDtypeStruct((8, 8), jnp.float32)))
+    counted = kernels.count_work(jax.make_jaxpr(layers)(jax.ShapeDtypeStruct((8, 8), jnp.float32)))
     taken = sum(int(TABLE[j]) > i for i in range(4) for j in range(4))
     [found] = counted.calls
     assert (found.times, found.counted.flops, found.counted.bound) == (6, taken * PRODUCT, None)
@@ -190,10 +190,10 @@ def test_copies_that_a_kernel_starts_count_where_they_touch_hbm() -> None:
         )  # fmt: skip
 
     x = jax.ShapeDtypeStruct((320, 128), jnp.float32)
-    [found] = kernels.count(jax.make_jaxpr(called(kernel))(x)).calls
+    [found] = kernels.count_work(jax.make_jaxpr(called(kernel))(x)).calls
     assert (found.counted.copied, found.counted.read, found.counted.bound) == (3 * 8 * 128 * 4, (0,), None)
     assert found.counted.nbytes == (3 * 8 + 32) * 128 * 4
-    [found] = kernels.count(jax.make_jaxpr(called(lambda *_: None))(x)).calls
+    [found] = kernels.count_work(jax.make_jaxpr(called(lambda *_: None))(x)).calls
     assert (found.counted.copied, found.counted.bound) == (320 * 128 * 4, "about"), "who knows how"
 
 
@@ -228,7 +228,7 @@ def test_splash_attention_counts_the_blocks_of_its_mask(name, rows, columns, que
         splash_mask.MultiHeadMask([mask] * heads), block_sizes=sizes
     )
     q, k = (jax.ShapeDtypeStruct((2, heads, size, 128), jnp.bfloat16) for size in (queries, keys))
-    [call] = kernels.count(jax.make_jaxpr(jax.vmap(lambda q, k, v: kernel(q, k, v)))(q, k, k)).calls
+    [call] = kernels.count_work(jax.make_jaxpr(jax.vmap(lambda q, k, v: kernel(q, k, v)))(q, k, k)).calls
     blocks = visited(seen, rows, columns)
     assert call.counted.bound is None
     assert call.cost.flops == 2 * heads * blocks.sum() * 2 * rows * columns * (128 + 128)
@@ -258,7 +258,7 @@ def test_our_kernel_counts_the_blocks_of_its_mask(name, rows, columns, groups) -
     q = jax.ShapeDtypeStruct((1, heads * groups, length, 128), jnp.bfloat16)
     k = jax.ShapeDtypeStruct((1, heads, length, 128), jnp.bfloat16)
     traced = jax.make_jaxpr(lambda q, k, v: flash(q, k, v, mask, scale=0.1, blocks=blocks)[0])(q, k, k)
-    [call] = kernels.count(traced).calls
+    [call] = kernels.count_work(traced).calls
     pairs = heads * groups * int(seen.sum()) * rows * columns
     # With the values' rows goes a tile of ones, whose product is the softmax's sum.
     assert (call.counted.flops, call.counted.bound) == (2 * pairs * (128 + 128 + 16), None)

@@ -107,7 +107,7 @@ class Moves:
             return self._element(operands[0], int(found[1])) if found and operands else []
         if one.operation == "select":
             return operands[1:]
-        if operation in ("fusion", "async", "call") and (called := self._program.called(one)):
+        if operation in ("fusion", "async", "call") and (called := self._program.callee(one)):
             return [called.root]
         if operation in _FIRST or one.operation.endswith("-done"):
             return operands[:1]
@@ -130,9 +130,9 @@ class Moves:
         loop = self._loops.get(owner.computation) if owner.operation == "parameter" else None
         loop = owner if owner.operation == "while" else loop
         if loop is not None:
-            body = self._program.called(loop, "body")
+            body = self._program.callee(loop, "body")
             owners = [*self._program.operands(loop), *([body.root] if body else [])]
-        elif owner.operation == "fusion" and (called := self._program.called(owner)):
+        elif owner.operation == "fusion" and (called := self._program.callee(owner)):
             owners = [called.root]
         else:
             owners = [owner]

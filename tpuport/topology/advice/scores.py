@@ -9,7 +9,7 @@ from tpuport.attention.call_report import Call
 from tpuport.attention.xla_attention import block_size
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import Array
-from tpuport.topology.hlo.shapes import HBM
+from tpuport.topology.hlo.array_types import HBM
 from tpuport.topology.hlo.traffic import FREE
 
 # From here on one head's scores in float32 are 4 MiB: 32 heads of them fill a v5e's VMEM (128 MiB), so that scores

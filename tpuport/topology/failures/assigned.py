@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.shapes import HBM
+from tpuport.topology.hlo import HBM
 
 _TEXT: Final = ".after_optimizations.txt"
 _BUFFERS: Final = ".after_optimizations-buffer-assignment.txt"

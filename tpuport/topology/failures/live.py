@@ -7,8 +7,7 @@ the last that reads it, under whatever names; arguments are not counted.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo import Array, Instruction, Program
-from tpuport.topology.hlo.shapes import HBM
+from tpuport.topology.hlo import HBM, Array, Instruction, Program
 
 # Give another name to what is there.
 _NAMING: Final = frozenset(
@@ -147,7 +146,7 @@ def _written_into(program: Program, one: Instruction) -> int | None:
     """The operand in whose place an instruction writes: one that updates a slice."""
     if one.operation == "dynamic-update-slice":
         return 0
-    called = program.called(one) if one.operation == "fusion" else None
+    called = program.callee(one) if one.operation == "fusion" else None
     if called is None or called.root.operation != "dynamic-update-slice":
         return None
     target = called.root.operands[0]

@@ -44,7 +44,7 @@ def _before(program: Program, one: Instruction, place: str) -> tuple[Instruction
 
 def _carried(program: Program, loop: Instruction, place: str) -> tuple[Instruction | None, str]:
     """What the body makes of an element; where it leaves it alone, what it begins with."""
-    body = program.called(loop, "body")
+    body = program.callee(loop, "body")
     made = _operand(program, body.root, int(place)) if body and body.root.operation == "tuple" else None
     if made is None or _is_given(program, made):
         return _operand(program, loop, 0), place

@@ -6,8 +6,13 @@ from typing import Any, Final
 
 import jax
 
+<<<<<<< HEAD
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo.sources import innermost
+=======
+from tpuport.topology.hlo import innermost_source
+from tpuport.topology.report import Buffer, Source
+>>>>>>> 996991f (Name the modules and functions of hlo and kernels by their subjects)
 
 _LISTED: Final = 12
 
@@ -51,4 +56,4 @@ def _is_jaxpr(value: Any) -> bool:
 
 def _source(equation: Any) -> Source | None:
     frames = getattr(equation.source_info.traceback, "frames", ())
-    return innermost((frame.file_name, frame.line_num, frame.function_name) for frame in frames)
+    return innermost_source((frame.file_name, frame.line_num, frame.function_name) for frame in frames)

@@ -5,13 +5,13 @@ from typing import Final
 
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo.program import Instruction, Program
-from tpuport.topology.hlo.shapes import HBM, Array
+from tpuport.topology.hlo.array_types import HBM, Array
 from tpuport.topology.hlo.traffic import FREE, ends, is_view, puts
 
 _INDEX: Final = re.compile(r"\bindex=(\d+)")
 
 
-def buffers(program: Program, count: int) -> tuple[Buffer, ...]:
+def list_buffers(program: Program, count: int) -> tuple[Buffer, ...]:
     """The largest temporaries in HBM, one entry for all of a shape that one opcode makes for one line of code.
 
     Arguments, results of the program and what is changed in place are none: they are kept anyway.

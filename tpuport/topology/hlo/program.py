@@ -6,10 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
+<<<<<<< HEAD
 from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo.shapes import Array, arrays, elements
 from tpuport.topology.hlo.sources import Frames
 from tpuport.topology.kernels.calls import Cost
+=======
+from tpuport.topology.hlo.array_types import Array, arrays, elements
+from tpuport.topology.hlo.source_lines import Frames
+from tpuport.topology.kernels.kernel_calls import KernelCost
+from tpuport.topology.report import Source
+>>>>>>> 996991f (Name the modules and functions of hlo and kernels by their subjects)
 
 _COMPUTATION: Final = re.compile(r"(ENTRY )?%?([\w.-]+) \(")
 # The type of a tuple has spaces in it, and parentheses of tuples and tiles; no opcode follows those.
@@ -201,7 +208,7 @@ class Program:
         self.text, self.computations, self.entry = text, computations, entry
         self.instructions = tuple(one for found in computations.values() for one in found.instructions)
         self._header = header
-        self.kernel_costs: dict[str, Cost] = {}
+        self.kernel_costs: dict[str, KernelCost] = {}
 
     @functools.cached_property
     def header(self) -> str:
@@ -228,7 +235,7 @@ class Program:
         return None
 
     def _where_from(self, instruction: Instruction) -> Instruction | None:
-        if called := self.called(instruction):
+        if called := self.callee(instruction):
             return called.root
         operation = instruction.operation.removesuffix("-start").removesuffix("-done")
         # What is put into another array says more of both than the other does.
@@ -266,7 +273,7 @@ class Program:
         """The instructions whose results an instruction takes."""
         return self.computations[instruction.computation].operands(instruction)
 
-    def called(self, instruction: Instruction, attribute: str = "calls") -> Computation | None:
+    def callee(self, instruction: Instruction, attribute: str = "calls") -> Computation | None:
         """The computation that an instruction names."""
         names = instruction.calls.get(attribute, ())
         return self.computations.get(names[0]) if names else None
@@ -303,7 +310,7 @@ class Program:
         inner = sum(self._total(name, cost, loops, known) for name in others if name in self.computations)
         return max(branches, default=0.0) + inner * (caller.rounds if loops else 1)
 
-    def taken(self, cost: Callable[[Instruction], float]) -> Iterator[Instruction]:
+    def executed_instructions(self, cost: Callable[[Instruction], float]) -> Iterator[Instruction]:
         """The instructions of a step, those inside of fusions too; of a conditional, the branch that costs most."""
         known: dict[str, float] = {}
         self._total(self.entry, cost, True, known)

@@ -2,25 +2,19 @@
 
 from collections.abc import Iterable
 
-from tpuport.topology.hlo import loops, program
+from tpuport.topology.hlo import program, trip_counts
+from tpuport.topology.hlo.array_types import Array
 from tpuport.topology.hlo.program import Instruction, Program
-from tpuport.topology.hlo.shapes import Array
 
 
 def parse(text: str) -> Program:
     """The program of a text that `jax.stages.Compiled.as_text` gave."""
-    made = program.read(text)
-    loops.assign(made)
-    return made
+    parsed = program.read(text)
+    trip_counts.assign(parsed)
+    return parsed
 
 
-def instructions(text: str) -> tuple[Instruction, ...]:
-    """The instructions of a program, in its order."""
-    return parse(text).instructions
-
-
-def square(program: Program | Iterable[Instruction], least: int) -> list[Array]:
-    """Arrays with two dimensions of at least `least`, in fusions too: what a matrix of attention's scores would be."""
-    given = program.instructions if isinstance(program, Program) else program
-    found = {array.bare for one in given for array in one.arrays}
-    return sorted(array for array in found if sum(size >= least for size in array.dims) > 1)
+def square_arrays(instructions: Iterable[Instruction], minimum: int) -> list[Array]:
+    """Arrays with two dimensions of at least `minimum`, in fusions too: what a matrix of attention's scores would be."""
+    arrays = {array.bare for instruction in instructions for array in instruction.arrays}
+    return sorted(array for array in arrays if sum(size >= minimum for size in array.dims) > 1)

@@ -7,9 +7,9 @@ it is used from there. Here only an array whose layout puts it in HBM counts, as
 import functools
 from typing import Final
 
-from tpuport.topology.hlo.pallas import is_kernel, kernel_bytes
+from tpuport.topology.hlo.kernel_costs import is_kernel, kernel_bytes
 from tpuport.topology.hlo.program import Computation, Instruction, Program
-from tpuport.topology.hlo.shapes import HBM, Array
+from tpuport.topology.hlo.array_types import HBM, Array
 
 # They name arrays that something else has made or will make, or run computations that count for themselves.
 FREE: Final = {
@@ -26,7 +26,7 @@ _TAKE_PARTS: Final = {"slice", "dynamic-slice", "gather"}
 _PUT_PARTS: Final = {"dynamic-update-slice": 1, "scatter": 2}  # and which operand is put
 
 
-def hbm_bytes(program: Program) -> float:
+def count_hbm_bytes(program: Program) -> float:
     """Bytes that one device reads from HBM and writes to it in a step.
 
     Operands of each instruction are read and its results are written, where they lie in HBM; of a fusion only what it
@@ -89,7 +89,7 @@ def _read(program: Program, instruction: Instruction) -> list[int]:
 def _taken(program: Program, instruction: Instruction, kind: str, operand: Instruction) -> int:
     whole = sum(made.tiled_nbytes for made in operand.arrays if made.space == HBM)
     places = [place for place, name in enumerate(instruction.operands) if name == operand.name]
-    if kind == "fusion" and (called := program.called(instruction)):
+    if kind == "fusion" and (called := program.callee(instruction)):
         parts = [_used(program, called, called.parameters[place].name, whole) for place in places]
         return min(whole, sum(parts))
     if places == [0] and kind in _TAKE_PARTS:
@@ -106,7 +106,7 @@ def _used(program: Program, computation: Computation, name: str, whole: int) -> 
         places = [place for place, operand in enumerate(user.operands) if operand == name]
         if user.operation == "bitcast":
             taken += _used(program, computation, user.name, whole)
-        elif user.operation == "fusion" and (called := program.called(user)):
+        elif user.operation == "fusion" and (called := program.callee(user)):
             taken += sum(_used(program, called, called.parameters[place].name, whole) for place in places)
         elif places == [0] and user.operation in _TAKE_PARTS:
             taken += sum(made.tiled_nbytes for made in user.arrays)
@@ -125,7 +125,7 @@ def _caller_aliases(program: Program, computation: Computation) -> bool:
 
 def ends(program: Program, instruction: Instruction) -> bool:
     """Whether a fusion ends a collective that another started, and carried out."""
-    called = program.called(instruction)
+    called = program.callee(instruction)
     return called is not None and called.root.operation == "custom-call" and _DONE in called.root.attributes
 
 
@@ -155,7 +155,7 @@ def written(program: Program, instruction: Instruction) -> list[int]:
 
 def _given_back(program: Program, instruction: Instruction) -> set[int]:
     """Places of results that are operands: unchanged, or changed by a collective that counts where it starts."""
-    called = program.called(instruction) if instruction.operation == "fusion" else None
+    called = program.callee(instruction) if instruction.operation == "fusion" else None
     if called is None or called.root.operation != "tuple":
         return instruction.aliased if called is not None and called.root.operation == "custom-call" else set()
     made = called.operands(called.root)
@@ -177,7 +177,7 @@ def puts(program: Program, instruction: Instruction) -> list[tuple[Array, ...] |
     if kind in _PUT_PARTS:
         operands = program.operands(instruction)
         return [operands[_PUT_PARTS[kind]].arrays] if len(operands) > _PUT_PARTS[kind] else [None]
-    called = program.called(instruction) if kind == "fusion" else None
+    called = program.callee(instruction) if kind == "fusion" else None
     if called is None:
         return [None] * len(instruction.results)
     root = called.root

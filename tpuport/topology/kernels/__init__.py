@@ -1,6 +1,6 @@
 """What a traced program's Pallas kernels compute and move, counted over their grids; XLA cannot look into a kernel."""
 
-from tpuport.topology.kernels.calls import Call, Cost
-from tpuport.topology.kernels.walk import Counted, count
+from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost
+from tpuport.topology.kernels.walk import TracedWork, count_work
 
-__all__ = ["Call", "Cost", "Counted", "count"]
+__all__ = ["KernelCall", "KernelCost", "TracedWork", "count_work"]

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from tpuport.topology.kernels import products, splits
-from tpuport.topology.kernels.calls import Call, Cost, by_groups, described, size
+from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost, by_groups, described, size
 from tpuport.topology.kernels.grid import Grid, grid_of, in_hbm, is_whole, moved
 from tpuport.topology.kernels.values import UNKNOWN, Value, constant, evaluated, read
 
@@ -20,14 +20,14 @@ _Work = np.ndarray
 _Values = Sequence[Value]
 
 
-class Counted(NamedTuple):
+class TracedWork(NamedTuple):
     """Attributes: flops: of all devices; calls: of Pallas kernels and products by groups (`RAGGED`), in its order."""
 
     flops: float
-    calls: tuple[Call, ...]
+    calls: tuple[KernelCall, ...]
 
 
-def count(jaxpr: ClosedJaxpr) -> Counted:
+def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
     """What a traced function has to compute: FLOPs of matrix products, convolutions and Pallas kernels.
 
     A product of [M, K] and [K, N] has 2 * M * N * K, and so has a convolution, with K the channels of a group times
@@ -41,7 +41,7 @@ def count(jaxpr: ClosedJaxpr) -> Counted:
     walk = _Walk(None)
     consts = [constant(one) for one in jaxpr.consts]
     work, _ = walk.jaxpr(jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Where(), consts)
-    return Counted(float(work[0]), tuple(walk.calls))
+    return TracedWork(float(work[0]), tuple(walk.calls))
 
 
 class _Where(NamedTuple):
@@ -74,10 +74,10 @@ class _Walk:
 
     def __init__(self, grid: Grid | None) -> None:
         self._grid = grid
-        self.calls: list[Call] = []
+        self.calls: list[KernelCall] = []
         self.high = self.low = False
         self._rounds = 0 if grid is None else _MOST_ROUNDS
-        self._kernels: dict[Any, tuple[Any, Cost]] = {}
+        self._kernels: dict[Any, tuple[Any, KernelCost]] = {}
 
     def jaxpr(self, jaxpr: Any, given: _Values, where: _Where, consts: _Values = ()) -> tuple[_Work, _Values]:
         """(the work, what is known of the results)."""
@@ -238,7 +238,7 @@ _SPECIAL: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def counted(equation: Any, given: _Values) -> Cost:
+def counted(equation: Any, given: _Values) -> KernelCost:
     """What a pallas_call does: its body's products over the steps of its grid, and the blocks that these bring in.
 
     Of arrays that a kernel gets whole it moves what the copies in its body say or, where there are none, each once.
@@ -259,7 +259,7 @@ def counted(equation: Any, given: _Values) -> Cost:
     bound = {(True, False): "at most", (False, True): "at least", (True, True): "about"}.get((high, low))
     if whole and not copied:
         copied, bound = float(sum(whole)), "about"
-    return Cost(
+    return KernelCost(
         float(flops), sum(numbers) + sum(parts) + copied, "counted", bound,
         (*numbers, *parts[: mapping.num_inputs]), tuple(parts[mapping.num_inputs :]), float(copied),
     )  # fmt: skip

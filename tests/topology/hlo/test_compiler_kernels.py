@@ -19,21 +19,23 @@ def grouped(x, weights, sizes):
 def compiled_with_counts(compile_program, function, *arguments):
     """(the program, what was traced)."""
     program, compiler_flops = compile_program(function, *arguments)
-    counted = kernels.count(jax.make_jaxpr(function)(*arguments))
-    hlo.take_counts(program, counted.calls)
+    counted = kernels.count_work(jax.make_jaxpr(function)(*arguments))
+    hlo.apply_kernel_costs(program, counted.calls)
     return program, counted, compiler_flops
 
 
 def test_rows_by_their_groups_matrix(compile_program, array) -> None:
     arguments = array(ROWS, INNER), array(GROUPS, INNER, WIDTH), array(GROUPS, dtype=jnp.int32)
     program, counted, compiler_flops = compiled_with_counts(compile_program, grouped, *arguments)
-    [kernel] = [one for one in hlo.kernels(program) if one.flops]
+    [kernel] = [one for one in hlo.list_kernels(program) if one.flops]
     assert kernel.name == "ragged-dot-none"
     assert (kernel.flops, kernel.source, kernel.bound) == (WHOLE, "counted", "about")
-    assert counted.flops == hlo.products(program) == hlo.flops(program, compiler_flops) == WHOLE
-    assert hlo.expanded(program, counted.calls) == 0
+    assert (
+        counted.flops == hlo.count_product_flops(program) == hlo.count_flops(program, compiler_flops) == WHOLE
+    )
+    assert hlo.count_expanded_flops(program, counted.calls) == 0
     moved = 2 * (ROWS * INNER + GROUPS * INNER * WIDTH + ROWS * WIDTH)
-    assert hlo.hbm_bytes(program) == pytest.approx(moved, rel=0.01)
+    assert hlo.count_hbm_bytes(program) == pytest.approx(moved, rel=0.01)
 
 
 @pytest.mark.parametrize(("experts", "met"), [(8, 8), (64, 64 * (1 - (1 - 1 / 64) ** 512))])
@@ -45,9 +47,9 @@ def test_a_device_has_the_rows_of_its_own_groups(experts, met, compile_program, 
     )  # fmt: skip
     arguments = array(ROWS, INNER), array(experts, INNER, WIDTH), array(experts, dtype=jnp.int32)
     program, counted, _ = compiled_with_counts(compile_program, split, *arguments)
-    [kernel] = [one for one in hlo.kernels(program) if one.flops]
+    [kernel] = [one for one in hlo.list_kernels(program) if one.flops]
     assert (kernel.flops, kernel.bound) == (WHOLE / 4, "about")
-    assert hlo.products(program) == WHOLE / 4 == counted.flops / 4
+    assert hlo.count_product_flops(program) == WHOLE / 4 == counted.flops / 4
     [cost] = [one for one in program.kernel_costs.values() if one.flops]
     read = 2 * (ROWS / 4 * INNER + met / 2 * INNER * WIDTH), 2 * ROWS / 4 * WIDTH
     assert (sum(cost.read[-2:]), sum(cost.written)) == pytest.approx(read, rel=1e-9)
@@ -58,8 +60,8 @@ def test_few_rows_are_multiplied_by_all_groups(compile_program, array) -> None:
     program, counted, _ = compiled_with_counts(compile_program, grouped, *arguments)
     needed = 2 * 4 * INNER * WIDTH
     assert counted.flops == needed
-    assert hlo.products(program) == GROUPS * needed
-    assert hlo.expanded(program, counted.calls) == (GROUPS - 1) * needed
+    assert hlo.count_product_flops(program) == GROUPS * needed
+    assert hlo.count_expanded_flops(program, counted.calls) == (GROUPS - 1) * needed
 
 
 def test_softmax_and_the_product_after_it(compile_program, array) -> None:
@@ -72,9 +74,9 @@ def test_softmax_and_the_product_after_it(compile_program, array) -> None:
     arguments = *[array(8, 8, 1024, 64)] * 3, array(1024, 1024, dtype=jnp.bool_)
     program, counted, _ = compiled_with_counts(compile_program, attention, *arguments)
     product = 2 * 8 * 8 * 1024**2 * 64
-    [kernel] = hlo.kernels(program)
+    [kernel] = hlo.list_kernels(program)
     assert kernel.name == "online-softmax"
     assert (kernel.count, kernel.flops, kernel.source, kernel.bound) == (1, product, "counted", None)
-    assert hlo.products(program) == counted.flops == 2 * product
+    assert hlo.count_product_flops(program) == counted.flops == 2 * product
     scores = 2 * 8 * 8 * 1024**2
     assert scores <= kernel.hbm_bytes <= scores + 3 * 2 * 8 * 8 * 1024 * 128, "and what else is not in VMEM"

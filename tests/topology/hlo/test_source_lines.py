@@ -8,7 +8,7 @@ import pytest
 
 import tpuport
 from tpuport.topology import hlo
-from tpuport.topology.hlo.sources import Frames
+from tpuport.topology.hlo.source_lines import Frames
 
 LIBRARIES = "/venv/lib/python3.11/site-packages"
 OURS = tpuport.__path__[0]

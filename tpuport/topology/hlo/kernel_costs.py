@@ -7,11 +7,19 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+<<<<<<< HEAD:tpuport/topology/hlo/pallas.py
 from tpuport.topology.compile_report import Kernel
 from tpuport.topology.hlo import own
 from tpuport.topology.hlo.program import Instruction, Program
 from tpuport.topology.hlo.shapes import HBM, Array
 from tpuport.topology.kernels.calls import Call, Cost
+=======
+from tpuport.topology.hlo import compiler_kernels
+from tpuport.topology.hlo.program import Instruction, Program
+from tpuport.topology.hlo.array_types import HBM, Array
+from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost
+from tpuport.topology.report import Kernel
+>>>>>>> 996991f (Name the modules and functions of hlo and kernels by their subjects):tpuport/topology/hlo/kernel_costs.py
 
 TARGET: Final = 'custom_call_target="tpu_custom_call"'
 _ESTIMATE: Final = re.compile(r'"cost_estimate":\{([^{}]*)\}')
@@ -35,7 +43,7 @@ def estimated(instruction: Instruction) -> dict[str, float] | None:
     return {name: float(value) for name, value in _FIELD.findall(found[1])} if found else {}
 
 
-def take_counts(program: Program, calls: Sequence[Call]) -> None:
+def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
     """Let the program's kernels cost what was counted of the calls that were traced.
 
     A kernel is a call of its name, of its operands' and its results' sizes, and with its estimate. Of several such
@@ -51,7 +59,7 @@ def take_counts(program: Program, calls: Sequence[Call]) -> None:
             program.kernel_costs[one.name] = _mean(found)
 
 
-def _calls_of(program: Program, instruction: Instruction, calls: Sequence[Call]) -> list[Call]:
+def _calls_of(program: Program, instruction: Instruction, calls: Sequence[KernelCall]) -> list[KernelCall]:
     scope, stated = instruction.op_name.split("/"), estimated(instruction) or {}
     operands = _dims(made for one in program.operands(instruction) for made in one.arrays)
     results = _dims(instruction.results)
@@ -70,7 +78,7 @@ def _dims(found: Iterable[Array]) -> list[tuple[int, ...]]:
     return [made.dims for made in found]
 
 
-def _mean(calls: Sequence[Call]) -> Cost:
+def _mean(calls: Sequence[KernelCall]) -> KernelCost:
     costs, whole = [call.cost for call in calls], sum(call.times for call in calls)
     if all(one == costs[0] for one in costs) or not whole:
         return costs[0]
@@ -84,7 +92,7 @@ def _mean(calls: Sequence[Call]) -> Cost:
         return tuple(map(mean, zip(*known, strict=True))) if len(known) == len(parts) else None
 
     bounds = {one.bound for one in costs if one.bound is not None}
-    return Cost(
+    return KernelCost(
         mean([one.flops for one in costs]), mean([one.nbytes for one in costs]), costs[0].source,
         bounds.pop() if len(bounds) == 1 else "about" if bounds else None,
         means([one.read for one in costs]), means([one.written for one in costs]),
@@ -119,10 +127,12 @@ def _padding(made: Array) -> float:
     return made.tiled_nbytes / made.nbytes if made.space == HBM and made.nbytes else 0.0
 
 
-def kernels(program: Program) -> tuple[Kernel, ...]:
+def list_kernels(program: Program) -> tuple[Kernel, ...]:
     """Pallas kernels by name, in its order; of branches those of the one with the most FLOPs in kernels."""
     found: dict[tuple[str, str, str], list[float]] = {}
-    for one in program.taken(lambda one: 1e-9 + kernel_flops(program, one) if is_kernel(one) else 0.0):
+    for one in program.executed_instructions(
+        lambda one: 1e-9 + kernel_flops(program, one) if is_kernel(one) else 0.0
+    ):
         if is_kernel(one):
             cost = program.kernel_costs.get(one.name)
             key = _COPY.sub("", one.name), cost.source if cost else "kernel", (cost and cost.bound) or ""

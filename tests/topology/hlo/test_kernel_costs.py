@@ -7,7 +7,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 from tpuport.topology import hlo, kernels
-from tpuport.topology.kernels import Call, Cost
+from tpuport.topology.kernels import KernelCall, KernelCost
 
 ESTIMATE = ',"cost_estimate":{"flops":"1000","transcendentals":"5","bytes_accessed":"800"}'
 TEXT = """\
@@ -44,20 +44,20 @@ ARRAY, TILES = 8.0 * 128 * 4, 8.0 * 128 * 2
 
 def attend(
     flops: float, times: float, read: float = ARRAY, bound: str | None = None, name: str = "attend"
-) -> Call:
-    cost = Cost(flops, read + ARRAY, "counted", bound, (read,), (ARRAY,))
-    return Call(name, (SMALL,), (SMALL,), times, None, cost)
+) -> KernelCall:
+    cost = KernelCost(flops, read + ARRAY, "counted", bound, (read,), (ARRAY,))
+    return KernelCall(name, (SMALL,), (SMALL,), times, None, cost)
 
 
-def other(stated: tuple[float, float] | None, bound: str | None = None) -> Call:
-    cost = Cost(600.0, 6000.0, "counted", bound, (ARRAY, 600.0), (ARRAY, 600.0), 50.0)
-    return Call("other", (SMALL, ODD), (SMALL, ODD), 1.0, stated, cost)
+def other(stated: tuple[float, float] | None, bound: str | None = None) -> KernelCall:
+    cost = KernelCost(600.0, 6000.0, "counted", bound, (ARRAY, 600.0), (ARRAY, 600.0), 50.0)
+    return KernelCall("other", (SMALL, ODD), (SMALL, ODD), 1.0, stated, cost)
 
 
-def found(*calls: Call) -> tuple[dict[str, tuple], hlo.Program]:
+def found(*calls: KernelCall) -> tuple[dict[str, tuple], hlo.Program]:
     program = hlo.parse(TEXT)
-    hlo.take_counts(program, calls)
-    made = hlo.kernels(program)
+    hlo.apply_kernel_costs(program, calls)
+    made = hlo.list_kernels(program)
     return {one.name: (one.count, one.flops, one.hbm_bytes, one.source, one.bound) for one in made}, program
 
 
@@ -65,7 +65,7 @@ def test_what_nothing_was_counted_of_has_what_it_says() -> None:
     kinds, program = found()
     assert kinds["other"] == (1, 1000, 800, "kernel", None)
     assert kinds["attend"] == (1, 0, 0, "kernel", None)
-    assert hlo.products(program) == 1000
+    assert hlo.count_product_flops(program) == 1000
     # An estimate that the compiler has not seen, or other sizes, are another kernel's.
     assert found(other((7.0, 7.0)))[0]["other"][3] == "kernel"
     assert found(attend(9.0, 1.0)._replace(results=(ODD,)))[0]["attend"][3] == "kernel"
@@ -78,10 +78,10 @@ def test_arrays_count_where_they_lie_and_as_tiles_pad_them() -> None:
     # All of an array of [3, 100] is a tile of [8, 128].
     assert kinds["other"] == (1, 600, pytest.approx(2 * ARRAY + 2 * TILES + 50), "counted", None)
     assert kinds["looped"] == (3, 3 * 64, 3 * 2 * ARRAY, "counted", None)
-    assert hlo.products(program) == 64 + 600 + 3 * 64
+    assert hlo.count_product_flops(program) == 64 + 600 + 3 * 64
     # The compiler has counted the kernel's own 1000, once.
-    assert hlo.flops(program, 1000.0) == 64 + 600 + 3 * 64
-    assert hlo.hbm_bytes(program) == pytest.approx(sum(one[2] for one in kinds.values()) + ARRAY), (
+    assert hlo.count_flops(program, 1000.0) == 64 + 600 + 3 * 64
+    assert hlo.count_hbm_bytes(program) == pytest.approx(sum(one[2] for one in kinds.values()) + ARRAY), (
         "and the copy"
     )
 
@@ -91,7 +91,7 @@ def test_of_calls_that_look_alike_each_has_the_mean() -> None:
     kinds, program = found(attend(40.0, 1.0, 100.0), attend(80.0, 3.0, 300.0, "at most"))
     assert kinds["attend"][1:] == (70, ARRAY, "counted", "at most")
     assert kinds["looped"][1:] == (210, 3 * (250 + ARRAY), "counted", "at most")
-    assert hlo.products(program) == 1000 + 40 + 3 * 80
+    assert hlo.count_product_flops(program) == 1000 + 40 + 3 * 80
 
 
 def test_what_depends_on_data_is_said_by_a_kernel_that_says_something() -> None:
@@ -117,11 +117,19 @@ def test_a_kernel_without_an_estimate_has_its_grids_products_and_blocks(compile_
     arguments = array(1024, 4096), array(4096, 256)
     program, flops = compile_program(split, *arguments)
     assert flops == 0
-    counted = kernels.count(jax.make_jaxpr(split)(*arguments))
-    hlo.take_counts(program, counted.calls)
-    [kernel] = hlo.kernels(program)
+    counted = kernels.count_work(jax.make_jaxpr(split)(*arguments))
+    hlo.apply_kernel_costs(program, counted.calls)
+    [kernel] = hlo.list_kernels(program)
     assert (kernel.name, kernel.count, kernel.source, kernel.bound) == ("product_it", 1, "counted", None)
     done = 10 * 2 * 256 * 4096 * 256
-    assert kernel.flops == hlo.flops(program, flops) == hlo.products(program) == counted.flops == done
+    assert (
+        kernel.flops
+        == hlo.count_flops(program, flops)
+        == hlo.count_product_flops(program)
+        == counted.flops
+        == done
+    )
     # Arguments are in HBM; the result may be given back in VMEM and copied from there.
-    assert hlo.hbm_bytes(program) == pytest.approx(2 * (1024 * 4096 + 4096 * 256 + 1024 * 256), rel=0.01)
+    assert hlo.count_hbm_bytes(program) == pytest.approx(
+        2 * (1024 * 4096 + 4096 * 256 + 1024 * 256), rel=0.01
+    )

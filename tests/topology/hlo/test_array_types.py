@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuport.topology.hlo import Array, arrays
-from tpuport.topology.hlo.shapes import elements
+from tpuport.topology.hlo.array_types import elements
 
 
 def test_bytes_of_narrow_types() -> None:

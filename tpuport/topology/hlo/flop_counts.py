@@ -5,7 +5,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.pallas import estimated, kernel_flops
+from tpuport.topology.hlo.kernel_costs import estimated, kernel_flops
 from tpuport.topology.hlo.program import Instruction, Program
 
 # What the compiler counts as one for each number of the result: everything elementwise but transcendentals.
@@ -26,7 +26,7 @@ _FP8: Final = ("f8", "f4")
 _PASSES: Final = {"high": 3, "highest": 6}
 
 
-class Rates(NamedTuple):
+class OtherRateFlops(NamedTuple):
     """FLOPs that do not run at the rate of bfloat16.
 
     Attributes:
@@ -40,9 +40,11 @@ class Rates(NamedTuple):
     passes: float
 
 
-def rates(program: Program) -> Rates:
+def count_other_rate_flops(program: Program) -> OtherRateFlops:
     """Of a step on one device; inside of kernels nothing is known of dtypes."""
-    return Rates(*(program.total(functools.partial(_at_rate, program, which)) for which in Rates._fields))
+    return OtherRateFlops(
+        *(program.total(functools.partial(_at_rate, program, which)) for which in OtherRateFlops._fields)
+    )
 
 
 def _at_rate(program: Program, which: str, instruction: Instruction) -> float:
@@ -58,7 +60,7 @@ def _at_rate(program: Program, which: str, instruction: Instruction) -> float:
     return (_PASSES.get(max(precision.groups()), 1) - 1) * 2.0 * _products(program, instruction)
 
 
-def flops(program: Program, compiler_flops: float) -> float:
+def count_flops(program: Program, compiler_flops: float) -> float:
     """FLOPs of a step on one device: the compiler's count, with each loop's body as often as it runs.
 
     Kernels have what was counted of them, where that was; the compiler has what they say themselves.
@@ -73,7 +75,7 @@ def flops(program: Program, compiler_flops: float) -> float:
     return float(compiler_flops) + program.total(cost) - program.total(stated, loops=False)
 
 
-def products(program: Program) -> float:
+def count_product_flops(program: Program) -> float:
     """FLOPs of a step on one device in matrix products, convolutions and kernels, without elementwise work.
 
     The product of a matrix and a vector is elementwise work too where the compiler makes it so.

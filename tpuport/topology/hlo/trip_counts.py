@@ -57,7 +57,7 @@ def _trips(program: Program, loop: Instruction, callers: dict[str, Instruction])
     """How often a loop's body runs; 1 where the text does not tell."""
     if known := _KNOWN.search(loop.attributes):
         return int(known[1])
-    condition, body = program.called(loop, "condition"), program.called(loop, "body")
+    condition, body = program.callee(loop, "condition"), program.callee(loop, "body")
     if condition is None or body is None:
         return 1
     return _counted(program, loop, condition, body, callers) or 1
@@ -107,7 +107,7 @@ def _compared(program: Program, condition: Computation) -> tuple[_Value, str, _V
     inside = condition
     while root.operation in ("fusion", *_SAME):
         if root.operation == "fusion":
-            called = program.called(root)
+            called = program.callee(root)
             if called is None:
                 return None
             outer.append((inside, root))
@@ -139,7 +139,7 @@ def _value(
         around, fusion = outer[-1]
         place = next(number for number, parameter in computation.parameters.items() if parameter is one)
         return _value(program, around, fusion.operands[place], outer[:-1])
-    if one.operation == "fusion" and (called := program.called(one)):
+    if one.operation == "fusion" and (called := program.callee(one)):
         return _value(program, called, called.root.name, [*outer, (computation, one)])
     if one.operation in ("add", "subtract"):
         left, right = (_value(program, computation, operand, outer) for operand in one.operands)

@@ -8,7 +8,7 @@ RAGGED: Final = (
 )
 
 
-class Cost(NamedTuple):
+class KernelCost(NamedTuple):
     """What one call does on one device.
 
     Attributes:
@@ -18,7 +18,7 @@ class Cost(NamedTuple):
         copied: bytes of HBM at either end of the copies that it starts by itself.
         nbytes: all bytes.
         source: "kernel" where the kernel states it, "counted" where it was counted from what was traced (FLOPs may be
-            stated even so, see `Call.cost`).
+            stated even so, see `KernelCall.cost`).
         bound: of what was counted and depends on data, "at most", "at least" or, where both, "about"; else None.
     """
 
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
     copied: float = 0.0
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """A traced call.
 
     Attributes:
@@ -47,10 +47,10 @@ class Call(NamedTuple):
     results: tuple[tuple[str, tuple[int, ...]], ...]
     times: float
     stated: tuple[float, float] | None
-    counted: Cost
+    counted: KernelCost
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> KernelCost:
         """What was counted, where that is exact or the kernel states nothing; what the kernel states elsewhere.
 
         Of FLOPs that are both stated and counted the fewer: what is stated may be of steps that the kernel skips, and
@@ -61,14 +61,14 @@ class Call(NamedTuple):
             return self.counted
         flops, nbytes = self.stated
         if self.counted.bound is not None:
-            return Cost(flops, nbytes, "kernel")
+            return KernelCost(flops, nbytes, "kernel")
         return self.counted._replace(flops=min(flops, self.counted.flops) if self.counted.flops else flops)
 
 
-def described(equation: Any, times: float, counted: Cost) -> Call:
+def described(equation: Any, times: float, counted: KernelCost) -> KernelCall:
     """The call that an equation makes."""
     estimate = equation.params.get("cost_estimate")
-    return Call(
+    return KernelCall(
         str(equation.params.get("name") or ""),
         _types(equation.invars),
         _types(equation.outvars),
@@ -78,15 +78,15 @@ def described(equation: Any, times: float, counted: Cost) -> Call:
     )
 
 
-def by_groups(equation: Any, times: float, flops: float, ways: int) -> Call:
+def by_groups(equation: Any, times: float, flops: float, ways: int) -> KernelCall:
     """A product by groups, which is a kernel on a TPU: named `RAGGED`, with `flops` on a device on average.
 
     Of its rows it has one in `ways`, as many as there are groups that a device has not: which ones is known at run
     time only.
     """
     bound = "about" if ways > 1 else None
-    cost = Cost(flops, 0.0, "counted", bound)
-    return Call(RAGGED, _types(equation.invars), _types(equation.outvars), times, None, cost)
+    cost = KernelCost(flops, 0.0, "counted", bound)
+    return KernelCall(RAGGED, _types(equation.invars), _types(equation.outvars), times, None, cost)
 
 
 def _types(variables: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -8,7 +8,12 @@ from jax.sharding import Mesh
 from tpuport.topology.compile_report import Collective, Source
 from tpuport.topology.hlo.groups import axes, groups
 from tpuport.topology.hlo.program import Instruction, Program
+<<<<<<< HEAD:tpuport/topology/hlo/exchange.py
 from tpuport.topology.hlo.shapes import Array
+=======
+from tpuport.topology.hlo.array_types import Array
+from tpuport.topology.report import Collective, Source
+>>>>>>> 996991f (Name the modules and functions of hlo and kernels by their subjects):tpuport/topology/hlo/collectives.py
 
 KINDS: Final = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
@@ -23,7 +28,7 @@ def kind_of(instruction: Instruction) -> str | None:
     return kind if kind in KINDS else None
 
 
-def collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
+def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
     """The collectives of a step, those that leave most bytes on a device first.
 
     One that combines several arrays is one. Of one that starts here and ends elsewhere, the start counts; one in a
@@ -35,7 +40,7 @@ def collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
         mesh: whose axes are named; that of the program's arguments.
     """
     found: dict[Collective, tuple[int, int, int]] = {}
-    for one in program.taken(lambda one: sent(program, one)):
+    for one in program.executed_instructions(lambda one: sent(program, one)):
         kind, nbytes = _kind(program, one), sent(program, one)
         if kind is None or not nbytes:
             continue

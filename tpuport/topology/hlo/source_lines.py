@@ -79,10 +79,10 @@ class Frames:
     @functools.cache  # noqa: B019 - it lives as long as its program
     def source(self, frame: int) -> Source | None:
         """The innermost line of a model or of a user; where there is none, of anything but what traces."""
-        return innermost(self.stack(frame))
+        return innermost_source(self.stack(frame))
 
 
-def innermost(stack: Iterable[tuple[str, int, str]]) -> Source | None:
+def innermost_source(stack: Iterable[tuple[str, int, str]]) -> Source | None:
     """The line of a model or of a user in a stack of (file, line, function), innermost first; or as `Frames.source`."""
     # Whoever asked for the program did not make its instructions.
     known = list(itertools.takewhile(lambda one: not one[0].startswith(_ASKING), stack))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tpuport.topology.hlo.program import Instruction, Program
-from tpuport.topology.hlo.shapes import Array
-from tpuport.topology.kernels.calls import RAGGED, Call, Cost
+from tpuport.topology.hlo.array_types import Array
+from tpuport.topology.kernels.kernel_calls import RAGGED, KernelCall, KernelCost
 
 _BODY: Final = re.compile(r'"body":"(bW9kdWxl[A-Za-z0-9+/]*=*)"')  # "module"
 _TILING: Final = re.compile(r'\bragged_dot_tiling="(\d+),(\d+),(\d+)"')
@@ -43,7 +43,7 @@ class _Kernel(NamedTuple):
     windows: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def counted(program: Program, instruction: Instruction, calls: Sequence[Call]) -> Cost | None:
+def counted(program: Program, instruction: Instruction, calls: Sequence[KernelCall]) -> KernelCost | None:
     """What one execution of a kernel does; None for one that the compiler has not made.
 
     One that multiplies rows by their group's matrix goes through tiles of rows, once for each group that has a row in
@@ -64,7 +64,7 @@ def counted(program: Program, instruction: Instruction, calls: Sequence[Call]) -
     return _over_grid(base64.b64decode(body[1]).decode(), given, instruction.results)
 
 
-def expanded(program: Program, calls: Sequence[Call]) -> float:
+def count_expanded_flops(program: Program, calls: Sequence[KernelCall]) -> float:
     """FLOPs that a step does beyond what is needed where rows are few: the compiler multiplies them by all groups.
 
     Such a product has the groups as a batch, [G, M, N], and no name.
@@ -82,13 +82,13 @@ def expanded(program: Program, calls: Sequence[Call]) -> float:
     return program.total(excess) if beyond else 0.0
 
 
-def _sizes(call: Call) -> tuple[int, int, int, int]:
+def _sizes(call: KernelCall) -> tuple[int, int, int, int]:
     """Groups, rows, numbers of a row, numbers of a result's row: of [M, K] by [G, K, N]."""
     (_, rows), (_, matrices), *_ = call.operands
     return matrices[0], rows[0], rows[1], math.prod(matrices) // matrices[0] // rows[1]
 
 
-def _is_of(call: Call, given: Sequence[Array]) -> bool:
+def _is_of(call: KernelCall, given: Sequence[Array]) -> bool:
     """Whether a kernel has a call's rows and matrices, which may lie the other way."""
     (_, rows), (_, matrices), *_ = call.operands
     shapes = [sorted(one.dims) for one in given]
@@ -96,8 +96,8 @@ def _is_of(call: Call, given: Sequence[Array]) -> bool:
 
 
 def _by_groups(
-    call: Call, given: Sequence[Array], results: Sequence[Array], tile: int, depth: int, width: int
-) -> Cost:
+    call: KernelCall, given: Sequence[Array], results: Sequence[Array], tile: int, depth: int, width: int
+) -> KernelCost:
     """Of tiles of `tile` rows, `depth` numbers of each, and `width` of the result's."""
     groups, rows, inner, outer = _sizes(call)
     matrices = sorted(call.operands[1][1])
@@ -119,7 +119,7 @@ def _by_groups(
     return _cost(call.counted.flops, tuple(map(read, given)), written, "about")
 
 
-def _over_grid(text: str, given: Sequence[Array], results: Sequence[Array]) -> Cost:
+def _over_grid(text: str, given: Sequence[Array], results: Sequence[Array]) -> KernelCost:
     kernel = _read(text)
     steps = math.prod(size or 1 for size in kernel.grid)
     flops, is_nested = _flops(kernel.main)
@@ -136,8 +136,8 @@ def _over_grid(text: str, given: Sequence[Array], results: Sequence[Array]) -> C
     return _cost(flops * steps, tuple(moved[: len(given)]), tuple(moved[len(given) :]), bound)
 
 
-def _cost(flops: float, read: tuple[float, ...], written: tuple[float, ...], bound: str | None) -> Cost:
-    return Cost(flops, sum(read) + sum(written), "counted", bound, read, written)
+def _cost(flops: float, read: tuple[float, ...], written: tuple[float, ...], bound: str | None) -> KernelCost:
+    return KernelCost(flops, sum(read) + sum(written), "counted", bound, read, written)
 
 
 @functools.lru_cache(maxsize=64)

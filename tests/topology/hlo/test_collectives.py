@@ -13,7 +13,7 @@ N = 512
 
 
 def only(program, mesh):
-    [found] = hlo.collectives(program, mesh)
+    [found] = hlo.list_collectives(program, mesh)
     return found
 
 
@@ -75,7 +75,7 @@ def test_those_in_a_loop_count_as_often_as_it_runs(mesh, array, compile_program)
     program, _ = compile_program(
         blocks, array(7, N, N, spec=P(None, "tp")), array(2 * N, N, spec=P(None, "tp"))
     )
-    found = hlo.collectives(program, mesh)
+    found = hlo.list_collectives(program, mesh)
     assert {one.axes for one in found} == {("tp",)}
     assert {one.count for one in found} == {7}
     # An all-reduce leaves all of it; the compiler may leave each device its part, which is what it needs next.
@@ -131,8 +131,10 @@ def test_one_that_several_fusions_do_bit_by_bit_is_one(mesh) -> None:
     assert (found.kind, found.axes, found.group, found.count) == ("all-gather", ("sp", "tp"), 4, 1)
     assert (found.nbytes, found.overlapped) == (4096 * 8192 * 2, 1)
     part = 1024 * 8192 * 2
-    assert hlo.hbm_bytes(program) == part + 4 * part + 2 * 4096 + 4 * part, "gathered, negated, summed"
-    assert [(one.shape, one.operation) for one in hlo.buffers(program, 5)] == [("bf16[4096,8192]", "fusion")]
+    assert hlo.count_hbm_bytes(program) == part + 4 * part + 2 * 4096 + 4 * part, "gathered, negated, summed"
+    assert [(one.shape, one.operation) for one in hlo.list_buffers(program, 5)] == [
+        ("bf16[4096,8192]", "fusion")
+    ]
 
 
 BESIDE = """HloModule jit_f
@@ -167,8 +169,8 @@ ENTRY %main (p: f32[1024], q: s32[]) -> f32[1024] {
 
 def test_one_in_the_background_and_of_branches_the_one_that_sends_more(mesh) -> None:
     program = hlo.parse(BESIDE)
-    found = {one.kind: [] for one in hlo.collectives(program, mesh)}
-    for one in hlo.collectives(program, mesh):
+    found = {one.kind: [] for one in hlo.list_collectives(program, mesh)}
+    for one in hlo.list_collectives(program, mesh):
         found[one.kind].append((one.axes, one.count, one.nbytes, one.overlapped))
     assert found == {
         "reduce-scatter": [(("tp",), 1, 2048, 1)],
