@@ -6,22 +6,22 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuport.topology.hlo import Array, arrays
-from tpuport.topology.hlo.array_types import elements
+from tpuport.topology.hlo import Array, parse_arrays
+from tpuport.topology.hlo.array_types import tuple_types
 
 
 def test_bytes_of_narrow_types() -> None:
-    found = arrays("s4[3], pred[5]{0} f8e4m3fn[2,2] c64[2] token[] u32[]")
+    found = parse_arrays("s4[3], pred[5]{0} f8e4m3fn[2,2] c64[2] token[] u32[]")
     assert [array.nbytes for array in found] == [2, 5, 4, 16, 4]
     assert str(Array("bf16", (2, 3))) == "bf16[2,3]"
 
 
 def test_layouts() -> None:
-    (array,) = arrays("bf16[4096,1376]{0,1:T(8,128)(2,1)S(1)}")
+    (array,) = parse_arrays("bf16[4096,1376]{0,1:T(8,128)(2,1)S(1)}")
     assert array == Array("bf16", (4096, 1376), (0, 1), ((8, 128), (2, 1)), 1)
     assert array.bare == Array("bf16", (4096, 1376))
     assert array.tiled_nbytes == 1376 * 4096 * 2
-    (array,) = arrays("bf16[4096,1376]{1,0:T(8,128)(2,1)}")
+    (array,) = parse_arrays("bf16[4096,1376]{1,0:T(8,128)(2,1)}")
     assert (array.space, array.tiled_nbytes) == (0, 4096 * 1408 * 2)
 
 
@@ -37,7 +37,7 @@ def test_tiles_pad() -> None:
         "s4[16,100]{1,0:T(8,128)(8,1)E(4)}": 16 * 128 // 2,
     }
     for text, nbytes in sizes.items():
-        assert [array.tiled_nbytes for array in arrays(text)] == [nbytes], text
+        assert [array.tiled_nbytes for array in parse_arrays(text)] == [nbytes], text
 
 
 @given(
@@ -52,14 +52,14 @@ def test_a_tiled_array_is_as_large_as_numpy_pads_it(dims, random, tile) -> None:
     more = [(0, 0)] * (len(dims) - 2) + [
         (0, -memory.shape[axis] % size) for axis, size in zip((-2, -1), tile, strict=True)
     ]
-    (array,) = arrays(text)
+    (array,) = parse_arrays(text)
     assert array.tiled_nbytes == 4 * np.pad(memory, more).size
     assert array.nbytes == 4 * math.prod(dims)
 
 
 def test_the_elements_of_a_tuple() -> None:
-    assert elements("((f32[2]{0:T(8,128)}, s32[]), /*index=1*/u32[]{:S(2)})") == [
+    assert tuple_types("((f32[2]{0:T(8,128)}, s32[]), /*index=1*/u32[]{:S(2)})") == [
         "(f32[2]{0:T(8,128)}, s32[])", "/*index=1*/u32[]{:S(2)}",
     ]  # fmt: skip
-    assert elements("f32[2]{0}") == ["f32[2]{0}"]
-    assert elements("()") == []
+    assert tuple_types("f32[2]{0}") == ["f32[2]{0}"]
+    assert tuple_types("()") == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from tpuport.topology import hlo
-from tpuport.topology.hlo.flop_counts import _hits, counted
+from tpuport.topology.hlo.flop_counts import _count_hits, instruction_flops
 
 N = 256
 
@@ -59,7 +59,7 @@ CASES = {
 def test_our_count_is_the_compilers(name, compile_program, array) -> None:
     function, *shapes = CASES[name]
     program, flops = compile_program(function, *(array(*shape) for shape in shapes))
-    ours = program.total(functools.partial(counted, program))
+    ours = program.total(functools.partial(instruction_flops, program))
     assert ours == pytest.approx(flops, rel=0.01)
 
 
@@ -92,7 +92,7 @@ def test_our_count_is_this_compilers() -> None:
         program = hlo.parse(compiled.as_text())
         if any(one.operation == "custom-call" for one in program.instructions):
             continue  # a library of this machine
-        ours = program.total(functools.partial(counted, program))
+        ours = program.total(functools.partial(instruction_flops, program))
         assert ours == pytest.approx((compiled.cost_analysis() or {})["flops"], rel=0.02), name
 
 
@@ -100,4 +100,4 @@ def test_our_count_is_this_compilers() -> None:
 def test_places_that_meet_a_number(out, stride, start, dilated, last) -> None:
     places = (start + stride * place for place in range(out))
     wanted = sum(0 <= place <= last and place % dilated == 0 for place in places)
-    assert _hits(out, stride, start, dilated, last) == wanted
+    assert _count_hits(out, stride, start, dilated, last) == wanted

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
-from tpuport.topology.hlo.groups import axes, groups
+from tpuport.topology.hlo.collectives import group_axes, parse_groups
 
 NAMES = ("dp", "sp", "tp")
 SHAPES = [(1, 2, 4), (2, 2, 2), (8, 1, 1), (1, 1, 8), (2, 4, 1), (4, 1, 2)]
@@ -45,9 +45,11 @@ def test_axes_come_back_from_each_syntax(shape, used) -> None:
         f"(%x), replica_groups=mesh['a'={shape[0]},'b'={shape[1]},'c'={shape[2]}] {{{names}}}, dimensions={{0}}",
     ]
     for text in texts:
-        found = groups(text, 8)
+        found = parse_groups(text, 8)
         assert sets(found) == sets(wanted), text
-        assert axes(found, mesh_of(shape)) == tuple(NAMES[axis] for axis in sorted(used) if shape[axis] > 1)
+        assert group_axes(found, mesh_of(shape)) == tuple(
+            NAMES[axis] for axis in sorted(used) if shape[axis] > 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -68,26 +70,28 @@ def test_axes_come_back_from_each_syntax(shape, used) -> None:
     ],
 )
 def test_groups_as_they_are_written(text, wanted) -> None:
-    assert sets(groups(f"(%x), channel_id=1, replica_groups={text}, dimensions={{0}}", 8)) == sets(wanted)
-    assert sets(groups(f"(%x), replica_groups={text}", 8)) == sets(wanted)
+    assert sets(parse_groups(f"(%x), channel_id=1, replica_groups={text}, dimensions={{0}}", 8)) == sets(
+        wanted
+    )
+    assert sets(parse_groups(f"(%x), replica_groups={text}", 8)) == sets(wanted)
 
 
 def test_groups_that_are_no_whole_axes_have_none() -> None:
-    assert axes([(0, 1), (2, 3), (4, 5), (6, 7)], mesh_of((1, 1, 8))) == ()
-    assert axes([(0, 3), (1, 2), (4, 7), (5, 6)], mesh_of((2, 2, 2))) == ()
-    assert axes([(0, 9)], mesh_of((2, 2, 2))) == ()
-    assert axes([(one,) for one in range(8)], mesh_of((2, 2, 2))) == ()
+    assert group_axes([(0, 1), (2, 3), (4, 5), (6, 7)], mesh_of((1, 1, 8))) == ()
+    assert group_axes([(0, 3), (1, 2), (4, 7), (5, 6)], mesh_of((2, 2, 2))) == ()
+    assert group_axes([(0, 9)], mesh_of((2, 2, 2))) == ()
+    assert group_axes([(one,) for one in range(8)], mesh_of((2, 2, 2))) == ()
 
 
 def test_permutations_are_the_rings_that_send_to_one_another() -> None:
     mesh = mesh_of((1, 2, 4))
-    ring = groups("(%x), source_target_pairs={{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}", 8)
+    ring = parse_groups("(%x), source_target_pairs={{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}", 8)
     assert sets(ring) == sets([(0, 1, 2, 3), (4, 5, 6, 7)])
-    assert axes(ring, mesh, whole=False) == ("tp",)
-    halves = groups("(%x), channel_id=2, source_target_pairs={{0,1},{1,0}}, metadata={}", 8)
+    assert group_axes(ring, mesh, whole=False) == ("tp",)
+    halves = parse_groups("(%x), channel_id=2, source_target_pairs={{0,1},{1,0}}, metadata={}", 8)
     assert sets(halves) == sets([(0, 1)])
-    assert axes(halves, mesh, whole=False) == ("tp",)
-    assert axes(halves, mesh) == ()
-    crossed = groups("(%x), source_target_pairs={{0,0},{1,4},{4,1}}", 8)
+    assert group_axes(halves, mesh, whole=False) == ("tp",)
+    assert group_axes(halves, mesh) == ()
+    crossed = parse_groups("(%x), source_target_pairs={{0,0},{1,4},{4,1}}", 8)
     assert sets(crossed) == sets([(0,), (1, 4)])
-    assert axes(crossed, mesh, whole=False) == ()
+    assert group_axes(crossed, mesh, whole=False) == ()

@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 from tpuport.attention.call_report import Call
 from tpuport.attention.xla_attention import block_size
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.hlo import Array
-from tpuport.topology.hlo.array_types import HBM
-from tpuport.topology.hlo.traffic import FREE
+from tpuport.topology.hlo import HBM, Array
+from tpuport.topology.hlo.memory_traffic import makes_arrays
 
 # From here on one head's scores in float32 are 4 MiB: 32 heads of them fill a v5e's VMEM (128 MiB), so that scores
 # which no kernel keeps on the chip go through HBM.
@@ -51,7 +50,7 @@ def scores_in_hbm(evidence: Evidence, forms: Collection[Scores], float32: bool) 
     wanted = {one for form in forms for one in _forms(evidence, form)}
     found = 0.0
     for one in evidence.instructions:
-        if one.is_fused or one.operation in FREE or one.operation.endswith(("-done", "-update")):
+        if one.is_fused or not makes_arrays(one):
             continue
         for array in one.results:
             is_kind = array.dtype == "f32" if float32 else array.dtype in ("f32", "bf16", "f16")

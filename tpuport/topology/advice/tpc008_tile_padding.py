@@ -8,8 +8,7 @@ from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.origins import argument_name
 from tpuport.topology.advice.rule import Hit, Rule
 from tpuport.topology.advice.wording import several, size
-from tpuport.topology.hlo import Array, Instruction
-from tpuport.topology.hlo.array_types import HBM
+from tpuport.topology.hlo import HBM, Array, Instruction
 
 # Of the device's memory: what is less does not decide on what fits.
 _SHARE: Final = 0.005

@@ -1,4 +1,4 @@
-"""Shapes as HLO writes them: "bf16[8,128]{1,0:T(8,128)(2,1)S(1)}", tiled, and in a memory space."""
+"""Array types as HLO writes them: "bf16[8,128]{1,0:T(8,128)(2,1)S(1)}" is tiled, and lies in a memory space."""
 
 import functools
 import math
@@ -10,16 +10,18 @@ _ARRAY: Final = re.compile(
     r"\b(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\](?:\{([\d,]*)(?::((?:[^{}()]|\([^()]*\))*))?\})?"
 )
 _BITS: Final = re.compile(r"[a-z]+(\d+)")
-_TILES: Final = re.compile(r"T((?:\([\d,*]+\))+)")
+_TILES: Final = re.compile(r"T\(([\d,*()]+)\)")
 _SPACE: Final = re.compile(r"S\((\d+)\)")
 
 
 class Array(NamedTuple):
-    """A shape with its dtype, "bf16" and (8, 128), and how it lies in memory.
+    """The type of an array, and how it lies in memory.
 
     Attributes:
-        order: its dimensions from the one that varies most to the one that varies least; empty: last dimension first.
-        tiles: it is padded to; those of a tile's own inside follow it.
+        dtype: as HLO writes it, "bf16".
+        dims: its extents.
+        order: its dimensions from the fastest varying to the slowest; empty if the last dimension is the fastest.
+        tiles: the tile that pads it, then the tiles inside of that tile.
         space: of memory, `HBM` or another.
     """
 
@@ -31,18 +33,18 @@ class Array(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of its elements."""
         return math.prod(self.dims)
 
     @property
     def nbytes(self) -> int:
         """Bytes without the padding of tiles."""
-        return _bytes(self.dtype, self.size)
+        return _element_bytes(self.dtype, self.size)
 
     @property
     def tiled_nbytes(self) -> int:
-        """Bytes that it takes in memory: its tiles are whole."""
-        return _bytes(self.dtype, _padded(self))
+        """Bytes in memory, where tiles are always whole."""
+        return _element_bytes(self.dtype, _padded_size(self))
 
     @property
     def bare(self) -> "Array":
@@ -53,59 +55,67 @@ class Array(NamedTuple):
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 
 
-def _bytes(dtype: str, size: int) -> int:
+def _element_bytes(dtype: str, count: int) -> int:
     bits = _BITS.match(dtype)
-    return math.ceil(size * (int(bits[1]) if bits else 8 * (dtype == "pred")) / 8)
+    if bits is not None:
+        return math.ceil(count * int(bits[1]) / 8)
+    return count if dtype == "pred" else 0
 
 
 @functools.lru_cache(maxsize=4096)
-def _padded(array: Array) -> int:
-    """Numbers with those that pad it; a tile covers the dimensions that vary most, and the next one its inside."""
+def _padded_size(array: Array) -> int:
+    """Elements with those that pad it. A tile covers the fastest dimensions, and the next tile the inside of it."""
     order = array.order or tuple(reversed(range(len(array.dims))))
-    dims = [array.dims[place] for place in reversed(order)]
+    dims = [array.dims[dim] for dim in reversed(order)]
     for tile in array.tiles:
-        dims = [1] * (len(tile) - len(dims)) + dims
+        missing = len(tile) - len(dims)
+        dims = [1] * missing + dims
         outer, inner = dims[: -len(tile)], dims[-len(tile) :]
-        whole = [size or have for size, have in zip(tile, inner, strict=True)]  # 0: as long as the array is
-        dims = outer + [-(-have // size) for have, size in zip(inner, whole, strict=True)] + whole
+        # A tile's extent of 0 is a "*": as long as the array is.
+        extents = [extent or length for extent, length in zip(tile, inner, strict=True)]
+        counts = [math.ceil(length / extent) for length, extent in zip(inner, extents, strict=True)]
+        dims = outer + counts + extents
     return math.prod(dims)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def arrays(text: str) -> tuple[Array, ...]:
-    """Every shape that stands in a piece of a program."""
-    return tuple(_array(*found.groups()) for found in _ARRAY.finditer(text) if found[1] != "token")
+def parse_arrays(text: str) -> tuple[Array, ...]:
+    """The types of all arrays in a piece of a program, in its order; tokens are not arrays."""
+    matches = _ARRAY.finditer(text)
+    return tuple(_parse_array(*match.groups()) for match in matches if match[1] != "token")
 
 
-def _array(dtype: str, dims: str, order: str | None, layout: str | None) -> Array:
+def _parse_array(dtype: str, dims: str, order: str | None, layout: str | None) -> Array:
     tiles = _TILES.search(layout or "")
     space = _SPACE.search(layout or "")
     return Array(
         dtype,
-        _numbers(dims.replace("<=", "")),  # "<=" marks the most that a dynamic dimension has
-        _numbers(order or ""),
-        tuple(_numbers(one.replace("*", "0")) for one in tiles[1][1:-1].split(")(")) if tiles else (),
-        int(space[1]) if space else HBM,
+        parse_numbers(dims.replace("<=", "")),  # "<=" marks the upper bound of a dynamic dimension
+        parse_numbers(order or ""),
+        () if tiles is None else tuple(map(parse_numbers, tiles[1].replace("*", "0").split(")("))),
+        HBM if space is None else int(space[1]),
     )
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, filter(None, text.split(","))))
+def parse_numbers(text: str, separator: str = ",") -> tuple[int, ...]:
+    """The whole numbers between separators: "8,128" or "8x128"; empty parts are left out."""
+    return tuple(int(part) for part in text.split(separator) if part.strip())
 
 
-def elements(text: str) -> list[str]:
-    """The types that a tuple's type is made of; of an array's type, itself."""
+def tuple_types(text: str) -> list[str]:
+    """The types of a tuple's elements, or an array's type alone."""
     if not text.startswith("("):
         return [text]
-    found, depth, start = [], 0, 1
-    for place, character in enumerate(text):
+    types, depth, start = [], 0, 1
+    for position, character in enumerate(text):
         if character in "([{":
             depth += 1
         elif character in ")]}":
             depth -= 1
-        if (character == "," and depth == 1) or depth == 0:
-            found.append(text[start:place].strip())
-            start = place + 1
+        is_separator = character == "," and depth == 1
+        if is_separator or depth == 0:
+            types.append(text[start:position].strip())
+            start = position + 1
         if depth == 0:
             break
-    return [one for one in found if one]
+    return list(filter(None, types))

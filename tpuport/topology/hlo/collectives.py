@@ -1,96 +1,220 @@
-"""What the devices send each other: a program's collectives, over axes of the mesh, by the line they come from."""
+"""What the devices send each other: a program's collectives, over axes of the mesh, by the line they come from.
 
-import dataclasses
-from typing import Final
+A program numbers its devices as the mesh has them, in the order of `mesh.devices.flat`, whatever their own ids are.
+"""
 
+import collections
+import math
+import re
+from typing import Final, NamedTuple
+
+import numpy as np
 from jax.sharding import Mesh
 
+from tpuport.topology.hlo.array_types import Array, parse_numbers
+from tpuport.topology.hlo.instructions import Instruction
+from tpuport.topology.hlo.program import Program
 from tpuport.topology.compile_report import Collective, Source
-from tpuport.topology.hlo.groups import axes, groups
-from tpuport.topology.hlo.program import Instruction, Program
-<<<<<<< HEAD:tpuport/topology/hlo/exchange.py
-from tpuport.topology.hlo.shapes import Array
-=======
-from tpuport.topology.hlo.array_types import Array
-from tpuport.topology.report import Collective, Source
->>>>>>> 996991f (Name the modules and functions of hlo and kernels by their subjects):tpuport/topology/hlo/collectives.py
 
 KINDS: Final = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
     "reduce-scatter",
 )  # fmt: skip
-_SOME: Final = 0.5  # of a byte: a branch that sends nothing but empty arrays still sends
+# Half a byte more for each collective, so that a branch that sends only empty arrays still costs something.
+_EMPTY_COST: Final = 0.5
+_IOTA: Final = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_GROUPS: Final = re.compile(r"\breplica_groups=(\{\{.*?\}\}|\{\}|\{[\d,]+\}|\[[^ ]*|mesh\[.*?\}(?=,|$))")
+_PAIRS: Final = re.compile(r"\bsource_target_pairs=\{(\{.*?\}|)\}")
+_LIST: Final = re.compile(r"\{([\d,]*)\}")
+_MESH_AXIS: Final = re.compile(r"""['"]([^'"]+)['"]=(\d+)""")
+_MESH_ORDER: Final = re.compile(r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)")
+# A whole axis, 'a', or a part of it, 'a':(before)size: the middle one of three axes that it is split into.
+_USED_AXIS: Final = re.compile(r"""['"]([^'"]+)['"](?::\((\d+)\)(\d+))?""")
+
+Groups = list[tuple[int, ...]]
 
 
-def kind_of(instruction: Instruction) -> str | None:
-    """Which kind of collective an instruction is or starts; None for all others."""
-    kind = instruction.operation.removesuffix("-start")
-    return kind if kind in KINDS else None
+class _Sums(NamedTuple):
+    count: int = 0
+    nbytes: int = 0
+    overlapped: int = 0
 
 
 def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
     """The collectives of a step, those that leave most bytes on a device first.
 
-    One that combines several arrays is one. Of one that starts here and ends elsewhere, the start counts; one in a
-    loop's body counts as often as it runs, and of branches, those of the one that sends most. An all-reduce of which
-    each device keeps a part, fused with the taking of it, is the reduce-scatter that the compiler made of it.
+    A collective that combines several arrays is one, and one that is started and ended apart counts where it starts. In
+    a loop's body it counts as often as the loop runs; of branches, those of the branch that sends most count. An
+    all-reduce that is fused with the slicing of its result is the reduce-scatter that the compiler made of it.
 
     Args:
         program: the compiled one.
-        mesh: whose axes are named; that of the program's arguments.
+        mesh: of the program's arguments; its axes are named.
     """
-    found: dict[Collective, tuple[int, int, int]] = {}
-    for one in program.executed_instructions(lambda one: sent(program, one)):
-        kind, nbytes = _kind(program, one), sent(program, one)
-        if kind is None or not nbytes:
-            continue
-        members = groups(one.attributes, mesh.devices.size)
-        over = axes(members, mesh, whole=kind != "collective-permute")
-        key = Collective(kind, over, max(map(len, members)), 0, 0, _source(program, one))
-        sums = found.get(key, (0, 0, 0))
-        added = one.times, one.times * int(nbytes), one.times * _is_beside(program, one)
-        found[key] = (sums[0] + added[0], sums[1] + added[1], sums[2] + added[2])
-    made = (
-        dataclasses.replace(key, count=count, nbytes=nbytes, overlapped=beside)
-        for key, (count, nbytes, beside) in found.items()
+    sums: dict[Collective, _Sums] = collections.defaultdict(_Sums)
+    for instruction in program.executed_instructions(lambda instruction: sent_bytes(program, instruction)):
+        nbytes = int(sent_bytes(program, instruction))
+        if sent_bytes(program, instruction):
+            key = _describe(program, instruction, mesh)
+            count, times = sums[key], instruction.times
+            sums[key] = _Sums(
+                count.count + times,
+                count.nbytes + times * nbytes,
+                count.overlapped + times * _is_overlapped(program, instruction),
+            )
+    collectives = (
+        Collective(key.kind, key.axes, key.group, count.count, count.nbytes, key.source, count.overlapped)
+        for key, count in sums.items()
     )
-    return tuple(sorted(made, key=lambda one: (-one.nbytes, one.kind, one.axes, -one.count, str(one.source))))
+    return tuple(sorted(collectives, key=_report_order))
 
 
-def _kind(program: Program, one: Instruction) -> str | None:
-    kind = kind_of(one)
-    return "reduce-scatter" if kind == "all-reduce" and _kept(program, one) else kind
+def _report_order(collective: Collective) -> tuple[object, ...]:
+    source = str(collective.source)
+    return -collective.nbytes, collective.kind, collective.axes, -collective.count, source
 
 
-def sent(program: Program, instruction: Instruction) -> float:
-    """Bytes that one execution leaves on a device, if it is a collective."""
-    if kind_of(instruction) is None or program.stage(instruction) == "later":
+def collective_kind(instruction: Instruction) -> str | None:
+    """Which collective an instruction is or starts; None for all other instructions."""
+    return instruction.kind if instruction.kind in KINDS else None
+
+
+def sent_bytes(program: Program, instruction: Instruction) -> float:
+    """Bytes that one execution leaves on a device, and half a byte; 0 if the instruction is not a collective."""
+    if collective_kind(instruction) is None or program.stage(instruction) == "later":
         return 0.0
-    made = _kept(program, instruction) or instruction.results
-    return _SOME + sum(array.nbytes for array in made)
+    arrays = _scattered(program, instruction) or instruction.results
+    return _EMPTY_COST + sum(array.nbytes for array in arrays)
 
 
-def _kept(program: Program, one: Instruction) -> tuple[Array, ...]:
-    """Of an all-reduce of which the fusion that it stands in takes slices only: those."""
-    if not one.is_fused or one.operation != "all-reduce":
+def _describe(program: Program, instruction: Instruction, mesh: Mesh) -> Collective:
+    """Everything but the counts."""
+    kind = "reduce-scatter" if _scattered(program, instruction) else instruction.kind
+    groups = parse_groups(instruction.attributes, mesh.devices.size)
+    axes = group_axes(groups, mesh, whole=kind != "collective-permute")
+    return Collective(kind, axes, max(map(len, groups)), 0, 0, _source(program, instruction))
+
+
+def _scattered(program: Program, instruction: Instruction) -> tuple[Array, ...]:
+    """The slices that a fusion takes of an all-reduce in it, if it does nothing else with the result."""
+    if not instruction.is_fused or instruction.operation != "all-reduce":
         return ()
-    computation = program.computations[one.computation]
-    name, users = one.name, computation.users.get(one.name, [])
-    while len(users) == 1 and users[0].operation == "bitcast":
-        name, users = users[0].name, computation.users.get(users[0].name, [])
-    if not all(user.operation == "dynamic-slice" and user.operands[0] == name for user in users):
-        return ()
-    return tuple(array for user in users for array in user.results)
+    uses = list(program.computations[instruction.computation].uses(instruction.name))
+    if all(use.user.operation == "dynamic-slice" and use.positions == (0,) for use in uses):
+        return tuple(array for use in uses for array in use.user.results)
+    return ()
 
 
-def _is_beside(program: Program, one: Instruction) -> bool:
-    """Whether it is started here and ended elsewhere."""
-    caller = program.callers.get(one.computation)
-    if one.operation.endswith("-start") or program.stage(one) == "start":
+def _is_overlapped(program: Program, instruction: Instruction) -> bool:
+    """Whether other work can go on between its start and its end."""
+    if instruction.operation.endswith("-start") or program.stage(instruction) == "start":
         return True
+    caller = program.callers.get(instruction.computation)
     return caller is not None and caller.operation.endswith("-start")
 
 
-def _source(program: Program, one: Instruction) -> Source | None:
-    source, caller = program.source(one), program.callers.get(one.computation)
+def _source(program: Program, instruction: Instruction) -> Source | None:
+    source = program.source(instruction)
+    caller = program.callers.get(instruction.computation)
     return program.source(caller) if source is None and caller is not None else source
+
+
+def parse_groups(attributes: str, devices: int) -> Groups:
+    """The groups of devices of a collective, by their numbers in the program; of a permutation, its rings.
+
+    Args:
+        attributes: the collective's text after its type.
+        devices: how many the program has; all are one group if the text names none.
+    """
+    pairs = _PAIRS.search(attributes)
+    if pairs is not None:
+        return _join_pairs([parse_numbers(pair) for pair in _LIST.findall(pairs[1])])
+    match = _GROUPS.search(attributes)
+    text = "{}" if match is None else match[1]
+    if text.startswith("mesh"):
+        return _mesh_groups(text)
+    iota = _IOTA.match(text)
+    if iota is not None:
+        rows = _transposed_iota(iota[2], iota[3]).reshape(parse_numbers(iota[1]))
+        return [tuple(row) for row in rows.tolist()]
+    groups = [parse_numbers(group) for group in _LIST.findall(text)]
+    return list(filter(None, groups)) or [tuple(range(devices))]
+
+
+def _transposed_iota(dims: str, order: str | None) -> np.ndarray:
+    """The numbers from 0 in an array "4,2", transposed to "1,0"."""
+    shape = parse_numbers(dims)
+    permutation = parse_numbers(order) if order else range(len(shape))
+    return np.arange(math.prod(shape)).reshape(shape).transpose(*permutation)
+
+
+def _mesh_groups(text: str) -> Groups:
+    """The groups of "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}": a mesh, the order of its devices, and axes."""
+    mesh, _, used = text.rpartition("{")
+    sizes = {name: int(size) for name, size in _MESH_AXIS.findall(mesh.partition("]")[0])}
+    order = _MESH_ORDER.search(mesh)
+    if order is None:
+        ids = np.arange(math.prod(sizes.values()))
+    elif order[1]:
+        ids = _transposed_iota(order[1], order[2])
+    else:
+        ids = np.array(parse_numbers(order[3]))
+    parts = _split_axes(sizes, _USED_AXIS.findall(used))
+    ids = ids.reshape([part.size for part in parts])
+    within = [dim for dim, part in enumerate(parts) if part.is_used]
+    apart = [dim for dim, part in enumerate(parts) if not part.is_used]
+    group_size = math.prod(parts[dim].size for dim in within)
+    return [tuple(row) for row in ids.transpose(*apart, *within).reshape(-1, group_size).tolist()]
+
+
+class _AxisPart(NamedTuple):
+    """An axis of a mesh, or a part of one, and whether the devices of a group differ along it."""
+
+    size: int
+    is_used: bool
+
+
+def _split_axes(sizes: dict[str, int], used: list[tuple[str, str, str]]) -> list[_AxisPart]:
+    """The axes of a mesh, where an axis of which a part is used becomes three."""
+    parts = []
+    used_parts = {name: (before, size) for name, before, size in used}
+    for name, total in sizes.items():
+        before, size = used_parts.get(name, ("", ""))
+        if size:
+            parts += [_AxisPart(int(before), False), _AxisPart(int(size), True)]
+            parts.append(_AxisPart(total // int(before) // int(size), False))
+        else:
+            parts.append(_AxisPart(total, name in used_parts))
+    return parts
+
+
+def _join_pairs(pairs: Groups) -> Groups:
+    """Groups of devices that send to one another, directly or not."""
+    group_of: dict[int, set[int]] = {}
+    for pair in pairs:
+        joined = set().union(*(group_of.get(device, {device}) for device in pair))
+        group_of.update(dict.fromkeys(joined, joined))
+    return list(dict.fromkeys(tuple(sorted(group)) for group in group_of.values()))
+
+
+def group_axes(groups: Groups, mesh: Mesh, whole: bool = True) -> tuple[str, ...]:
+    """The axes of the mesh that the devices of a group differ in, in its order.
+
+    Args:
+        groups: of a collective; groups of one device do not count.
+        mesh: whose nth device is the program's device n.
+        whole: give no axes if a group is not all devices along its axes. If False, a group along a single axis need
+            not be all of it.
+    """
+    shape = mesh.devices.shape
+    differing, sizes = set(), set()
+    for group in groups:
+        if max(group) >= mesh.devices.size:
+            return ()
+        coordinates = np.array(np.unravel_index(group, shape))
+        differing |= {axis for axis, along in enumerate(coordinates) if along.min() != along.max()}
+        sizes.add(len(group))
+    is_whole = sizes <= {1, math.prod(shape[axis] for axis in differing)}
+    if not is_whole and (whole or len(differing) > 1):
+        return ()
+    return tuple(mesh.axis_names[axis] for axis in sorted(differing))

@@ -1,7 +1,7 @@
 """Kernels that the compiler for TPUs makes by itself, of products by groups and of softmax: how much they do.
 
-Their bodies are text in the program, with a grid and windows as Pallas' kernels have; those of Pallas are bytecode, and
-are counted where they are traced.
+Their bodies are text in the program (MLIR), with a grid and windows as Pallas' kernels have. The bodies of Pallas'
+kernels are bytecode, and are counted where they are traced.
 """
 
 import base64
@@ -11,129 +11,203 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.program import Instruction, Program
-from tpuport.topology.hlo.array_types import Array
+from tpuport.topology.hlo.array_types import Array, parse_numbers
+from tpuport.topology.hlo.instructions import Instruction
+from tpuport.topology.hlo.program import Program
 from tpuport.topology.kernels.kernel_calls import RAGGED, KernelCall, KernelCost
 
-_BODY: Final = re.compile(r'"body":"(bW9kdWxl[A-Za-z0-9+/]*=*)"')  # "module"
+_BODY: Final = re.compile(r'"body":"(bW9kdWxl[A-Za-z0-9+/]*=*)"')  # "module" in base64
 _TILING: Final = re.compile(r'\bragged_dot_tiling="(\d+),(\d+),(\d+)"')
 _BOUNDS: Final = re.compile(r"\biteration_bounds = array<i64: ([-\d, ]+)>")
 _PREFETCHED: Final = re.compile(r"\bscalar_prefetch = (\d+)")
 _WINDOW: Final = re.compile(r"\btransform_indices = @([\w.-]+), window_bounds = array<i64: ([\d, ]+)>")
 _FUNCTION: Final = re.compile(r"^  func\.func (?:private )?@([\w.-]+)\(", re.MULTILINE)
 _NAME: Final = re.compile(r"%[\w.]+")
-_MATMUL: Final = re.compile(r"dot_dimension_numbers<\[([\d, ]*)\]")
+_MATMUL: Final = re.compile(r"tpu\.matmul.*dot_dimension_numbers<\[([\d, ]*)\]")
 _VECTOR: Final = re.compile(r"\bvector<((?:\d+x)*\d+)x")
 _ELEMENTWISE: Final = re.compile(r"arith\.(?:add|sub|mul|div|maximum|minimum)f |vector\.multi_reduction ")
-_OUTERMOST: Final = 4  # spaces before what runs at every step, in no branch and no loop
+_TOP_LEVEL_INDENT: Final = 4  # of what runs at every step, in no branch and no loop
 
 
-class _Kernel(NamedTuple):
+class _WindowIndex(NamedTuple):
+    """The index of a window along one dimension.
+
+    Attributes:
+        axes: of the grid, those that it varies with.
+        is_axis: whether it is the step along an axis of the grid, and not computed from steps.
+    """
+
+    axes: frozenset[int]
+    is_axis: bool
+
+
+class _Window(NamedTuple):
+    """The part of an operand or a result that a step sees: its extents, and its index along each dimension."""
+
+    extents: tuple[int, ...]
+    indices: tuple[_WindowIndex, ...]
+
+
+class _StepWork(NamedTuple):
+    """FLOPs of one step of the grid, and whether some are in a branch or a loop."""
+
+    flops: float
+    is_nested: bool
+
+
+class _Body(NamedTuple):
     """What a body's text says.
 
     Attributes:
-        grid: steps along each axis, 0 where that is known at run time only.
+        grid: the number of steps along each axis, 0 if it is known only at run time.
         prefetched: how many operands have no window.
-        windows: of the other operands, then of the results: (function of its place, sizes).
+        windows: of the other operands, then of the results.
+        work: of a step.
     """
 
-    main: str
     grid: tuple[int, ...]
     prefetched: int
-    windows: tuple[tuple[str, tuple[int, ...]], ...]
+    windows: tuple[_Window, ...]
+    work: _StepWork
+
+    @property
+    def steps(self) -> int:
+        return math.prod(max(1, length) for length in self.grid)
 
 
-def counted(program: Program, instruction: Instruction, calls: Sequence[KernelCall]) -> KernelCost | None:
-    """What one execution of a kernel does; None for one that the compiler has not made.
+def count_compiler_kernel(
+    program: Program, instruction: Instruction, calls: Sequence[KernelCall]
+) -> KernelCost | None:
+    """What one execution of a kernel does; None for a kernel that the compiler has not made.
 
-    One that multiplies rows by their group's matrix goes through tiles of rows, once for each group that has a row in
-    it, and through none of rows in no group: how many depends on data. Here rows are spread over all groups evenly and
-    at random (see `calls.by_groups`). All others do as much at each step of their grid.
+    A kernel that multiplies rows by the matrix of their group goes through tiles of rows, once for each group with a
+    row in the tile, and skips rows in no group. How many that are depends on data. Here rows are spread over all groups
+    evenly and at random (see `kernel_calls.ragged_call`). All other kernels do the same at each step of their grid.
 
     Args:
+        program: the compiled one.
+        instruction: a kernel.
         calls: those that were traced, among them products by groups.
     """
     body = _BODY.search(instruction.attributes)
     if body is None:
         return None
-    given = [made for one in program.operands(instruction) for made in one.arrays]
+    operands = [array for operand in program.operands(instruction) for array in operand.arrays]
     tiling = _TILING.search(instruction.attributes)
-    if tiling is not None:
-        found = next((one for one in calls if one.name == RAGGED and _is_of(one, given)), None)
-        return found and _by_groups(found, given, instruction.results, *map(int, tiling.groups()))
-    return _over_grid(base64.b64decode(body[1]).decode(), given, instruction.results)
+    if tiling is None:
+        return _grid_cost(_read_body(base64.b64decode(body[1]).decode()), operands, instruction.results)
+    tile = _Tile(*map(int, tiling.groups()))
+    products = [_RaggedProduct(call) for call in calls if call.name == RAGGED]
+    for product in products:
+        if _has_operands(product, operands):
+            return _ragged_cost(product, operands, instruction.results, tile)
+    return None
 
 
 def count_expanded_flops(program: Program, calls: Sequence[KernelCall]) -> float:
-    """FLOPs that a step does beyond what is needed where rows are few: the compiler multiplies them by all groups.
+    """FLOPs that a step does beyond what is needed because the compiler multiplies few rows by all groups.
 
     Such a product has the groups as a batch, [G, M, N], and no name.
     """
-    beyond: dict[tuple[int, ...], float] = {}
-    for one in calls:
-        if one.name == RAGGED:
-            groups, rows, inner, outer = _sizes(one)
-            beyond[groups, rows, outer] = 2.0 * groups * rows * inner * outer - one.counted.flops
+    excess: dict[tuple[int, ...], float] = {}
+    for call in calls:
+        if call.name == RAGGED:
+            product = _RaggedProduct(call)
+            expanded = 2.0 * product.groups * product.rows * product.inner * product.outer
+            excess[product.groups, product.rows, product.outer] = expanded - call.counted.flops
+    if not excess:
+        return 0.0
 
-    def excess(one: Instruction) -> float:
-        is_product = one.operation in ("convolution", "dot") and not one.op_name
-        return beyond.get(one.arrays[0].dims, 0.0) if is_product else 0.0
+    def instruction_excess(instruction: Instruction) -> float:
+        is_product = instruction.operation in ("convolution", "dot") and not instruction.op_name
+        return excess.get(instruction.arrays[0].dims, 0.0) if is_product else 0.0
 
-    return program.total(excess) if beyond else 0.0
-
-
-def _sizes(call: KernelCall) -> tuple[int, int, int, int]:
-    """Groups, rows, numbers of a row, numbers of a result's row: of [M, K] by [G, K, N]."""
-    (_, rows), (_, matrices), *_ = call.operands
-    return matrices[0], rows[0], rows[1], math.prod(matrices) // matrices[0] // rows[1]
+    return program.total(instruction_excess)
 
 
-def _is_of(call: KernelCall, given: Sequence[Array]) -> bool:
-    """Whether a kernel has a call's rows and matrices, which may lie the other way."""
-    (_, rows), (_, matrices), *_ = call.operands
-    shapes = [sorted(one.dims) for one in given]
-    return any(one.dims == rows for one in given) and sorted(matrices) in shapes
+class _RaggedProduct:
+    """A product by groups: of rows [M, K] with matrices [G, K, N].
+
+    Attributes:
+        flops: that a device has to do.
+        matrices: their dimensions, which the kernel may have in another order.
+        groups, rows, inner, outer: G, M, K and N.
+        own_rows: the rows in a group that the device has.
+    """
+
+    def __init__(self, call: KernelCall) -> None:
+        (_, rows), (_, self.matrices), *_ = call.operands
+        self.rows, self.inner = rows[:2]
+        self.flops = call.counted.flops
+        self.groups = self.matrices[0]
+        self.outer = math.prod(self.matrices) // self.groups // self.inner
+        self.own_rows = self.flops / (2 * self.inner * self.outer)
+
+    def is_matrices(self, array: Array) -> bool:
+        return sorted(array.dims) == sorted(self.matrices)
+
+    def is_rows(self, array: Array) -> bool:
+        return array.dims == (self.rows, self.inner)
 
 
-def _by_groups(
-    call: KernelCall, given: Sequence[Array], results: Sequence[Array], tile: int, depth: int, width: int
+class _Tile(NamedTuple):
+    """What a step multiplies: so many rows, elements of a row, and columns of the result."""
+
+    rows: int
+    inner: int
+    outer: int
+
+
+def _has_operands(product: _RaggedProduct, operands: Sequence[Array]) -> bool:
+    return any(map(product.is_rows, operands)) and any(map(product.is_matrices, operands))
+
+
+def _ragged_cost(
+    product: _RaggedProduct, operands: Sequence[Array], results: Sequence[Array], tile: _Tile
 ) -> KernelCost:
-    """Of tiles of `tile` rows, `depth` numbers of each, and `width` of the result's."""
-    groups, rows, inner, outer = _sizes(call)
-    matrices = sorted(call.operands[1][1])
-    own = call.counted.flops / (2 * inner * outer)  # of the rows
-    every = groups * rows / own
-    met = groups * (1 - (1 - 1 / every) ** rows) if every > 1 else 1.0
+    # The groups of all devices together, and how many of this device's have a row: those that n random rows hit.
+    all_groups = product.groups * product.rows / product.own_rows
+    hit_groups = 1.0
+    if all_groups > 1:
+        hit_groups = product.groups * (1 - (1 - 1 / all_groups) ** product.rows)
     # A group of s rows that begins anywhere has (s - 1) / tile + 1 tiles.
-    visits = min(own / tile + met * (1 - 1 / tile), -(-rows // tile) + groups - 1)
-    whole = depth >= inner  # then what the next step has too stays where it is
-    passes = -(-outer // width)
-    taken = passes * inner * (own if whole else visits * tile)
-    weights = inner * outer * (met if whole else visits)
+    tiles = product.own_rows / tile.rows + hit_groups * (1 - 1 / tile.rows)
+    visits = min(tiles, math.ceil(product.rows / tile.rows) + product.groups - 1)
+    # If a tile has whole rows and matrices, what the next step uses again stays where it is.
+    has_whole_rows = tile.inner >= product.inner
+    passes = math.ceil(product.outer / tile.outer)
+    row_elements = product.own_rows if has_whole_rows else visits * tile.rows
+    row_elements *= passes * product.inner
+    matrix_elements = product.inner * product.outer * (hit_groups if has_whole_rows else visits)
 
-    def read(one: Array) -> float:
-        numbers = taken if one.dims == (rows, inner) else one.size
-        return (weights if sorted(one.dims) == matrices else numbers) * one.nbytes / one.size
+    def read_bytes(array: Array) -> float:
+        if product.is_matrices(array):
+            return matrix_elements * array.nbytes / array.size
+        if product.is_rows(array):
+            return row_elements * array.nbytes / array.size
+        return float(array.nbytes)
 
-    written = tuple(one.nbytes * own / rows for one in results)
-    return _cost(call.counted.flops, tuple(map(read, given)), written, "about")
+    written = tuple(array.nbytes * product.own_rows / product.rows for array in results)
+    return _cost(product.flops, tuple(map(read_bytes, operands)), written, "about")
 
 
-def _over_grid(text: str, given: Sequence[Array], results: Sequence[Array]) -> KernelCost:
-    kernel = _read(text)
-    steps = math.prod(size or 1 for size in kernel.grid)
-    flops, is_nested = _flops(kernel.main)
-    bound = "about" if is_nested else "at least" if 0 in kernel.grid else None
-    places = {name: _places(text, name) for name, _ in kernel.windows}
-    arrays = (*given[kernel.prefetched :], *results)
-    if len(arrays) != len(kernel.windows):  # as where it has none: each once
-        moved = [float(one.nbytes) for one in (*given, *results)]
-        bound = bound or ("about" if kernel.windows else None)
+def _grid_cost(body: _Body, operands: Sequence[Array], results: Sequence[Array]) -> KernelCost:
+    bound = None
+    if 0 in body.grid:
+        bound = "at least"
+    if body.work.is_nested:
+        bound = "about"
+    arrays = (*operands, *results)
+    windowed = arrays[body.prefetched :]
+    if len(windowed) == len(body.windows):
+        moved = [float(array.nbytes) for array in operands[: body.prefetched]]
+        moved += map(functools.partial(_window_bytes, body.grid), windowed, body.windows)
     else:
-        windows = zip(arrays, kernel.windows, strict=True)
-        moved = [float(one.nbytes) for one in given[: kernel.prefetched]]
-        moved += [_moved(kernel.grid, one, places[name], sizes) for one, (name, sizes) in windows]
-    return _cost(flops * steps, tuple(moved[: len(given)]), tuple(moved[len(given) :]), bound)
+        # Without windows that can be matched with arrays, each array is taken to move once.
+        moved = [float(array.nbytes) for array in arrays]
+        bound = bound or ("about" if body.windows else None)
+    read, written = tuple(moved[: len(operands)]), tuple(moved[len(operands) :])
+    return _cost(body.work.flops * body.steps, read, written, bound)
 
 
 def _cost(flops: float, read: tuple[float, ...], written: tuple[float, ...], bound: str | None) -> KernelCost:
@@ -141,70 +215,72 @@ def _cost(flops: float, read: tuple[float, ...], written: tuple[float, ...], bou
 
 
 @functools.lru_cache(maxsize=64)
-def _read(text: str) -> _Kernel:
-    main = _functions(text)["main"]
+def _read_body(text: str) -> _Body:
+    starts = [(match[1], match.start()) for match in _FUNCTION.finditer(text)]
+    ends = [start for _, start in starts[1:]] + [len(text)]
+    functions = {name: text[start:end] for (name, start), end in zip(starts, ends, strict=True)}
+    main = functions["main"]
     bounds, prefetched = _BOUNDS.search(main), _PREFETCHED.search(main)
-    return _Kernel(
-        main,
-        tuple(max(0, size) for size in _numbers(bounds[1])) if bounds else (),
-        int(prefetched[1]) if prefetched else 0,
-        tuple((name, _numbers(sizes)) for name, sizes in _WINDOW.findall(main)),
+    return _Body(
+        () if bounds is None else tuple(max(0, length) for length in parse_numbers(bounds[1])),
+        0 if prefetched is None else int(prefetched[1]),
+        tuple(
+            _Window(parse_numbers(extents), _window_indices(functions[name]))
+            for name, extents in _WINDOW.findall(main)
+        ),
+        _step_work(main),
     )
 
 
-def _functions(text: str) -> dict[str, str]:
-    starts = [(found[1], found.start()) for found in _FUNCTION.finditer(text)]
-    ends = [start for _, start in starts[1:]] + [len(text)]
-    return {name: text[start:end] for (name, start), end in zip(starts, ends, strict=True)}
-
-
-def _flops(main: str) -> tuple[float, bool]:
-    """(FLOPs of a step, whether some are in a branch or a loop): of products, or else of elementwise work."""
+def _step_work(main: str) -> _StepWork:
+    """The FLOPs of products, or else of elementwise work."""
     products, elementwise, is_nested = 0.0, 0.0, False
     for line in main.splitlines():
-        sizes = [_numbers(one, "x") for one in _VECTOR.findall(line.rpartition(" : ")[2])]
-        if "tpu.matmul" in line and (contracted := _MATMUL.search(line)) and sizes:
-            products += 2.0 * math.prod(sizes[-1]) * math.prod(sizes[0][at] for at in _numbers(contracted[1]))
-            is_nested = is_nested or len(line) - len(line.lstrip()) > _OUTERMOST
-        elif sizes and _ELEMENTWISE.search(line):
-            elementwise += math.prod(sizes[0])
-    return products or elementwise, is_nested
+        # The types of operands and results: "... : vector<8x128xf32>, vector<128x128xf32> -> vector<8x128xf32>".
+        vectors = [parse_numbers(extents, "x") for extents in _VECTOR.findall(line.rpartition(" : ")[2])]
+        matmul = _MATMUL.search(line)
+        if not vectors:
+            continue
+        if matmul is not None:
+            contracted = math.prod(vectors[0][dim] for dim in parse_numbers(matmul[1]))
+            products += 2.0 * math.prod(vectors[-1]) * contracted
+            is_nested |= len(line) - len(line.lstrip()) > _TOP_LEVEL_INDENT
+        elif _ELEMENTWISE.search(line):
+            elementwise += math.prod(vectors[0])
+    return _StepWork(products or elementwise, is_nested)
 
 
-def _places(text: str, name: str) -> list[tuple[bool, frozenset[int]]]:
-    """Of a window along each dimension: (whether its place is an axis of the grid, axes that it varies with)."""
-    depends: dict[str, frozenset[int]] = {}
-    lines = _functions(text)[name].splitlines()
-    for line in lines[1:]:
-        made, _, right = line.strip().partition(" = ")
-        if line.strip().startswith("return"):
-            names = _NAME.findall(line.partition(" : ")[0])
-            return [(one.startswith("%arg"), _axes(one, depends)) for one in names]
-        depends[made] = frozenset().union(*(_axes(one, depends) for one in _NAME.findall(right)))
-    return []
+def _window_indices(function: str) -> tuple[_WindowIndex, ...]:
+    """The indices that a function from the steps along the grid's axes, %arg0 and so on, returns."""
+    axes_of: dict[str, frozenset[int]] = {}
+
+    def axes(name: str) -> frozenset[int]:
+        if name.startswith("%arg"):
+            return frozenset({int(name.removeprefix("%arg"))})
+        return axes_of.get(name, frozenset())
+
+    for line in function.splitlines()[1:]:
+        result, _, expression = line.strip().partition(" = ")
+        if result.startswith("return"):
+            names = _NAME.findall(result.partition(" : ")[0])
+            return tuple(_WindowIndex(axes(name), name.startswith("%arg")) for name in names)
+        axes_of[result] = frozenset().union(*map(axes, _NAME.findall(expression)))
+    return ()
 
 
-def _axes(name: str, depends: dict[str, frozenset[int]]) -> frozenset[int]:
-    return frozenset({int(name[4:])}) if name.startswith("%arg") else depends.get(name, frozenset())
-
-
-def _moved(
-    grid: tuple[int, ...], array: Array, places: list[tuple[bool, frozenset[int]]], sizes: tuple[int, ...]
-) -> float:
-    """Bytes of an array that come in or go out: a window does when its place differs from the step before."""
-    steps = [size or 1 for size in grid]
-    axes = {axis for _, along in places for axis in along if axis < len(steps)}
-    last = max((axis for axis in axes if steps[axis] > 1), default=-1)
-    changes = math.prod(steps[: last + 1])
-    if len(places) != len(array.dims) or not array.size:
+def _window_bytes(grid: tuple[int, ...], array: Array, window: _Window) -> float:
+    """Bytes of an array that come in or go out: a window does when its index differs from the step before."""
+    if len(window.indices) != len(array.dims) or not array.size:
         return float(array.nbytes)
+    steps = [max(1, length) for length in grid]
+    axes = frozenset().union(*(index.axes for index in window.indices))
+    # The last axis of the grid is the fastest: with those after the last that the window varies with it stays.
+    varying = [axis for axis in axes if axis < len(steps) and steps[axis] > 1]
+    changes = math.prod(steps[: max(varying, default=-1) + 1])
     area = 1
-    for (plain, along), size, dim in zip(places, sizes, array.dims, strict=True):
-        times = math.prod(steps[axis] for axis in along) if plain else 1
-        area *= min(dim, size * times)
-        changes //= times
+    for index, extent, dim in zip(window.indices, window.extents, array.dims, strict=True):
+        # Along an axis of the grid the windows lie beside each other, and the last may be cut off.
+        beside = math.prod(steps[axis] for axis in index.axes) if index.is_axis else 1
+        area *= min(dim, extent * beside)
+        changes //= beside
     return changes * area * array.nbytes / array.size
-
-
-def _numbers(text: str, between: str = ",") -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(between) if one.strip())

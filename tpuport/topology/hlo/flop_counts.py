@@ -1,28 +1,32 @@
-"""FLOPs of loops: the compiler counts a loop's body once."""
+"""FLOPs of a compiled program; the compiler itself counts the body of a loop once."""
 
 import functools
 import math
 import re
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.kernel_costs import estimated, kernel_flops
-from tpuport.topology.hlo.program import Instruction, Program
+from tpuport.topology.hlo.array_types import parse_numbers
+from tpuport.topology.hlo.instructions import Instruction
+from tpuport.topology.hlo.kernel_costs import kernel_flops, stated_flops
+from tpuport.topology.hlo.program import Program
 
-# What the compiler counts as one for each number of the result: everything elementwise but transcendentals.
+# The compiler counts one for each element of their results: all that is elementwise and not transcendental.
 _ELEMENTWISE: Final = {
     "abs", "add", "and", "ceil", "clamp", "clz", "compare", "convert", "divide", "floor", "maximum", "minimum",
     "multiply", "negate", "not", "or", "popcnt", "remainder", "round-nearest-afz", "round-nearest-even", "select",
     "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign", "subtract", "xor", "is-finite",
     "all-reduce", "all-reduce-start", "reduce-scatter",
 }  # fmt: skip
+_PRODUCTS: Final = ("convolution", "dot")
 _LABELS: Final = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW: Final = re.compile(r"\bwindow=\{([^}]*)\}")
 _CONTRACTED: Final = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
-_GROUPS: Final = re.compile(r"\bbatch_group_count=(\d+)")
+_BATCH_GROUPS: Final = re.compile(r"\bbatch_group_count=(\d+)")
 _PRECISION: Final = re.compile(r"\boperand_precision=\{(\w+),(\w+)\}")
 _INT8: Final = {"s2", "s4", "s8", "u2", "u4", "u8"}
 _FP8: Final = ("f8", "f4")
-# A float32 number is the sum of three of bfloat16; these are the products of parts that are not left out.
+# A float32 number is the sum of three of bfloat16. A product of two has nine partial products, of which "high" and
+# "highest" compute three and six.
 _PASSES: Final = {"high": 3, "highest": 6}
 
 
@@ -30,9 +34,10 @@ class OtherRateFlops(NamedTuple):
     """FLOPs that do not run at the rate of bfloat16.
 
     Attributes:
-        int8, fp8: of products in which both operands are integers, or floating-point numbers, of at most 8 bits.
-        passes: that float32 products take beyond their own FLOPs: the matrix unit multiplies bfloat16, once at default
-            precision and three or six times where the program asks for "high" or "highest".
+        int8: of products in which both operands are integers of at most 8 bits.
+        fp8: of products in which both operands are floating-point numbers of at most 8 bits.
+        passes: that float32 products take beyond their own FLOPs. The matrix unit multiplies bfloat16: once at default
+            precision, and three or six times if the program asks for "high" or "highest".
     """
 
     int8: float
@@ -41,125 +46,150 @@ class OtherRateFlops(NamedTuple):
 
 
 def count_other_rate_flops(program: Program) -> OtherRateFlops:
-    """Of a step on one device; inside of kernels nothing is known of dtypes."""
+    """FLOPs of a step on one device; kernels count as bfloat16, as nothing is known of the dtypes in them."""
     return OtherRateFlops(
-        *(program.total(functools.partial(_at_rate, program, which)) for which in OtherRateFlops._fields)
+        program.total(functools.partial(_int8_flops, program)),
+        program.total(functools.partial(_fp8_flops, program)),
+        program.total(functools.partial(_pass_flops, program)),
     )
 
 
-def _at_rate(program: Program, which: str, instruction: Instruction) -> float:
-    if instruction.operation not in ("convolution", "dot"):
+def _int8_flops(program: Program, instruction: Instruction) -> float:
+    if instruction.operation not in _PRODUCTS or not _operand_dtypes(program, instruction) <= _INT8:
         return 0.0
-    kinds = {one.arrays[0].dtype for one in program.operands(instruction)[:2]}
-    if which != "passes":
-        fits = all(kind in _INT8 if which == "int8" else kind.startswith(_FP8) for kind in kinds)
-        return 2.0 * _products(program, instruction) if fits else 0.0
+    return _product_flops(program, instruction)
+
+
+def _fp8_flops(program: Program, instruction: Instruction) -> float:
+    if instruction.operation not in _PRODUCTS:
+        return 0.0
+    is_fp8 = all(dtype.startswith(_FP8) for dtype in _operand_dtypes(program, instruction))
+    return _product_flops(program, instruction) if is_fp8 else 0.0
+
+
+def _pass_flops(program: Program, instruction: Instruction) -> float:
+    if instruction.operation not in _PRODUCTS or _operand_dtypes(program, instruction) != {"f32"}:
+        return 0.0
     precision = _PRECISION.search(instruction.attributes)
-    if precision is None or kinds != {"f32"}:
+    if precision is None:
         return 0.0
-    return (_PASSES.get(max(precision.groups()), 1) - 1) * 2.0 * _products(program, instruction)
+    passes = max(_PASSES.get(operand, 1) for operand in precision.groups())
+    return (passes - 1) * _product_flops(program, instruction)
+
+
+def _operand_dtypes(program: Program, product: Instruction) -> set[str]:
+    return {operand.arrays[0].dtype for operand in program.operands(product)[:2]}
 
 
 def count_flops(program: Program, compiler_flops: float) -> float:
     """FLOPs of a step on one device: the compiler's count, with each loop's body as often as it runs.
 
-    Kernels have what was counted of them, where that was; the compiler has what they say themselves.
+    Kernels have what was counted of them; the compiler has what they state themselves.
 
     Args:
         program: the compiled one.
         compiler_flops: "flops" of `jax.stages.Compiled.cost_analysis`, which has the bodies of loops once.
     """
-    if not program.kernel_costs and all(one.rounds == 1 for one in program.instructions):
+    has_loops = any(instruction.rounds > 1 for instruction in program.instructions)
+    if not program.kernel_costs and not has_loops:
         return float(compiler_flops)
-    cost, stated = functools.partial(counted, program), functools.partial(counted, program, stated=True)
-    return float(compiler_flops) + program.total(cost) - program.total(stated, loops=False)
+
+    def compiler_count(instruction: Instruction) -> float:
+        return instruction_flops(program, instruction) + stated_flops(instruction)
+
+    def own_count(instruction: Instruction) -> float:
+        return instruction_flops(program, instruction) + kernel_flops(program, instruction)
+
+    missing = program.total(own_count) - program.total(compiler_count, counts_rounds=False)
+    return float(compiler_flops) + missing
 
 
 def count_product_flops(program: Program) -> float:
     """FLOPs of a step on one device in matrix products, convolutions and kernels, without elementwise work.
 
-    The product of a matrix and a vector is elementwise work too where the compiler makes it so.
+    The product of a matrix and a vector is elementwise work too if the compiler has made it so.
     """
-    return program.total(functools.partial(_product, program))
+    return program.total(
+        lambda instruction: _product_flops(program, instruction) + kernel_flops(program, instruction)
+    )
 
 
-def _product(program: Program, instruction: Instruction) -> float:
-    if instruction.operation in ("convolution", "dot"):
-        return 2.0 * _products(program, instruction)
-    return kernel_flops(program, instruction)
+def instruction_flops(program: Program, instruction: Instruction) -> float:
+    """FLOPs of one execution, as the compiler counts them; 0 for kernels, and for what calls other computations."""
+    operation = instruction.operation
+    if operation in _ELEMENTWISE:
+        return float(sum(array.size for array in instruction.results))
+    if operation == "reduce":
+        return _reduction_flops(program.operands(instruction))
+    return _product_flops(program, instruction)
 
 
-def counted(program: Program, instruction: Instruction, stated: bool = False) -> float:
-    """FLOPs of one execution, as the compiler counts them; 0 for what calls the computation that has them.
-
-    Args:
-        stated: whether kernels have what they say themselves, as the compiler has it, and not what was counted of them.
-    """
-    kind = instruction.operation
-    if kind in _ELEMENTWISE:
-        return float(sum(made.size for made in instruction.results))
-    if kind in ("convolution", "dot"):
-        return 2.0 * _products(program, instruction)
-    if kind == "reduce":
-        given = program.operands(instruction)
-        return (
-            float(sum(made.size for one in given for made in one.arrays) / 2)
-            if len(given) > 2
-            else _sums(given)
-        )
-    return (estimated(instruction) or {}).get("flops", 0.0) if stated else kernel_flops(program, instruction)
+def _reduction_flops(operands: list[Instruction]) -> float:
+    """One for each element that is reduced. The second half of the operands are initial values."""
+    sizes = [array.size for operand in operands for array in operand.arrays]
+    if len(operands) > 2:
+        return sum(sizes) / 2
+    return float(sizes[0]) if sizes else 0.0
 
 
-def _sums(given: list[Instruction]) -> float:
-    return float(given[0].arrays[0].size) if given and given[0].arrays else 0.0
-
-
-def _products(program: Program, instruction: Instruction) -> int:
-    """Multiplications of a matrix product or a convolution."""
-    operands = program.operands(instruction)
-    left, right = (one.arrays[0].dims for one in operands[:2])
+def _product_flops(program: Program, instruction: Instruction) -> float:
+    """Two for each multiplication of a matrix product or a convolution; 0 for all other instructions."""
+    if instruction.operation not in _PRODUCTS:
+        return 0.0
+    left, right = (operand.arrays[0].dims for operand in program.operands(instruction)[:2])
     out = instruction.arrays[0].dims
-    if instruction.operation == "dot":
-        found = _CONTRACTED.search(instruction.attributes)
-        return math.prod(out) * math.prod(
-            left[int(one)] for one in (found[1] if found else "").split(",") if one
-        )
-    labels = _LABELS.search(instruction.attributes)
+    if instruction.operation == "convolution":
+        return 2.0 * _convolution_products(instruction.attributes, left, right, out)
+    contracted = _CONTRACTED.search(instruction.attributes)
+    dims = () if contracted is None else parse_numbers(contracted[1])
+    return 2.0 * math.prod(out) * math.prod(left[dim] for dim in dims)
+
+
+def _convolution_products(
+    attributes: str, left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...]
+) -> int:
+    """Multiplications of a convolution. The compiler for TPUs writes matrix products as convolutions too."""
+    labels = _LABELS.search(attributes)
     if labels is None:
         return 0
-    window, groups = _WINDOW.search(instruction.attributes), _GROUPS.search(instruction.attributes)
-    products = out[labels[3].index("f")] * left[labels[1].index("b")] * right[labels[2].index("i")]
-    for place in range(len(labels[1]) - 2):
-        sizes = (
-            dims[label.index(str(place))]
-            for dims, label in zip((left, right, out), labels.groups(), strict=True)
-        )
-        products *= _pairs(*sizes, window[1] if window else "", place)
-    return products // (int(groups[1]) if groups else 1)
+    of_left, of_right, of_out = labels.groups()
+    window, groups = _WINDOW.search(attributes), _BATCH_GROUPS.search(attributes)
+    products = out[of_out.index("f")] * left[of_left.index("b")] * right[of_right.index("i")]
+    for dim in range(len(of_left) - 2):
+        label = str(dim)
+        products *= _count_meeting_pairs(
+            left[of_left.index(label)], right[of_right.index(label)], out[of_out.index(label)],
+            "" if window is None else window[1], dim,
+        )  # fmt: skip
+    return products if groups is None else products // int(groups[1])
 
 
 @functools.lru_cache(maxsize=4096)
-def _pairs(given: int, kernel: int, out: int, window: str, place: int) -> int:
-    """Pairs of a place in the result and one in the kernel that meet a number, along one dimension."""
-    fields = dict(one.split("=") for one in window.split())
+def _count_meeting_pairs(length: int, kernel: int, out: int, window: str, dim: int) -> int:
+    """Pairs of a position of the result and one of the kernel that meet an element, along one dimension.
 
-    def field(name: str, default: int) -> int:
-        return int(fields[name].split("x")[place]) if name in fields else default
+    The others meet padding, or the zeros that a transposed convolution puts between elements.
+    """
+    fields = {name: value.split("x")[dim] for name, value in re.findall(r"(\w+)=(\S+)", window)}
+    stride, kernel_dilation = int(fields.get("stride", 1)), int(fields.get("rhs_dilate", 1))
+    dilation = int(fields.get("lhs_dilate", 1))
+    padding = int(fields.get("pad", "0_0").split("_")[0])
+    last = (length - 1) * dilation
+    starts = [tap * kernel_dilation - padding for tap in range(kernel)]
+    return sum(_count_hits(out, stride, start, dilation, last) for start in starts)
 
-    stride, dilated, spread = field("stride", 1), field("lhs_dilate", 1), field("rhs_dilate", 1)
-    padding = fields["pad"].split("x")[place].split("_") if "pad" in fields else ("0", "0")
-    last = (given - 1) * dilated
-    return sum(_hits(out, stride, tap * spread - int(padding[0]), dilated, last) for tap in range(kernel))
 
-
-def _hits(out: int, stride: int, start: int, dilated: int, last: int) -> int:
-    """How many of start, start + stride, ... (`out` of them) are multiples of `dilated` from 0 to `last`."""
+def _count_hits(out: int, stride: int, start: int, dilation: int, last: int) -> int:
+    """How many of start, start + stride, ... (`out` of them) are multiples of `dilation` from 0 to `last`."""
     first = max(0, -(start // stride))  # the first that is not negative
     end = min(out, (last - start) // stride + 1)
-    common = math.gcd(stride, dilated)
+    common = math.gcd(stride, dilation)
     if end <= first or start % common:
         return 0
-    period = dilated // common
-    offset = (-start // common) * pow(stride // common, -1, period) % period if period > 1 else 0
+    period = dilation // common
+    # The solutions of start + stride * n = 0 modulo the dilation are one residue class modulo the period.
+    offset = 0
+    if period > 1:
+        offset = (-start // common) * pow(stride // common, -1, period) % period
     begin = first + (offset - first) % period
-    return max(0, -(-(end - begin) // period))
+    return max(0, math.ceil((end - begin) / period))

@@ -1,146 +1,170 @@
-"""The Pallas kernels of a program, with what they do: as was counted from what was traced, or as they say.
+"""The Pallas kernels of a program and what they do: as was counted where they were traced, or as they state.
 
-Those that the compiler makes by itself are among them: `own` counts them.
+Kernels that the compiler makes by itself are among them: `compiler_kernels` counts those.
 """
 
+import collections
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-<<<<<<< HEAD:tpuport/topology/hlo/pallas.py
-from tpuport.topology.compile_report import Kernel
-from tpuport.topology.hlo import own
-from tpuport.topology.hlo.program import Instruction, Program
-from tpuport.topology.hlo.shapes import HBM, Array
-from tpuport.topology.kernels.calls import Call, Cost
-=======
-from tpuport.topology.hlo import compiler_kernels
-from tpuport.topology.hlo.program import Instruction, Program
 from tpuport.topology.hlo.array_types import HBM, Array
+from tpuport.topology.hlo.compiler_kernels import count_compiler_kernel
+from tpuport.topology.hlo.instructions import Instruction
+from tpuport.topology.hlo.program import Program
 from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost
-from tpuport.topology.report import Kernel
->>>>>>> 996991f (Name the modules and functions of hlo and kernels by their subjects):tpuport/topology/hlo/kernel_costs.py
+from tpuport.topology.compile_report import Kernel
 
-TARGET: Final = 'custom_call_target="tpu_custom_call"'
+_TARGET: Final = 'custom_call_target="tpu_custom_call"'
 _ESTIMATE: Final = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _FIELD: Final = re.compile(r'"(\w+)":"?(-?[\d.]+(?:e[+-]?\d+)?)"?')
+# What the compiler adds to the name of a kernel of which there are several.
 _COPY: Final = re.compile(r"(?:\.clone|\.\d+)+$")
+# A kernel without FLOPs still decides which branch is reported.
+_TINY: Final = 1e-9
+
+
+class _Stated(NamedTuple):
+    """A kernel's own estimate; None for what it does not state."""
+
+    flops: float | None = None
+    nbytes: float | None = None
 
 
 def is_kernel(instruction: Instruction) -> bool:
     """Whether it is a Pallas kernel."""
-    return instruction.operation.startswith("custom-call") and TARGET in instruction.attributes
+    return instruction.operation.startswith("custom-call") and _TARGET in instruction.attributes
 
 
-def estimated(instruction: Instruction) -> dict[str, float] | None:
-    """A Pallas kernel's own estimate: "flops", "bytes_accessed", "transcendentals"; empty where it gives none.
+def _stated(kernel: Instruction) -> _Stated:
+    estimate = _ESTIMATE.search(kernel.attributes)
+    if estimate is None:
+        return _Stated()
+    fields = {name: float(value) for name, value in _FIELD.findall(estimate[1])}
+    return _Stated(fields.get("flops"), fields.get("bytes_accessed"))
 
-    None for anything that is no Pallas kernel.
-    """
+
+def stated_flops(instruction: Instruction) -> float:
+    """FLOPs of a Pallas kernel by its own estimate; 0 for anything else."""
     if not is_kernel(instruction):
-        return None
-    found = _ESTIMATE.search(instruction.attributes)
-    return {name: float(value) for name, value in _FIELD.findall(found[1])} if found else {}
+        return 0.0
+    return _stated(instruction).flops or 0.0
 
 
 def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
     """Let the program's kernels cost what was counted of the calls that were traced.
 
-    A kernel is a call of its name, of its operands' and its results' sizes, and with its estimate. Of several such
-    calls it has the mean, weighted by how often each is made, so that all of them together cost what they cost.
-    One that the compiler has made by itself costs what `own.counted` says.
+    A kernel is matched with calls by its name, the dimensions of its operands and results, and its estimate. If several
+    calls match it has their mean, weighted by how often each is made, so that all kernels together cost what all calls
+    cost. A kernel that the compiler has made by itself is counted here.
     """
-    for one in program.instructions:
-        if not is_kernel(one):
-            continue
-        if (cost := own.counted(program, one, calls)) is not None:
-            program.kernel_costs[one.name] = cost
-        elif found := _calls_of(program, one, calls):
-            program.kernel_costs[one.name] = _mean(found)
+    for instruction in filter(is_kernel, program.instructions):
+        cost = count_compiler_kernel(program, instruction, calls)
+        matches = _matching_calls(program, instruction, calls) if cost is None else []
+        if matches:
+            cost = _mean_cost(matches)
+        if cost is not None:
+            program.kernel_costs[instruction.name] = cost
 
 
-def _calls_of(program: Program, instruction: Instruction, calls: Sequence[KernelCall]) -> list[KernelCall]:
-    scope, stated = instruction.op_name.split("/"), estimated(instruction) or {}
-    operands = _dims(made for one in program.operands(instruction) for made in one.arrays)
-    results = _dims(instruction.results)
-    alike = [
-        call
-        for call in calls
-        if [dims for _, dims in call.operands] == operands
-        and [dims for _, dims in call.results] == results
-        and (call.stated or (0.0, 0.0)) == (stated.get("flops", 0.0), stated.get("bytes_accessed", 0.0))
-    ]
-    named = [call for call in alike if call.name and call.name.split("/")[-1] in scope]
-    return named or [call for call in alike if not call.name or not instruction.op_name]
+def _matching_calls(program: Program, kernel: Instruction, calls: Sequence[KernelCall]) -> list[KernelCall]:
+    arrays = [array for operand in program.operands(kernel) for array in operand.arrays]
+    operands = [array.dims for array in arrays]
+    results = [array.dims for array in kernel.results]
+    stated = _stated(kernel)
+    estimate = stated.flops or 0.0, stated.nbytes or 0.0
+    matches = []
+    for call in calls:
+        has_operands = [dims for _, dims in call.operands] == operands
+        has_results = [dims for _, dims in call.results] == results
+        if has_operands and has_results and (call.stated or (0.0, 0.0)) == estimate:
+            matches.append(call)
+    scope = kernel.op_name.split("/")
+    named = [call for call in matches if call.name and call.name.split("/")[-1] in scope]
+    # A call without a name may be any kernel, and a kernel of unknown origin any call.
+    return named or [call for call in matches if not call.name or not kernel.op_name]
 
 
-def _dims(found: Iterable[Array]) -> list[tuple[int, ...]]:
-    return [made.dims for made in found]
-
-
-def _mean(calls: Sequence[KernelCall]) -> KernelCost:
-    costs, whole = [call.cost for call in calls], sum(call.times for call in calls)
-    if all(one == costs[0] for one in costs) or not whole:
+def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost:
+    costs = [call.cost for call in calls]
+    times = sum(call.times for call in calls)
+    if times == 0 or all(cost == costs[0] for cost in costs):
         return costs[0]
-    shares = [call.times / whole for call in calls]
+    weights = [call.times / times for call in calls]
 
     def mean(values: Sequence[float]) -> float:
-        return sum(share * value for share, value in zip(shares, values, strict=True))
+        return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
-    def means(parts: Sequence[tuple[float, ...] | None]) -> tuple[float, ...] | None:
-        known = [one for one in parts if one is not None]
-        return tuple(map(mean, zip(*known, strict=True))) if len(known) == len(parts) else None
+    def means(rows: Sequence[tuple[float, ...] | None]) -> tuple[float, ...] | None:
+        known = [row for row in rows if row is not None]
+        return tuple(map(mean, zip(*known, strict=True))) if len(known) == len(rows) else None
 
-    bounds = {one.bound for one in costs if one.bound is not None}
+    bounds = {cost.bound for cost in costs if cost.bound is not None}
     return KernelCost(
-        mean([one.flops for one in costs]), mean([one.nbytes for one in costs]), costs[0].source,
-        bounds.pop() if len(bounds) == 1 else "about" if bounds else None,
-        means([one.read for one in costs]), means([one.written for one in costs]),
-        mean([one.copied for one in costs]),
-    )  # fmt: skip
+        flops=mean([cost.flops for cost in costs]),
+        nbytes=mean([cost.nbytes for cost in costs]),
+        source=costs[0].source,
+        bound="about" if len(bounds) > 1 else next(iter(bounds), None),
+        read=means([cost.read for cost in costs]),
+        written=means([cost.written for cost in costs]),
+        copied=mean([cost.copied for cost in costs]),
+    )
 
 
 def kernel_flops(program: Program, instruction: Instruction) -> float:
     """FLOPs of one execution of a Pallas kernel; 0 for anything else."""
-    if (cost := program.kernel_costs.get(instruction.name)) is not None:
-        return cost.flops
-    return (estimated(instruction) or {}).get("flops", 0.0)
-
-
-def kernel_bytes(program: Program, instruction: Instruction) -> float | None:
-    """Bytes of HBM that one execution of a Pallas kernel moves; None where nothing says so.
-
-    Of what was counted, the arrays that lie in HBM, as tiles pad them; one in VMEM takes none.
-    """
     cost = program.kernel_costs.get(instruction.name)
+    return stated_flops(instruction) if cost is None else cost.flops
+
+
+def kernel_bytes(program: Program, kernel: Instruction) -> float | None:
+    """Bytes of HBM that one execution of a Pallas kernel moves; None if nothing says so.
+
+    Of what was counted, the arrays that lie in HBM, with the padding of their tiles; an array in VMEM takes none.
+    """
+    cost = program.kernel_costs.get(kernel.name)
     if cost is None:
-        return (estimated(instruction) or {}).get("bytes_accessed")
+        return _stated(kernel).nbytes
     if cost.read is None or cost.written is None:
         return cost.nbytes
-    given = [made for one in program.operands(instruction) for made in one.arrays]
-    pairs = (*zip(cost.read, given, strict=True), *zip(cost.written, instruction.results, strict=True))
-    return cost.copied + sum(nbytes * _padding(made) for nbytes, made in pairs)
+    operands = [array for operand in program.operands(kernel) for array in operand.arrays]
+    moved = (*zip(cost.read, operands, strict=True), *zip(cost.written, kernel.results, strict=True))
+    return cost.copied + sum(nbytes * _padding_ratio(array) for nbytes, array in moved)
 
 
-def _padding(made: Array) -> float:
-    """What an array takes in HBM as a multiple of its numbers' bytes."""
-    return made.tiled_nbytes / made.nbytes if made.space == HBM and made.nbytes else 0.0
+def _padding_ratio(array: Array) -> float:
+    """What an array takes in HBM, as a multiple of its elements' bytes."""
+    return array.tiled_nbytes / array.nbytes if array.space == HBM and array.nbytes else 0.0
+
+
+class _Group(NamedTuple):
+    """What kernels of a program have in common that are reported together, in the order of the report."""
+
+    name: str
+    source: str
+    bound: str
 
 
 def list_kernels(program: Program) -> tuple[Kernel, ...]:
-    """Pallas kernels by name, in its order; of branches those of the one with the most FLOPs in kernels."""
-    found: dict[tuple[str, str, str], list[float]] = {}
-    for one in program.executed_instructions(
-        lambda one: 1e-9 + kernel_flops(program, one) if is_kernel(one) else 0.0
-    ):
-        if is_kernel(one):
-            cost = program.kernel_costs.get(one.name)
-            key = _COPY.sub("", one.name), cost.source if cost else "kernel", (cost and cost.bound) or ""
-            sums = found.setdefault(key, [0, 0.0, 0.0])
-            sums[0] += one.times
-            sums[1] += one.times * kernel_flops(program, one)
-            sums[2] += one.times * (kernel_bytes(program, one) or 0.0)
-    return tuple(
-        Kernel(name, int(times), flops, moved, source, bound or None)
-        for (name, source, bound), (times, flops, moved) in sorted(found.items())
+    """Pallas kernels by name; of branches, those of the branch with the most FLOPs in kernels."""
+
+    def branch_cost(instruction: Instruction) -> float:
+        return _TINY + kernel_flops(program, instruction) if is_kernel(instruction) else 0.0
+
+    groups: dict[_Group, list[Instruction]] = collections.defaultdict(list)
+    for instruction in filter(is_kernel, program.executed_instructions(branch_cost)):
+        cost = program.kernel_costs.get(instruction.name, KernelCost(0.0, 0.0, "kernel"))
+        group = _Group(_COPY.sub("", instruction.name), cost.source, cost.bound or "")
+        groups[group].append(instruction)
+    return tuple(_report(program, group, kernels) for group, kernels in sorted(groups.items()))
+
+
+def _report(program: Program, group: _Group, kernels: Sequence[Instruction]) -> Kernel:
+    return Kernel(
+        group.name,
+        count=sum(kernel.times for kernel in kernels),
+        flops=sum(kernel.times * kernel_flops(program, kernel) for kernel in kernels),
+        hbm_bytes=sum(kernel.times * (kernel_bytes(program, kernel) or 0.0) for kernel in kernels),
+        source=group.source,
+        bound=group.bound or None,
     )

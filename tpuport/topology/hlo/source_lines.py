@@ -1,7 +1,7 @@
 """Which line of a model, or of a user's own code, a program's instruction comes from.
 
-The text of a program has tables: file names, function names, places in them, and frames, each a place and the frame
-that called it.
+The text of a program has tables: file names, function names, locations in files, and stack frames, each a location and
+the frame that called it.
 """
 
 import functools
@@ -11,7 +11,7 @@ import re
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tpuport.topology.compile_report import Source
 
@@ -22,99 +22,111 @@ _ROW: Final = re.compile(r"^(\d+) (.*)$", re.MULTILINE)
 _FIELD: Final = re.compile(r"(\w+)=(\d+)")
 _PACKAGE: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)(?:[/\\](.*))?")
 _TPUPORT: Final = str(Path(__file__).parents[2])
-_ASKING: Final = str(Path(__file__).parents[1])
-_STANDARD: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-# What traces a program; a frame of theirs says nothing of the program.
-_TRACING: Final = {"jax", "jaxlib", "torchax"}
-_LIBRARIES: Final = _TRACING | {
+_TOPOLOGY: Final = str(Path(__file__).parents[1])
+_STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+# They trace the program, so that a frame of theirs says nothing of it.
+_TRACERS: Final = {"jax", "jaxlib", "torchax"}
+_LIBRARIES: Final = _TRACERS | {
     "_pytest", "accelerate", "beartype", "einops", "functorch", "IPython", "ipykernel", "jaxtyping", "numpy", "pluggy",
-    "opt_einsum", "torch", "typeguard",
+    "opt_einsum", "torch", "typeguard", "tpuport", "python",
 }  # fmt: skip
-# Of these, only what describes one model, or a family: the rest is plumbing.
-_MODELS: Final = {"transformers": ("models/",), "diffusers": ("models/", "pipelines/")}
-_PLUMBING: Final = {
-    "models/modeling_utils.py",
-    "models/attention_dispatch.py",
-    "models/model_loading_utils.py",
-}
+# Of these libraries only what describes one model or a family of models is the model's code.
+_MODEL_FOLDERS: Final = {"transformers": ("models/",), "diffusers": ("models/", "pipelines/")}
+_SHARED_MODEL_FILES: Final = {
+    "models/modeling_utils.py", "models/attention_dispatch.py", "models/model_loading_utils.py",
+}  # fmt: skip
+
+StackFrame = tuple[str, int, str]  # file, line, function
 
 
 class Frames:
-    """The stack frames of a program: `source` by number.
+    """The stack frames of a program, by number.
 
     Args:
         header: of the program's text, with its tables.
     """
 
     def __init__(self, header: str) -> None:
-        tables = {found[1]: dict(_ROW.findall(found[2])) for found in _TABLE.finditer(header)}
-        self._files = {number: name.strip('"') for number, name in tables.get("FileNames", {}).items()}
-        self._functions = {
-            number: name.strip('"') for number, name in tables.get("FunctionNames", {}).items()
-        }
-        self._places = {
-            number: dict(_FIELD.findall(row)) for number, row in tables.get("FileLocations", {}).items()
-        }
+        tables = {table[1]: dict(_ROW.findall(table[2])) for table in _TABLE.finditer(header)}
+        self._files = tables.get("FileNames", {})
+        self._functions = tables.get("FunctionNames", {})
+        self._locations = tables.get("FileLocations", {})
         self._frames = {
             int(number): dict(_FIELD.findall(row)) for number, row in tables.get("StackFrames", {}).items()
         }
-        # A frame without a parent has 0 or, where parents are counted from 1 as frames are from 0, 1.
-        parents = {int(row.get("parent_frame_id", 0)) for row in self._frames.values()}
-        self._offset = 0 if 0 in parents else 1
+        # A frame without a parent has parent 0. Some versions of XLA number parents one higher than frames, so that
+        # no frame has 0, and the outermost has itself.
+        parents = {_parent(row) for row in self._frames.values()}
+        self._parent_offset = 0 if 0 in parents else 1
 
-    def stack(self, frame: int) -> list[tuple[str, int, str]]:
-        """(file, line, function) of a frame and of those that called it, the innermost first."""
-        found = []
-        while row := self._frames.get(frame):
-            place = self._places.get(row.get("file_location_id", ""), {})
-            file = self._files.get(place.get("file_name_id", ""), "")
-            function = self._functions.get(place.get("function_name_id", ""), "")
-            found.append((file, int(place.get("line", 0)), function))
-            parent = int(row.get("parent_frame_id", 0)) - self._offset
-            if parent >= frame:  # no parent comes after its child
+    def stack(self, number: int) -> list[StackFrame]:
+        """A frame and those that called it, the innermost first."""
+        stack = []
+        while number in self._frames:
+            row = self._frames[number]
+            location = dict(_FIELD.findall(self._locations.get(row.get("file_location_id", ""), "")))
+            file = self._files.get(location.get("file_name_id", ""), "").strip('"')
+            function = self._functions.get(location.get("function_name_id", ""), "").strip('"')
+            stack.append((file, int(location.get("line", 0)), function))
+            parent = _parent(row) - self._parent_offset
+            if parent >= number:  # parents come before their children, so this is the outermost
                 break
-            frame = parent
-        return found
+            number = parent
+        return stack
 
     @functools.cache  # noqa: B019 - it lives as long as its program
-    def source(self, frame: int) -> Source | None:
-        """The innermost line of a model or of a user; where there is none, of anything but what traces."""
-        return innermost_source(self.stack(frame))
+    def source(self, number: int) -> Source | None:
+        """The innermost line of a model or of a user; if there is none, of anything that does not trace."""
+        return innermost_source(self.stack(number))
 
 
-def innermost_source(stack: Iterable[tuple[str, int, str]]) -> Source | None:
-    """The line of a model or of a user in a stack of (file, line, function), innermost first; or as `Frames.source`."""
-    # Whoever asked for the program did not make its instructions.
-    known = list(itertools.takewhile(lambda one: not one[0].startswith(_ASKING), stack))
-    own = next((one for one in known if _is_own(one[0])), None)
-    other = next((one for one in known if one[0] and _package(one[0])[0] not in _TRACING), None)
-    chosen = own or other
-    if chosen is None:
+def _parent(row: dict[str, str]) -> int:
+    return int(row.get("parent_frame_id", 0))
+
+
+def innermost_source(stack: Iterable[StackFrame]) -> Source | None:
+    """The line of a model or of a user in a stack, the innermost frame first; see `Frames.source`."""
+    # What is outside of tpuport's compiler asked for the program, and did not make its instructions.
+    inside = list(itertools.takewhile(lambda frame: not frame[0].startswith(_TOPOLOGY), stack))
+    candidates = [frame for frame in inside if _is_model_code(frame[0])]
+    candidates += [frame for frame in inside if frame[0] and _package_file(frame[0]).package not in _TRACERS]
+    if not candidates:
         return None
-    file, line, function = chosen
-    return Source(short(file), line, function, linecache.getline(file, line).strip())
+    file, line, function = candidates[0]
+    return Source(short_path(file), line, function, linecache.getline(file, line).strip())
+
+
+class _PackageFile(NamedTuple):
+    """An installed package, and a file in it; both are empty for a user's file."""
+
+    package: str
+    path: str
 
 
 @functools.lru_cache(maxsize=4096)
-def _package(file: str) -> tuple[str, str]:
-    """(the installed package that a file is of, the file in it); ("", "") for a file of no package."""
+def _package_file(file: str) -> _PackageFile:
     if file.startswith(_TPUPORT):
-        return "tpuport", file[len(_TPUPORT) + 1 :]
-    if found := _PACKAGE.fullmatch(file):
-        return found[1].removesuffix(".py"), (found[2] or "").replace("\\", "/")
-    return ("python", file) if file.startswith((*_STANDARD, "<")) else ("", "")
+        return _PackageFile("tpuport", file[len(_TPUPORT) + 1 :])
+    installed = _PACKAGE.fullmatch(file)
+    if installed is not None:
+        path = (installed[2] or "").replace("\\", "/")
+        return _PackageFile(installed[1].removesuffix(".py"), path)
+    # Names such as "<string>" are of generated code.
+    if file.startswith((*_STANDARD_LIBRARY, "<")):
+        return _PackageFile("python", file)
+    return _PackageFile("", "")
 
 
-def short(file: str) -> str:
-    """A file of an installed package by its place in there, the same on every machine; any other as it is."""
-    package, inside = _package(file)
-    return f"{package}/{inside}" if inside and package != "python" else file
+def short_path(file: str) -> str:
+    """A file of an installed package as "package/file", the same on every machine; any other as it is."""
+    package, path = _package_file(file)
+    return f"{package}/{path}" if path and package != "python" else file
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_own(file: str) -> bool:
+def _is_model_code(file: str) -> bool:
     """Whether a file is a model's or a user's."""
-    package, inside = _package(file)
-    if package in _MODELS:
-        return inside.startswith(_MODELS[package]) and inside not in _PLUMBING
-    return bool(file) and package not in _LIBRARIES | {"tpuport", "python"}
+    package, path = _package_file(file)
+    if package in _MODEL_FOLDERS:
+        return path.startswith(_MODEL_FOLDERS[package]) and path not in _SHARED_MODEL_FILES
+    return bool(file) and package not in _LIBRARIES

@@ -2,190 +2,181 @@
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.program import Computation, Instruction, Program
+from tpuport.topology.hlo.instructions import Computation, Instruction
+from tpuport.topology.hlo.value_flow import Value, ValueFlow
 
-_KNOWN: Final = re.compile(r'known_trip_count"?:? ?=?\{"n":"(\d+)"')
+_KNOWN_TRIP_COUNT: Final = re.compile(r'known_trip_count"?:? ?=?\{"n":"(\d+)"')
 _INTEGER: Final = re.compile(r"constant\((?:\{ ?)*(-?\d+)")
-_INDEX: Final = re.compile(r"\bindex=(\d+)")
 _DIRECTION: Final = re.compile(r"\bdirection=(\w+)")
-_SAME: Final = {"bitcast", "copy", "convert", "copy-done", "copy-start", "reshape"}
+_SAME_NUMBER: Final = {"bitcast", "copy", "convert", "copy-start", "reshape"}
 _SWAPPED: Final = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
-_PARTS: Final = {  # an instruction of theirs is a part of the instruction that names them
+# The computations that these name are part of the instruction: they run for each element.
+_ELEMENT_WISE_CALLERS: Final = {
     "reduce", "reduce-window", "sort", "map", "scatter", "select-and-scatter", "all-reduce", "reduce-scatter",
     "all-reduce-start", "custom-call", "topk",
 }  # fmt: skip
 
 
-class _Value(NamedTuple):
-    """A number that a loop's condition reads: element `place` of what the loop carries, plus `added`.
+class _Linear(NamedTuple):
+    """An integer: an element that a loop carries plus `offset`, or `offset` alone.
 
-    Without a place it is `added` alone.
+    `carried` is that element, of the parameter of the loop's body or condition.
     """
 
-    place: int | None
-    added: int
+    carried: Value | None
+    offset: int
+
+    @property
+    def element(self) -> int | None:
+        return None if self.carried is None else self.carried.path[0]
 
 
-def assign(program: Program) -> None:
+class _Comparison(NamedTuple):
+    """What the condition of a loop compares, with the number that changes on the left."""
+
+    left: _Linear
+    direction: str
+    right: _Linear
+
+
+def set_execution_counts(computations: Mapping[str, Computation], entry: str) -> None:
     """Set `rounds`, `times` and `is_fused` of every instruction."""
-    if not program.computations:
-        return
-    times = dict.fromkeys(program.computations, 0)
-    parts: set[str] = set()
-    callers: dict[str, Instruction] = {}
-    times[program.entry] = 1
-    for name, computation in reversed(program.computations.items()):
-        is_part = name in parts
-        for one in computation.instructions:
-            one.times, one.is_fused = max(times[name], 1), is_part
-            one.rounds = _trips(program, one, callers) if one.operation == "while" else 1
-            for attribute, names in one.calls.items():
-                for called in names:
-                    times[called] = times.get(called, 0) + one.times * one.rounds
-                    callers.setdefault(called, one)
-                    if is_part or (attribute == "calls" and _fuses(one)) or one.operation in _PARTS:
-                        parts.add(called)
+    loops = _LoopReader(computations)
+    executions = dict.fromkeys(computations, 0)
+    executions[entry] = 1
+    fused: set[str] = set()
+    # Callers come after what they call, so that the last computation is the first whose count is known.
+    for name, computation in reversed(computations.items()):
+        for instruction in computation.instructions:
+            instruction.times = max(executions[name], 1)
+            instruction.is_fused = name in fused
+            if instruction.operation == "while":
+                instruction.rounds = loops.count_rounds(instruction) or 1
+            for attribute, callees in instruction.calls.items():
+                if instruction.is_fused or _fuses(instruction, attribute):
+                    fused.update(callees)
+                for callee in callees:
+                    executions[callee] = executions.get(callee, 0) + instruction.times * instruction.rounds
 
 
-def _fuses(instruction: Instruction) -> bool:
-    return not instruction.operation.startswith("async")
+def _fuses(instruction: Instruction, attribute: str) -> bool:
+    """Whether what it calls becomes part of it. What runs asynchronously has results of its own."""
+    if instruction.operation in _ELEMENT_WISE_CALLERS:
+        return True
+    return attribute == "calls" and not instruction.operation.startswith("async")
 
 
-def _trips(program: Program, loop: Instruction, callers: dict[str, Instruction]) -> int:
-    """How often a loop's body runs; 1 where the text does not tell."""
-    if known := _KNOWN.search(loop.attributes):
-        return int(known[1])
-    condition, body = program.callee(loop, "condition"), program.callee(loop, "body")
-    if condition is None or body is None:
-        return 1
-    return _counted(program, loop, condition, body, callers) or 1
+class _LoopReader:
+    """Reads off the text how often loops run."""
 
+    def __init__(self, computations: Mapping[str, Computation]) -> None:
+        self._computations = computations
+        self._flow = ValueFlow(computations, _same_number)
 
-def _counted(
-    program: Program,
-    loop: Instruction,
-    condition: Computation,
-    body: Computation,
-    callers: dict[str, Instruction],
-) -> int | None:
-    """Of a loop that compares a number, to which it adds the same each time, with one that stays."""
-    found = _compared(program, condition)
-    if found is None:
-        return None
-    left, direction, right = found
-    if left.place is None:
-        left, direction, right = right, _SWAPPED[direction], left
-    if left.place is None:
-        return None
-    step = _step(program, body, left.place)
-    first = _initial(program, loop, left.place, callers)
-    limit = _Value(None, right.added)
-    if right.place is not None:
-        if _step(program, body, right.place) != 0:
+    def count_rounds(self, loop: Instruction) -> int | None:
+        """How often a loop's body runs; None if the text does not tell."""
+        known = _KNOWN_TRIP_COUNT.search(loop.attributes)
+        if known is not None:
+            return int(known[1])
+        comparison = self._comparison(loop)
+        if comparison is None or comparison.left.element is None:
             return None
-        value = _initial(program, loop, right.place, callers)
-        limit = _Value(None, right.added + value) if value is not None else None
-    if step is None or first is None or limit is None:
+        step = self._step(loop, comparison.left.element)
+        first = self._initial(loop, comparison.left.element)
+        limit = self._constant(loop, comparison.right)
+        if step is None or first is None or limit is None:
+            return None
+        return _count_steps(first + comparison.left.offset, limit, step, comparison.direction)
+
+    def _callee(self, loop: Instruction, attribute: str) -> Computation | None:
+        names = loop.calls.get(attribute, ())
+        return self._computations.get(names[0]) if names else None
+
+    def _comparison(self, loop: Instruction) -> _Comparison | None:
+        condition = self._callee(loop, "condition")
+        if condition is None:
+            return None
+        compare = self._flow.origin(Value(condition.root)).instruction
+        direction = _DIRECTION.search(compare.attributes)
+        if compare.operation != "compare" or direction is None:
+            return None
+        operands = self._computations[compare.computation].operands(compare)
+        left, right = (self._linear(Value(operand)) for operand in operands)
+        if left is None or right is None:
+            return None
+        if left.carried is None:
+            return _Comparison(right, _SWAPPED[direction[1]], left)
+        return _Comparison(left, direction[1], right)
+
+    def _linear(self, value: Value) -> _Linear | None:
+        """What is known of a number; None if it is computed in another way than by adding."""
+        instruction, path = origin = self._flow.origin(value)
+        match instruction.operation:
+            case "constant":
+                number = _INTEGER.search(instruction.attributes)
+                return None if number is None else _Linear(None, int(number[1]))
+            case "parameter" if len(path) == 1:
+                return _Linear(origin, 0)
+            case "add" | "subtract":
+                operands = self._computations[instruction.computation].operands(instruction)
+                left, right = (self._linear(Value(operand)) for operand in operands)
+                return _add(left, right, -1 if instruction.operation == "subtract" else 1)
         return None
-    return _rounds(first + left.added, limit.added, step, direction)
+
+    def _step(self, loop: Instruction, element: int) -> int | None:
+        """What a round adds to an element that the loop carries."""
+        body = self._callee(loop, "body")
+        if body is None:
+            return None
+        value = self._linear(Value(body.root, (element,)))
+        carries_itself = value is not None and value.carried == Value(body.parameters[0], (element,))
+        return value.offset if value is not None and carries_itself else None
+
+    def _initial(self, loop: Instruction, element: int) -> int | None:
+        """The value of an element before the first round."""
+        [start] = self._computations[loop.computation].operands(loop)
+        value = self._linear(Value(start, (element,)))
+        if value is None or value.carried is None:
+            return None if value is None else value.offset
+        # The loop is in the body of another, and starts with what that one carries: a constant if it stays the same.
+        outer = self._flow.enclosing_loop(value.carried.instruction)
+        return None if outer is None else self._constant(outer, value)
+
+    def _constant(self, loop: Instruction, value: _Linear) -> int | None:
+        """The value of a number that no round of this loop changes."""
+        if value.element is None:
+            return value.offset
+        if self._step(loop, value.element) != 0:
+            return None
+        first = self._initial(loop, value.element)
+        return None if first is None else first + value.offset
 
 
-def _rounds(first: int, limit: int, step: int, direction: str) -> int | None:
-    """From `first` in steps until the comparison with `limit` fails."""
-    if direction in ("LE", "GE"):
-        limit += 1 if direction == "LE" else -1
-    if step == 0 or direction == "EQ" or (direction != "NE" and (step > 0) != (direction in ("LT", "LE"))):
+def _same_number(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
+    return operands[:1] if instruction.operation in _SAME_NUMBER else ()
+
+
+def _add(left: _Linear | None, right: _Linear | None, sign: int) -> _Linear | None:
+    if left is None or right is None:
         return None
-    return max(0, math.ceil((limit - first) / step))
-
-
-def _compared(program: Program, condition: Computation) -> tuple[_Value, str, _Value] | None:
-    """(a value, a direction, a value): what a condition compares."""
-    root, outer = condition.root, []
-    inside = condition
-    while root.operation in ("fusion", *_SAME):
-        if root.operation == "fusion":
-            called = program.callee(root)
-            if called is None:
-                return None
-            outer.append((inside, root))
-            root, inside = called.root, called
-        else:
-            root = inside.named[root.operands[0]]
-    direction = _DIRECTION.search(root.attributes)
-    if root.operation != "compare" or direction is None:
-        return None
-    left, right = (_value(program, inside, name, outer) for name in root.operands[:2])
-    return None if left is None or right is None else (left, direction[1], right)
-
-
-def _value(
-    program: Program, computation: Computation, name: str, outer: list[tuple[Computation, Instruction]]
-) -> _Value | None:
-    """Of an instruction in a loop's condition or body, of which `outer` are the fusions around it."""
-    one = computation.named.get(name)
-    if one is None:
-        return None
-    if one.operation in _SAME:
-        return _value(program, computation, one.operands[0], outer)
-    if one.operation == "constant":
-        number = _INTEGER.search(one.attributes)
-        return _Value(None, int(number[1])) if number else None
-    if one.operation == "get-tuple-element":
-        return _element(computation, one)
-    if one.operation == "parameter" and outer:
-        around, fusion = outer[-1]
-        place = next(number for number, parameter in computation.parameters.items() if parameter is one)
-        return _value(program, around, fusion.operands[place], outer[:-1])
-    if one.operation == "fusion" and (called := program.callee(one)):
-        return _value(program, called, called.root.name, [*outer, (computation, one)])
-    if one.operation in ("add", "subtract"):
-        left, right = (_value(program, computation, operand, outer) for operand in one.operands)
-        return _sum(left, right, -1 if one.operation == "subtract" else 1)
+    if right.carried is None:
+        return left._replace(offset=left.offset + sign * right.offset)
+    if left.carried is None and sign > 0:
+        return right._replace(offset=left.offset + right.offset)
     return None
 
 
-def _element(computation: Computation, one: Instruction) -> _Value | None:
-    index = _INDEX.search(one.attributes)
-    source = computation.named.get(one.operands[0])
-    if index is None or source is None or source.operation != "parameter":
-        return None
-    return _Value(int(index[1]), 0)
-
-
-def _sum(left: _Value | None, right: _Value | None, sign: int) -> _Value | None:
-    if left is None or right is None:
-        return None
-    if right.place is None:
-        return _Value(left.place, left.added + sign * right.added)
-    return _Value(right.place, left.added + right.added) if left.place is None and sign > 0 else None
-
-
-def _step(program: Program, body: Computation, index: int) -> int | None:
-    """What a round adds to an element that the loop carries."""
-    root = body.root
-    if root.operation != "tuple" or index >= len(root.operands):
-        return None
-    value = _value(program, body, root.operands[index], [])
-    return value.added if value is not None and value.place == index else None
-
-
-def _initial(program: Program, loop: Instruction, index: int, callers: dict[str, Instruction]) -> int | None:
-    """An element's value before the first round."""
-    around = program.computations[loop.computation]
-    start = around.named.get(loop.operands[0])
-    if start is None or start.operation != "tuple" or index >= len(start.operands):
-        return None
-    value = _value(program, around, start.operands[index], [])
-    if value is None:
-        return None
-    if value.place is None:
-        return value.added
-    # The loop stands in another's body, and starts from what that one carries without changing it.
-    outer = callers.get(loop.computation)
-    if outer is None or outer.operation != "while" or _step(program, around, value.place) != 0:
-        return None
-    before = _initial(program, outer, value.place, callers)
-    return None if before is None else before + value.added
+def _count_steps(first: int, limit: int, step: int, direction: str) -> int | None:
+    """How many steps lead from `first` to where the comparison with `limit` fails; None if it may never fail."""
+    match direction:
+        case "LE":
+            limit, direction = limit + 1, "LT"
+        case "GE":
+            limit, direction = limit - 1, "GT"
+        case "EQ":
+            return None
+    approaches = {"LT": step > 0, "GT": step < 0, "NE": step != 0}[direction]
+    return max(0, math.ceil((limit - first) / step)) if approaches else None

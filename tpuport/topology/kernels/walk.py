@@ -10,8 +10,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from tpuport.topology.kernels import products, splits
-from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost, by_groups, described, size
 from tpuport.topology.kernels.grid import Grid, grid_of, in_hbm, is_whole, moved
+from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost, by_groups, described, size
 from tpuport.topology.kernels.values import UNKNOWN, Value, constant, evaluated, read
 
 _MOST_ROUNDS: Final = 4096  # of all loops in a kernel that are gone through one by one

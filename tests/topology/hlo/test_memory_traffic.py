@@ -8,7 +8,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 from tpuport.topology import hlo
-from tpuport.topology.hlo.traffic import moved
+from tpuport.topology.hlo.memory_traffic import instruction_bytes
 
 N = 1024
 SLACK = 64 * 1024  # indices and numbers alone, which take a tile each
@@ -164,7 +164,7 @@ ENTRY %main (p: f32[64,1024], i: s32[], h: f32[64,1024]) -> f32[64,1024] {
 
 def test_each_instruction_of_a_fragment() -> None:
     program = hlo.parse(FRAGMENT)
-    found = {one.name: moved(program, one) for one in program.instructions}
+    found = {one.name: instruction_bytes(program, one) for one in program.instructions}
     whole, row = 64 * 1024 * 4, 1024 * 4
     assert {name: nbytes for name, nbytes in found.items() if nbytes} == {
         "next": whole,  # into VMEM

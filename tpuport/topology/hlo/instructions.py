@@ -1,0 +1,290 @@
+"""The text of a compiled program, read: its computations and their instructions."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tpuport.topology.hlo.array_types import Array, parse_arrays, tuple_types
+
+_COMPUTATION: Final = re.compile(r"(ENTRY )?%?([\w.-]+) \(")
+# A tuple's type has spaces and parentheses in it, of inner tuples and of tiles, but no opcode follows those.
+_INSTRUCTION: Final = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (][^ ]*) ([a-z][\w-]*)\(")
+_CONTINUATION: Final = ('"', "}")
+_OPERAND: Final = re.compile(r"%([\w.-]+)")
+_BARE_OPERAND: Final = re.compile(r"([\w.-]+)(?=,|$)")
+_CALLEES: Final = re.compile(
+    r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation"
+    r"|called_computations)=(?:\{([^}]*)\}|%?([\w.-]+))"
+)
+_PARAMETER_NUMBER: Final = re.compile(r"parameter\((\d+)\)")
+_TUPLE_INDEX: Final = re.compile(r"\bindex=(\d+)")
+_OP_NAME: Final = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_FRAME: Final = re.compile(r"\bstack_frame_id=(\d+)")
+_ALIASING: Final = re.compile(r"\boutput_to_operand_aliasing=\{(.*?\))\}")
+_ALIASED_RESULT: Final = re.compile(r"\{(\d*)\}: \(\d+,")
+
+BRANCH_ATTRIBUTES: Final = ("branch_computations", "true_computation", "false_computation")
+
+
+class Instruction:
+    """One line of a program.
+
+    A program may have a hundred thousand of them, so that only what every reader needs is read at once; the rest are
+    properties that read the text.
+
+    Attributes:
+        name: without its "%".
+        operation: its opcode, such as "fusion".
+        computation: the name of the computation that it is in.
+        is_root: whether its result is the computation's.
+        operands: their names.
+        calls: the computations that it names, by attribute: {"calls": ("fused_computation.1",)}.
+        is_fused: whether it is inside of another instruction, such as a fusion or a reduction, where only the last
+            result goes to memory.
+        rounds: how often a loop's body runs each time that the loop is reached; 1 for all other instructions.
+        times: how often a step executes it, if the branch that it is in is taken.
+    """
+
+    __slots__ = (
+        "_end", "_start", "_text", "_type", "calls", "computation", "is_fused", "is_root", "name", "operands",
+        "operation", "rounds", "times",
+    )  # fmt: skip
+
+    def __init__(self, match: re.Match[str], end: int, computation: str) -> None:
+        text = self._text = match.string
+        self._start, self._end, self._type = match.start(), end, match.span(3)
+        self.name, self.operation, self.computation = match[2], match[4], computation
+        self.is_root = match[1] is not None
+        self.is_fused, self.rounds, self.times = False, 1, 1
+        closing = _closing_parenthesis(text, match.end(), end)
+        self.operands: tuple[str, ...] = ()
+        if self.operation != "constant":
+            self.operands = _operand_names(text[match.end() : closing])
+        # Metadata and the backend's configuration are long, and may quote names of computations.
+        stops = (text.find(marker, closing, end) for marker in ("metadata={", "backend_config="))
+        stop = next((position for position in stops if position >= 0), end)
+        self.calls: dict[str, tuple[str, ...]] = {}
+        for callees in _CALLEES.finditer(text, closing, stop):
+            self.calls[callees[1]] = _computation_names(callees)
+
+    @property
+    def kind(self) -> str:
+        """Its opcode; of an instruction that starts something for another to end, the opcode of the whole."""
+        return self.operation.removesuffix("-start")
+
+    @property
+    def line(self) -> str:
+        """All of its text."""
+        return self._text[self._start : self._end]
+
+    @property
+    def attributes(self) -> str:
+        """The text after its type: opcode, operands and attributes."""
+        return self._text[self._type[1] : self._end]
+
+    @property
+    def type(self) -> str:
+        """The type of its result, as HLO writes it."""
+        return self._text[slice(*self._type)]
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of its result, several for a tuple."""
+        return parse_arrays(self.type)
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        """The arrays that it computes. Of an instruction that starts something, its operands are left out."""
+        if not self.operation.endswith("-start") or self.kind == "all-reduce":
+            return self.arrays
+        # (operands, results, semaphores), but a copy has (result, operand, semaphores).
+        types = tuple_types(self.type)
+        position = 0 if self.kind == "copy" or len(types) == 1 else 1
+        return parse_arrays(types[position])
+
+    @property
+    def aliased_results(self) -> set[int]:
+        """Indices of the results that lie in the memory of an operand, changed or not."""
+        aliasing = _ALIASING.search(self._text, self._type[1], self._end)
+        if aliasing is None:
+            return set()
+        # A result that is not a tuple has the index {}.
+        return {int(index or 0) for index in _ALIASED_RESULT.findall(aliasing[1])}
+
+    @property
+    def tuple_index(self) -> int:
+        """Which element a get-tuple-element takes."""
+        match = _TUPLE_INDEX.search(self._text, self._type[1], self._end)
+        return 0 if match is None else int(match[1])
+
+    @property
+    def op_name(self) -> str:
+        """Its origin in the traced function, "jit(step)/while/body/add", or empty. Of a parameter: the argument."""
+        match = _OP_NAME.search(self._text, self._type[1], self._end)
+        return "" if match is None else match[1].replace("\\'", "'")
+
+    @property
+    def frame(self) -> int | None:
+        """The number of its stack frame in the program's tables."""
+        match = _FRAME.search(self._text, self._type[1], self._end)
+        return None if match is None else int(match[1])
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """The computations of a conditional."""
+        return tuple(name for attribute in BRANCH_ATTRIBUTES for name in self.calls.get(attribute, ()))
+
+    def positions(self, operand: str) -> tuple[int, ...]:
+        """Where among its operands it reads the result of this name."""
+        return tuple(index for index, name in enumerate(self.operands) if name == operand)
+
+    def __repr__(self) -> str:
+        return f"{self.name} = {self.type} {self.operation}({', '.join(self.operands)})"
+
+
+def _closing_parenthesis(text: str, start: int, end: int) -> int:
+    """The position of the parenthesis that ends the operands; theirs is opened just before `start`."""
+    closing = text.find(")", start, end)
+    if text.find("(", start, closing) < 0:
+        return closing
+    depth = 1
+    for position in range(start, end):
+        depth += (text[position] == "(") - (text[position] == ")")
+        if depth == 0:
+            return position
+    return end
+
+
+def _operand_names(text: str) -> tuple[str, ...]:
+    names = _OPERAND.findall(text)
+    # Some versions of XLA write names without "%"; a parameter has its number there.
+    if not names and not text.isdigit():
+        names = _BARE_OPERAND.findall(text)
+    return tuple(names)
+
+
+def _computation_names(callees: re.Match[str]) -> tuple[str, ...]:
+    names = [callees[3]] if callees[2] is None else callees[2].split(",")
+    return tuple(name.strip().lstrip("%") for name in names if name.strip())
+
+
+class Use(NamedTuple):
+    """An instruction that reads a value, and at which of its operands."""
+
+    user: Instruction
+    positions: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Computation:
+    """Instructions that run together: the program's own, a loop's body, a branch, or the inside of a fusion."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def named(self) -> dict[str, Instruction]:
+        """Its instructions by name."""
+        return {instruction.name: instruction for instruction in self.instructions}
+
+    @functools.cached_property
+    def root(self) -> Instruction:
+        """The instruction whose result is the computation's."""
+        roots = (instruction for instruction in self.instructions if instruction.is_root)
+        return next(roots, self.instructions[-1])
+
+    @functools.cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        """Its parameters by number."""
+        parameters = {}
+        for instruction in self.instructions:
+            if instruction.operation == "parameter":
+                number = _PARAMETER_NUMBER.search(instruction.attributes)
+                if number is not None:
+                    parameters[int(number[1])] = instruction
+        return parameters
+
+    @functools.cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """The instructions that read each instruction's result."""
+        users: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions:
+            for operand in dict.fromkeys(instruction.operands):
+                users.setdefault(operand, []).append(instruction)
+        return users
+
+    def uses(self, name: str) -> Iterator[Use]:
+        """Everything that reads a value, by this name or through bitcasts of it; a bitcast that is the root too."""
+        for user in self.users.get(name, ()):
+            if user.operation == "bitcast" and not user.is_root:
+                yield from self.uses(user.name)
+            else:
+                yield Use(user, user.positions(name))
+
+    def operands(self, instruction: Instruction) -> list[Instruction]:
+        """The instructions whose results one of its instructions reads."""
+        return [self.named[name] for name in instruction.operands if name in self.named]
+
+    def skip_bitcasts(self, instruction: Instruction) -> Instruction:
+        """The instruction behind any bitcasts of its result."""
+        while instruction.operation == "bitcast":
+            instruction = self.named[instruction.operands[0]]
+        return instruction
+
+
+class ProgramText(NamedTuple):
+    """A program's text in its parts.
+
+    Attributes:
+        header: the module's own attributes, and tables of source lines.
+        computations: by name; a computation comes before those that call it.
+        entry: the name of the computation that is the program.
+    """
+
+    header: str
+    computations: dict[str, Computation]
+    entry: str
+
+
+def read_text(text: str) -> ProgramText:
+    """Split the text of a program into computations. Its instructions have no counts of executions yet."""
+    computations: dict[str, Computation] = {}
+    name, entry, header_end = "", "", len(text)
+    instructions: list[Instruction] = []
+    start = 0
+    while start < len(text):
+        end = _line_end(text, start)
+        if text.startswith(" ", start):
+            match = _INSTRUCTION.match(text, start, end)
+            if name and match is not None:
+                instructions.append(Instruction(match, end, name))
+        elif text.endswith("{", start, end):
+            opening = _COMPUTATION.match(text, start, end)
+            if opening is not None:
+                header_end, name, instructions = min(header_end, start), opening[2], []
+                entry = name if opening[1] else entry
+        elif instructions and _is_closing_line(text, start):
+            computations[name] = Computation(name, tuple(instructions))
+            name = ""
+        start = end + 1
+    # The last computation is the entry of a text that does not name one, such as a fragment.
+    entry = entry or next(reversed(computations), "")
+    return ProgramText(text[:header_end], computations, entry)
+
+
+def _line_end(text: str, start: int) -> int:
+    """The end of the line that begins here. The metadata of a kernel is part of its line, and has line breaks."""
+    end = text.find("\n", start)
+    if text.startswith(" ", start):
+        while end >= 0 and text.startswith(_CONTINUATION, end + 1) and not _is_closing_line(text, end + 1):
+            end = text.find("\n", end + 1)
+    return len(text) if end < 0 else end
+
+
+def _is_closing_line(text: str, start: int) -> bool:
+    """Whether a line ends a computation."""
+    if text.startswith(("}\n", "}, execution_thread"), start):
+        return True
+    return text.startswith("}", start) and start + 1 == len(text)

@@ -1,0 +1,285 @@
+"""What a program reads from HBM and writes to it, and the arrays that it keeps there, by its text.
+
+The compiler's own count, "bytes accessed", has what is copied from HBM into VMEM once for the copy and again wherever
+it is used from there. Here only an array whose layout puts it in HBM counts, with the padding of its tiles.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tpuport.topology.hlo.array_types import HBM, Array
+from tpuport.topology.hlo.instructions import Computation, Instruction, Use
+from tpuport.topology.hlo.kernel_costs import is_kernel, kernel_bytes
+from tpuport.topology.hlo.program import Program
+from tpuport.topology.hlo.value_flow import Value, ValueFlow
+from tpuport.topology.compile_report import Buffer, Source
+
+# They name arrays that something else makes, or run computations that count for themselves.
+_FREE: Final = {
+    "parameter", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "constant", "after-all",
+    "optimization-barrier", "async-start", "async-update", "add-dependency", "partition-id", "replica-id", "domain",
+}  # fmt: skip
+_VIEWING_CALLS: Final = tuple(
+    f'custom_call_target="{name}"'
+    for name in ("ConcatBitcast", "AssumeGatherIndicesInBound", "Sharding", "LayoutConstraint")
+)
+_ALLOCATE_CALL: Final = 'custom_call_target="AllocateBuffer"'
+_ASYNC_DONE: Final = 'custom_call_target="AsyncCollectiveDone"'
+_SLICES: Final = {"slice", "dynamic-slice", "gather"}
+# They write a part of an array, and which operand the part is.
+_UPDATES: Final = {"dynamic-update-slice": 1, "scatter": 2}
+
+
+def count_hbm_bytes(program: Program) -> float:
+    """Bytes that one device reads from HBM and writes to it in a step.
+
+    The operands of each instruction are read and its results are written, as far as they are in HBM. Of a fusion only
+    what it slices out of an operand counts, and only what it writes into an operand that it changes in place. A Pallas
+    kernel has what was counted of it, or else its own estimate. A loop's body counts as often as it runs; of branches,
+    the one that moves most.
+    """
+    return program.total(functools.partial(instruction_bytes, program))
+
+
+def instruction_bytes(program: Program, instruction: Instruction) -> float:
+    """Bytes of HBM that one execution of an instruction reads and writes."""
+    if instruction.is_fused or not makes_arrays(instruction) or _is_allocation(instruction):
+        return 0.0
+    if is_kernel(instruction):
+        known = kernel_bytes(program, instruction)
+        if known is not None:
+            return known
+    # The copy counts in the step that uses it; what a fusion ends counts where it starts.
+    if _is_prefetch_for_next_step(program, instruction) or _ends_collective(program, instruction):
+        return 0.0
+    return float(_read_bytes(program, instruction) + _written_bytes(program, instruction))
+
+
+def makes_arrays(instruction: Instruction) -> bool:
+    """Whether its results are arrays that it computes or copies, and not other names for existing arrays."""
+    if instruction.operation in _FREE or instruction.operation.endswith(("-done", "-update")):
+        return False
+    if instruction.operation != "custom-call":
+        return True
+    attributes = instruction.attributes
+    return not any(target in attributes for target in _VIEWING_CALLS)
+
+
+def _is_allocation(instruction: Instruction) -> bool:
+    return instruction.operation == "custom-call" and _ALLOCATE_CALL in instruction.attributes
+
+
+def _is_prefetch_for_next_step(program: Program, instruction: Instruction) -> bool:
+    """Whether a copy is what the next step finds in VMEM, and the step itself does not look at it.
+
+    The step has another copy, for the case that the last step left nothing there; one of the two is done.
+    """
+    if instruction.operation != "copy-start":
+        return False
+    users = program.computations[instruction.computation].users
+    ends = users.get(instruction.name, [])
+    return bool(ends) and not any(users.get(end.name) or end.is_root for end in ends)
+
+
+def _ends_collective(program: Program, instruction: Instruction) -> bool:
+    """Whether a fusion ends a collective that another started and carried out."""
+    if instruction.operation != "fusion":
+        return False
+    callee = program.callee(instruction)
+    if callee is None or callee.root.operation != "custom-call":
+        return False
+    return _ASYNC_DONE in callee.root.attributes
+
+
+def _read_bytes(program: Program, instruction: Instruction) -> int:
+    """Bytes of HBM that are read of all operands, each once however often it is named."""
+    operands = dict.fromkeys(program.operands(instruction))
+    return sum(_operand_bytes(program, instruction, operand) for operand in operands)
+
+
+def _operand_bytes(program: Program, instruction: Instruction, operand: Instruction) -> int:
+    whole = _tiled_bytes([array for array in operand.arrays if array.space == HBM])
+    if whole == 0:
+        return 0
+    use = Use(instruction, instruction.positions(operand.name))
+    callee = program.callee(instruction) if instruction.kind == "fusion" else None
+    if callee is None:
+        return min(whole, _sliced_bytes(use, whole))
+    return min(whole, _callee_bytes(program, callee, use, whole))
+
+
+def _sliced_bytes(use: Use, whole: int) -> int:
+    """What an instruction reads of an operand that has `whole` bytes: a slice, nothing of what it changes, or all."""
+    if use.positions == (0,) and use.user.kind in _SLICES:
+        return _tiled_bytes(use.user.results)
+    if use.positions == (0,) and use.user.kind in _UPDATES:
+        return 0
+    return whole
+
+
+def _callee_bytes(program: Program, callee: Computation, use: Use, whole: int) -> int:
+    """What a fusion reads of an operand."""
+    parameters = [callee.parameters[position] for position in use.positions]
+    return sum(_inner_bytes(program, callee, parameter, whole) for parameter in parameters)
+
+
+def _inner_bytes(program: Program, computation: Computation, value: Instruction, whole: int) -> int:
+    """What the inside of a fusion reads of one of its values; `whole` bytes at most."""
+    if value.is_root:
+        return whole
+    uses = computation.uses(value.name)
+    return min(whole, sum(_use_bytes(program, computation, use, whole) for use in uses))
+
+
+def _use_bytes(program: Program, computation: Computation, use: Use, whole: int) -> int:
+    user = use.user
+    callee = program.callee(user) if user.operation == "fusion" else None
+    if callee is not None:
+        return _callee_bytes(program, callee, use, whole)
+    # A collective that goes on has read its operand where it started.
+    if program.stage(user) == "later":
+        return 0
+    # A fusion may hand its operands back, beside what it computes.
+    if user.operation == "tuple" and user.is_root and _aliases_operands(program, computation):
+        return 0
+    if user.operation in _UPDATES and not _is_only_returned(computation, user):
+        return whole
+    return _sliced_bytes(use, whole)
+
+
+def _aliases_operands(program: Program, computation: Computation) -> bool:
+    caller = program.callers.get(computation.name)
+    return caller is not None and bool(caller.aliased_results)
+
+
+def _is_only_returned(computation: Computation, instruction: Instruction) -> bool:
+    """Whether a value is a result of its computation and nothing else."""
+    if instruction.is_root:
+        return True
+    users = [use.user for use in computation.uses(instruction.name)]
+    return all(user.is_root and user.operation in ("tuple", "bitcast") for user in users)
+
+
+class _Result(NamedTuple):
+    """A result in HBM: its index, and what is written if it is an operand that is changed in place."""
+
+    index: int
+    array: Array
+    update: tuple[Array, ...]
+
+
+def _results_in_hbm(program: Program, instruction: Instruction) -> list[_Result]:
+    arrays = instruction.results
+    updates = _in_place_updates(program, instruction)
+    # A result that is a tuple of tuples cannot be matched, and counts as computed.
+    if len(updates) != len(arrays):
+        updates = [()] * len(arrays)
+    results = map(_Result, range(len(arrays)), arrays, updates)
+    return [result for result in results if result.array.space == HBM]
+
+
+def _written_bytes(program: Program, instruction: Instruction) -> int:
+    """Bytes that go to HBM; of a result that is an operand changed in place, those of the change."""
+    results = _results_in_hbm(program, instruction)
+    unchanged = _unchanged_results(program, instruction)
+    written = [result for result in results if result.index not in unchanged]
+    return sum(_tiled_bytes(result.update or [result.array]) for result in written)
+
+
+def _unchanged_results(program: Program, instruction: Instruction) -> set[int]:
+    """Indices of results that are operands: as they were, or changed by a collective that counts where it starts."""
+    callee = program.callee(instruction) if instruction.operation == "fusion" else None
+    if callee is None:
+        return set()
+    if callee.root.operation == "custom-call":
+        return instruction.aliased_results
+    ends = _results_of(callee)
+    return {
+        index
+        for index in instruction.aliased_results & set(range(len(ends)))
+        if ends[index].operation == "parameter" or program.stage(ends[index]) == "later"
+    }
+
+
+def _results_of(computation: Computation) -> list[Instruction]:
+    """What makes the elements of a computation's result."""
+    root = computation.root
+    return computation.operands(root) if root.operation == "tuple" else [root]
+
+
+def _in_place_updates(program: Program, instruction: Instruction) -> list[tuple[Array, ...]]:
+    """For each result that is an operand changed in place, the arrays that are written into it; else nothing."""
+    operands = program.operands(instruction)
+    update = _UPDATES.get(instruction.kind, len(operands))
+    if update < len(operands):
+        return [operands[update].arrays]
+    callee = program.callee(instruction) if instruction.kind == "fusion" else None
+    if callee is None:
+        return [()] * len(instruction.results)
+    return [_inner_update(program, callee, result) for result in _results_of(callee)]
+
+
+def _inner_update(program: Program, computation: Computation, result: Instruction) -> tuple[Array, ...]:
+    """What a fusion writes into the operand of which this is the result."""
+    result = computation.skip_bitcasts(result)
+    if result.operation == "fusion":
+        updates = _in_place_updates(program, result)
+        return updates[0] if len(updates) == 1 else ()
+    if result.operation not in _UPDATES:
+        return ()
+    operands = computation.operands(result)
+    is_operand = computation.skip_bitcasts(operands[0]).operation == "parameter"
+    return operands[_UPDATES[result.operation]].arrays if is_operand else ()
+
+
+def _tiled_bytes(arrays: Sequence[Array]) -> int:
+    return sum(array.tiled_nbytes for array in arrays)
+
+
+def list_buffers(program: Program, limit: int) -> tuple[Buffer, ...]:
+    """The largest temporaries in HBM, in one entry those of a shape that an opcode makes for a line of code.
+
+    Arguments, results of the program and what is changed in place are left out, as they are in memory anyway.
+
+    Args:
+        program: the compiled one.
+        limit: how many entries; the largest come first.
+    """
+    returned = _returned_instructions(program)
+    buffers: dict[tuple[Array, str, Source | None], Buffer] = {}
+    for instruction in program.instructions:
+        if instruction.is_fused or instruction in returned or not makes_arrays(instruction):
+            continue
+        for array in _temporaries(program, instruction):
+            key = array.bare, instruction.kind, program.source(instruction)
+            buffer = buffers.get(key, Buffer(str(array), 0, instruction.kind, 0, key[2]))
+            nbytes = max(buffer.nbytes, array.tiled_nbytes)
+            buffers[key] = Buffer(buffer.shape, nbytes, buffer.operation, buffer.count + 1, buffer.source)
+    ranked = sorted(buffers.values(), key=_report_order)
+    return tuple(ranked[:limit])
+
+
+def _report_order(buffer: Buffer) -> tuple[object, ...]:
+    return -buffer.nbytes, buffer.shape, buffer.operation, str(buffer.source)
+
+
+def _temporaries(program: Program, instruction: Instruction) -> list[Array]:
+    """Results in HBM that are not operands changed in place."""
+    if _ends_collective(program, instruction):
+        return []
+    aliased = instruction.aliased_results
+    results = _results_in_hbm(program, instruction)
+    return [result.array for result in results if not result.update and result.index not in aliased]
+
+
+def _returned_instructions(program: Program) -> set[Instruction]:
+    """The instructions that make what the program returns, or what a loop or an update changes into that."""
+    root = program.computations[program.entry].root
+    flow = ValueFlow(program.computations, _operand_in_memory, looks_inside=False)
+    return {value.instruction for value in flow.trace([Value(root)])}
+
+
+def _operand_in_memory(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
+    """The operand in whose memory a result is."""
+    return operands[:1] if instruction.operation in ("bitcast", "dynamic-update-slice") else ()
