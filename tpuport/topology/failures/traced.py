@@ -6,13 +6,8 @@ from typing import Any, Final
 
 import jax
 
-<<<<<<< HEAD
 from tpuport.topology.compile_report import Buffer, Source
-from tpuport.topology.hlo.sources import innermost
-=======
 from tpuport.topology.hlo import innermost_source
-from tpuport.topology.report import Buffer, Source
->>>>>>> 996991f (Name the modules and functions of hlo and kernels by their subjects)
 
 _LISTED: Final = 12
 

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
+from tpuport.topology.compile_report import Collective, Source
 from tpuport.topology.hlo.array_types import Array, parse_numbers
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
-from tpuport.topology.compile_report import Collective, Source
 
 KINDS: Final = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",

@@ -8,12 +8,12 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from tpuport.topology.compile_report import Kernel
 from tpuport.topology.hlo.array_types import HBM, Array
 from tpuport.topology.hlo.compiler_kernels import count_compiler_kernel
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost
-from tpuport.topology.compile_report import Kernel
 
 _TARGET: Final = 'custom_call_target="tpu_custom_call"'
 _ESTIMATE: Final = re.compile(r'"cost_estimate":\{([^{}]*)\}')

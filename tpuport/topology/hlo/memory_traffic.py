@@ -8,12 +8,12 @@ import functools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo.array_types import HBM, Array
 from tpuport.topology.hlo.instructions import Computation, Instruction, Use
 from tpuport.topology.hlo.kernel_costs import is_kernel, kernel_bytes
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.hlo.value_flow import Value, ValueFlow
-from tpuport.topology.compile_report import Buffer, Source
 
 # They name arrays that something else makes, or run computations that count for themselves.
 _FREE: Final = {

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo.array_types import Array
 from tpuport.topology.hlo.instructions import (
     BRANCH_ATTRIBUTES,
@@ -17,7 +18,6 @@ from tpuport.topology.hlo.source_lines import Frames
 from tpuport.topology.hlo.trip_counts import set_execution_counts
 from tpuport.topology.hlo.value_flow import Value, ValueFlow
 from tpuport.topology.kernels.kernel_calls import KernelCost
-from tpuport.topology.compile_report import Source
 
 _CHANNEL: Final = re.compile(r"\bchannel_id=(\d+)")
 _ASYNC_START: Final = 'custom_call_target="AsyncCollectiveStart"'
