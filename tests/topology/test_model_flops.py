@@ -22,7 +22,7 @@ WHOLE = P()
 
 
 def flops(function, *shapes: tuple[int, ...]) -> float:
-    return kernels.count(
+    return kernels.count_work(
         jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
     ).flops
 
@@ -148,7 +148,7 @@ def test_devices_that_share_out_groups_do_each_row_once() -> None:
     def of(split, turned: bool = False) -> float:
         shapes = (groups, width, inner) if turned else (groups, inner, width)
         arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, inner), shapes)]
-        return kernels.count(jax.make_jaxpr(split)(*arrays, jax.ShapeDtypeStruct((groups,), jnp.int32))).flops
+        return kernels.count_work(jax.make_jaxpr(split)(*arrays, jax.ShapeDtypeStruct((groups,), jnp.int32))).flops
 
     experts = split_product(P("dp"), P("tp"), P("dp"), P("tp"))
     assert of(experts) == whole, "each device of tp has all rows of its dp, and a quarter of the groups"
@@ -189,7 +189,7 @@ def test_experts_over_a_mesh_are_what_the_tokens_choose(dp, tp, experts, choices
     arrays = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
     pairs = tokens * choices
     products = 2 * pairs * (width * 2 * inner + inner * width)
-    assert kernels.count(jax.make_jaxpr(layer)(*arrays)).flops == products + tp * 2 * pairs * width
+    assert kernels.count_work(jax.make_jaxpr(layer)(*arrays)).flops == products + tp * 2 * pairs * width
 
 
 def test_all_devices_together() -> None:
