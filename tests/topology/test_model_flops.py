@@ -148,7 +148,9 @@ def test_devices_that_share_out_groups_do_each_row_once() -> None:
     def of(split, turned: bool = False) -> float:
         shapes = (groups, width, inner) if turned else (groups, inner, width)
         arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, inner), shapes)]
-        return kernels.count_work(jax.make_jaxpr(split)(*arrays, jax.ShapeDtypeStruct((groups,), jnp.int32))).flops
+        return kernels.count_work(
+            jax.make_jaxpr(split)(*arrays, jax.ShapeDtypeStruct((groups,), jnp.int32))
+        ).flops
 
     experts = split_product(P("dp"), P("tp"), P("dp"), P("tp"))
     assert of(experts) == whole, "each device of tp has all rows of its dp, and a quarter of the groups"
