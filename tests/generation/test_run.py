@@ -350,16 +350,19 @@ def test_a_model_that_cannot_be_traced_is_named() -> None:
         lru_width=16,
     )
     model = tpuport.port(RecurrentGemmaForCausalLM(config))
-    with pytest.raises(PortError, match="RecurrentGemmaForCausalLM cannot be traced with a cache") as caught:
+    with pytest.raises(
+        PortError, match=r"RecurrentGemmaForCausalLM cannot be traced with a cache(.|\n)*own loop"
+    ):
         tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=2)
-    assert isinstance(caught.value.__cause__, AttributeError)
 
 
 def test_the_line_that_cannot_be_traced_is_named(make_pair: Callable, prompts: tuple) -> None:
     ported = make_pair("llama")[1]
     inner = ported.model.norm.forward
     ported.model.norm.forward = lambda x: inner(x) if x.sum().item() else x
-    with pytest.raises(PortError, match=r"ConcretizationTypeError(.|\n)*where: .*test_run\.py, line \d+"):
+    with pytest.raises(
+        PortError, match=r"(?s)cannot be traced: `\.item.*where: .*test_run\.py, line \d+.*TPU201"
+    ):
         tpuport.generate(ported, prompts[0], max_new_tokens=2)
 
 

@@ -14,7 +14,7 @@ from benchmarks import hunyuan_compile
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 from tpuport.topology import Decode, Prefill, compile_for, compiling, described, lower_for
-from tpuport.topology.failures import CannotTrace
+from tpuport.trace_errors import CannotTrace
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 GIB = 1 << 30

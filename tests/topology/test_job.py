@@ -12,9 +12,9 @@ import torch
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 from tpuport.topology import job, report_cache
-from tpuport.topology.compile_report import Failure, Source
-from tpuport.topology.failures import CannotTrace
+from tpuport.topology.compile_report import Source
 from tpuport.topology.targets import Target
+from tpuport.trace_errors import CannotTrace, TraceFailure
 
 REQUEST = {
     "target": "some", "options": {"batch": 4}, "topology": "v5e:2x2", "mesh": {"dp": 1, "sp": 1, "tp": 4},
@@ -177,10 +177,12 @@ def test_each_target_has_its_turn(work: Work) -> None:
 
 
 def test_a_model_that_cannot_be_traced_is_a_failure_with_its_line(work: Work) -> None:
-    failure = Failure("trace", "a branch", Source("model.py", 3, "forward", "if x:"), "TPU205", "torch.where")
+    failure = TraceFailure(
+        "trace", "a branch", Source("model.py", 3, "forward", "if x:"), "TPU205", "torch.where"
+    )
     work.error = CannotTrace(failure)
     [event] = only(said(suggest={}), "failure")
-    assert event["failure"] == dataclasses.asdict(failure)
+    assert event["failure"] == {**dataclasses.asdict(failure), "buffers": ()}
     assert not only(said(), "report")
 
 

@@ -15,7 +15,7 @@ import torch
 from jax.core import Tracer
 from torch.nn.utils.stateless import _reparametrize_module
 
-from tpuport import attention, compat, layers, pytrees, rotary
+from tpuport import attention, compat, layers, pytrees, rotary, trace_errors
 from tpuport.checkpoint import model_mesh, port_count, ported_models
 from tpuport.compilation.reachable import ReachableModules
 from tpuport.errors import PortError
@@ -278,12 +278,17 @@ class CompiledFunction:
         Raises:
             PortError: an argument is neither a tensor nor hashable, a module's weights are not on the device, or the
                 function reaches a model in a way that leaves its weights constants of the program.
+            trace_errors.CannotTrace: the function's code cannot be traced; says where, and what to do.
         """
-        return compat.as_torch(self.program(*self._ready(*prepare_arguments(self._function, args, kwargs))))
+        args, kwargs = prepare_arguments(self._function, args, kwargs)
+        with trace_errors.explained(self._function):
+            return compat.as_torch(self.program(*self._ready(args, kwargs)))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
-        return self.program.lower(*self._ready(*prepare_arguments(self._function, args, kwargs)))
+        args, kwargs = prepare_arguments(self._function, args, kwargs)
+        with trace_errors.explained(self._function):
+            return self.program.lower(*self._ready(args, kwargs))
 
     def _ready(self, args: tuple, kwargs: dict) -> tuple[list, list, list, tuple]:
         """The program's arguments; those of a new program are traced, and its constants looked at."""

@@ -8,27 +8,23 @@ because hooks inside it keep state, it runs operation by operation on the device
 
 import functools
 import logging
-import traceback
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import jax
 import torch
 from jax.core import Tracer
 from torch.utils import _pytree as torch_pytree
 
-from tpuport import compat, compilation
+from tpuport import compat, compilation, trace_errors
 from tpuport.checkpoint import model_mesh
 from tpuport.diffusion import mixed_devices, unported
-from tpuport.errors import PortError
 from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
 
-# Code of these packages is never what the user's model does wrong.
-_OURS = frozenset({"torch", "torchax", "jax", "jaxlib", "tpuport", "beartype", "jaxtyping"})
+# What can be done about a component that cannot be traced, beside changing its code.
+ON_HOST = "leave this component on the host: tpuport.port(pipe, components=[...]) without its name"
 
 
 class _ArgumentsChangedError(Exception):
@@ -91,14 +87,13 @@ class CompiledForward:
             args, kwargs = compilation.prepare_arguments(self.module, args, kwargs)
             given = (args, kwargs) if mode is None else mode.uploaded((args, kwargs))
             try:
-                with mixed_devices.suspended():
+                with (
+                    mixed_devices.suspended(),
+                    trace_errors.explained(self.module, alternative=ON_HOST),
+                ):
                     return self.compiled(*given[0], **given[1])
             except _ArgumentsChangedError:
                 self._give_up("its forward changes lists or dictionaries that it is given")
-            except Exception as error:
-                if not _is_of_tracing(error):
-                    raise
-                raise _explained(self.module, error) from error
         with mixed_devices.mixed(model_mesh(self.module)):
             return self.original(*args, **kwargs)
 
@@ -173,27 +168,3 @@ def _has_tracers(tree: Any) -> bool:
 def _has_hooks(module: torch.nn.Module) -> bool:
     registry = vars(module).get("_diffusers_hook")
     return bool(registry is not None and registry.hooks)
-
-
-def _is_of_tracing(error: Exception) -> bool:
-    """Whether this is what tracing says of code that it cannot follow."""
-    return isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError) or (
-        type(error).__name__ == "OperatorNotFound"
-    )
-
-
-def _explained(module: torch.nn.Module, error: Exception) -> PortError:
-    """Which line of the model stopped the tracing."""
-    place, file = f"{type(module).__name__}.forward", ""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        packages = {part.partition(".")[0] for part in Path(frame.filename).parts}
-        if not packages & _OURS and not frame.filename.startswith("<"):
-            file = frame.filename
-            place = f"{file}:{frame.lineno}, {place}"
-            break
-    return PortError(
-        f"the forward of a {type(module).__name__} cannot be traced: {str(error).partition(chr(10))[0]}",
-        where=place,
-        fix=f"`tpuport lint {file or 'FILE'}` says what to change; or leave this component on the host: "
-        "tpuport.port(pipe, components=[...]) without its name",
-    )

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import checkpoint, compat, pytrees, rotary
+from tpuport import checkpoint, compat, pytrees, rotary, trace_errors
 from tpuport.compilation import Program, check_constants, collect_weights, settings_key, use_weights
-from tpuport.diffusion import compiled_components
 from tpuport.diffusion.function_keys import lower
 from tpuport.diffusion.scheduler_tables import StepTables, step
 from tpuport.errors import PortError
@@ -116,12 +115,8 @@ class Denoiser:
         key = kind, tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves((carry, tables, inputs)))
         if key not in self._checked:
             one = np.int32(1)
-            try:
+            with trace_errors.explained(self.model):
                 constants = self.program.constants(arrays, carry, tables, one, one, inputs, kind)
-            except Exception as error:
-                if not compiled_components._is_of_tracing(error):
-                    raise
-                raise compiled_components._explained(self.model, error) from error
             check_constants(self.program.name, constants)
             self._checked.add(key)
 

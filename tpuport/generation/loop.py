@@ -159,6 +159,13 @@ class Decoder:
             out = self.model(
                 **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
             )
+        if getattr(out, "past_key_values", None) is None:
+            raise PortError(
+                f"{type(self.model).__name__} cannot be traced with a cache of fixed shape: its output has no "
+                "past_key_values",
+                where=type(self.model).__name__,
+                fix="decode with your own loop over tpuport.compile(model)",
+            )
         return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), compat.as_jax(out.past_key_values)
 
     def _append(

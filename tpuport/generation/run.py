@@ -1,6 +1,5 @@
 """`tpuport.generate`: transformers' generate, with the loop on the device."""
 
-import traceback
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from jax.experimental import multihost_utils
 from transformers import GenerationConfig
 
-from tpuport import checkpoint
+from tpuport import checkpoint, trace_errors
 from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation import stopping
@@ -21,6 +20,9 @@ from tpuport.generation.prompts import Prompts, bucket, checked, checked_seed, p
 from tpuport.generation.sampling import Settings, settings
 from tpuport.patches import transformers_rotary
 
+# What models raise that ask for a cache of another kind, or for a value.
+_MODEL_ERRORS = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)
+_OWN_LOOP = "decode with your own loop over tpuport.compile(model)"
 # Tokens in a compiled chunk when the host has to look in between.
 CHUNK = 16
 
@@ -144,23 +146,9 @@ def _taken_apart(input_ids: Any, attention_mask: Any) -> tuple[Any, Any]:
     ) if attention_mask is None else attention_mask
 
 
-# Code that is not a model's own, where a frame of it ends a traceback.
-_LIBRARIES = ("torch", "torchax", "jax", "jaxlib", "tpuport", "contextlib", "functools")
-
-
-def _untraceable(model: Any, error: Exception) -> PortError:
-    """The error for a model whose code failed while it was traced, with the line where it did."""
-    steps = [
-        f"{frame.f_code.co_filename}, line {line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
-    ]
-    first = (str(error).strip() or "no message").splitlines()[0]
-    return PortError(
-        f"{type(model).__name__} cannot be traced with a cache of fixed shape: {type(error).__name__}: {first}",
-        where=steps[-1] if steps else type(model).__name__,
-        fix="decode with your own loop over tpuport.compile(model), or see the guide's page on troubleshooting",
-    )
+def _is_of_model(error: Exception) -> bool:
+    """Whether this may be what a model's code raises where it cannot be traced with a cache of fixed shape."""
+    return trace_errors.is_trace_error(error) or isinstance(error, _MODEL_ERRORS)
 
 
 def _slots(model: Any, prompts: Prompts, chosen: Options) -> int:
@@ -225,14 +213,11 @@ class _Run:
         self._settings: Settings = settings(chosen)
         self._columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._columns) + chosen.max_new
-        try:
+        with trace_errors.explained(decoder.model, catch=_is_of_model, alternative=_OWN_LOOP):
             self._state: State = decoder.prefill(
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
                 self._columns, np.int32(prompts.real), self._settings, slots=slots,
             )  # fmt: skip
-        except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
-            # Also what jax raises where a traced value is asked for.
-            raise _untraceable(decoder.model, error) from error
 
     def _advance(self, limit: int) -> None:
         self._state = self._decoder.advance(

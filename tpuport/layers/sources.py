@@ -2,23 +2,13 @@
 
 from typing import Any
 
-_LIBRARIES = (
-    "/torch/",
-    "/torchax/",
-    "/jax/",
-    "/jaxlib/",
-    "/jaxtyping/",
-    "/beartype/",
-    "/tpuport/",
-    "/contextlib.py",
-)
+from tpuport.trace_errors.libraries import is_library_file
 
 
 def line_of(equation: Any) -> str:
-    """File and line of the innermost frame that is not in a library; empty where there is none."""
+    """File and line of the innermost frame that is not in a library; empty if there is none."""
     traceback = equation.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
-        name = frame.file_name.replace("\\", "/")
-        if not any(part in name for part in _LIBRARIES) and "<" not in name:
+        if not is_library_file(frame.file_name):
             return f"{frame.file_name}, line {frame.line_num}"
     return ""

@@ -12,14 +12,15 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
 import wrapt
 
+from tpuport import trace_errors
 from tpuport.errors import PortError
-from tpuport.patches import entry_points, targets
+from tpuport.patches import entry_points, idle, targets
 from tpuport.patches.digests import digest as digest
 from tpuport.patches.patch import Patch as Patch
 from tpuport.patches.patch import Refusal, State, Status, check_version, installed_version
@@ -419,3 +420,16 @@ def _revert(names: list[str]) -> None:
         pairs[record.raw] = definition.raw
         pairs[record.switch.wrapper] = definition.function
     targets.rebind([record.module for record in records], pairs)
+
+
+def _remedy(calls: Sequence[str]) -> str:
+    """What to do about a failure on whose way is a function that an idle patch replaces; "" if none is."""
+    try:
+        return idle.remedy(calls, statuses())
+    except (
+        PortError
+    ):  # of an environment variable with a wrong value, which is reported where patches are enabled
+        return ""
+
+
+trace_errors.remedies.append(_remedy)

@@ -10,12 +10,11 @@ from tpuport.topology.generation_tasks import Decode, Prefill
 if TYPE_CHECKING:
     from tpuport.topology.compile_report import Report as Report
     from tpuport.topology.compiling import compile_for as compile_for
-    from tpuport.topology.failures import CannotTrace as CannotTrace
     from tpuport.topology.lowering import lower_for as lower_for
 
 # Resolved on first use: they need the whole package, where describing a TPU needs none of it.
 _LATE = {
-    "CannotTrace": "tpuport.topology.failures",
+    "CannotTrace": "tpuport.trace_errors",
     "Report": "tpuport.topology.compile_report",
     "compile_for": "tpuport.topology.compiling",
     "lower_for": "tpuport.topology.lowering",

@@ -19,8 +19,9 @@ from tpuport.checkpoint.device_layout import (
 )
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
-from tpuport.topology.failures.classes import first_line
-from tpuport.topology.failures.frames import is_installed, way_to
+from tpuport.trace_errors.error_kinds import first_line
+from tpuport.trace_errors.libraries import Owner, is_installed
+from tpuport.trace_errors.tracebacks import path_to
 
 _LARGE: Final = 1 << 26
 
@@ -63,9 +64,8 @@ def _called(build: Callable[[], Any]) -> Any:
 
 def _place(error: Exception) -> str | None:
     """file, line N of the innermost call of the user's code, else of a model's library; none is tpuport's own."""
-    frames = way_to(error).frames
-    own = [frame for frame in frames if frame.level and not is_installed(frame.file)]
-    outside = own or [frame for frame in frames if frame.level]
+    frames = [frame for frame in path_to(error).frames if frame.owner > Owner.LIBRARY]
+    outside = [frame for frame in frames if not is_installed(frame.file)] or frames
     return f"{outside[-1].file}, line {outside[-1].line}" if outside else None
 
 

@@ -10,24 +10,10 @@ import dataclasses
 from typing import Any, Final
 
 from tpuport.attention.call_report import Call
+from tpuport.trace_errors import Source as Source
 
 # The version of `Report.to_dict`, which `tpuport compile --format json` prints; docs/compile.md describes it.
 SCHEMA: Final = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A line of the model's or the user's code: the innermost call that is not a library's.
-
-    Attributes:
-        file: as Python knows it; line: counted from 1; function: the name of the function that contains it.
-        code: the line's text without indentation; empty if the file cannot be read.
-    """
-
-    file: str
-    line: int
-    function: str
-    code: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

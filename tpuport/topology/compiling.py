@@ -17,6 +17,7 @@ import torch
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh
 
+from tpuport import trace_errors
 from tpuport.hardware import GENERATIONS
 from tpuport.sharding import ShardingRules
 from tpuport.topology import failures, hlo, kernels, roofline
@@ -74,7 +75,7 @@ def compile_for(
 
     Raises:
         PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
-        failures.CannotTrace: the model's code cannot be traced; says where, and what to do.
+        CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
     lowered = lower_for(
         model, inputs, topology=topology, mesh=mesh, dp=dp, sp=sp, tp=tp, rules=rules, dtype=dtype, allow=allow,
@@ -189,7 +190,7 @@ def _failure(
     """Why there is no program that fits, and what it takes as far as that is known."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
-        return failures.refused(error), memory
+        return Failure(**vars(trace_errors.explain_refusal(error))), memory
     wanted = failures.used(text)
     if wanted is not None and (memory.used is None or memory.used <= memory.capacity):
         memory = dataclasses.replace(memory, used=max(wanted, memory.used or 0))

@@ -87,14 +87,15 @@ class _Job:
 
     def compile(self, target: Any) -> None:
         """One target on the mesh that was asked for, or on the best of those that are tried."""
-        from tpuport.topology.failures import CannotTrace
+        from tpuport.topology.compile_report import Failure
+        from tpuport.trace_errors import CannotTrace
 
         request = self.request
         try:
             asked = request["mesh"] if request["suggest"] is None else None
             lowered = self.lowered(target, asked) if asked else self.suggest(target)
         except CannotTrace as error:
-            failure = dataclasses.asdict(error.failure)
+            failure = dataclasses.asdict(Failure(**vars(error.failure)))
             told = {"failure": failure, "seconds": {}, "cached": False}
             self.say({"event": "failure", "target": target.name, **told})
             return
@@ -202,7 +203,7 @@ class _Job:
             CannotTrace: the model's code cannot be traced.
         """
         from tpuport.topology import mesh_splits
-        from tpuport.topology.failures import CannotTrace
+        from tpuport.trace_errors import CannotTrace
 
         asked, refused = self.request["mesh"], {}
         every = _kept(mesh_splits.considered(math.prod(asked.values()), mesh_splits.Facts()), self.request)

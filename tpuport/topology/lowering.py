@@ -19,7 +19,7 @@ import jax
 import torch
 from jax.sharding import Mesh
 
-from tpuport import layers
+from tpuport import layers, trace_errors
 from tpuport.attention import attention_settings
 from tpuport.attention.call_report import Call, call_counts
 from tpuport.checkpoint.device_layout import as_torch_dtype, check_mesh_and_rules
@@ -28,7 +28,7 @@ from tpuport.hardware import assume_generation, described, generation_of, parse_
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
-from tpuport.topology import abstract_steps, failures
+from tpuport.topology import abstract_steps
 from tpuport.topology.abstract_weights import abstract_weights, built
 from tpuport.topology.compile_report import Report, Scanned
 from tpuport.topology.generation_tasks import Decode, Prefill
@@ -164,7 +164,7 @@ def lower_for(
 
     Raises:
         PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
-        failures.CannotTrace: the model's code cannot be traced; says where, and what to do.
+        CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
     implementation = attention_settings.Settings(implementation=attention or "auto")
     owner, chips = built(model), described(topology)
@@ -174,7 +174,8 @@ def lower_for(
     weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
     started = time.perf_counter()
     with (
-        assume_generation(generation), _attention(implementation if attention else None), _explained(owner),
+        assume_generation(generation), _attention(implementation if attention else None),
+        trace_errors.explained(owner, catch=trace_errors.is_explicable),
         _sequences(owner) as sequences,
     ):  # fmt: skip
         step = _step(owner, inputs, weights, mesh)
@@ -283,14 +284,3 @@ def _sequences(model: torch.nn.Module) -> Iterator[set[int]]:
         for block in transformer_blocks(model):
             stack.callback(block.register_forward_pre_hook(note, with_kwargs=True).remove)
         yield found
-
-
-@contextlib.contextmanager
-def _explained(model: torch.nn.Module) -> Iterator[None]:
-    """Turn whatever a model's code raises while it is traced into `CannotTrace`."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, PortError) and not failures.in_code(error):
-            raise
-        raise failures.CannotTrace(failures.explain(error, model)) from error

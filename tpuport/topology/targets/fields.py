@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tpuport.errors import PortError
-from tpuport.topology.failures.classes import first_line
 from tpuport.topology.targets.configs import Found
+from tpuport.trace_errors.error_kinds import first_line
 
 # Numbers of something that a model has at least one of.
 _COUNTS: Final = re.compile(

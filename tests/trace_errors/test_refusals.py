@@ -6,19 +6,19 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
 
-from tpuport.topology import described, failures
-from tpuport.topology.compile_report import Failure
+from tpuport.topology import described
+from tpuport.trace_errors import TraceFailure, explain_refusal
 
 
 def refused(
     function, *shapes: tuple[int, ...], topology: str = "v5e", dtype: object = jnp.float32
-) -> Failure:
+) -> TraceFailure:
     place = SingleDeviceSharding(described(topology).devices[0])
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape in shapes]
     try:
         jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",)).compile()
     except Exception as error:  # noqa: BLE001 - whatever it is
-        return failures.refused(error)
+        return explain_refusal(error)
     raise AssertionError("it compiles")
 
 
@@ -67,7 +67,7 @@ def test_an_operation_that_tpus_have_not() -> None:
     ],
 )  # fmt: skip
 def test_other_messages(message: str, wanted: str) -> None:
-    failure = failures.refused(RuntimeError(message))
+    failure = explain_refusal(RuntimeError(message))
     assert wanted in failure.message
     assert "\n" not in failure.message
     assert failure.remedy

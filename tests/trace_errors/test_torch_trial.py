@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from tpuport import compat
-from tpuport.topology import failures
-from tpuport.topology.compile_report import Failure
 from tpuport.topology.lowering import lower_for
+from tpuport.trace_errors import CannotTrace, TraceFailure, explain
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
@@ -80,8 +79,8 @@ TAKEN = {
 }
 
 
-def explained(model) -> Failure:
-    with pytest.raises(failures.CannotTrace) as raised:
+def explained(model) -> TraceFailure:
+    with pytest.raises(CannotTrace) as raised:
         lower_for(model, {"x": torch.empty(2, 4, device="meta")}, topology="v5e:1x1")
     return raised.value.failure
 
@@ -95,7 +94,7 @@ def runs(name: str) -> bool:
     return True
 
 
-def at_its_line(failure: Failure, name: str) -> bool:
+def at_its_line(failure: TraceFailure, name: str) -> bool:
     file, line = str(_CASES / "refused.py"), LINES[name]
     source = failure.source
     return source is not None and (source.file, source.line, source.code) == (
@@ -143,7 +142,7 @@ def test_an_operation_that_torch_takes_and_torchax_does_not(monkeypatch: pytest.
     monkeypatch.setattr(known, "func", _as_of(broken, "torchax.ops.jaten"))
     failure = explained(Model)
     assert (
-        "cumsum(float32[2,4], 0), which torch takes, ends with ValueError: the lowering has a limit"
+        "cumsum(float32[2,4], 0), which torch accepts, ends with ValueError: the lowering has a limit"
         in failure.message
     )
     assert "limit of torchax" in failure.remedy
@@ -157,7 +156,7 @@ def test_what_no_code_of_the_models_has_a_part_in_is_a_defect() -> None:
 
     with pytest.raises(ValueError, match="Input layout") as raised:
         _as_of(fail, "jax._src.interpreters.pxla")()
-    failure = failures.explain(raised.value, torch.nn.Linear(2, 2))
+    failure = explain(raised.value, torch.nn.Linear(2, 2))
     assert failure.kind == "defect"
     assert "Input layout being donated was None" in failure.message
     assert "defect of tpuport or of jax" in failure.message

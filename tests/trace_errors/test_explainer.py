@@ -20,11 +20,10 @@ import transformers
 import tpuport
 from tpuport.errors import PortError
 from tpuport.lint.rules import all_rules
-from tpuport.patches import Patch
+from tpuport.patches import Patch, registry
 from tpuport.patches.patch import Status
-from tpuport.topology import compile_for, failures
-from tpuport.topology.compile_report import Failure
-from tpuport.topology.failures import patched
+from tpuport.topology import compile_for
+from tpuport.trace_errors import CannotTrace, TraceFailure, explain, has_model_code
 
 
 def load(name: str, file: Path) -> ModuleType:
@@ -43,7 +42,7 @@ load("failing_cases", HERE / "cases" / "__init__.py")
 helpers, models, parents = (
     importlib.import_module(f"failing_cases.{name}") for name in ("helpers", "models", "parents")
 )
-oracle = load("failing_rules", HERE.parents[1] / "lint" / "rules" / "oracle.py")
+oracle = load("failing_rules", HERE.parent / "lint" / "rules" / "oracle.py")
 FILES = [Path(inspect.getfile(module)) for module in (models, helpers, parents)]
 _MARK = re.compile(r"# (\w+) (TPU\d{3}|none)$")
 
@@ -67,7 +66,7 @@ def arguments(cls: type) -> tuple[torch.Tensor, ...]:
     return both if "lengths" in wanted and cls is not models.Plain else both[:1]
 
 
-def failed(model: torch.nn.Module, *inputs: torch.Tensor) -> Exception:
+def failed(model: torch.nn.Module, *inputs: torch.Tensor) -> BaseException:
     """What tracing the model raises."""
     program = tpuport.compile(tpuport.port(model.eval()))
     with warnings.catch_warnings():
@@ -75,12 +74,12 @@ def failed(model: torch.nn.Module, *inputs: torch.Tensor) -> Exception:
         try:
             program(*inputs)
         except Exception as error:  # noqa: BLE001 - whatever it is
-            return error
+            return error.__cause__ or error
     raise AssertionError("it traces")
 
 
-def explained(model: torch.nn.Module, *inputs: torch.Tensor) -> Failure:
-    return failures.explain(failed(model, *inputs), model)
+def explained(model: torch.nn.Module, *inputs: torch.Tensor) -> TraceFailure:
+    return explain(failed(model, *inputs), model)
 
 
 def test_every_case_says_where_it_fails() -> None:
@@ -137,7 +136,7 @@ def test_the_linters_own_examples_are_explained_by_their_rules(rule, tmp_path: P
     except Exception as raised:  # noqa: BLE001 - whatever it is
         error = raised
     assert error is not None
-    failure = failures.explain(error, shop.model(rule.bad))
+    failure = explain(error, shop.model(rule.bad))
     assert failure.rule == rule.id, failure
     assert failure.source is not None
     assert Path(failure.source.file).parent == tmp_path
@@ -166,12 +165,12 @@ def test_calls_that_lead_to_the_tracing_are_not_what_fails() -> None:
     assert failure.source is not None
     assert failure.source.function == "Key.forward"
     assert "KeyError: 'cos'" in failure.message
-    assert "test_cannot_trace" in failure.traceback
+    assert "test_explainer" in failure.traceback
 
 
 def test_the_error_says_it_and_goes_to_another_process() -> None:
     failure = explained(models.Item(), torch.ones(2, 4))
-    error = failures.CannotTrace(failure)
+    error = CannotTrace(failure)
     assert isinstance(error, PortError)
     text = str(error)
     assert f"{FILES[0]}, line {EXPECTED['Item'][1]}, in Item.forward" in text
@@ -188,14 +187,14 @@ def test_an_idle_patch_is_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     error, model = failed(models.Item(), torch.ones(2, 4)), models.Item()
     for state, wanted in (("off", "import tpuport.auto"), ("version outside range", "tpuport patches")):
         monkeypatch.setattr(
-            patched, "statuses", lambda state=state: [Status(patch, state, "1.0", "tests", "it is 2.0")]
+            registry, "statuses", lambda state=state: [Status(patch, state, "1.0", "tests", "it is 2.0")]
         )
-        failure = failures.explain(error, model)
+        failure = explain(error, model)
         assert wanted in failure.remedy
         assert "cases.item" in failure.remedy
         assert failure.rule == "TPU201"
-    monkeypatch.setattr(patched, "statuses", lambda: [Status(patch, "applied", "1.0", "tests")])
-    assert "cases.item" not in failures.explain(error, model).remedy
+    monkeypatch.setattr(registry, "statuses", lambda: [Status(patch, "applied", "1.0", "tests")])
+    assert "cases.item" not in explain(error, model).remedy
 
 
 def test_jaxs_own_frames_may_be_filtered_or_not() -> None:
@@ -238,7 +237,7 @@ def test_transformers_own_model_is_code_that_counts_and_its_plumbing_is_not() ->
 def test_compiling_for_a_described_tpu_raises_it(name: str) -> None:
     cls = getattr(models, name)
     names = ["x", "lengths"] if name == "FromHelper" else ["x"]
-    with pytest.raises(failures.CannotTrace) as raised:
+    with pytest.raises(CannotTrace) as raised:
         compile_for(cls, dict(zip(names, arguments(cls), strict=True)), topology="v5e", tp=4)
     failure = raised.value.failure
     assert failure.source is not None
@@ -256,13 +255,28 @@ def test_a_refusal_out_of_the_models_code_has_its_line() -> None:
 
     error = failed(Model(), torch.ones(2, 4))
     assert isinstance(error, PortError)
-    assert failures.in_code(error)
-    failure = failures.explain(error, Model())
+    assert has_model_code(error)
+    failure = explain(error, Model())
     assert failure.rule == "TPU507"
     assert failure.source is not None
     assert failure.source.code == "return x * self.scale"
     assert "self.scale is neither a parameter nor a buffer" in failure.message
-    assert not failures.in_code(PortError("a mesh takes 3"))
+    assert not has_model_code(PortError("a mesh takes 3"))
     with pytest.raises(PortError, match="takes 3") as raised:
         compile_for(Model, {"x": torch.ones(2, 4)}, topology="v5e", tp=3)
-    assert not failures.in_code(raised.value), "what leads to the tracing is no code of the model"
+    assert not has_model_code(raised.value), "what leads to the tracing is no code of the model"
+
+
+def test_compiling_names_the_line_and_the_rule() -> None:
+    program = tpuport.compile(tpuport.port(models.Item().eval()))
+    with pytest.raises(CannotTrace, match=r"(?s)Item\.forward cannot be traced.*fix: TPU201: ") as raised:
+        program(torch.ones(2, 4))
+    source = raised.value.failure.source
+    assert source is not None
+    assert (source.file, source.line) == EXPECTED["Item"][:2]
+
+
+def test_an_error_that_is_not_about_tracing_is_left_to_the_caller_of_a_program() -> None:
+    program = tpuport.compile(tpuport.port(models.Key().eval()))
+    with pytest.raises(KeyError, match="cos"):
+        program(torch.ones(2, 4))

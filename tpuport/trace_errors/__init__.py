@@ -1,0 +1,80 @@
+"""Explains model code that cannot be traced: the user's line, the lint rule about it, and what to do.
+
+Importing this package is cheap. What explains an error is imported when there is one.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tpuport.errors import PortError
+from tpuport.trace_errors.failure import CannotTrace as CannotTrace
+from tpuport.trace_errors.failure import Source as Source
+from tpuport.trace_errors.failure import TraceFailure as TraceFailure
+from tpuport.trace_errors.failure import remedies as remedies
+
+__all__ = [
+    "CannotTrace", "Source", "TraceFailure", "explain", "explain_refusal", "explained", "has_model_code",
+    "is_explicable", "is_trace_error", "remedies",
+]  # fmt: skip
+
+# By name, so that asking needs neither jax nor torchax.
+_TRACE_ERRORS: Final = frozenset({"JAXTypeError", "JAXIndexError", "OperatorNotFound"})
+
+
+def is_trace_error(error: BaseException) -> bool:
+    """Whether jax or torchax raised this because code cannot be traced; errors of other classes may be anybody's."""
+    return not _TRACE_ERRORS.isdisjoint(base.__name__ for base in type(error).__mro__)
+
+
+@contextlib.contextmanager
+def explained(
+    model: Any, *, catch: Callable[[Exception], bool] = is_trace_error, alternative: str = ""
+) -> Iterator[None]:
+    """Raise `CannotTrace` in place of an error that tracing raises inside the block.
+
+    Args:
+        model: the module that is traced, or a function.
+        catch: whether an error is one of tracing; others go through.
+        alternative: what the user can do instead of changing the code, the end of a sentence.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_explained = isinstance(error, CannotTrace)
+        if not is_explained and not catch(error):
+            raise
+        failure = explain(error, model)
+        if alternative:
+            failure = dataclasses.replace(failure, remedy=f"{failure.remedy}; or {alternative}")
+        raise CannotTrace(failure) from (error.__cause__ if is_explained else error)
+
+
+def explain(error: BaseException, model: Any) -> TraceFailure:
+    """Why a model's code could not be traced or lowered; see `explainer.explain`."""
+    if isinstance(error, CannotTrace):
+        return error.failure
+    from tpuport.trace_errors import explainer
+
+    return explainer.explain(error, model)
+
+
+def explain_refusal(error: BaseException) -> TraceFailure:
+    """What the TPU compiler refused, in a sentence; see `refusals.explain_refusal`."""
+    from tpuport.trace_errors import refusals
+
+    return refusals.explain_refusal(error)
+
+
+def has_model_code(error: BaseException) -> bool:
+    """Whether an error that tracing raised came out of the user's code or a model's, and so has a line in it."""
+    from tpuport.trace_errors.libraries import Owner
+    from tpuport.trace_errors.tracebacks import path_to
+
+    return any(frame.owner > Owner.LIBRARY for frame in path_to(error).frames)
+
+
+def is_explicable(error: Exception) -> bool:
+    """Whether a line of the model explains an error, or a defect does: any error but tpuport's own about its inputs."""
+    return not isinstance(error, PortError) or has_model_code(error)

@@ -1,0 +1,185 @@
+"""Kinds of errors that end a trace: what to say about each, and which lint rules are about it."""
+
+import re
+from typing import Final, NamedTuple
+
+from jax import errors
+
+from tpuport.errors import PortError
+
+_SHAPES: Final = re.compile(
+    r"incompatible shapes|shapes? .*(?:mismatch|incompatible)|contracting dimensions|cannot reshape|size of tensor"
+    r"|mat1 and|must have the same shape|must have equal|sizes? .*must match|shape .*is invalid|not broadcastable"
+    r"|cannot be concatenated|cannot concatenate|expected input.*channels|inconsistent shapes"
+    r"|same number of dimensions",
+    re.IGNORECASE,
+)
+_DTYPES: Final = re.compile(
+    r"Input type .* should be the same|(same|equal) d?types?\b|expected .*scalar type"
+)
+_BROADCAST: Final = re.compile(r"Attempting to broadcast a dimension|expected shape should be broadcastable")
+_SIZES: Final = re.compile(
+    r"\b(shape|size|channels)\b.*\d|dimension out of range|(reduction|number of|channel) dim|too many indices"
+    r"|cannot be broadcast",
+    re.IGNORECASE,
+)
+_LONGEST: Final = 300  # characters of an error's first line that a message quotes
+_COMPARE: Final = "compare the shapes of the inputs with those that the model takes"
+
+
+class ErrorKind(NamedTuple):
+    """A kind of errors.
+
+    Attributes:
+        name: "value", "mask", "operator", "leak", "output", "property", "cuda", "port", "shape", "gradient" or
+            "other".
+        rule: the id of the rule if nothing else is known; None if no rule is about the kind.
+        near_rules: prefixes of the ids of rules whose finding may explain the error if it is on the failing line.
+        far_rules: ids of rules whose finding may be on another line.
+        summary: the end of a sentence that begins "cannot be traced: "; "" to say what the rule says.
+        remedy: "" for the rule's remedy.
+    """
+
+    name: str
+    rule: str | None = None
+    near_rules: tuple[str, ...] = ()
+    far_rules: tuple[str, ...] = ()
+    summary: str = ""
+    remedy: str = ""
+
+
+# Rules about values, and about arrays whose shape depends on values.
+_ABOUT_VALUES: Final = ("TPU1", "TPU2", "TPU312")
+_VALUE: Final = ErrorKind("value", "TPU201", _ABOUT_VALUES)
+_LEAK: Final = ErrorKind("leak", "TPU502", far_rules=("TPU502", "TPU503", "TPU504", "TPU505"))
+TRANSFORM: Final = ErrorKind(
+    "gradient",
+    summary="torch.func's transforms, such as grad and vmap, do not reach what runs on the device",
+    remedy="write the derivative as a formula and vmap as one more dimension, or take them outside of the model, with "
+    "jax.grad and jax.vmap",
+)
+# The first class that an error is an instance of decides. Order matters: the classes derive from one another.
+_BY_CLASS: Final = (
+    (errors.UnexpectedTracerError, _LEAK),
+    (errors.NonConcreteBooleanIndexError, ErrorKind("mask", "TPU101", _ABOUT_VALUES)),
+    (errors.TracerArrayConversionError, ErrorKind("value", "TPU203", _ABOUT_VALUES)),
+    (errors.ConcretizationTypeError, _VALUE),
+    (errors.TracerIntegerConversionError, _VALUE),
+)
+# Then the first pattern that its message has; {0} is the pattern's group.
+_BY_MESSAGE: Final = (
+    (
+        # What torch, torchax and jax say if a value is asked for that is not known while tracing.
+        re.compile(
+            r"cannot be called on meta tensors|Abstract tracer value|data-dependent"
+            r"|unsupported format string passed to (?:Tensor|View)"
+            r"|\.(?:tolist|numpy)\(\) is not supported for tensor subclasses"
+        ),
+        _VALUE,
+    ),
+    (
+        re.compile(r"Operator with name (\S+) has no lowering"),
+        ErrorKind(
+            "operator", None, ("TPU1", "TPU3"), ("TPU601",), "torchax has no lowering of {0}",
+            "write it with operators that have one, or guard it where its result is not needed",
+        ),
+    ),
+    (
+        re.compile(r"traced for jit returned a value of type|is not a valid JAX type"),
+        ErrorKind("output", "TPU602", far_rules=("TPU602",)),
+    ),
+    (re.compile(r"is not an nn\.Parameter"), ErrorKind("property", "TPU509", far_rules=("TPU509",))),
+    (re.compile(r"CUDA|NVIDIA driver|cuda"), ErrorKind("cuda", None, ("TPU3",))),
+    (
+        re.compile(r"does not require grad and does not have a grad_fn"),
+        ErrorKind(
+            "gradient",
+            summary="torch's autograd records nothing of what runs on the device, so there is no gradient",
+            remedy="compile the forward call without it: write the derivative as a formula, or take it outside of the "
+            "model, with jax.grad",
+        ),
+    ),
+    (
+        # Python's words for a TypeError of torch's operator.
+        re.compile(
+            r"\Aunsupported operand type\(s\) for (\S+)(?: or pow\(\))?: '(?:Tensor|View)' and '(?:Tensor|View)'\Z"
+            r"|\A'(\S+)' not supported between instances of '(?:Tensor|View)' and '(?:Tensor|View)'\Z"
+        ),
+        ErrorKind(
+            "shape", summary="the shapes or dtypes of the two tensors of `{0}` do not go together", remedy=_COMPARE
+        ),
+    ),
+    (_SHAPES, ErrorKind("shape", summary="shapes do not go together: {message}", remedy=_COMPARE)),
+)  # fmt: skip
+_OTHER: Final = ErrorKind("other", None, ("TPU3",))
+
+
+def kind_of(error: BaseException) -> ErrorKind:
+    """The kind of an error that ended a trace."""
+    if isinstance(error, PortError):
+        return _kind_of_port_error(error)
+    kind = _kind_by_class(error) or _kind_by_message(error)
+    # A condition asks for the truth of a tensor, and another rule is about that.
+    if kind is _VALUE and "bool[]" in str(error):
+        return kind._replace(rule="TPU205")
+    return kind
+
+
+def _kind_of_port_error(error: PortError) -> ErrorKind:
+    """tpuport's own refusals say best themselves what is wrong."""
+    summary = error.what
+    if error.where and error.where.endswith("on the host"):
+        summary = f"{summary}: {error.where}"
+    remedy = error.fix or "change that call: give it what it takes, or write it with other operations"
+    return ErrorKind("port", far_rules=("TPU507",), summary=summary, remedy=remedy)
+
+
+def _kind_by_class(error: BaseException) -> ErrorKind | None:
+    for error_class, kind in _BY_CLASS:
+        if isinstance(error, error_class):
+            return kind
+    return None
+
+
+def _kind_by_message(error: BaseException) -> ErrorKind:
+    for pattern, kind in _BY_MESSAGE:
+        match = pattern.search(str(error))
+        if match and kind.summary:
+            groups = filter(None, match.groups())
+            return kind._replace(summary=kind.summary.format(*groups, message=first_line(error)))
+        if match:
+            return kind
+    return _OTHER
+
+
+def host_kind(operation: str) -> ErrorKind:
+    """Of an operation on a tensor of the host with one of the device, as `tpuport.compat` refuses it."""
+    return ErrorKind(
+        "port",
+        far_rules=("TPU507",),
+        summary=f"an operation has one tensor on the device and one on the host, {operation}",
+        remedy='make the tensor on the device of the others, device=x.device, or move it, x.to("jax")',
+    )
+
+
+def code_remedy(message: str) -> str:
+    """What to do about an error of the code itself, by its message."""
+    if _DTYPES.search(message):
+        return "correct the code: give the inputs, and what it makes, the dtype of the weights; torch refuses it too"
+    if _SHAPES.search(message) or _SIZES.search(message):
+        return f"{_COMPARE}; torch refuses these as well"
+    return "correct the code: it fails in the same way in torch, model(**inputs)"
+
+
+def first_line(error: BaseException) -> str:
+    """The start of an error's message, without a full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    line = lines[0]
+    # Some only announce on the first line what the second one says.
+    if line.endswith(":") and len(lines) > 1 and not lines[1].startswith("*"):
+        line = f"{line} {lines[1]}"
+    if _BROADCAST.search(line):  # the rest is in torch's own terms
+        line = "the shapes cannot be broadcast together"
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST - 3]}..."
+    return line.removesuffix(", but expected one of:").rstrip(".:")

@@ -1,0 +1,66 @@
+"""What is known of code that cannot be traced, in plain values, and the error that carries it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tpuport.errors import PortError
+
+# What rooms above this one know of a failure: functions that take the calls on the way to it ("module:function",
+# innermost last) and return a remedy, or "". `tpuport.patches` adds one.
+remedies: Final[list[Callable[[Sequence[str]], str]]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A line of the model's code, or the user's: that of the innermost call that is not a library's.
+
+    Attributes:
+        file: as Python knows it; line: from 1; function: the name of the function around it.
+        code: the line's text without indentation; empty if the file cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceFailure:
+    """Why there is no program.
+
+    Attributes:
+        kind: "trace" if the model's code cannot be traced, "compiler" if the compiler refuses the program, or "defect"
+            if no code of the model's has a part in it.
+        message: what happened, in a sentence.
+        source: the line of the user's or the model's code.
+        rule: the lint rule about it ("TPU102"), or None; remedy: what to do.
+        traceback: everything that Python or the compiler printed.
+    """
+
+    kind: str
+    message: str
+    source: Source | None = None
+    rule: str | None = None
+    remedy: str = ""
+    traceback: str = ""
+
+
+class CannotTrace(PortError):
+    """A model's code cannot be traced.
+
+    Attributes:
+        failure: the line, the rule and the remedy.
+    """
+
+    def __init__(self, failure: TraceFailure) -> None:
+        self.failure = failure
+        source = failure.source
+        where = f"{source.file}, line {source.line}, in {source.function}" if source else None
+        rule = f"{failure.rule}: " if failure.rule else ""
+        fix = f"{rule}{failure.remedy}" if failure.remedy else None
+        super().__init__(failure.message, where=where, fix=fix)
+
+    def __reduce__(self) -> tuple[type["CannotTrace"], tuple[TraceFailure]]:
+        return CannotTrace, (self.failure,)

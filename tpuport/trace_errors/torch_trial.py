@@ -1,0 +1,256 @@
+"""What torch itself says about the operation that failed: tried again with tensors that have shapes and no values."""
+
+import ast
+import builtins
+import operator
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
+
+from tpuport.trace_errors.libraries import Owner
+from tpuport.trace_errors.lint_matches import node_at
+from tpuport.trace_errors.tracebacks import ErrorPath, Frame
+
+# Tensors without values cannot do everything: what torch says then is about that, and not about the operation.
+_WITHOUT_VALUES: Final = re.compile(
+    r"\bmeta\b|data-dependent|does not have a (storage|kernel)", re.IGNORECASE
+)
+_LONGEST: Final = 60  # characters of an operand's repr
+# tpuport's own `tensor[key] = value`: Python calls them, and torchax does not see the operation.
+_ITEM_MODULE: Final = "tpuport.compat.operators.indexing"
+_ITEM_WRITERS: Final = ("set_tensor_item", "set_view_item")
+_OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.MatMult: operator.matmul,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.USub: operator.neg, ast.UAdd: operator.pos,
+    ast.Invert: operator.invert, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+_SIGNS: Final = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "eq": "==", "ne": "!=",
+}  # fmt: skip
+
+
+class Trial(NamedTuple):
+    """An operation that failed while tracing, and what torch says about it.
+
+    Attributes:
+        operation: with the dtypes and shapes of its operands: "linear(float32[128,128], float32[64,64])".
+        error: torch's own error; None if torch accepts the operation or could not be asked.
+        is_accepted: whether torch accepts it.
+        mixes_devices: whether the tensor that the operation reads or writes first is on the host, and others are on
+            the device.
+    """
+
+    operation: str
+    error: Exception | None = None
+    is_accepted: bool = False
+    mixes_devices: bool = False
+
+
+class _Operation(NamedTuple):
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def try_operation(path: ErrorPath) -> Trial | None:
+    """What torch says about the operation at the end of a path; None if none is known.
+
+    Args:
+        path: to an error that tracing raised. The operation is the one that the innermost line of the model's code asks
+            for, with the operands that torch or Python passed on.
+    """
+    operation = _dispatched_operation(path) or _written_operation(path)
+    if operation is None:
+        return None
+    text = _render_operation(operation)
+    if _mixes_devices(operation):
+        return Trial(text, mixes_devices=True)
+    try:
+        with no_dispatch(), torch._C.DisableTorchFunction(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            operation.function(*_without_values(operation.args), **_without_values(operation.kwargs))
+    except NotImplementedError:
+        return Trial(text)
+    except Exception as error:  # noqa: BLE001 - whatever torch says
+        return Trial(text) if _WITHOUT_VALUES.search(str(error)) else Trial(text, error)
+    return Trial(text, is_accepted=True)
+
+
+def _mixes_devices(operation: _Operation) -> bool:
+    if not operation.args:
+        return False
+    first = operation.args[0]
+    # A tensor without dimensions may be on the host: torch takes it for a number.
+    if not isinstance(first, torch.Tensor) or first.device.type in ("jax", "meta") or first.ndim == 0:
+        return False
+    return any(map(_is_on_device, pytree.tree_leaves((operation.args, operation.kwargs))))
+
+
+def _is_on_device(value: Any) -> bool:
+    """Whether this is a tensor, or a view, of torchax."""
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def _dispatched_operation(path: ErrorPath) -> _Operation | None:
+    """The first operation that torchax was asked for after the innermost line of the model's code."""
+    frames: list[Frame] = []
+    for frame in path.frames:
+        frames = [] if frame.owner > Owner.LIBRARY else [*frames, frame]
+    for frame in frames:
+        if frame.python is None:
+            continue
+        variables = frame.python.f_locals
+        if frame.module == "torchax.tensor" and {"func", "args"} <= variables.keys():
+            # torchax keeps the operands under other names once it has converted them.
+            args = variables.get("old_args", variables["args"])
+            kwargs = variables.get("old_kwargs", variables.get("kwargs"))
+            return _Operation(variables["func"], tuple(args), dict(kwargs or {}))
+        if frame.module == _ITEM_MODULE and frame.function in _ITEM_WRITERS:
+            names = frame.python.f_code.co_varnames[:3]
+            return _Operation(torch.Tensor.__setitem__, tuple(variables[name] for name in names), {})
+    return None
+
+
+def _written_operation(path: ErrorPath) -> _Operation | None:
+    """The operation between two operands at the end of the path: Python replaced torch's error by its own."""
+    if not path.frames or not isinstance(path.error, TypeError):
+        return None
+    frame = path.frames[-1]
+    if frame.python is None or frame.owner == Owner.LIBRARY:
+        return None
+    match node_at(frame):
+        case (
+            ast.BinOp(left=left, op=kind, right=right)
+            | ast.Compare(left=left, ops=[kind], comparators=[right])
+            | ast.AugAssign(target=left, op=kind, value=right)
+        ):
+            pass
+        case _:
+            return None
+    try:
+        with no_dispatch(), torch._C.DisableTorchFunction():
+            operands = _evaluate(left, frame), _evaluate(right, frame)
+        return _Operation(_OPERATORS[type(kind)], operands, {})
+    except Exception:  # noqa: BLE001 - operands that only the model's code could compute again
+        return None
+
+
+def _evaluate(node: ast.AST | None, frame: Frame) -> Any:
+    """The value of an expression, with tensors that have no values; code of the model's is not called for it.
+
+    Raises:
+        LookupError: it is an expression of another kind.
+    """
+    match node:
+        case None:
+            return None
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return _without_values(_look_up(name, frame))
+        case ast.Attribute(value=owner, attr=name):
+            return _without_values(getattr(_evaluate(owner, frame), name))
+        case ast.Subscript(value=owner, slice=index):
+            return _without_values(_evaluate(owner, frame)[_evaluate(index, frame)])
+        case ast.Slice(lower=start, upper=stop, step=step):
+            return slice(*(_evaluate(bound, frame) for bound in (start, stop, step)))
+        case ast.Tuple(elts=elements):
+            return tuple(_evaluate(element, frame) for element in elements)
+        case ast.List(elts=elements):
+            return [_evaluate(element, frame) for element in elements]
+    return _compute(node, frame)
+
+
+def _compute(node: ast.AST, frame: Frame) -> Any:
+    """The value of an expression with operators or calls; as `_evaluate`."""
+    match node:
+        case ast.UnaryOp(op=kind, operand=operand):
+            return _OPERATORS[type(kind)](_evaluate(operand, frame))
+        case ast.BinOp(left=left, op=kind, right=right):
+            return _OPERATORS[type(kind)](_evaluate(left, frame), _evaluate(right, frame))
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=args, keywords=keywords):
+            return _call_torch(_evaluate(owner, frame), name, args, keywords, frame)
+    raise LookupError(ast.dump(node))
+
+
+def _call_torch(
+    owner: Any, name: str, args: list[ast.expr], keywords: list[ast.keyword], frame: Frame
+) -> Any:
+    """The result of a method of a tensor, or of a function of torch.
+
+    Raises:
+        LookupError: it is a method of something else, which may do anything.
+    """
+    if not isinstance(owner, torch.Tensor) and owner not in (torch, torch.nn.functional):
+        raise LookupError(name)
+    named = {keyword.arg or "": _evaluate(keyword.value, frame) for keyword in keywords}
+    return getattr(owner, name)(*(_evaluate(arg, frame) for arg in args), **named)
+
+
+def _look_up(name: str, frame: Frame) -> Any:
+    """The value of a variable; LookupError if there is none."""
+    assert frame.python is not None
+    for namespace in (frame.python.f_locals, frame.python.f_globals, vars(builtins)):
+        if name in namespace:
+            return namespace[name]
+    raise LookupError(name)
+
+
+def _without_values(tree: Any) -> Any:
+    """Tensors on the meta device, as torch would have them."""
+    # A device that is passed as a string is in no tensor.
+    if isinstance(tree, dict) and "device" in tree:
+        tree = {**tree, "device": torch.device("meta")}
+    return pytree.tree_map(_leaf_without_values, tree)
+
+
+def _leaf_without_values(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    if not isinstance(value, torch.Tensor):
+        return value
+    dtype = value.dtype
+    if dtype == torch.int32 and _is_on_device(value):
+        # The device has no integers of 64 bits: torch would have had those.
+        dtype = torch.int64
+    return torch.empty(tuple(value.shape), dtype=dtype, device="meta")
+
+
+def _render_operation(operation: _Operation) -> str:
+    function, args, kwargs = operation
+    name = str(getattr(function, "__name__", function)).partition(".")[0]
+    if function in _OPERATORS.values() and len(args) == 2:
+        return f"{_render_value(args[0])} {_SIGNS[name]} {_render_value(args[1])}"
+    if name in ("__getitem__", "__setitem__"):
+        tensor, key, *values = args
+        indices = key if isinstance(key, tuple) else (key,)
+        item = f"{_render_value(tensor)}[{', '.join(map(_render_value, indices))}]"
+        return " = ".join([item, *map(_render_value, values)])
+    arguments = [_render_value(arg) for arg in args if arg is not None]
+    arguments += [f"{word}={_render_value(value)}" for word, value in kwargs.items() if value is not None]
+    return f"{name}({', '.join(arguments)})"
+
+
+def _render_value(value: Any) -> str:
+    """A tensor as reports show it, dtype and shape; any other value as Python shows it."""
+    match value:
+        case torch.Tensor():
+            return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
+        case tuple() | list():
+            return f"({', '.join(map(_render_value, value))})"
+        case slice():
+            bounds = [value.start, value.stop, value.step]
+            text = ":".join("" if bound is None else _render_value(bound) for bound in bounds)
+            return text if value.step is not None else text.removesuffix(":")
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
