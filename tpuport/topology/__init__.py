@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tpuport.topology.compile_report import Report as Report
     from tpuport.topology.compiling import compile_for as compile_for
     from tpuport.topology.lowering import lower_for as lower_for
+    from tpuport.trace_errors import CannotTrace as CannotTrace
 
 # Resolved on first use: they need the whole package, where describing a TPU needs none of it.
 _LATE = {
