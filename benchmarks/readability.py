@@ -48,15 +48,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("packages", nargs="*", type=Path, default=[Path(__file__).parents[1] / "tpuport"])
-    parser.add_argument("--by-folder", action="store_true", help="a row for each folder")
+    parser.add_argument("--by-folder", action="store_true", help="a row for each folder of the first")
     arguments = parser.parse_args()
     for package in arguments.packages:
         if not package.is_dir():
             parser.error(f"{package} is not a directory")
     if arguments.by_folder:
-        folders = [folder for package in arguments.packages for folder in folders_with_modules(package)]
-        columns = {str(folder): measures(sorted(folder.glob("*.py"))) for folder in folders}
-        print(as_rows(columns))
+        folders = folders_with_modules(arguments.packages[0])
+        root = arguments.packages[0].parent
+        rows = {str(folder.relative_to(root)): measures(sorted(folder.glob("*.py"))) for folder in folders}
+        print(as_rows(rows))
     else:
         columns = {package.name: package_measures(package) for package in arguments.packages}
         print(as_columns(columns))
