@@ -1,11 +1,13 @@
-"""A call of a Pallas kernel as it was traced: what it says that it costs, and what was counted."""
+"""Calls of Pallas kernels as they were traced: what they state that they cost, and what was counted."""
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-RAGGED: Final = (
-    "ragged-dot"  # what the compiler for TPUs calls the kernels that it makes of products by groups
-)
+from jax.extend.core import JaxprEqn
+
+# The compiler for TPUs makes a kernel of this name of each product by groups (`jax.lax.ragged_dot`).
+RAGGED: Final = "ragged-dot"
 
 
 class KernelCost(NamedTuple):
@@ -13,13 +15,13 @@ class KernelCost(NamedTuple):
 
     Attributes:
         flops: two for each multiplication of its products.
-        read: bytes of HBM that its blocks bring in of each operand; written: that they take to each result. None for a
-            cost that the kernel states, which is of all together.
-        copied: bytes of HBM at either end of the copies that it starts by itself.
-        nbytes: all bytes.
-        source: "kernel" where the kernel states it, "counted" where it was counted from what was traced (FLOPs may be
-            stated even so, see `KernelCall.cost`).
-        bound: of what was counted and depends on data, "at most", "at least" or, where both, "about"; else None.
+        nbytes: all bytes of HBM that it reads and writes.
+        source: "kernel" if the kernel states it, "counted" if it was counted where the kernel was traced. FLOPs may be
+            stated even so, see `KernelCall.cost`.
+        bound: of a count that depends on data: "at most", "at least" or, if both, "about"; else None.
+        read: bytes that its blocks read of each operand; None for a cost that the kernel states, which is a total.
+        written: bytes that they write of each result; None likewise.
+        copied: bytes in HBM, at either end, of the copies that it starts by itself.
     """
 
     flops: float
@@ -31,68 +33,121 @@ class KernelCost(NamedTuple):
     copied: float = 0.0
 
 
+ArrayType = tuple[str, tuple[int, ...]]
+
+
 class KernelCall(NamedTuple):
     """A traced call.
 
     Attributes:
-        name: of the kernel; empty where it has none.
-        operands, results: dtype and dimensions of each, ("bfloat16", (8, 128)).
-        times: that a step makes this call, on a device.
-        stated: "flops" and "bytes_accessed" by the kernel's own estimate; None where it has none.
+        name: of the kernel; empty if it has none.
+        operands: dtype and dimensions of each, ("bfloat16", (8, 128)).
+        results: likewise.
+        times: how often a step makes this call on a device.
+        stated: "flops" and "bytes_accessed" of the kernel's own estimate; None if it has none.
         counted: over its grid.
     """
 
     name: str
-    operands: tuple[tuple[str, tuple[int, ...]], ...]
-    results: tuple[tuple[str, tuple[int, ...]], ...]
+    operands: tuple[ArrayType, ...]
+    results: tuple[ArrayType, ...]
     times: float
     stated: tuple[float, float] | None
     counted: KernelCost
 
     @property
     def cost(self) -> KernelCost:
-        """What was counted, where that is exact or the kernel states nothing; what the kernel states elsewhere.
+        """What the kernel states if the count depends on data; otherwise what was counted.
 
-        Of FLOPs that are both stated and counted the fewer: what is stated may be of steps that the kernel skips, and
-        what is counted may have products in it that only sum or move. A kernel without products has elementwise FLOPs,
-        which are stated only.
+        Of FLOPs that are both stated and counted the smaller number is taken: what is stated may be of steps that the
+        kernel skips, and what is counted may have products in it that only sum or move. FLOPs of a kernel without
+        products are elementwise, and known only where they are stated.
         """
         if self.stated is None:
             return self.counted
         flops, nbytes = self.stated
         if self.counted.bound is not None:
             return KernelCost(flops, nbytes, "kernel")
-        return self.counted._replace(flops=min(flops, self.counted.flops) if self.counted.flops else flops)
+        if self.counted.flops:
+            flops = min(flops, self.counted.flops)
+        return self.counted._replace(flops=flops)
 
 
-def described(equation: Any, times: float, counted: KernelCost) -> KernelCall:
-    """The call that an equation makes."""
-    estimate = equation.params.get("cost_estimate")
+def pallas_kernel_call(equation: JaxprEqn, times: float, counted: KernelCost) -> KernelCall:
+    """The call that a `pallas_call` makes."""
+    estimate = equation.params["cost_estimate"]
+    stated = None if estimate is None else (float(estimate.flops), float(estimate.bytes_accessed))
+    name = str(equation.params["name"] or "")
     return KernelCall(
-        str(equation.params.get("name") or ""),
-        _types(equation.invars),
-        _types(equation.outvars),
-        times,
-        None if estimate is None else (float(estimate.flops), float(estimate.bytes_accessed)),
-        counted,
+        name, _array_types(equation.invars), _array_types(equation.outvars), times, stated, counted
     )
 
 
-def by_groups(equation: Any, times: float, flops: float, ways: int) -> KernelCall:
-    """A product by groups, which is a kernel on a TPU: named `RAGGED`, with `flops` on a device on average.
+def ragged_call(equation: JaxprEqn, times: float, flops: float, ways: int) -> KernelCall:
+    """A product by groups, with the `flops` that a device does on average.
 
-    Of its rows it has one in `ways`, as many as there are groups that a device has not: which ones is known at run
-    time only.
+    A device has one in `ways` of the rows, as it has one in `ways` of the groups. Which rows is known only at run time.
     """
     bound = "about" if ways > 1 else None
     cost = KernelCost(flops, 0.0, "counted", bound)
-    return KernelCall(RAGGED, _types(equation.invars), _types(equation.outvars), times, None, cost)
+    return KernelCall(
+        RAGGED, _array_types(equation.invars), _array_types(equation.outvars), times, None, cost
+    )
 
 
-def _types(variables: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((str(one.aval.dtype), tuple(map(int, one.aval.shape))) for one in variables)
+def _array_types(variables: Iterable[Any]) -> tuple[ArrayType, ...]:
+    return tuple((str(variable.aval.dtype), tuple(map(int, variable.aval.shape))) for variable in variables)
 
 
-def size(aval: Any) -> int:
+def array_bytes(aval: Any) -> int:
     """Bytes of an array without the padding of tiles."""
-    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0)
+    return math.prod(aval.shape) * item_bytes(aval)
+
+
+def item_bytes(aval: Any) -> int:
+    """Bytes of an element; 0 for semaphores and random keys, whose dtypes are not numpy's."""
+    return getattr(aval.dtype, "itemsize", 0)
+
+
+def product_flops(equation: JaxprEqn) -> float:
+    """Two for each multiplication of a matrix product or a convolution; 0 for any other equation."""
+    count = _MULTIPLICATIONS.get(equation.primitive.name)
+    return 0.0 if count is None else 2.0 * count(equation)
+
+
+def _matrix_multiplications(equation: JaxprEqn) -> int:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    return math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+
+
+def _ragged_multiplications(equation: JaxprEqn) -> int:
+    """Of a product by groups. Each row, or each element that is contracted, is in one group."""
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (contracted, _), _ = numbers.dot_dimension_numbers
+    left = equation.invars[0].aval.shape
+    products = math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+    # With groups of contracted elements the result has a dimension of groups, each with its own elements.
+    contracts_groups = not set(numbers.lhs_ragged_dimensions).isdisjoint(contracted)
+    groups = equation.invars[2].aval.shape[-1]
+    return products // groups if contracts_groups else products
+
+
+def _convolution_multiplications(equation: JaxprEqn) -> int:
+    """As torch's FLOP counter has it: padding counts, the zeros between the elements of a transposed one do not."""
+    images, kernel = (variable.aval.shape for variable in equation.invars)
+    out = equation.outvars[0].aval.shape
+    numbers = equation.params["dimension_numbers"]
+    batch, features, *positions = (out[axis] for axis in numbers.out_spec)
+    if any(size > 1 for size in equation.params["lhs_dilation"]):
+        positions = [images[axis] for axis in numbers.lhs_spec[2:]]
+    # The channels of a feature group, and the taps.
+    taps = math.prod(kernel[axis] for axis in numbers.rhs_spec[1:])
+    return batch * features * math.prod(positions) * taps
+
+
+_MULTIPLICATIONS: Final[dict[str, Callable[[JaxprEqn], int]]] = {
+    "conv_general_dilated": _convolution_multiplications,
+    "dot_general": _matrix_multiplications,
+    "ragged_dot_general": _ragged_multiplications,
+}

@@ -1,0 +1,365 @@
+"""A traced program walked through: FLOPs of its products, and its Pallas kernels with what they do over their grids.
+
+A program and the body of a kernel are counted by the same walk. In a kernel it runs all steps of the grid at once:
+conditions that follow from the grid alone decide which steps come to an equation.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from tpuport.jaxprs import SubJaxpr, sub_jaxprs, walk_equations
+from tpuport.topology.kernels.axis_splits import UNSPLIT, entry_axes, result_splits, sending_axes, spec_split
+from tpuport.topology.kernels.grid_steps import (
+    UNKNOWN,
+    Grid,
+    StepValue,
+    constant,
+    count_block_bytes,
+    evaluate,
+    is_in_hbm,
+    read,
+    read_grid,
+)
+from tpuport.topology.kernels.kernel_calls import (
+    KernelCall,
+    KernelCost,
+    array_bytes,
+    item_bytes,
+    pallas_kernel_call,
+    product_flops,
+    ragged_call,
+)
+
+# Rounds of all loops in a kernel that are gone through one by one.
+_MOST_ROUNDS: Final = 4096
+_ALL_AXES: Final = frozenset(range(32))
+# Of a value that may depend on anything.
+_ANY: Final = StepValue(None, _ALL_AXES)
+
+_Work = (
+    np.ndarray
+)  # [FLOPs, bytes that copies move at an end in HBM], over all steps that come to an equation
+_Values = Sequence[StepValue]
+_Outcome = tuple[_Work, _Values]
+_BOUNDS: Final = {
+    (False, False): None, (True, False): "at most", (False, True): "at least", (True, True): "about",
+}  # fmt: skip
+
+
+class TracedWork(NamedTuple):
+    """What a traced function does.
+
+    Attributes:
+        flops: of all devices.
+        calls: of Pallas kernels, and of products by groups (`RAGGED`), in its order.
+    """
+
+    flops: float
+    calls: tuple[KernelCall, ...]
+
+
+def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
+    """What a traced function has to compute: FLOPs of matrix products, convolutions and Pallas kernels.
+
+    A product of [M, K] and [K, N] has 2 * M * N * K, and so has a convolution, with K the channels of a group times
+    the kernel's size. A grouped product counts each row once. The body of a scan counts as often as it runs, the body
+    of another loop once, and of branches the costliest or, where code differs by platform, a TPU's. A Pallas kernel
+    counts the products of its body at those steps of its grid that do them, if that is known before it runs; otherwise
+    its own estimate, or at most that many. The body of a shard_map counts for each device along the axes that its
+    arguments or results are split over; along the other axes all devices do the same work. Devices that divide the
+    groups of a grouped product among them have all rows, and each does those of its own groups.
+    """
+    counter = _Counter(None)
+    constants = [constant(value) for value in jaxpr.consts]
+    work, _ = counter.run(jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Execution(), constants)
+    return TracedWork(float(work[0]), tuple(counter.calls))
+
+
+class _Execution(NamedTuple):
+    """Which steps of a grid come to an equation; outside of kernels there is one.
+
+    Attributes:
+        active: [S or 1].
+        steps: how many are active.
+        times: how often each does.
+        axes: sizes of the axes that the shard_maps around it divide work over, and along which no rows are sent.
+    """
+
+    active: np.ndarray = np.ones(1, bool)
+    steps: int = 1
+    times: float = 1.0
+    axes: Mapping[str, int] = MappingProxyType({})
+
+    def only(self, which: np.ndarray) -> "_Execution":
+        active = self.active & which
+        # A condition that is the same for all steps has one entry for all of them.
+        steps = self.steps * int(active[0]) if len(active) == 1 else int(active.sum())
+        return self._replace(active=active, steps=steps)
+
+
+class _Counter:
+    """Counts a program or, with a grid, the body of a kernel.
+
+    Attributes:
+        calls: of kernels, in order.
+        may_be_less: whether a branch was counted that may not be taken.
+        may_be_more: whether a loop was counted that may run longer.
+    """
+
+    def __init__(self, grid: Grid | None) -> None:
+        self._grid = grid
+        self.calls: list[KernelCall] = []
+        self.may_be_less = self.may_be_more = False
+        # Outside of kernels no condition is known, so that there is nothing to gain from single rounds.
+        self._rounds = 0 if grid is None else _MOST_ROUNDS
+        self._kernel_costs: dict[Any, tuple[Any, KernelCost]] = {}
+
+    def run(
+        self, jaxpr: Jaxpr, arguments: _Values, execution: _Execution, constants: _Values = ()
+    ) -> _Outcome:
+        """The work of a jaxpr, and what is known of its results."""
+        values: dict[Any, StepValue] = dict(zip(jaxpr.constvars, constants, strict=False))
+        values.update(zip(jaxpr.invars, arguments, strict=False))
+        total = np.zeros(2)
+        for equation in jaxpr.eqns:
+            operands = [read(variable, values) for variable in equation.invars]
+            count = _RULES.get(equation.primitive.name, _Counter._other)
+            work, results = count(self, equation, operands, execution)
+            total = total + work
+            values.update(zip(equation.outvars, results, strict=True))
+        return total, [read(variable, values) for variable in jaxpr.outvars]
+
+    def _run_sub(self, sub_jaxpr: SubJaxpr, arguments: _Values, execution: _Execution) -> _Outcome:
+        constants = [constant(value) for value in sub_jaxpr.consts]
+        return self.run(sub_jaxpr.jaxpr, arguments, execution, constants)
+
+    def _other(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        callees = sub_jaxprs(equation)
+        if callees:
+            return self._call(equation, callees, operands, execution)
+        splits = result_splits(equation, [operand.split for operand in operands])
+        results = [
+            value._replace(split=split)
+            for value, split in zip(evaluate(equation, operands), splits, strict=True)
+        ]
+        return np.array([product_flops(equation) * execution.steps, 0.0]), results
+
+    def _call(
+        self, equation: JaxprEqn, callees: Sequence[SubJaxpr], operands: _Values, execution: _Execution
+    ) -> _Outcome:
+        total, results = np.zeros(2), _unknown(equation)
+        for callee in callees:
+            # `run_scoped` allocates the arguments of its jaxpr, and has its operands as constants.
+            has_operands = len(callee.jaxpr.invars) == len(operands)
+            arguments = operands if has_operands else []
+            constants = [constant(value) for value in callee.consts] or operands
+            work, outcome = self.run(callee.jaxpr, arguments, execution, constants)
+            total = total + work
+            if has_operands and len(callees) == 1 and len(outcome) == len(results):
+                results = list(outcome)
+        return total, results
+
+    def _cond(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        branches = sub_jaxprs(equation)
+        index, arguments = operands[0].numbers, operands[1:]
+        if index is None:
+            work = np.array([self._run_sub(branch, arguments, execution)[0] for branch in branches])
+            self.may_be_less |= bool((work.min(axis=0) < work.max(axis=0)).any())
+            return work.max(axis=0), _unknown(equation)
+        selected = np.clip(index.astype(np.int64), 0, len(branches) - 1)
+        total, results = np.zeros(2), _unknown(equation)
+        for number, branch in enumerate(branches):
+            inside = execution.only(selected == number)
+            if inside.steps:
+                work, outcome = self._run_sub(branch, arguments, inside)
+                total = total + work
+                # Steps that take different branches have different results.
+                results = list(outcome) if inside.steps == execution.steps else _unknown(equation)
+        return total, results
+
+    def _scan(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        [body] = sub_jaxprs(equation)
+        length, results = body.times, _unknown(equation)
+        fixed = operands[: body.carries.start]
+        stacked = operands[body.rows.start :]
+        if length > self._rounds or not _has_decisions(body.jaxpr):
+            rows = [_ANY._replace(split=value.split[1:]) for value in stacked]
+            repeated = execution._replace(times=execution.times * length)
+            work, _ = self._run_sub(body, [*fixed, *[_ANY] * len(body.carries), *rows], repeated)
+            return length * work, results
+        self._rounds -= length
+        state: _Values = operands[body.carries.start : body.carries.stop]
+        total = np.zeros(2)
+        rounds = range(length)
+        for number in reversed(rounds) if equation.params["reverse"] else rounds:
+            rows = [_row(value, number) for value in stacked]
+            work, outcome = self._run_sub(body, [*fixed, *state, *rows], execution)
+            state = outcome[: len(body.carries)]
+            total = total + work
+        return total, [*state, *results[len(state) :]]
+
+    def _while(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        condition, body = sub_jaxprs(equation)
+        first_of_body = condition.carries.start
+        first_state = first_of_body + body.carries.start
+        of_condition, of_body = operands[:first_of_body], operands[first_of_body:first_state]
+        state: _Values = operands[first_state:]
+        total = np.zeros(2)
+        while self._rounds > 0:
+            self._rounds -= 1
+            work, [goes_on] = self._run_sub(condition, [*of_condition, *state], execution)
+            if goes_on.numbers is None:
+                break
+            execution = execution.only(goes_on.numbers.astype(bool))
+            if not execution.steps:
+                return total, _unknown(equation)
+            body_work, state = self._run_sub(body, [*of_body, *state], execution)
+            total = total + work + body_work
+        self.may_be_more = True
+        work, _ = self._run_sub(body, of_body, execution)
+        return total + work, _unknown(equation)
+
+    def _shard_map(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        [body] = sub_jaxprs(equation)
+        arguments = []
+        for value, spec, variable in zip(operands, equation.params["in_specs"], equation.invars, strict=True):
+            split = spec_split(spec, variable.aval.ndim)
+            arguments.append(_ANY._replace(split=split) if any(split) else value)
+        sizes = _dividing_axes(equation.params)
+        sending = sending_axes(body.jaxpr)
+        stationary = {axis: size for axis, size in sizes.items() if axis not in sending}
+        inside = execution._replace(axes={**execution.axes, **stationary})
+        work, _ = self._run_sub(body, arguments, inside)
+        return work * math.prod(sizes.values()), _unknown(equation)
+
+    def _ragged_dot(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        """A product by groups. Devices that divide the groups have all rows each, and do those of their own groups.
+
+        That holds if no rows are sent: rows that are sent may be anywhere.
+        """
+        numbers, split = equation.params["ragged_dot_dimension_numbers"], operands[1].split
+        dims = numbers.rhs_group_dimensions if split else ()
+        axes = frozenset[str]().union(*(split[dim] for dim in dims))
+        ways = math.prod(size for axis, size in execution.axes.items() if axis in axes)
+        flops = product_flops(equation) / ways
+        self.calls.append(ragged_call(equation, execution.times, flops, ways))
+        return np.array([flops * execution.steps, 0.0]), _unknown(equation)
+
+    def _program_id(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        if self._grid is None:
+            return np.zeros(2), _unknown(equation)
+        axis = self._grid.own_axes[equation.params["axis"]]
+        is_id = equation.primitive.name == "program_id"
+        return np.zeros(2), [self._grid.ids[axis] if is_id else constant(self._grid.sizes[axis])]
+
+    def _platform_index(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        """The branch that a TPU has."""
+        for number, platforms in enumerate(equation.params["platforms"]):
+            if platforms is None or "tpu" in platforms:
+                return np.zeros(2), [constant(number)]
+        return np.zeros(2), _unknown(equation)
+
+    def _copy(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        """A copy that a kernel starts: it counts at each end that is in HBM."""
+        source, target, *_ = jax.tree.unflatten(equation.params["tree"], equation.invars)
+        ends = [getattr(end, "ref", end).aval for end in (source, target)]
+        # What is taken of the source, or all of it; other transforms view the same bytes in another way.
+        slices = [transform for transform in getattr(source, "transforms", ()) if _is_slice(transform)]
+        shape = slices[-1].get_indexer_shape() if slices else ends[0].shape
+        nbytes = math.prod(shape) * item_bytes(ends[0]) * sum(map(is_in_hbm, ends))
+        return np.array([0.0, nbytes * execution.steps]), _unknown(equation)
+
+    def _store(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        """A store into a reference. If its numbers were known they are others from here on."""
+        if operands[0].numbers is not None:
+            self.may_be_less = self.may_be_more = True
+        return np.zeros(2), _unknown(equation)
+
+    def _pallas_call(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+        params = equation.params
+        tables = tuple(None if value.numbers is None else value.numbers.tobytes() for value in operands)
+        key = id(params["jaxpr"]), id(params["grid_mapping"]), tables
+        if key not in self._kernel_costs:
+            # The parameters stay alive with the entry, so that no other object gets their ids.
+            self._kernel_costs[key] = params, _kernel_cost(equation, operands)
+        _, counted = self._kernel_costs[key]
+        call = pallas_kernel_call(equation, execution.times, counted)
+        self.calls.append(call)
+        return np.array([call.cost.flops * execution.steps, 0.0]), _unknown(equation)
+
+
+_RULES: Final[dict[str, Any]] = {
+    "cond": _Counter._cond, "scan": _Counter._scan, "while": _Counter._while, "shard_map": _Counter._shard_map,
+    "program_id": _Counter._program_id, "num_programs": _Counter._program_id,
+    "platform_index": _Counter._platform_index, "pallas_call": _Counter._pallas_call,
+    "dma_start": _Counter._copy, "ragged_dot_general": _Counter._ragged_dot,
+    "swap": _Counter._store, "addupdate": _Counter._store,
+}  # fmt: skip
+
+
+def _kernel_cost(equation: JaxprEqn, operands: _Values) -> KernelCost:
+    """What a pallas_call does: the products of its body over the steps of its grid, and the blocks that these move.
+
+    Of arrays that a kernel gets whole it moves what the copies in its body say or, if it has none, each array once.
+    """
+    mapping, body = equation.params["grid_mapping"], equation.params["jaxpr"]
+    bounds, arguments = (
+        operands[: mapping.num_dynamic_grid_bounds],
+        operands[mapping.num_dynamic_grid_bounds :],
+    )
+    # What is stored in a prefetched operand is the same at every step.
+    prefetched = [StepValue(value.numbers) for value in arguments[: mapping.num_index_operands]]
+    grid = read_grid(mapping, bounds)
+    counter = _Counter(grid)
+    references = [*prefetched, *[_ANY] * (len(body.invars) - len(prefetched))]
+    (flops, copied), _ = counter.run(body, references, _Execution(steps=grid.steps))
+    blocks = [count_block_bytes(grid, block, prefetched) for block in mapping.block_mappings]
+    may_be_less = counter.may_be_less or not all(block.is_exact for block in blocks)
+    may_be_more = counter.may_be_more or not grid.is_known
+    bound = _BOUNDS[may_be_less, may_be_more]
+    whole = [block.array_aval for block in mapping.block_mappings if is_in_hbm(block.block_aval)]
+    if whole and not copied:
+        copied, bound = float(sum(map(array_bytes, whole))), "about"
+    first_block = len(operands) - mapping.num_inputs
+    read_whole = [float(array_bytes(variable.aval)) for variable in equation.invars[:first_block]]
+    moved = [block.nbytes for block in blocks]
+    return KernelCost(
+        float(flops), sum(read_whole) + sum(moved) + copied, "counted", bound,
+        read=(*read_whole, *moved[: mapping.num_inputs]), written=tuple(moved[mapping.num_inputs :]),
+        copied=float(copied),
+    )  # fmt: skip
+
+
+def _is_slice(transform: Any) -> bool:
+    return hasattr(transform, "get_indexer_shape")
+
+
+def _unknown(equation: JaxprEqn) -> list[StepValue]:
+    return [_ANY] * len(equation.outvars)
+
+
+def _row(value: StepValue, number: int) -> StepValue:
+    """What a round of a scan gets of an operand."""
+    numbers = None if value.numbers is None else value.numbers[:, number]
+    return value._replace(numbers=numbers, split=value.split[1:] or UNSPLIT)
+
+
+def _has_decisions(jaxpr: Jaxpr) -> bool:
+    """Whether there is a branch or a loop in it that may depend on how often it ran."""
+    return any(visit.equation.primitive.name in ("cond", "while") for visit in walk_equations(jaxpr))
+
+
+def _dividing_axes(params: dict[str, Any]) -> dict[str, int]:
+    """Sizes of the axes that a shard_map divides its work over."""
+    specs = (*params["in_specs"], *params["out_specs"])
+    named = {axis for spec in specs for entry in spec for axis in entry_axes(entry)}
+    manual = (
+        params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+    )  # older jax
+    return {axis: size for axis, size in params["mesh"].shape.items() if axis in named and axis in manual}
