@@ -15,7 +15,7 @@ from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.analysis import Analyser, Options, Outcome
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.interpreter import statements
+from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.rules import Hit, all_rules
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
@@ -859,7 +859,7 @@ def test_a_file_that_could_not_be_analysed_spoils_no_other(
     names = _library(tree)
     expected = tree.analyse(names[-1])
     analyser = Analyser(Options(rules=all_rules()))
-    real, calls = statements.block, 0
+    real, calls = Frame.execute, 0
 
     def failing(*args: Any) -> bool:
         nonlocal calls
@@ -868,7 +868,7 @@ def test_a_file_that_could_not_be_analysed_spoils_no_other(
             raise RecursionError
         return real(*args)
 
-    monkeypatch.setattr(statements, "block", failing)
+    monkeypatch.setattr(Frame, "execute", failing)
     with pytest.raises(RecursionError):
         tree.analyse(names[-1], analyser)
     monkeypatch.undo()

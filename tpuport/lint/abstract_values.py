@@ -1,11 +1,12 @@
-"""What an expression may be: the abstract values of the interpreter.
+"""The abstract values of the interpreter: what an expression may be.
 
-`Tensor` is known to be a tensor (or None, where it is optional); `Static` is known to live in Python (shapes,
-flags, configurations, strings); `Unknown` may be either, and no error is ever founded on it. Values are immutable,
-hashable and compared by content, so that a call with the same arguments is interpreted once.
+`Tensor` is known to be a tensor (or None, if it is optional). `Static` is known to live in Python: shapes, flags,
+configurations, strings. `Unknown` may be either, so no error may rest on it. Values are immutable, hashable and
+compared by content, so that a call with equal arguments is interpreted only once.
 """
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 
 class Value:
@@ -24,19 +25,21 @@ class Unknown(Value):
 
 
 UNKNOWN: Final = Unknown()
+# None is a constant that programs use, so `...` marks a constant that the source text does not tell.
+NOT_CONSTANT: Final = ...
 
 
 class Static(Value):
-    """Something of Python's own, whose value tracing knows.
+    """A Python object, whose value is known while tracing.
 
     Attributes:
-        kind: "int", "float", "bool", "str", "none", "dtype", "device", "shape", "config", ... or "" for unsaid.
-        constant: the value where the source text says it, else `...` (`NOT_CONSTANT`).
+        kind: "int", "float", "bool", "str", "none", "dtype", "device", "shape", "config", ... or "" if not known.
+        constant: the value if the source text tells it, else `NOT_CONSTANT`.
     """
 
     __slots__ = ("constant", "kind")
 
-    def __init__(self, kind: str = "", constant: Any = ...) -> None:
+    def __init__(self, kind: str = "", constant: Any = NOT_CONSTANT) -> None:
         self.kind = kind
         self.constant = constant
 
@@ -44,6 +47,7 @@ class Static(Value):
         return (
             type(other) is Static
             and self.kind == other.kind
+            # 1 == True == 1.0 in Python, but they are different constants.
             and type(self.constant) is type(other.constant)
             and self.constant == other.constant
         )
@@ -52,12 +56,11 @@ class Static(Value):
         return hash((self.kind, self.constant))
 
     def __repr__(self) -> str:
-        return (
-            f"Static({self.kind!r})" if self.constant is ... else f"Static({self.kind!r}, {self.constant!r})"
-        )
+        if self.constant is NOT_CONSTANT:
+            return f"Static({self.kind!r})"
+        return f"Static({self.kind!r}, {self.constant!r})"
 
 
-NOT_CONSTANT: Final = ...
 STATIC: Final = Static()
 NONE: Final = Static("none", None)
 INT: Final = Static("int")
@@ -73,15 +76,15 @@ FALSE: Final = Static("bool", False)
 
 
 class Tensor(Value):
-    """Known to be a tensor. Made by `tensor(...)`, which interns.
+    """A tensor. Create it with `tensor(...)`, which returns equal tensors as the same object.
 
     Attributes:
-        dtype: "bool", "int", "float", "complex" or "" where that is not known.
-        exact: the exact dtype where the source text says it ("float64", "float16", "int64"), else "".
-        ndim: number of dimensions where known, else -1.
+        dtype: "bool", "int", "float", "complex" or "" if not known.
+        exact: the exact dtype if the source text tells it ("float64", "float16", "int64"), else "".
+        ndim: number of dimensions, or -1 if not known.
         optional: it may be None as well.
         view: it shares memory with another tensor (`x[0]`, `x.view(...)`, `x.transpose(...)`).
-        origin: what it comes from where a rule needs that: "mask" (a name or a comparison that says mask),
+        origin: where it comes from, as far as a rule needs that: "mask" (a name or a comparison says so),
             "parameter", "buffer", "attribute" (a plain tensor attribute), "uninitialised", "square_mask" or "".
     """
 
@@ -93,11 +96,17 @@ class Tensor(Value):
     view: bool
     origin: str
 
+    @property
+    def mask_origin(self) -> str:
+        """The origin that a result computed from this tensor inherits: only being a mask is passed on."""
+        return "mask" if self.origin == "mask" else ""
+
     def __repr__(self) -> str:
-        said = [f"{name}={getattr(self, name)!r}" for name in sorted(self.__slots__)]
-        return f"Tensor({', '.join(said)})"
+        attributes = [f"{name}={getattr(self, name)!r}" for name in sorted(self.__slots__)]
+        return f"Tensor({', '.join(attributes)})"
 
 
+# Interning makes equality of tensors, the most frequent values, a comparison of identities.
 _tensors: dict[tuple[str, str, int, bool, bool, str], Tensor] = {}
 
 
@@ -109,14 +118,13 @@ def tensor(
     view: bool = False,
     origin: str = "",
 ) -> Tensor:
-    """The one `Tensor` with these attributes."""
+    """The only `Tensor` with these attributes."""
     key = (dtype, exact, ndim, optional, view, origin)
-    found = _tensors.get(key)
-    if found is None:
-        found = Tensor()
-        found.dtype, found.exact, found.ndim, found.optional, found.view, found.origin = key
-        _tensors[key] = found
-    return found
+    interned = _tensors.get(key)
+    if interned is None:
+        interned = _tensors[key] = Tensor()
+        interned.dtype, interned.exact, interned.ndim, interned.optional, interned.view, interned.origin = key
+    return interned
 
 
 TENSOR: Final = tensor()
@@ -126,7 +134,7 @@ BOOL_TENSOR: Final = tensor("bool")
 
 
 class _ByContent(Value):
-    """A value with parts, compared by them; the hash is computed once."""
+    """A value that is compared by its parts. The hash is computed once."""
 
     __slots__ = ("_hash", "_key")
     _key: tuple[Any, ...]
@@ -140,7 +148,7 @@ class _ByContent(Value):
     def __hash__(self) -> int:
         return self._hash
 
-    def _keep(self, *key: Any) -> None:
+    def _set_key(self, *key: Any) -> None:
         self._key = key
         self._hash = hash((type(self).__name__, key))
 
@@ -150,9 +158,9 @@ class Sequence(_ByContent):
 
     Attributes:
         kind: "tuple", "list", "set", "dict_views", "iterator", "modules" (an `nn.ModuleList`), "sequential".
-        items: the elements where their number is known, else None.
-        element: what any element is (the join of `items` where these are known).
-        tensors: some element is surely a tensor, whatever the others are: `[0, x.sum()]`.
+        items: the elements if their number is known, else None.
+        element: what any element is: the join of `items` if these are known.
+        tensors: some element is certainly a tensor, whatever the others are: `[0, x.sum()]`.
     """
 
     __slots__ = ("element", "items", "kind", "tensors")
@@ -162,21 +170,21 @@ class Sequence(_ByContent):
     ) -> None:
         self.kind, self.items, self.element = kind, items, element
         self.tensors = tensors or type(element) is Tensor or any(type(item) is Tensor for item in items or ())
-        self._keep(kind, items, element, self.tensors)
+        self._set_key(kind, items, element, self.tensors)
 
     def __repr__(self) -> str:
-        inside = "..." if self.items is None else ", ".join(map(repr, self.items))
-        return f"Sequence({self.kind}: {inside} of {self.element!r})"
+        parts = "..." if self.items is None else ", ".join(map(repr, self.items))
+        return f"Sequence({self.kind}: {parts} of {self.element!r})"
 
 
 class Mapping(_ByContent):
-    """A dict: `entries` for the keys the source text says, `element` for every other."""
+    """A dict: `entries` for the keys that the source text tells, `element` for all others."""
 
     __slots__ = ("element", "entries")
 
     def __init__(self, entries: tuple[tuple[Any, Value], ...], element: Value) -> None:
         self.entries, self.element = entries, element
-        self._keep(entries, element)
+        self._set_key(entries, element)
 
     def get(self, key: Any) -> Value:
         """The value at a key."""
@@ -190,52 +198,52 @@ class Mapping(_ByContent):
 
 
 class External(_ByContent):
-    """Something of a library, by its dotted name: `torch.nn.functional`, `torch.arange`, `numpy.array`."""
+    """A library object, by its dotted name: `torch.nn.functional`, `torch.arange`, `numpy.array`."""
 
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._keep(name)
+        self._set_key(name)
 
     def __repr__(self) -> str:
         return f"External({self.name})"
 
 
 class Layer(_ByContent):
-    """An instance of a torch module class, by dotted class name: `torch.nn.Linear`."""
+    """An instance of a torch module class, by the class's dotted name: `torch.nn.Linear`."""
 
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._keep(name)
+        self._set_key(name)
 
     def __repr__(self) -> str:
         return f"Layer({self.name})"
 
 
 class Method(_ByContent):
-    """A method of a value that is not a user's instance: `tensor.view`, `dict.items`, `list.append`."""
+    """A method that the linted code does not define: `tensor.view`, `dict.items`, `list.append`."""
 
     __slots__ = ("name", "receiver")
 
     def __init__(self, receiver: Value, name: str) -> None:
         self.receiver, self.name = receiver, name
-        self._keep(receiver, name)
+        self._set_key(receiver, name)
 
     def __repr__(self) -> str:
         return f"Method({self.receiver!r}.{self.name})"
 
 
 class Function(_ByContent):
-    """A function of the linted code: `info` is a `modules.FunctionInfo`, `bound` what `self` is, or None."""
+    """A function of the linted code: `info` is a `modules.FunctionInfo`, `bound` is what `self` is, or None."""
 
     __slots__ = ("bound", "info")
 
     def __init__(self, info: Any, bound: Value | None = None) -> None:
         self.info, self.bound = info, bound
-        self._keep(id(info), bound)
+        self._set_key(id(info), bound)
 
     def __repr__(self) -> str:
         return f"Function({self.info.qualname})"
@@ -248,20 +256,20 @@ class Class(_ByContent):
 
     def __init__(self, info: Any) -> None:
         self.info = info
-        self._keep(id(info))
+        self._set_key(id(info))
 
     def __repr__(self) -> str:
         return f"Class({self.info.qualname})"
 
 
 class Instance(_ByContent):
-    """An instance of a class of the linted code; `fields` are the attributes this one is known to have."""
+    """An instance of a class of the linted code. `fields` are the attributes that are known of this instance."""
 
     __slots__ = ("fields", "info")
 
     def __init__(self, info: Any, fields: tuple[tuple[str, Value], ...] = ()) -> None:
         self.info, self.fields = info, fields
-        self._keep(id(info), fields)
+        self._set_key(id(info), fields)
 
     def __repr__(self) -> str:
         return f"Instance({self.info.qualname})"
@@ -276,20 +284,20 @@ class Partial(_ByContent):
         self, target: Value, args: tuple[Value, ...], keywords: tuple[tuple[str, Value], ...]
     ) -> None:
         self.target, self.args, self.keywords = target, args, keywords
-        self._keep(target, args, keywords)
+        self._set_key(target, args, keywords)
 
     def __repr__(self) -> str:
         return f"Partial({self.target!r})"
 
 
 class Choice(_ByContent):
-    """One of several things to call, of which it is not known which: `A() if flag else B()`."""
+    """One of several callables, when it is not known which: `A() if flag else B()`."""
 
     __slots__ = ("options",)
 
     def __init__(self, options: tuple[Value, ...]) -> None:
         self.options = options
-        self._keep(frozenset(options))
+        self._set_key(frozenset(options))
 
     def __repr__(self) -> str:
         return f"Choice({', '.join(map(repr, self.options))})"
@@ -302,58 +310,133 @@ class Module(_ByContent):
 
     def __init__(self, info: Any) -> None:
         self.info = info
-        self._keep(id(info))
+        self._set_key(id(info))
 
     def __repr__(self) -> str:
         return f"Module({self.info.name})"
+
+
+class Arguments(NamedTuple):
+    """The values of a call's arguments."""
+
+    positional: list[Value]
+    keywords: dict[str, Value]
+
+    @property
+    def first(self) -> Value:
+        """The first positional argument, `UNKNOWN` if there is none."""
+        return self.positional[0] if self.positional else UNKNOWN
+
+    def get(self, position: int, *names: str, default: Value = UNKNOWN) -> Value:
+        """An argument by position, or by the first of its names that is given."""
+        if position < len(self.positional):
+            return self.positional[position]
+        for name in names:
+            if name in self.keywords:
+                return self.keywords[name]
+        return default
+
+    def without_first(self) -> "Arguments":
+        """What a function gets that the first argument is bound to, or is."""
+        return Arguments(self.positional[1:], self.keywords)
+
+    def all_values(self) -> list[Value]:
+        """Positional arguments, then keywords."""
+        return [*self.positional, *self.keywords.values()]
+
+
+# --- questions that most of the interpreter asks ---
+
+
+def constant_of(value: Value | None) -> Any:
+    """The constant that a value is, `NOT_CONSTANT` if the source text does not tell it."""
+    return value.constant if isinstance(value, Static) else NOT_CONSTANT
+
+
+def dtype_of(value: Value, default: str = "") -> str:
+    """Dtype family of a tensor; `default` for everything else."""
+    return value.dtype if isinstance(value, Tensor) else default
+
+
+def options_of(value: Value) -> tuple[Value, ...]:
+    """The callables that a value may be: the options of a choice, or only the value itself."""
+    return value.options if isinstance(value, Choice) else (value,)
+
+
+def without_none(value: Value) -> Value:
+    """The value after a check that it is not None."""
+    if isinstance(value, Tensor) and value.optional:
+        return tensor(value.dtype, value.exact, value.ndim, False, value.view, value.origin)
+    return value
+
+
+def is_tensor(value: Value) -> bool:
+    """Whether this is certainly a tensor (perhaps None as well)."""
+    return type(value) is Tensor
+
+
+# --- joins ---
+
+_CALLABLES: Final = (Instance, Class, Function, Layer, Partial, Choice)
+# Each further option is interpreted at each call, and more than a few say little about any of them.
+_MOST_OPTIONS: Final = 4
 
 
 def join(left: Value, right: Value) -> Value:
     """What a name is after two branches that leave it as `left` and as `right`."""
     if left is right or left == right:
         return left
+    # Dispatch by hand: this is the interpreter's busiest function, and tensors are the busiest values.
     if isinstance(left, Tensor):
         return _join_tensor(left, right)
     if isinstance(right, Tensor):
         return _join_tensor(right, left)
     if isinstance(left, Static) and isinstance(right, Static):
         return Static(left.kind) if left.kind == right.kind else STATIC
-    # None or the thing: attribute access and calls mean the thing.
+    # Code that reads an attribute or calls a value that may be None means the value.
     if left == NONE:
         return right
     if right == NONE:
         return left
-    if isinstance(left, Sequence) and isinstance(right, Sequence):
-        return _join_sequences(left, right)
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return _join_mappings(left, right)
-    if isinstance(left, Instance) and isinstance(right, Instance) and left.info is right.info:
-        kept = {name: value for name, value in left.fields if dict(right.fields).get(name) == value}
-        return Instance(left.info, tuple(kept.items()))
+    match left, right:
+        case Sequence(), Sequence():
+            return _join_sequences(left, right)
+        case Mapping(), Mapping():
+            return _join_mappings(left, right)
+        case Instance(), Instance() if left.info is right.info:
+            return Instance(left.info, _common_fields(left, right))
     return choice([left, right])
 
 
-_CALLED: Final = (Instance, Class, Function, Layer, Partial, Choice)
-_OPTIONS: Final = 4
+def join_all(values: Iterable[Value]) -> Value:
+    """The join of several values; `UNKNOWN` if there are none."""
+    result: Value | None = None
+    for value in values:
+        result = join_optional(result, value)
+    return UNKNOWN if result is None else result
+
+
+def join_optional(joined: Value | None, value: Value) -> Value:
+    """The join of a value with what was seen before it, which is None for the first value."""
+    return value if joined is None else join(joined, value)
 
 
 def choice(values: list[Value]) -> Value:
-    """One of these things; `UNKNOWN` if they are too many, or some are not there to be called."""
+    """One of these callables; `UNKNOWN` if there are too many, or if some cannot be called."""
     options: dict[Value, None] = {}
     for value in values:
-        if not isinstance(value, _CALLED) and not (
-            isinstance(value, Sequence) and value.kind == "sequential"
-        ):
+        is_sequential = isinstance(value, Sequence) and value.kind == "sequential"
+        if not isinstance(value, _CALLABLES) and not is_sequential:
             return UNKNOWN
-        for option in value.options if isinstance(value, Choice) else (value,):
+        for option in options_of(value):
             _add_option(options, option)
-    if len(options) == 1:
-        return next(iter(options))
-    return Choice(tuple(options)) if len(options) <= _OPTIONS else UNKNOWN
+    if len(options) > _MOST_OPTIONS:
+        return UNKNOWN
+    return Choice(tuple(options)) if len(options) > 1 else next(iter(options))
 
 
 def _add_option(options: dict[Value, None], option: Value) -> None:
-    """Add an option; objects of one class are one option, with the attributes that they share."""
+    """Add an option. Objects of one class become one option, with the attributes that they share."""
     if isinstance(option, Instance):
         for known in options:
             if isinstance(known, Instance) and known.info is option.info:
@@ -361,6 +444,11 @@ def _add_option(options: dict[Value, None], option: Value) -> None:
                 option = join(known, option)
                 break
     options[option] = None
+
+
+def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], ...]:
+    right_fields = dict(right.fields)
+    return tuple((name, value) for name, value in left.fields if right_fields.get(name) == value)
 
 
 def _join_tensor(left: Tensor, right: Value) -> Value:
@@ -380,43 +468,26 @@ def _join_tensor(left: Tensor, right: Value) -> Value:
 
 def _join_sequences(left: Sequence, right: Sequence) -> Value:
     kind = left.kind if left.kind == right.kind else "list"
-    if left.items is not None and right.items is not None and len(left.items) == len(right.items):
-        items = tuple(join(one, other) for one, other in zip(left.items, right.items, strict=True))
-        return Sequence(kind, items, join(left.element, right.element) if items else UNKNOWN)
-    return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
+    if left.items is None or right.items is None or len(left.items) != len(right.items):
+        return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
+    items = tuple(map(join, left.items, right.items))
+    return Sequence(kind, items, join(left.element, right.element) if items else UNKNOWN)
 
 
 def joint_element(left: Sequence, right: Sequence) -> Value:
-    """What an element of either is."""
+    """What an element of either sequence is. An empty display says nothing about later elements."""
     if left.items == ():
         return right.element
-    return left.element if right.items == () else join(left.element, right.element)
+    if right.items == ():
+        return left.element
+    return join(left.element, right.element)
 
 
 def _join_mappings(left: Mapping, right: Mapping) -> Value:
     names = [name for name, _ in left.entries]
-    if names != [name for name, _ in right.entries]:
-        # An order that does not depend on which branch is which.
-        names = sorted({*names, *(name for name, _ in right.entries)}, key=repr)
+    right_names = [name for name, _ in right.entries]
+    if names != right_names:
+        # Sorted, so that the order does not depend on which branch comes first.
+        names = sorted({*names, *right_names}, key=repr)
     entries = tuple((name, join(left.get(name), right.get(name))) for name in names)
     return Mapping(entries, join(left.element, right.element))
-
-
-def join_all(values: Any) -> Value:
-    """The join of several values; `UNKNOWN` of none."""
-    result: Value | None = None
-    for value in values:
-        result = value if result is None else join(result, value)
-    return UNKNOWN if result is None else result
-
-
-def without_none(value: Value) -> Value:
-    """The value where it was just found not to be None."""
-    if isinstance(value, Tensor) and value.optional:
-        return tensor(value.dtype, value.exact, value.ndim, False, value.view, value.origin)
-    return value
-
-
-def is_tensor(value: Value) -> bool:
-    """Whether this is surely a tensor (perhaps None as well)."""
-    return type(value) is Tensor

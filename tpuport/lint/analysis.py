@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tpuport.lint.abstract_values import Function, Instance, Partial, Value
 from tpuport.lint.findings import Finding
-from tpuport.lint.interpreter import Machine
+from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
@@ -76,8 +76,8 @@ class Analyser:
 
     def _begin(self) -> None:
         self._project = Project()
-        self._machine = Machine(self._project, self.options)
-        self._scanner = Scanner(self._machine)
+        self._interpreter = TracingInterpreter(self._project, self.options)
+        self._scanner = Scanner(self._interpreter)
 
     def analyse(self, source: SourceFile) -> Outcome:
         """Findings from the entry points in this file, and of the rest of its text."""
@@ -89,21 +89,21 @@ class Analyser:
             raise
 
     def _analyse(self, module: ModuleInfo) -> Outcome:
-        machine = self._machine
-        kept = machine.start()
+        interpreter = self._interpreter
+        kept = interpreter.start_recording()
         starts = dict.fromkeys(self._entries(module))
         for info, receiver in starts:
             # What an outer model calls with real arguments needs no guess at them.
             if (info, receiver.info if isinstance(receiver, Instance) else None) not in kept.reached:
-                machine.entry(info, receiver)
+                interpreter.interpret_entry_point(info, receiver)
         traced = sorted(
             kept.traced, key=lambda item: (str(item[0].path), item[1].node.lineno, item[1].node.col_offset)
         )
         for owner, function in traced:
             self._scanner.traced(owner, function)
         self._scanner.file(module, {function.node for owner, function in traced if owner is module})
-        machine.finish()
-        machine.forget()
+        interpreter.stop_recording()
+        interpreter.forget_calls()
         consulted = self._project.dependencies({str(module.path), *kept.consulted})
         consulted.discard(str(module.path))
         return Outcome(
@@ -115,7 +115,7 @@ class Analyser:
 
     def _entries(self, module: ModuleInfo) -> Iterator[Entry]:
         """Functions from which tracing starts, each with what its `self` is."""
-        classes = self._machine.classes
+        classes = self._interpreter.classes
         # Files define their parts first and the whole last; the whole is where the arguments are known best.
         for info in reversed(module.classes):
             if classes.is_replaced(info):
@@ -160,7 +160,7 @@ class Analyser:
             if isinstance(given, ast.Attribute) and getattr(given.value, "id", "") == "self":
                 yield from self._own_method(module, node, given.attr)
                 continue
-            value = self._machine.module_expression(module, given)
+            value = self._interpreter.module_expression(module, given)
             while isinstance(value, Partial):
                 value = value.target
             if isinstance(value, Function):
@@ -172,7 +172,7 @@ class Analyser:
         """`self.name` at a place inside a class."""
         for info in module.classes:  # inner classes first
             if info.node.lineno <= node.lineno <= (info.node.end_lineno or 0):
-                method = self._machine.classes.method(info, name)
+                method = self._interpreter.classes.method(info, name)
                 if method is not None:
                     yield method, Instance(info)
                 return

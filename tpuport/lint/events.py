@@ -60,7 +60,7 @@ class Truth(Event):
 
 
 @dataclasses.dataclass(slots=True)
-class Iterate(Event):
+class Iteration(Event):
     """`for x in value`, unpacking, `list(value)`, `*value`, a comprehension's source.
 
     Attributes:
@@ -112,7 +112,7 @@ class Membership(Event):
 
 
 @dataclasses.dataclass(slots=True)
-class Formatted(Event):
+class Formatting(Event):
     """A value made into text: an f-string's part, `%`, an argument of `print`; not inside `raise`.
 
     Attributes:
@@ -132,7 +132,7 @@ class Reference(Event):
 
 
 @dataclasses.dataclass(slots=True)
-class Compare(Event):
+class Comparison(Event):
     """A comparison (after its parts): `left op right` with one operator."""
 
     left: Value
@@ -196,7 +196,7 @@ class FunctionEntry(Event):
 
 
 @dataclasses.dataclass(slots=True)
-class Returned(Event):
+class Return(Event):
     """`return value` of a traced function; `info` and `entry` as in `FunctionEntry`."""
 
     value: Value

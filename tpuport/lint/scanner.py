@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
-from tpuport.lint.interpreter import Machine
+from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 
 # Without one of these a stretch of text holds nothing that the rules want to hear of here.
@@ -24,12 +24,12 @@ _CHECKS: Final = re.compile(r"cuda|_available|is_initialized|\b(?i:has|have)_|gp
 class Scanner:
     """Walks syntax trees for what needs no values."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, interpreter: TracingInterpreter) -> None:
+        self.interpreter = interpreter
 
     def traced(self, module: ModuleInfo, function: FunctionInfo) -> None:
         """A function that tracing reaches."""
-        scan = _Scan(self.machine, module, function.qualname, function.owner)
+        scan = _Scan(self.interpreter, module, function.qualname, function.owner)
         scan.traced = True
         self._definition(scan, function, True)
         if _worth(module, function.node):
@@ -38,7 +38,7 @@ class Scanner:
 
     def file(self, module: ModuleInfo, traced: set[ast.AST]) -> None:
         """A file, but for the bodies of the functions that were traced, given by their definitions."""
-        scan = _Scan(self.machine, module, "", None)
+        scan = _Scan(self.interpreter, module, "", None)
         scan.skip = traced
         if _worth(module, None):
             scan.body(module.tree.body)
@@ -51,7 +51,7 @@ class Scanner:
             for method in klass.methods.values():
                 if method.node not in traced:
                     self._definition(scan, method, False)
-            if self.machine.classes.is_module(klass):
+            if self.interpreter.classes.is_module(klass):
                 scan.function, scan.owner = klass.qualname, klass
                 scan.tell(self._module_class(klass))
 
@@ -59,14 +59,14 @@ class Scanner:
         if isinstance(function.node, ast.Lambda):
             return
         owner = function.owner
-        is_module = owner is not None and self.machine.classes.is_module(owner)
+        is_module = owner is not None and self.interpreter.classes.is_module(owner)
         before = scan.function, scan.owner
         scan.function, scan.owner = function.qualname, owner
         scan.tell(Definition(function.node, function, traced, is_module))
         scan.function, scan.owner = before
 
     def _module_class(self, klass: ClassInfo) -> ModuleClass:
-        attributes = self.machine.classes.attributes(klass)
+        attributes = self.interpreter.classes.attributes(klass)
         where: dict[str, ast.AST] = {}
         outside: dict[str, list[ast.AST]] = {}
         for name, method in klass.methods.items():
@@ -115,8 +115,10 @@ class _Scan:
         decorating: inside a decorator.
     """
 
-    def __init__(self, machine: Machine, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
-        self.machine = machine
+    def __init__(
+        self, interpreter: TracingInterpreter, module: ModuleInfo, function: str, owner: ClassInfo | None
+    ) -> None:
+        self.interpreter = interpreter
         self.module = module
         self.function = function
         self.owner = owner
@@ -130,7 +132,7 @@ class _Scan:
 
     def tell(self, event: Event) -> None:
         """Ask the rules about something in the function or class that the walk is in."""
-        self.machine.ask(event, self.module, self.function, self.owner)
+        self.interpreter.report(event, self.module, self.function, self.owner)
 
     @property
     def where(self) -> dict[str, Any]:
@@ -179,7 +181,7 @@ class _Scan:
             is_method
             and node.name == "__init__"
             and self.owner is not None
-            and self.machine.classes.is_module(self.owner)
+            and self.interpreter.classes.is_module(self.owner)
         )
         self.body(node.body)
         self.function, self.depth, self.in_init, self.guards = before

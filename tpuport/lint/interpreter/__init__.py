@@ -1,5 +1,5 @@
-"""Abstract interpretation of traced code: what each expression may be, told to the rules as events."""
+"""Abstract interpretation of traced code: what each expression may be, reported to the rules as events."""
 
-from tpuport.lint.interpreter.machine import Machine
+from tpuport.lint.interpreter.tracing import TracingInterpreter
 
-__all__ = ["Machine"]
+__all__ = ["TracingInterpreter"]

@@ -1,58 +1,143 @@
-"""One activation of a function: its names, where it stands, and what it tells the rules."""
+"""What every part of the interpreter works with: the frame of a running function, and the interpreter's interface.
+
+Expressions call functions, functions run statements, statements evaluate expressions. That recursion goes through
+`Interpreter` and `Frame`, so that the modules that handle the parts need not import each other.
+"""
 
 import ast
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from collections.abc import Callable
+from collections.abc import Mapping as HandlersByType
+from typing import Any, Final
 
-from tpuport.lint.abstract_values import Value, join
+from tpuport.lint.abstract_values import (
+    CONFIG,
+    INT,
+    STATIC,
+    STR,
+    UNKNOWN,
+    Arguments,
+    Function,
+    Instance,
+    Mapping,
+    Sequence,
+    Static,
+    Tensor,
+    Value,
+    join,
+    join_all,
+    join_optional,
+    tensor,
+)
 from tpuport.lint.events import Event
+from tpuport.lint.interpreter.class_facts import Classes, Evaluator
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.project import Project
 
-if TYPE_CHECKING:
-    from tpuport.lint.interpreter.machine import Machine
-
+# Values by name; what is known of attributes is stored under paths such as "self.x".
 Environment = dict[str, Value]
+
+_STATIC_ELEMENTS: Final[dict[str, Value]] = {"shape": INT, "config": CONFIG, "str": STR}
+
+
+class Interpreter(Evaluator):
+    """What the parts of the interpreter may ask of the whole.
+
+    Attributes:
+        project: finds modules.
+        options: `analysis.Options`.
+        classes: facts about classes.
+        expression_handlers: by syntax class, a function that evaluates such an expression in a frame.
+        statement_handlers: by syntax class, a function that executes such a statement in a frame, and returns False
+            if control does not reach the next statement.
+    """
+
+    project: Project
+    options: Any
+    classes: Classes
+    expression_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], Value]]
+    statement_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], bool | None]]
+
+    @abstractmethod
+    def apply(self, frame: "Frame", callee: Value, arguments: Arguments, node: ast.Call) -> Value:
+        """What calling a value returns. Rules hear of library calls."""
+
+    @abstractmethod
+    def call_function(self, caller: "Frame", function: Function, arguments: Arguments) -> Value:
+        """What calling a function of the linted code returns."""
+
+    @abstractmethod
+    def call_declared(self, caller: "Frame", function: Function, entry: bool = False) -> Value:
+        """Interpret a function that something unknown calls, of which only the definition is known.
+
+        Args:
+            caller: the frame of the call.
+            function: the function.
+            entry: it gets an entry point's own arguments, so its parameters' names count as evidence too.
+        """
+
+    @abstractmethod
+    def build(
+        self,
+        init: FunctionInfo,
+        instance: Instance,
+        attributes: Environment,
+        arguments: Arguments | None = None,
+        caller: "Frame | None" = None,
+    ) -> None:
+        """Interpret a constructor, which sets `attributes`; without arguments, by its declared parameters."""
+
+    @abstractmethod
+    def global_name(self, module: ModuleInfo, name: str) -> Value:
+        """A module-level or built-in name."""
+
+    @abstractmethod
+    def resolve_binding(self, value: Value) -> Value:
+        """The value itself; for a name that another module binds to an expression, the expression's value."""
+
+    @abstractmethod
+    def report(self, event: Event, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
+        """Ask the rules about an event in a function (its qualified name) of a class, or of none."""
 
 
 class Frame:
     """What is known while a body is interpreted.
 
     Attributes:
-        machine: the interpreter as a whole.
-        module: the module whose names are global here.
-        info: the function, or None for a module's or class's own expressions.
+        interpreter: the interpreter as a whole.
+        module: the module whose names are global names.
+        info: the function, or None for expressions of a module or class.
         owner: the class that `super()` starts after.
-        receiver: what `self` is, and `self_name`, what it is called; None in functions.
-        env: value by name. Attributes whose value is known better here than elsewhere stand under `self.x`.
+        receiver: what `self` is; `self_name`: what the parameter is called. None in functions.
+        env: values by name. `self.x` is a key too if more is known of it in this body than elsewhere.
         parent: the enclosing function's frame, for closures.
-        emitting: whether rules hear of what happens here (traced code of a linted file).
-        entry: this is an entry point's own frame.
-        returned, yielded: join of what came out so far; None: nothing.
-        exits: for each loop being interpreted, the environments at its `break`s and `continue`s.
-        building: attributes of an object whose `__init__` this is (or is called by), by name.
-        depth: number of frames below.
-        statement: the statement being interpreted; raising: it is a `raise`.
+        emitting: whether rules hear of what happens (traced code of a linted file).
+        entry: this is the frame of an entry point itself.
+        returned, yielded: join of all that was returned or yielded so far; None if nothing was.
+        exits: for each loop that is being interpreted, the environments at its `break`s and `continue`s.
+        building: attributes by name of the object whose `__init__` this is, or which calls this.
+        depth: number of frames below this one.
+        statement: the statement that is being interpreted; `raising`: it is a `raise`.
     """
 
     __slots__ = (
-        "building", "depth", "emitting", "entry", "env", "exits", "info", "machine", "module", "owner", "parent",
+        "building", "depth", "emitting", "entry", "env", "exits", "info", "interpreter", "module", "owner", "parent",
         "raising", "receiver", "returned", "self_name", "statement", "yielded",
     )  # fmt: skip
 
     def __init__(
         self,
-        machine: "Machine",
+        interpreter: Interpreter,
         module: ModuleInfo,
         info: FunctionInfo | None = None,
-        owner: ClassInfo | None = None,
-        receiver: Value | None = None,
         parent: "Frame | None" = None,
         depth: int = 0,
     ) -> None:
-        self.machine = machine
+        self.interpreter = interpreter
         self.module = module
         self.info = info
-        self.owner = owner
-        self.receiver = receiver
+        self.owner = info.owner if info else None
+        self.receiver: Value | None = None
         self.self_name: str | None = None
         self.env: Environment = {}
         self.parent = parent
@@ -71,23 +156,90 @@ class Frame:
         """The function's qualified name, "" outside functions."""
         return self.info.qualname if self.info else ""
 
-    def name(self, name: str) -> Value:
-        """What a name is here."""
+    def evaluate(self, node: ast.expr) -> Value:
+        """What an expression may be. Rules hear of the events in it."""
+        handler = self.interpreter.expression_handlers.get(type(node))
+        return UNKNOWN if handler is None else handler(self, node)
+
+    def evaluate_silently(self, node: ast.expr) -> Value:
+        """What an expression may be, without events."""
+        emitting, self.emitting = self.emitting, False
+        try:
+            return self.evaluate(node)
+        finally:
+            self.emitting = emitting
+
+    def execute(self, body: list[ast.stmt]) -> bool:
+        """Interpret statements; False if control does not reach their end."""
+        handlers = self.interpreter.statement_handlers
+        for statement in body:
+            self.statement = statement
+            handler = handlers.get(type(statement))
+            if handler is not None and handler(self, statement) is False:
+                return False
+        return True
+
+    def lookup(self, name: str) -> Value:
+        """What a name means in this frame."""
         frame: Frame | None = self
         while frame is not None:
             value = frame.env.get(name)
             if value is not None:
                 return value
             frame = frame.parent
-        return self.machine.global_name(self.module, name)
+        return self.interpreter.global_name(self.module, name)
 
-    def tell(self, event: Event) -> None:
-        """Give an event to the rules."""
-        self.machine.hear(self, event)
+    def is_self(self, node: ast.AST) -> bool:
+        """Whether an expression is the method's `self`."""
+        return isinstance(node, ast.Name) and node.id == self.self_name
 
-    def give(self, value: Value) -> None:
-        """Note a returned value."""
-        self.returned = value if self.returned is None else join(self.returned, value)
+    def report(self, event: Event) -> None:
+        """Let the rules hear of an event, if this frame's events count."""
+        if self.emitting:
+            self.interpreter.report(event, self.module, self.qualname, self.owner)
+
+    def add_returned(self, value: Value) -> None:
+        """Add a value to those that the function may return."""
+        self.returned = join_optional(self.returned, value)
+
+    def add_yielded(self, value: Value) -> None:
+        """Add a value to those that the generator may yield."""
+        self.yielded = join_optional(self.yielded, value)
+
+    def define_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Function:
+        """A function defined inside this frame's function."""
+        info = FunctionInfo(node, self.module, self.owner, self.qualname)
+        vars(info)["closure"] = self
+        return Function(info)
+
+    def element_of(self, iterated: Value) -> Value:
+        """An element of the value that is iterated."""
+        match iterated:
+            case Tensor():
+                ndim = max(iterated.ndim - 1, -1)
+                return tensor(iterated.dtype, iterated.exact, ndim, view=True, origin=iterated.origin)
+            case Sequence():
+                return join_all(iterated.items) if iterated.items else iterated.element
+            case Static():
+                return _STATIC_ELEMENTS.get(iterated.kind, STATIC)
+            case Mapping():
+                return STATIC
+            case Instance():
+                method = self.interpreter.classes.method(iterated.info, "__iter__")
+                if method is not None:
+                    iterator = self.interpreter.call_function(
+                        self, Function(method, iterated), Arguments([], {})
+                    )
+                    return self.element_of(iterator)
+        return UNKNOWN
+
+
+def closure_of(info: FunctionInfo) -> Frame | None:
+    """The frame that a nested function was defined in; None for functions of modules and classes."""
+    return vars(info).get("closure")
+
+
+# --- environments ---
 
 
 def path_of(node: ast.AST) -> str | None:
@@ -100,26 +252,35 @@ def path_of(node: ast.AST) -> str | None:
     return None
 
 
-def forget(env: Environment, path: str) -> None:
-    """Drop what was known about attributes of a name that is bound anew."""
-    stale = [key for key in env if "." in key and key.startswith(path + ".")]
-    for key in stale:
+def forget_attributes(env: Environment, path: str) -> None:
+    """Drop what is known of a name's attributes, when the name is bound to another object."""
+    prefix = path + "."
+    for key in [key for key in env if key.startswith(prefix)]:
         del env[key]
 
 
-def merge(one: Environment, other: Environment) -> Environment:
-    """The environment after two branches. A name bound in one only keeps that value: using it means it was taken."""
-    if one is other:
-        return one
-    result = dict(one)
-    for name, value in other.items():
-        mine = result.get(name)
-        if mine is None:
+def merge(left: Environment, right: Environment) -> Environment:
+    """The environment after two branches.
+
+    A name that only one branch binds keeps its value: code that uses the name means that this branch ran. An
+    attribute that only one branch sets is forgotten: the other branch leaves what the object had before.
+    """
+    if left is right:
+        return left
+    result = dict(left)
+    for name, value in right.items():
+        known = result.get(name)
+        if known is None:
             if "." not in name:
                 result[name] = value
-        elif mine is not value:
-            result[name] = join(mine, value)
-    for name in one:
-        if "." in name and name not in other:
+        elif known is not value:
+            result[name] = join(known, value)
+    for name in left:
+        if "." in name and name not in right:
             del result[name]
     return result
+
+
+def merge_optional(merged: Environment | None, env: Environment) -> Environment:
+    """`merge` with the environments of branches before, which is None for the first branch."""
+    return env if merged is None else merge(merged, env)

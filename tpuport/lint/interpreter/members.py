@@ -1,17 +1,21 @@
-"""Attributes of values."""
+"""Attributes of values, items of instances, and what constructing a class of the linted code returns."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
     BOOL,
     CONFIG,
     DEVICE,
     DTYPE,
+    FALSE,
     INT,
+    NOT_CONSTANT,
     SHAPE,
     STATIC,
     STR,
     UNKNOWN,
+    Arguments,
     Choice,
     Class,
     External,
@@ -25,105 +29,95 @@ from tpuport.lint.abstract_values import (
     Sequence,
     Static,
     Tensor,
+    Unknown,
     Value,
+    constant_of,
     join_all,
+    join_optional,
     tensor,
 )
 from tpuport.lint.interpreter import library
-from tpuport.lint.modules import ClassInfo
+from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.modules import ClassInfo, FunctionInfo
 
-if TYPE_CHECKING:
-    from tpuport.lint.interpreter.frame import Frame
-    from tpuport.lint.interpreter.machine import Machine
-
-ACTIVATION: Final = Layer("torch.nn.SiLU")
-
-_OF_TENSOR: Final[dict[str, Value]] = {
+_TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     "shape": SHAPE, "dtype": DTYPE, "device": DEVICE, "ndim": INT, "is_cuda": BOOL, "requires_grad": BOOL,
     "layout": STATIC, "is_leaf": BOOL, "is_sparse": BOOL, "is_meta": BOOL, "is_quantized": BOOL, "names": STATIC,
     "itemsize": INT, "nbytes": INT, "is_nested": BOOL, "is_mps": BOOL, "is_cpu": BOOL, "grad_fn": STATIC,
 }  # fmt: skip
 _TENSOR_PARTS: Final = frozenset("T mT data real imag grad H mH".split())
+_DTYPE_ATTRIBUTES: Final = {
+    "type": STR, "is_floating_point": BOOL, "is_complex": BOOL, "itemsize": INT,
+}  # fmt: skip
+# Of two results that a function returns as a tuple: `x.max(dim=1).values`, `rotary(x).cos`.
+_PAIR_POSITIONS: Final = {"values": 0, "cos": 0, "indices": 1, "sin": 1}
+_LAYER_METHODS: Final = frozenset(
+    "forward to eval train half float cuda cpu requires_grad_ state_dict".split()
+)
+_LAYER_WEIGHTS: Final = frozenset("weight bias running_mean running_var".split())
+# These say the same of every object in traced code that has them.
+_TELLING_ATTRIBUTES: Final = {
+    "shape": SHAPE, "dtype": DTYPE, "device": DEVICE, "ndim": INT, "is_cuda": BOOL, "training": STATIC,
+}  # fmt: skip
 
 
-def attribute(frame: "Frame", base: Value, name: str) -> Value:
+def attribute(frame: Frame, base: Value, name: str) -> Value:
     """What `base.name` is."""
-    handler = _HANDLERS.get(type(base))
-    return handler(frame, base, name) if handler is not None else UNKNOWN
+    return _HANDLERS[type(base)](frame, base, name)
 
 
-def _of_tensor(frame: "Frame", base: Tensor, name: str) -> Value:
-    known = _OF_TENSOR.get(name)
+def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
+    known = _TENSOR_ATTRIBUTES.get(name)
     if known is not None:
         return known
     if name in _TENSOR_PARTS:
         return tensor(base.dtype, base.exact, base.ndim, view=name != "grad", origin=base.origin)
-    # A named tuple's fields, of a value that was taken for a tensor: `x.max(dim=1).values`.
-    if name in {"values", "indices"}:
-        return tensor(base.dtype if name == "values" else "int")
-    return Method(base, name)
+    # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.
+    if name == "values":
+        return tensor(base.dtype)
+    return tensor("int") if name == "indices" else Method(base, name)
 
 
-def _of_static(frame: "Frame", base: Static, name: str) -> Value:
+def _of_static(frame: Frame, base: Static, name: str) -> Value:
     if base.kind == "config":
         return Method(base, name) if name in {"get", "to_dict"} else CONFIG
     if base.kind in {"str", ""}:
         return Method(base, name)
-    return {"type": STR, "is_floating_point": BOOL, "is_complex": BOOL, "itemsize": INT}.get(
-        name, Method(base, name)
-    )
+    return _DTYPE_ATTRIBUTES.get(name) or Method(base, name)
 
 
-def _of_sequence(frame: "Frame", base: Sequence, name: str) -> Value:
-    if name in {"values", "indices", "sin", "cos"} and base.items is not None and len(base.items) == 2:
-        return base.items[0 if name in {"values", "cos"} else 1]
-    if name == "values":
-        return base.element
-    return Method(base, name)
+def _of_sequence(frame: Frame, base: Sequence, name: str) -> Value:
+    if base.items is not None and len(base.items) == 2 and name in _PAIR_POSITIONS:
+        return base.items[_PAIR_POSITIONS[name]]
+    return base.element if name == "values" else Method(base, name)
 
 
-def _of_external(frame: "Frame", base: External, name: str) -> Value:
+def _of_external(frame: Frame, base: External, name: str) -> Value:
     return library.attribute(f"{base.name}.{name}")
 
 
-def _of_layer(frame: "Frame", base: Layer, name: str) -> Value:
-    if name[:1].islower() and name in {"forward", *_LAYER_METHODS}:
-        return Method(base, name)
-    return library.layer_attribute(base.name, name)
+def _of_layer(frame: Frame, base: Layer, name: str) -> Value:
+    return Method(base, name) if name in _LAYER_METHODS else library.layer_attribute(name)
 
 
-_LAYER_METHODS: Final = (
-    "to",
-    "eval",
-    "train",
-    "half",
-    "float",
-    "cuda",
-    "cpu",
-    "requires_grad_",
-    "state_dict",
-)
-
-
-def _of_instance(frame: "Frame", base: Instance, name: str) -> Value:
-    return frame.machine.classes.attribute(frame, base, name)
-
-
-def _of_class(frame: "Frame", base: Class, name: str) -> Value:
-    classes = frame.machine.classes
+def _of_class(frame: Frame, base: Class, name: str) -> Value:
+    classes = frame.interpreter.classes
     method = classes.method(base.info, name)
-    if method is None and name == "apply" and classes.is_autograd_function(base.info):
-        return _applied(frame, base.info)
     if method is not None:
         return Function(method, base if method.is_a("classmethod") else None)
+    if name == "apply" and classes.is_autograd_function(base.info):
+        return _autograd_forward(frame, base.info)
     if classes.is_enumeration(base.info):
         return STATIC
-    return classes.class_level(base.info, name) or (STATIC if name.startswith("__") else UNKNOWN)
+    value = classes.class_level(base.info, name)
+    if value is not None:
+        return value
+    return STATIC if name.startswith("__") else UNKNOWN
 
 
-def _applied(frame: "Frame", info: ClassInfo) -> Value:
-    """`MyFunction.apply` of a `torch.autograd.Function`: its forward, behind a context that only backward reads."""
-    classes = frame.machine.classes
+def _autograd_forward(frame: Frame, info: ClassInfo) -> Value:
+    """`MyFunction.apply` of a `torch.autograd.Function`: its forward, after a context that only backward reads."""
+    classes = frame.interpreter.classes
     forward = classes.method(info, "forward")
     if forward is None:
         return UNKNOWN
@@ -131,40 +125,115 @@ def _applied(frame: "Frame", info: ClassInfo) -> Value:
     return Partial(Function(forward), context, ())
 
 
-def _of_module(frame: "Frame", base: Module, name: str) -> Value:
-    machine = frame.machine
-    value = machine.project.lookup(base.info, name)
-    if value is not None:
-        return machine.global_name(base.info, name)
-    submodule = machine.project.module(f"{base.info.name}.{name}", base.info)
-    return Module(submodule) if submodule else External(f"{base.info.name}.{name}")
+def _of_module(frame: Frame, base: Module, name: str) -> Value:
+    interpreter = frame.interpreter
+    if interpreter.project.lookup(base.info, name) is not None:
+        return interpreter.global_name(base.info, name)
+    dotted = f"{base.info.name}.{name}"
+    submodule = interpreter.project.module(dotted, base.info)
+    return Module(submodule) if submodule else External(dotted)
 
 
-def _of_function(frame: "Frame", base: Function, name: str) -> Value:
+def _of_function(frame: Frame, base: Function, name: str) -> Value:
     return STATIC if name.startswith("__") else UNKNOWN
 
 
-def _of_partial(frame: "Frame", base: Partial, name: str) -> Value:
+def _of_partial(frame: Frame, base: Partial, name: str) -> Value:
     return base.target if name == "func" else UNKNOWN
 
 
-def _of_choice(frame: "Frame", base: Choice, name: str) -> Value:
-    return join_all([attribute(frame, option, name) for option in base.options])
+def _of_choice(frame: Frame, base: Choice, name: str) -> Value:
+    return join_all(attribute(frame, option, name) for option in base.options)
 
 
-def _of_unknown(frame: "Frame", base: Value, name: str) -> Value:
-    if name in {"shape", "dtype", "device", "ndim", "training", "is_cuda"}:
-        return _OF_TENSOR.get(name, STATIC)
-    if name == "config" or name.endswith("_config"):
-        return CONFIG
+def _of_mapping(frame: Frame, base: Mapping, name: str) -> Value:
     return Method(base, name)
 
 
-_HANDLERS: Final = {
+def _of_method(frame: Frame, base: Method, name: str) -> Value:
+    return _of_unknown(frame, UNKNOWN, name)
+
+
+def _of_unknown(frame: Frame, base: Value, name: str) -> Value:
+    known = _TELLING_ATTRIBUTES.get(name)
+    if known is not None:
+        return known
+    return CONFIG if name == "config" or name.endswith("_config") else Method(base, name)
+
+
+# --- instances of the linted code's classes ---
+
+
+def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
+    info = base.info
+    classes = frame.interpreter.classes
+    for field, value in base.fields:
+        if field == name:
+            return value
+    # Inside a constructor: what it has set so far.
+    if frame.building is not None and name in frame.building and base == frame.receiver:
+        return frame.building[name]
+    method = classes.method(info, name)
+    if method is not None:
+        return _bound_method(frame, base, method)
+    value = _attribute_set_by_methods(frame, info, name)
+    if value is not None:
+        return value
+    value = classes.class_level(info, name)
+    if value is None:
+        return _inherited_attribute(frame, base, name)
+    # A flag of a module class is often changed from outside.
+    return UNKNOWN if classes.is_module(info) and isinstance(value, Static) else value
+
+
+def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
+    if method.is_a("property", "cached_property", "lazy_property"):
+        return frame.interpreter.call_function(frame, Function(method, base), Arguments([], {}))
+    if method.is_a("staticmethod"):
+        return Function(method)
+    return Function(method, Class(base.info) if method.is_a("classmethod") else base)
+
+
+def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value | None:
+    classes = frame.interpreter.classes
+    value = classes.attributes(info).get(name)
+    if value is None or constant_of(value) is None:
+        # `self.cache = None` in `__init__`: another method sets the real value.
+        later = classes.attribute_set_later(info, name)
+        if later is not None:
+            value = join_optional(value, later)
+    if isinstance(value, Static) and value.constant not in (NOT_CONSTANT, None):
+        # A constant that `__init__` sets may be changed later, so only its kind is certain.
+        return Static(value.kind)
+    return value
+
+
+def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
+    """An attribute that no code at hand sets."""
+    classes = frame.interpreter.classes
+    if name == "config" or name.endswith("_config"):
+        return CONFIG
+    match name:
+        case "training":
+            return STATIC if frame.interpreter.options.training else FALSE
+        case "dtype" | "device" if classes.is_module(base.info):
+            return _TENSOR_ATTRIBUTES[name]
+        case "__class__":
+            return Class(base.info)
+    fields = classes.declared_fields(base.info)
+    if name in fields:
+        return fields[name]
+    is_layer = classes.torch_base(base.info) not in {"", "torch.nn.Module"}
+    if is_layer and name in _LAYER_WEIGHTS:
+        return library.layer_attribute(name)
+    return Method(base, name)
+
+
+_HANDLERS: Final[dict[type, Callable[[Frame, Any, str], Value]]] = {
     Tensor: _of_tensor,
     Static: _of_static,
     Sequence: _of_sequence,
-    Mapping: lambda frame, base, name: Method(base, name),
+    Mapping: _of_mapping,
     External: _of_external,
     Layer: _of_layer,
     Instance: _of_instance,
@@ -173,40 +242,74 @@ _HANDLERS: Final = {
     Function: _of_function,
     Partial: _of_partial,
     Choice: _of_choice,
-    Method: lambda frame, base, name: _of_unknown(frame, UNKNOWN, name),
-    type(UNKNOWN): _of_unknown,
+    Method: _of_method,
+    Unknown: _of_unknown,
 }
 
 
-def above(machine: "Machine", receiver: Value | None, owner: ClassInfo | None, name: str) -> Value:
-    """`super().name` in a method of `owner`, for an object of whatever class `receiver` is."""
+def super_attribute(frame: Frame, name: str) -> Value:
+    """`super().name`, for an object of whatever class `self` is."""
+    # In a comprehension's lambda or a nested function, the method's frame is further out.
+    while frame.receiver is None and frame.parent is not None:
+        frame = frame.parent
+    receiver, owner = frame.receiver, frame.owner
     if owner is None or not isinstance(receiver, Instance | Class):
         return UNKNOWN
-    classes = machine.classes
+    classes = frame.interpreter.classes
     order = classes.mro(receiver.info)
     if owner not in order:
         order = classes.mro(owner)
     for info in order[order.index(owner) + 1 :]:
         if name in info.methods:
             return Function(info.methods[name], receiver)
-    # Of a library's class; `super().forward(x)` of a torch layer gives what that layer gives.
-    external = classes.external_base(receiver.info)
-    if name in {"forward", "__call__"} and external.startswith("torch.nn.") and external != "torch.nn.Module":
-        return Layer(external)
-    return Method(receiver, name)
+    # `super().forward(x)` of a torch layer returns what that layer returns.
+    torch_base = classes.torch_base(receiver.info)
+    is_layer = torch_base not in {"", "torch.nn.Module"}
+    return Layer(torch_base) if is_layer and name in {"forward", "__call__"} else Method(receiver, name)
 
 
-def item(frame: "Frame", base: Instance, key: Value) -> Value:
+def item(frame: Frame, base: Instance, key: Value) -> Value:
     """`instance[key]`: by its own `__getitem__`, or the fields of an output class in their order."""
-    classes = frame.machine.classes
-    constant = key.constant if isinstance(key, Static) else ...
+    classes = frame.interpreter.classes
+    constant = constant_of(key)
     if isinstance(constant, str):
-        return classes.attribute(frame, base, constant)
+        return _of_instance(frame, base, constant)
     method = classes.method(base.info, "__getitem__")
     if method is not None and not classes.is_output(base.info):
-        return frame.machine.call_function(method, base, [key], {}, frame)
+        return frame.interpreter.call_function(frame, Function(method, base), Arguments([key], {}))
     if constant == 0:
         for _, value in base.fields or tuple(classes.declared_fields(base.info).items()):
-            if not (isinstance(value, Static) and value.constant is None):
+            # Output classes leave out fields that are None.
+            if constant_of(value) is not None:
                 return value
     return UNKNOWN
+
+
+def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
+    """`Class(...)`."""
+    classes = frame.interpreter.classes
+    if classes.is_enumeration(info):
+        return STATIC
+    if classes.is_module(info):
+        return Instance(info)
+    if classes.is_named_tuple(info):
+        return Instance(info, tuple(_field_values(frame, info, arguments).items()))
+    is_dataclass = classes.method(info, "__init__") is None and classes.declared_fields(info)
+    if is_dataclass or classes.is_output(info):
+        return Instance(info, _known_fields(_field_values(frame, info, arguments)))
+    init = classes.constructor(info)
+    if init is None:
+        return Instance(info)
+    attributes: dict[str, Value] = {}
+    frame.interpreter.build(init, Instance(info), attributes, arguments, frame)
+    return Instance(info, _known_fields(dict(sorted(attributes.items()))))
+
+
+def _field_values(frame: Frame, info: ClassInfo, arguments: Arguments) -> dict[str, Value]:
+    """Values of a dataclass's fields, in the order of the arguments."""
+    names = frame.interpreter.classes.declared_fields(info)
+    return {**dict(zip(names, arguments.positional, strict=False)), **arguments.keywords}
+
+
+def _known_fields(values: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
+    return tuple((name, value) for name, value in values.items() if value is not UNKNOWN)

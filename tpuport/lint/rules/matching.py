@@ -4,7 +4,7 @@ import ast
 
 from tpuport.lint.abstract_values import Sequence, Static, Tensor, Unknown, Value
 from tpuport.lint.events import Call
-from tpuport.lint.interpreter import dtypes
+from tpuport.lint.interpreter.dtype_families import dtype_of_argument
 
 
 def is_call_of(event: Call, *names: str) -> bool:
@@ -58,13 +58,13 @@ def said_dtype(event: Call, *names: str) -> ast.expr | None:
     if not event.name or event.name in {"torch.finfo", "torch.iinfo"}:
         return None
     for keyword in event.call.keywords:
-        said = dtypes.of_value(event.keywords.get(keyword.arg or "")) if keyword.arg == "dtype" else None
+        said = dtype_of_argument(event.keywords.get(keyword.arg or "")) if keyword.arg == "dtype" else None
         if said and said[1] in names:
             return keyword.value
     if event.name not in {"to", "type"} or any(isinstance(node, ast.Starred) for node in event.call.args):
         return None
     for node, value in zip(event.call.args, event.args, strict=False):
-        said = dtypes.of_value(value)
+        said = dtype_of_argument(value)
         if said and said[1] in names:
             return node
     return None

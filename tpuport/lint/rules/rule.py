@@ -43,6 +43,10 @@ class Hit:
     stops: bool = True
 
 
+# What a rule answers to an event: True for a hit with the rule's own sentences.
+Answer = bool | Hit | Iterable[Hit] | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
     """What a rule may know beside the event.
@@ -84,7 +88,7 @@ class Rule:
             tracer of the first), "constant" (a draw is frozen), "differs" (from torch), "nan", "precision", "memory",
             "complex", "slow" (the program does more), "unrolled" (it grows with the input), "recompiles", "dynamo".
         events: the event classes it wants.
-        check: gives a `Hit` or several for an event, or None.
+        check: returns True, a `Hit` or several for an event that breaks the rule; else False or None.
         fix: whether there is a mechanical rewrite, and how safe.
         until: torchax version (as text) from which the code traces, so that the rule is off; "" for never.
     """
@@ -99,7 +103,7 @@ class Rule:
     bad: Example
     good: Example
     events: tuple[type[Event], ...]
-    check: Callable[[Any, Context], Hit | Iterable[Hit] | None]
+    check: Callable[[Any, Context], Answer]
     quiet: tuple[Example, ...] = ()
     harm: str = "error"
     fix: Applicability = Applicability.NONE

@@ -1,12 +1,12 @@
 """TPU207: Python loops over the rows of a tensor."""
 
 from tpuport.lint.abstract_values import Tensor
-from tpuport.lint.events import Iterate
+from tpuport.lint.events import Iteration
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 
-def check(event: Iterate, context: Context) -> Hit | None:
+def check(event: Iteration, context: Context) -> Hit | None:
     """A loop or comprehension over a tensor; unpacking two or three rows is meant to be."""
     return Hit() if isinstance(event.value, Tensor) and event.where in {"for", "comprehension"} else None
 
@@ -52,6 +52,6 @@ class Model(nn.Module):
         ),
     ),
     harm="unrolled",
-    events=(Iterate,),
+    events=(Iteration,),
     check=check,
 )

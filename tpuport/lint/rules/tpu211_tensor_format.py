@@ -1,16 +1,16 @@
 """TPU211: tensors made into text."""
 
 from tpuport.lint.abstract_values import Tensor
-from tpuport.lint.events import Call, Formatted
+from tpuport.lint.events import Call, Formatting
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 _TEXT = frozenset({"builtins.print", "builtins.str", "builtins.repr", "builtins.format"})
 
 
-def check(event: Call | Formatted, context: Context) -> Hit | None:
+def check(event: Call | Formatting, context: Context) -> Hit | None:
     """Printed, formatted or logged tensors."""
-    if isinstance(event, Formatted):
+    if isinstance(event, Formatting):
         return Hit(stops=event.spec)
     return (
         Hit(stops=False)
@@ -60,7 +60,7 @@ class Model(nn.Module):
     ),
     events=(
         Call,
-        Formatted,
+        Formatting,
     ),
     check=check,
     fix=Applicability.UNSAFE,

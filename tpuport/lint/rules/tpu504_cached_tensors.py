@@ -2,7 +2,7 @@
 
 import ast
 
-from tpuport.lint.events import FunctionEntry, Returned
+from tpuport.lint.events import FunctionEntry, Return
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.matching import holds_tensor
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
@@ -10,7 +10,7 @@ from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 _CACHES = ("lru_cache", "cache", "cached_property")
 
 
-def check(event: FunctionEntry | Returned, context: Context) -> Hit | None:
+def check(event: FunctionEntry | Return, context: Context) -> Hit | None:
     """A function that remembers its results takes a tensor, or gives one."""
     info = event.info
     if info is None or not info.is_a(*_CACHES):
@@ -88,7 +88,7 @@ class Model(nn.Module):
     harm="leaks",
     events=(
         FunctionEntry,
-        Returned,
+        Return,
     ),
     check=check,
     fix=Applicability.UNSAFE,

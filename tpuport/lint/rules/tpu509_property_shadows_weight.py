@@ -36,7 +36,7 @@ def _is_registered(event: ModuleClass, name: str) -> bool:
         return value.origin in {"parameter", "buffer"}
     if isinstance(value, Layer | Instance):
         return True
-    bases = [base.rpartition(".")[2] for base in event.info.__dict__.get("external", ())]
+    bases = [base.rpartition(".")[2] for base in event.info.__dict__.get("external_bases", ())]
     return name in {"weight", "bias"} and any(base.startswith(_OWN) for base in bases)
 
 

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpuport.lint.abstract_values import Instance, Mapping, Sequence, Value
-from tpuport.lint.events import FunctionEntry, Returned
+from tpuport.lint.events import FunctionEntry, Return
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules import pytrees
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 
-def check(event: FunctionEntry | Returned, context: Context) -> list[Hit] | None:
+def check(event: FunctionEntry | Return, context: Context) -> list[Hit] | None:
     """A module's `forward` gives an object of a class that jax does not know, or takes one that holds tensors."""
     if not event.entry:
         return None
-    if isinstance(event, Returned):
+    if isinstance(event, Return):
         names = {value.info.node.name for value in _instances(event.value) if pytrees.is_unknown(value.info)}
         return [Hit(f"{name} is no pytree: `jax.jit` cannot return it") for name in sorted(names)][:1]
     found = []
@@ -109,7 +109,7 @@ class Model(nn.Module):
     ),
     events=(
         FunctionEntry,
-        Returned,
+        Return,
     ),
     check=check,
 )

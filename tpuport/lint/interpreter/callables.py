@@ -1,0 +1,238 @@
+"""Calls: of functions and classes of the linted code, of library functions, of methods."""
+
+import ast
+from collections.abc import Callable
+from typing import Any, Final
+
+from tpuport.lint.abstract_values import (
+    NONE,
+    TRUE,
+    UNKNOWN,
+    Arguments,
+    Choice,
+    Class,
+    External,
+    Function,
+    Instance,
+    Layer,
+    Mapping,
+    Method,
+    Partial,
+    Sequence,
+    Static,
+    Value,
+    join_all,
+    options_of,
+)
+from tpuport.lint.events import Call, Iteration
+from tpuport.lint.interpreter import library, python_builtins
+from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.members import instantiate, super_attribute
+from tpuport.lint.interpreter.python_builtins import call_instance, call_unknown
+
+# transformers asks these whether a tensor is a tracer, among others one of jax.jit through torchax.
+_TRUE_WHEN_TRACED: Final = frozenset({"is_tracing", "is_jax_jitting"})
+# Library functions that call their first argument with the others.
+_CALL_FIRST: Final = frozenset(
+    {"torch.utils.checkpoint.checkpoint", "torch.func.functional_call", "torch.cond"}
+)
+# Library functions that return their first argument, or a function that does the same.
+_WRAP_FIRST: Final = frozenset(
+    "torch.compile torch.vmap torch.func.vmap functools.wraps functools.lru_cache functools.cache torch.jit.script"
+    " torch.no_grad torch.compiler.disable torch._dynamo.disable".split()
+)
+_CHECKPOINT_OPTIONS: Final = frozenset({"use_reentrant", "context_fn"})
+
+
+def evaluate_call(frame: Frame, node: ast.Call) -> Value:
+    """What a call expression returns."""
+    callee = _evaluate_callee(frame, node.func)
+    arguments = _evaluate_arguments(frame, node)
+    if _passes_everything_on(frame, node):
+        functions = _functions(frame, callee)
+        if functions:
+            results = [frame.interpreter.call_declared(frame, item, frame.entry) for item in functions]
+            return join_all(results)
+    return apply(frame, callee, arguments, node)
+
+
+def _evaluate_callee(frame: Frame, node: ast.expr) -> Value:
+    match node:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+            return super_attribute(frame, name)
+        case _:
+            return frame.evaluate(node)
+
+
+def _passes_everything_on(frame: Frame, node: ast.Call) -> bool:
+    """Whether it is `f(*args, **kwargs)` of arguments that are not known."""
+    match node:
+        case ast.Call(
+            args=[ast.Starred(value=ast.Name(id=args))],
+            keywords=[ast.keyword(arg=None, value=ast.Name(id=kwargs))],
+        ):
+            positional, named = frame.lookup(args), frame.lookup(kwargs)
+        case _:
+            return False
+    match positional, named:
+        case Sequence(items=None), Mapping(entries=()):
+            return True
+        case _:
+            return False
+
+
+def _functions(frame: Frame, callee: Value) -> list[Function]:
+    """The functions of the linted code that a call would run; none if that is not certain."""
+    classes = frame.interpreter.classes
+    functions: list[Function] = []
+    for option in options_of(callee):
+        if isinstance(option, Instance) and classes.is_module(option.info):
+            forward = classes.method(option.info, "forward")
+            option = Function(forward, option) if forward else option
+        if not isinstance(option, Function):
+            return []
+        functions.append(option)
+    return functions
+
+
+def _evaluate_arguments(frame: Frame, node: ast.Call) -> Arguments:
+    """The values of a call's arguments. Stars are spread if their parts are known."""
+    positional, _ = evaluate_starred(frame, node.args)
+    keywords: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = frame.evaluate(keyword.value)
+        if keyword.arg is not None:
+            keywords[keyword.arg] = value
+        elif isinstance(value, Mapping):
+            keywords.update((key, entry) for key, entry in value.entries if isinstance(key, str))
+    return Arguments(positional, keywords)
+
+
+def evaluate_starred(frame: Frame, nodes: list[ast.expr]) -> tuple[list[Value], bool]:
+    """Values of expressions, some of them starred, and whether their number is certain.
+
+    An iterable of unknown length contributes one element.
+    """
+    values: list[Value] = []
+    is_certain = True
+    for node in nodes:
+        if not isinstance(node, ast.Starred):
+            values.append(frame.evaluate(node))
+            continue
+        iterable = frame.evaluate(node.value)
+        frame.report(Iteration(node.value, iterable, "star"))
+        if isinstance(iterable, Sequence) and iterable.items is not None:
+            values.extend(iterable.items)
+        else:
+            values.append(frame.element_of(iterable))
+            is_certain = False
+    return values, is_certain
+
+
+def apply(frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
+    """What calling a value returns. Rules hear of library calls."""
+    handler = _HANDLERS.get(type(callee))
+    return call_unknown(frame, arguments) if handler is None else handler(frame, callee, arguments, node)
+
+
+def _call_function(frame: Frame, callee: Function, arguments: Arguments, node: ast.Call) -> Value:
+    name = callee.info.qualname
+    if name in _TRUE_WHEN_TRACED and arguments.positional and arguments.first != NONE:
+        return TRUE
+    if name.endswith("get_interface"):
+        # A table of attention functions by name, whose default shows what any of them does.
+        for value in arguments.positional:
+            if isinstance(value, Function):
+                return value
+    return frame.interpreter.call_function(frame, callee, arguments)
+
+
+def _call_class(frame: Frame, callee: Class, arguments: Arguments, node: ast.Call) -> Value:
+    return instantiate(frame, callee.info, arguments)
+
+
+def _call_instance(frame: Frame, callee: Instance, arguments: Arguments, node: ast.Call) -> Value:
+    return call_instance(frame, callee, arguments)
+
+
+def _call_method(frame: Frame, callee: Method, arguments: Arguments, node: ast.Call) -> Value:
+    result = python_builtins.call_method(frame, node, callee, arguments)
+    frame.report(Call(node, callee.name, callee.receiver, *arguments, result))
+    return result
+
+
+def _call_partial(frame: Frame, callee: Partial, arguments: Arguments, node: ast.Call) -> Value:
+    positional = [*callee.args, *arguments.positional]
+    keywords = dict(callee.keywords) | arguments.keywords
+    return apply(frame, callee.target, Arguments(positional, keywords), node)
+
+
+def _call_layer(frame: Frame, callee: Layer, arguments: Arguments, node: ast.Call) -> Value:
+    return library.layer_call(callee.name, arguments)
+
+
+def _call_choice(frame: Frame, callee: Choice, arguments: Arguments, node: ast.Call) -> Value:
+    return join_all(apply(frame, option, arguments, node) for option in callee.options)
+
+
+def _call_static(frame: Frame, callee: Static, arguments: Arguments, node: ast.Call) -> Value:
+    return callee
+
+
+def _call_sequence(frame: Frame, callee: Sequence, arguments: Arguments, node: ast.Call) -> Value:
+    """`nn.Sequential` calls its layers one after another."""
+    if callee.kind != "sequential":
+        return call_unknown(frame, arguments)
+    value = arguments.first
+    if callee.items is None:
+        # Layers of which only the common class is known: the first shows what all do.
+        is_known = callee.element is not UNKNOWN
+        return (
+            apply(frame, callee.element, Arguments(arguments.positional, {}), node) if is_known else UNKNOWN
+        )
+    for layer in callee.items:
+        value = apply(frame, layer, Arguments([value], {}), node)
+    return value
+
+
+# --- library functions ---
+
+
+def _call_external(frame: Frame, callee: External, arguments: Arguments, node: ast.Call) -> Value:
+    name = callee.name
+    if name.startswith("torch.Tensor.") and arguments.positional:
+        method = Method(arguments.first, name.rpartition(".")[2])
+        return apply(frame, method, arguments.without_first(), node)
+    result = _external_result(frame, name, arguments, node)
+    frame.report(Call(node, name, None, *arguments, result))
+    return result
+
+
+def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
+    positional, keywords = arguments
+    if name.startswith("builtins."):
+        return python_builtins.call_builtin(frame, name.removeprefix("builtins."), arguments, node)
+    if positional:
+        if name == "functools.partial":
+            return Partial(positional[0], tuple(positional[1:]), tuple(keywords.items()))
+        if name in _WRAP_FIRST:
+            return positional[0]
+        if name in _CALL_FIRST:
+            passed_on = {key: value for key, value in keywords.items() if key not in _CHECKPOINT_OPTIONS}
+            return apply(frame, positional[0], Arguments(positional[1:], passed_on), node)
+    result = library.call(name, arguments)
+    return call_unknown(frame, arguments) if result is UNKNOWN else result
+
+
+_HANDLERS: Final[dict[type, Callable[[Frame, Any, Arguments, ast.Call], Value]]] = {
+    Function: _call_function,
+    Class: _call_class,
+    Instance: _call_instance,
+    External: _call_external,
+    Method: _call_method,
+    Partial: _call_partial,
+    Layer: _call_layer,
+    Sequence: _call_sequence,
+    Choice: _call_choice,
+    Static: _call_static,
+}

@@ -1,0 +1,238 @@
+"""Classes of the linted code: their bases, whether they are modules, the attributes that `__init__` sets.
+
+Answers are stored in the `ClassInfo` that they describe. They last as long as the class's file stays open, and rules
+read some of them there.
+"""
+
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from tpuport.lint.abstract_values import Class, External, Instance, Value, join_optional
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+
+# Bases that make a class a module, whichever library they come from.
+_MODULE_BASES: Final = frozenset("Module LightningModule ModelMixin PreTrainedModel".split())
+# Library bases whose constructors only store the configuration and initialise weights.
+NOT_BUILT: Final = frozenset(
+    "PreTrainedModel ModelMixin ConfigMixin GenerationMixin PreTrainedConfig".split()
+)
+_OUTPUTS: Final = frozenset("ModelOutput BaseOutput".split())
+_ENUMERATIONS: Final = frozenset("Enum StrEnum IntEnum ExplicitEnum Flag".split())
+_STANDARD_LIBRARY: Final = frozenset("object abc typing enum builtins".split())
+
+Answer = TypeVar("Answer")
+
+
+class Evaluator(ABC):
+    """What facts about classes need of the interpreter."""
+
+    @abstractmethod
+    def module_expression(self, module: ModuleInfo, node: ast.expr) -> Value:
+        """An expression evaluated among a module's names."""
+
+    @abstractmethod
+    def annotation(self, node: ast.expr | None, module: ModuleInfo) -> Value:
+        """What an annotation promises."""
+
+    @abstractmethod
+    def build(self, init: FunctionInfo, instance: Instance, attributes: dict[str, Value]) -> None:
+        """Interpret a constructor by its declared parameters. It sets `attributes`."""
+
+
+def _stored(method: Callable[["Classes", ClassInfo], Answer]) -> Callable[["Classes", ClassInfo], Answer]:
+    """Store a method's answers in the classes that they are about, under the method's name."""
+    name = method.__name__
+
+    def stored_method(self: "Classes", info: ClassInfo) -> Any:
+        facts = vars(info)
+        if name not in facts:
+            facts[name] = method(self, info)
+        return facts[name]
+
+    stored_method.__doc__ = method.__doc__
+    return stored_method
+
+
+def last_names(dotted_names: Iterable[str]) -> set[str]:
+    """Names without the modules before them."""
+    return {name.rpartition(".")[2] for name in dotted_names}
+
+
+class Classes:
+    """Facts about classes of the linted code."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._building: set[ClassInfo] = set()
+
+    # --- bases ---
+
+    @_stored
+    def bases(self, info: ClassInfo) -> list[Value]:
+        """The direct bases as values: `Class` or `External`."""
+        return [self._base(info, node) for node in info.node.bases]
+
+    def _base(self, info: ClassInfo, node: ast.expr) -> Value:
+        # `Generic[T]`, `Base[int]`
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        value = self._evaluator.module_expression(info.module, node)
+        return value if isinstance(value, Class | External) else External(info.module.dotted(node))
+
+    def mro(self, info: ClassInfo) -> list[ClassInfo]:
+        """The class and its bases within the linted code, nearest first."""
+        facts = vars(info)
+        if "mro" not in facts:
+            # Code that is being edited may have a class that is its own base; the recursion ends here.
+            facts["mro"] = [info]
+            facts["mro"] = self._linearise(info)
+        return facts["mro"]
+
+    def _linearise(self, info: ClassInfo) -> list[ClassInfo]:
+        order = [info]
+        for base in self.bases(info):
+            if not isinstance(base, Class):
+                continue
+            for ancestor in self.mro(base.info):
+                # A base that two share comes after both.
+                if ancestor in order:
+                    order.remove(ancestor)
+                order.append(ancestor)
+        return order
+
+    @_stored
+    def external_bases(self, info: ClassInfo) -> list[str]:
+        """Dotted names of the library classes that it descends from."""
+        bases = [base for ancestor in self.mro(info) for base in self.bases(ancestor)]
+        return [base.name for base in bases if isinstance(base, External)]
+
+    def torch_base(self, info: ClassInfo) -> str:
+        """The first torch module class that it descends from, else ""."""
+        for name in self.external_bases(info):
+            if name.startswith("torch.nn."):
+                return name
+        return ""
+
+    @_stored
+    def is_module(self, info: ClassInfo) -> bool:
+        """Whether instances are `nn.Module`s."""
+        names = self.external_bases(info)
+        if any(name.startswith("torch.autograd") for name in names):
+            return False
+        if any(name.startswith("torch.nn.") for name in names):
+            return True
+        mro = self.mro(info)
+        inherited = last_names(names) | {ancestor.node.name for ancestor in mro[1:]}
+        if inherited & _MODULE_BASES:
+            return True
+        # The base is in a library that is not installed: whoever defines forward(self, x) under it means a module.
+        is_foreign = any(name.partition(".")[0] not in _STANDARD_LIBRARY for name in names)
+        return is_foreign and any("forward" in ancestor.methods for ancestor in mro)
+
+    def is_autograd_function(self, info: ClassInfo) -> bool:
+        """Whether it is a `torch.autograd.Function`."""
+        return any(name.startswith("torch.autograd.") for name in self.external_bases(info))
+
+    def is_output(self, info: ClassInfo) -> bool:
+        """Whether it is an output class of transformers or diffusers, indexed by position and by name."""
+        own_names = {ancestor.node.name for ancestor in self.mro(info)}
+        return bool(_OUTPUTS & (own_names | last_names(self.external_bases(info))))
+
+    def is_named_tuple(self, info: ClassInfo) -> bool:
+        """Whether it is a `typing.NamedTuple`."""
+        return "NamedTuple" in last_names(self.external_bases(info))
+
+    def is_enumeration(self, info: ClassInfo) -> bool:
+        """Whether it is an Enum."""
+        return bool(_ENUMERATIONS & last_names(self.external_bases(info)))
+
+    def is_replaced(self, info: ClassInfo) -> bool:
+        """Whether a library's decorator replaces the forward that is written in the class.
+
+        transformers' experts run a grouped matrix product unless they are configured otherwise.
+        """
+        decorators = [name for ancestor in self.mro(info) for name in ancestor.decorators]
+        return any(name.endswith("use_experts_implementation") for name in decorators)
+
+    # --- members ---
+
+    def method(self, info: ClassInfo, name: str) -> FunctionInfo | None:
+        """The method of that name, from the class or its bases within the linted code."""
+        for ancestor in self.mro(info):
+            method = ancestor.methods.get(name)
+            if method is not None:
+                return method
+        return None
+
+    def constructor(self, info: ClassInfo) -> FunctionInfo | None:
+        """The `__init__` that is worth interpreting: None if there is none, or only a library's."""
+        init = self.method(info, "__init__")
+        if init is None or init.owner is None or init.owner.node.name in NOT_BUILT:
+            return None
+        return init
+
+    def class_level(self, info: ClassInfo, name: str) -> Value | None:
+        """The value of a class-level assignment."""
+        for ancestor in self.mro(info):
+            if name in ancestor.assigned:
+                node = ancestor.assigned[name]
+                if node is not None:
+                    return self._evaluator.module_expression(ancestor.module, node)
+                return self._evaluator.annotation(ancestor.annotated[name], ancestor.module)
+        return None
+
+    def declared_fields(self, info: ClassInfo) -> dict[str, Value]:
+        """The annotated fields of a dataclass or output class, those of its bases first."""
+        fields: dict[str, Value] = {}
+        for ancestor in reversed(self.mro(info)):
+            for name, annotation in ancestor.annotated.items():
+                fields[name] = self._evaluator.annotation(annotation, ancestor.module)
+        return fields
+
+    def attributes(self, info: ClassInfo) -> dict[str, Value]:
+        """What `__init__` sets on `self`, interpreted with the declared types of its parameters."""
+        facts = vars(info)
+        if "attributes" in facts:
+            return facts["attributes"]
+        # A constructor may read an attribute of its own class.
+        if info in self._building:
+            return {}
+        self._building.add(info)
+        attributes: dict[str, Value] = {}
+        init = self.constructor(info)
+        if init is not None:
+            self._evaluator.build(init, Instance(info), attributes)
+        self._building.discard(info)
+        facts["attributes"] = attributes
+        return attributes
+
+    def attribute_set_later(self, info: ClassInfo, name: str) -> Value | None:
+        """An attribute that other methods than `__init__` set: the join of what they assign, None if none does."""
+        known = vars(info).setdefault("attributes_set_later", {})
+        if name not in known:
+            # An assignment may read the attribute that it sets.
+            known[name] = None
+            known[name] = self._join_assignments(info, name)
+        return known[name]
+
+    def _join_assignments(self, info: ClassInfo, name: str) -> Value | None:
+        result: Value | None = None
+        for ancestor in self.mro(info):
+            for node in self._assignments_outside_init(ancestor).get(name, ()):
+                result = join_optional(result, self._evaluator.module_expression(ancestor.module, node))
+        return result
+
+    @_stored
+    def _assignments_outside_init(self, info: ClassInfo) -> dict[str, list[ast.expr]]:
+        """Calls that are assigned to attributes outside `__init__`, by attribute."""
+        assignments: dict[str, list[ast.expr]] = {}
+        methods = [method for name, method in info.methods.items() if name != "__init__"]
+        for node in (node for method in methods for node in ast.walk(method.node)):
+            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+                continue
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                    assignments.setdefault(target.attr, []).append(node.value)
+        return assignments

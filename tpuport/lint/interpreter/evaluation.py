@@ -1,0 +1,501 @@
+"""What expressions may be: names, attributes, displays, operators, subscripts."""
+
+import ast
+from collections.abc import Callable
+from typing import Any, Final
+
+from tpuport.lint.abstract_values import (
+    BOOL,
+    DTYPE,
+    FALSE,
+    FLOAT,
+    INT,
+    NONE,
+    NOT_CONSTANT,
+    STATIC,
+    STR,
+    TENSOR,
+    TRUE,
+    UNKNOWN,
+    External,
+    Function,
+    Instance,
+    Layer,
+    Mapping,
+    Sequence,
+    Static,
+    Tensor,
+    Value,
+    constant_of,
+    join_all,
+    join_optional,
+    joint_element,
+    tensor,
+)
+from tpuport.lint.events import (
+    Arithmetic,
+    AttributeLoad,
+    Comparison,
+    Formatting,
+    Membership,
+    Reference,
+    SliceBound,
+    Subscript,
+    Truth,
+)
+from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
+from tpuport.lint.interpreter.dtype_families import promote
+from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.members import attribute, item
+from tpuport.lint.interpreter.truth import as_value, boolean_operation, conditional_expression, decide
+
+# --- constants, names, attributes ---
+
+
+def _constant(frame: Frame, node: ast.Constant) -> Value:
+    match node.value:
+        case None:
+            return NONE
+        case bool(answer):
+            return as_value(answer)
+        case int() | str() as constant:
+            return Static(type(constant).__name__, constant)
+        # Other constants decide no branch, and telling them apart would only interpret functions more often.
+        case float() | complex() | bytes() as constant:
+            return Static(type(constant).__name__)
+        case _:
+            return STATIC
+
+
+def _name(frame: Frame, node: ast.Name) -> Value:
+    return frame.lookup(node.id)
+
+
+def _attribute(frame: Frame, node: ast.Attribute) -> Value:
+    base = frame.evaluate(node.value)
+    value = _narrowed_attribute(frame, node)
+    if value is None:
+        value = attribute(frame, base, node.attr)
+    if isinstance(base, External):
+        frame.report(Reference(node, f"{base.name}.{node.attr}"))
+    else:
+        frame.report(AttributeLoad(node, base, frame.is_self(node.value), node.attr, value))
+    return value
+
+
+def _narrowed_attribute(frame: Frame, node: ast.Attribute) -> Value | None:
+    """What the frame knows of `self.x` or `self.x.y` better than the object's class does."""
+    # Written out, since this runs for every attribute, and longer paths are rare.
+    match node.value:
+        case ast.Name(id=name):
+            return frame.env.get(f"{name}.{node.attr}")
+        case ast.Attribute(value=ast.Name(id=name), attr=middle):
+            return frame.env.get(f"{name}.{middle}.{node.attr}")
+        case _:
+            return None
+
+
+# --- displays, strings, functions ---
+
+
+def _tuple(frame: Frame, node: ast.Tuple) -> Value:
+    return _display(frame, "tuple", node.elts)
+
+
+def _list(frame: Frame, node: ast.List) -> Value:
+    return _display(frame, "list", node.elts)
+
+
+def _set(frame: Frame, node: ast.Set) -> Value:
+    return _display(frame, "set", node.elts)
+
+
+def _display(frame: Frame, kind: str, nodes: list[ast.expr]) -> Value:
+    elements, is_certain = evaluate_starred(frame, nodes)
+    if is_certain:
+        return Sequence(kind, tuple(elements), join_all(elements))
+    has_tensors = any(isinstance(element, Tensor) for element in elements)
+    return Sequence(kind, None, join_all(elements), has_tensors)
+
+
+def _dict(frame: Frame, node: ast.Dict) -> Value:
+    entries: dict[Any, Value] = {}
+    other: Value | None = None
+    for key, value_node in zip(node.keys, node.values, strict=True):
+        value = frame.evaluate(value_node)
+        if key is None:
+            # `**mapping`
+            if isinstance(value, Mapping):
+                entries.update(value.entries)
+            other = UNKNOWN
+        elif isinstance(key, ast.Constant):
+            entries[key.value] = value
+        else:
+            frame.evaluate(key)
+            other = join_optional(other, value)
+    return Mapping(tuple(entries.items()), UNKNOWN if other is None else other)
+
+
+def _joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            report_formatting(frame, part.value, frame.evaluate(part.value), part.format_spec is not None)
+    return STR
+
+
+def report_formatting(frame: Frame, node: ast.expr, value: Value, has_spec: bool) -> None:
+    """Let the rules hear of tensors that become text; `has_spec`: the format asks for a number."""
+    # The program ends at a `raise` anyway, whatever its message formats.
+    if frame.raising:
+        return
+    if isinstance(value, Tensor):
+        frame.report(Formatting(node, value, has_spec))
+    elif isinstance(value, Sequence) and value.items is not None and isinstance(node, ast.Tuple):
+        for part, part_value in zip(node.elts, value.items, strict=False):
+            report_formatting(frame, part, part_value, has_spec)
+
+
+def _lambda(frame: Frame, node: ast.Lambda) -> Value:
+    return frame.define_function(node)
+
+
+def _yield(frame: Frame, node: ast.Yield) -> Value:
+    frame.add_yielded(NONE if node.value is None else frame.evaluate(node.value))
+    return UNKNOWN
+
+
+def _yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
+    frame.add_yielded(frame.element_of(frame.evaluate(node.value)))
+    return UNKNOWN
+
+
+def _await(frame: Frame, node: ast.Await) -> Value:
+    return frame.evaluate(node.value)
+
+
+def _starred(frame: Frame, node: ast.Starred) -> Value:
+    return frame.element_of(frame.evaluate(node.value))
+
+
+def _slice(frame: Frame, node: ast.Slice) -> Value:
+    return STATIC
+
+
+# --- operators ---
+
+_MASK_OPERATORS: Final = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Mult)
+_NUMBER_FORMATS: Final = ("%d", "%i", "%.", "%f", "%g", "%x")
+
+
+def _binary_operation(frame: Frame, node: ast.BinOp) -> Value:
+    left = frame.evaluate(node.left)
+    right = frame.evaluate(node.right)
+    if isinstance(node.op, ast.Mod) and isinstance(left, Static) and left.kind == "str":
+        # A text that is not known becomes "Ellipsis", in which there is no format.
+        text = str(left.constant)
+        report_formatting(frame, node.right, right, any(form in text for form in _NUMBER_FORMATS))
+        return STR
+    result = arithmetic(left, node.op, right)
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        frame.report(Arithmetic(node, left, node.op, right, result))
+    return result
+
+
+def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
+    """What `left operator right` is."""
+    is_repetition = isinstance(operator, ast.Mult)
+    match left, right:
+        # `[x] * n` with a tensor `n`: Python asks the tensor for an integer.
+        case Sequence(), Tensor() if is_repetition:
+            return _repeated(left)
+        case (Tensor(), _) | (_, Tensor()):
+            return _tensor_arithmetic(left, operator, right)
+        case Static(), Static():
+            return _static_arithmetic(left, operator, right)
+        case Sequence(), Sequence() if isinstance(operator, ast.Add):
+            return _concatenated(left, right)
+        case (Sequence() as sequence, _) | (_, Sequence() as sequence) if is_repetition:
+            return _repeated(sequence)
+    return UNKNOWN
+
+
+def _repeated(sequence: Sequence) -> Value:
+    return Sequence(sequence.kind, None, sequence.element, sequence.tensors)
+
+
+def _concatenated(left: Sequence, right: Sequence) -> Value:
+    if left.items is None or right.items is None:
+        return Sequence(left.kind, None, joint_element(left, right), left.tensors or right.tensors)
+    items = (*left.items, *right.items)
+    return Sequence(left.kind, items, join_all(items))
+
+
+def _tensor_arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
+    is_mask = isinstance(operator, _MASK_OPERATORS) and _is_mask(left) and _is_mask(right)
+    family = "float" if isinstance(operator, ast.Div) else promote(left, right)
+    return tensor(family, ndim=_broadcast_ndim(left, right), origin="mask" if is_mask else "")
+
+
+def _is_mask(value: Value) -> bool:
+    return isinstance(value, Tensor) and (value.origin == "mask" or value.dtype == "bool")
+
+
+def _broadcast_ndim(left: Value, right: Value) -> int:
+    ndims = (_ndim(left), _ndim(right))
+    return -1 if -1 in ndims else max(ndims)
+
+
+def _ndim(value: Value) -> int:
+    if isinstance(value, Tensor):
+        return value.ndim
+    return 0 if isinstance(value, Static) else -1
+
+
+def _static_arithmetic(left: Static, operator: ast.operator, right: Static) -> Value:
+    if isinstance(operator, ast.Div):
+        return FLOAT
+    if left.kind == right.kind:
+        return Static(left.kind)
+    return FLOAT if {left.kind, right.kind} == {"int", "float"} else STATIC
+
+
+def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
+    if isinstance(node.op, ast.Not):
+        return as_value(decide(frame, node, "not"))
+    value = frame.evaluate(node.operand)
+    if isinstance(value, Tensor):
+        result = tensor(value.dtype, value.exact, value.ndim, origin=value.mask_origin)
+        frame.report(Arithmetic(node, value, node.op, None, result))
+        return result
+    if isinstance(value, Static):
+        # -1 is written for "the last", "all" and "not given", which rules ask for.
+        is_negative = isinstance(node.op, ast.USub) and isinstance(value.constant, int)
+        return Static("int", -value.constant) if is_negative else Static(value.kind)
+    return UNKNOWN
+
+
+# --- comparisons ---
+
+# No tensor equals one of these, so the comparison is Python's.
+_NEVER_TENSORS: Final = frozenset({"str", "none", "shape", "dtype", "device"})
+_PYTHON_KINDS: Final = _NEVER_TENSORS | {"bool"}
+_NEVER_NONE: Final = frozenset({"bool", "int", "float", "str"})
+_HALF_PRECISION: Final = frozenset({"torch.float16", "torch.half"})
+
+
+def _comparison(frame: Frame, node: ast.Compare) -> Value:
+    """`a < b < c`, `a in b`, `a is b`."""
+    left = frame.evaluate(node.left)
+    result: Value | None = None
+    for operator, right_node in zip(node.ops, node.comparators, strict=True):
+        right = frame.evaluate(right_node)
+        comparison = _compare(frame, node, left, operator, right)
+        # `a < b < c` asks every comparison but the last for its truth.
+        if isinstance(result, Tensor):
+            frame.report(Truth(node, result, "and"))
+        result = comparison
+        left = right
+    return UNKNOWN if result is None else result
+
+
+def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) -> Value:
+    match operator:
+        case ast.Is():
+            return as_value(_is_identical(left, right))
+        case ast.IsNot():
+            return _negated(as_value(_is_identical(left, right)))
+        case ast.In() | ast.NotIn():
+            frame.report(Membership(node, left, right))
+            return BOOL
+    frame.report(Comparison(node, left, operator, right))
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        other = right if isinstance(left, Tensor) else left
+        if isinstance(other, Static) and other.kind in _NEVER_TENSORS:
+            return BOOL
+        return tensor("bool", ndim=_broadcast_ndim(left, right))
+    if isinstance(operator, ast.Eq):
+        return _equality(left, right)
+    if isinstance(operator, ast.NotEq):
+        return _negated(_equality(left, right))
+    return _known_to_be_bool(left, right)
+
+
+_NEGATIONS: Final[dict[Value, Value]] = {TRUE: FALSE, FALSE: TRUE}
+
+
+def _negated(value: Value) -> Value:
+    return _NEGATIONS.get(value, value)
+
+
+def _known_to_be_bool(left: Value, right: Value) -> Value:
+    """A comparison of Python objects; `UNKNOWN` if one may be a tensor."""
+    if left is not UNKNOWN and right is not UNKNOWN:
+        return BOOL
+    is_python = any(isinstance(value, Static) and value.kind in _PYTHON_KINDS for value in (left, right))
+    return BOOL if is_python else UNKNOWN
+
+
+def _equality(left: Value, right: Value) -> Value:
+    """`left == right` without tensors, as far as the source text tells the answer."""
+    constants = (constant_of(left), constant_of(right))
+    are_half = [isinstance(constant, str) and constant in _HALF_PRECISION for constant in constants]
+    if are_half[0] != are_half[1] and DTYPE in (left, right):
+        # Ported models run in bfloat16 or float32, so `x.dtype == torch.float16` is false.
+        return FALSE
+    if all(isinstance(constant, str | int) for constant in constants):
+        return as_value(constants[0] == constants[1])
+    return _known_to_be_bool(left, right)
+
+
+def _is_identical(left: Value, right: Value) -> bool | None:
+    """`left is right`, as far as it is known: only for None."""
+    if left == NONE:
+        left, right = right, left
+    if right != NONE:
+        return None
+    match left:
+        case Tensor(optional=False) | Function():
+            return False
+        case Static(constant=None):
+            return True
+        case Static():
+            return False if left.kind in _NEVER_NONE else None
+        # Instances and containers do not record whether they may be None.
+        case _:
+            return None
+
+
+# --- subscripts ---
+
+_SLICE: Final = Static("slice")
+_STATIC_ITEMS: Final[dict[str, Value]] = {"shape": INT, "config": Static("config")}
+_SLICED_KINDS: Final = frozenset({"tuple", "list", "modules", "sequential"})
+# What transformers' table of activation functions contains, as an example.
+_ACTIVATION: Final = Layer("torch.nn.SiLU")
+
+
+def evaluate_indices(frame: Frame, node: ast.Subscript, base: Value) -> tuple[list[Value], list[ast.expr]]:
+    """Values and syntax of an index's parts. Rules hear of the bounds of slices."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    values: list[Value] = []
+    for part in parts:
+        match part:
+            case ast.Slice(lower=lower, upper=upper, step=step):
+                for bound in filter(None, (lower, upper, step)):
+                    _evaluate_bound(frame, bound, base)
+                values.append(_SLICE)
+            case ast.Starred(value=starred):
+                values.append(frame.evaluate(starred))
+            case _:
+                values.append(frame.evaluate(part))
+    return values, parts
+
+
+def _evaluate_bound(frame: Frame, node: ast.expr, base: Value) -> None:
+    bound = frame.evaluate(node)
+    if isinstance(bound, Tensor):
+        frame.report(SliceBound(node, base, bound))
+
+
+def _subscript(frame: Frame, node: ast.Subscript) -> Value:
+    """`x[...]` as it is read."""
+    base = frame.evaluate(node.value)
+    indices, nodes = evaluate_indices(frame, node, base)
+    frame.report(Subscript(node, base, indices, nodes))
+    first = indices[0] if indices else UNKNOWN
+    match base:
+        case Tensor():
+            return _indexed_tensor(base, indices, nodes)
+        case Sequence():
+            # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it is.
+            return _indexed_sequence(base, first, nodes[0]) if len(nodes) == 1 else TENSOR
+        case Mapping():
+            key = constant_of(first)
+            return _some_entry(base) if key is NOT_CONSTANT else base.get(key)
+        case Static():
+            is_part = base.kind == "shape" and isinstance(node.slice, ast.Slice)
+            return base if is_part else _STATIC_ITEMS.get(base.kind, STATIC)
+        case Instance():
+            return item(frame, base, first)
+        case External() if base.name.endswith("ACT2FN"):
+            return _ACTIVATION
+        case _:
+            return UNKNOWN
+
+
+def _some_entry(base: Mapping) -> Value:
+    """An entry of a table of classes or functions, whose key is in a configuration."""
+    values = [value for _, value in base.entries]
+    if not values:
+        return base.element
+    if base.element is not UNKNOWN or len(set(map(type, values))) > 1:
+        return join_all([*values, base.element])
+    # Too many to try them all: the first shows what they do.
+    joint = join_all(values)
+    return values[0] if joint is UNKNOWN else joint
+
+
+def _indexed_sequence(base: Sequence, index: Value, node: ast.expr) -> Value:
+    if isinstance(node, ast.Slice):
+        return _sliced(base, node)
+    position = constant_of(index)
+    if base.items is None or not isinstance(position, int):
+        return base.element
+    is_inside = -len(base.items) <= position < len(base.items)
+    return base.items[position] if is_inside else UNKNOWN
+
+
+def _sliced(base: Sequence, node: ast.Slice) -> Value:
+    kind = base.kind if base.kind in _SLICED_KINDS else "list"
+    bounds = [part and _literal_integer(part) for part in (node.lower, node.upper, node.step)]
+    if base.items is None or NOT_CONSTANT in bounds:
+        return Sequence(kind, None, base.element, base.tensors)
+    items = base.items[slice(*bounds)]
+    return Sequence(kind, items, join_all(items))
+
+
+def _literal_integer(node: ast.expr) -> Any:
+    """`3` or `-3`; `NOT_CONSTANT` for anything else."""
+    match node:
+        case ast.Constant(value=int(integer)):
+            return integer
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(integer))):
+            return -integer
+        case _:
+            return NOT_CONSTANT
+
+
+def _indexed_tensor(base: Tensor, indices: list[Value], nodes: list[ast.expr]) -> Value:
+    # Indexing with tensors or lists copies, and may give any number of dimensions.
+    is_advanced = any(isinstance(index, Tensor | Sequence) for index in indices)
+    ndim = -1 if is_advanced else base.ndim
+    if ndim >= 0:
+        ndim += indices.count(NONE)
+        integers = [index for index in indices if isinstance(index, Static) and index.kind == "int"]
+        ndim = max(ndim - len(integers), 0)
+    return tensor(base.dtype, base.exact, ndim, view=not is_advanced, origin=base.mask_origin)
+
+
+HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], Value]]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.Attribute: _attribute,
+    ast.Call: evaluate_call,
+    ast.Subscript: _subscript,
+    ast.BinOp: _binary_operation,
+    ast.UnaryOp: _unary_operation,
+    ast.BoolOp: boolean_operation,
+    ast.Compare: _comparison,
+    ast.IfExp: conditional_expression,
+    ast.Tuple: _tuple,
+    ast.List: _list,
+    ast.Set: _set,
+    ast.Dict: _dict,
+    ast.JoinedStr: _joined_string,
+    ast.Lambda: _lambda,
+    ast.Yield: _yield,
+    ast.YieldFrom: _yield_from,
+    ast.Await: _await,
+    ast.Starred: _starred,
+    ast.Slice: _slice,
+}

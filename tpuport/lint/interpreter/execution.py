@@ -1,0 +1,418 @@
+"""What statements bind, and whether control goes on after them; everything else that binds names too."""
+
+import ast
+from collections.abc import Callable
+from typing import Any, Final
+
+from tpuport.lint.abstract_values import (
+    NONE,
+    NOT_CONSTANT,
+    UNKNOWN,
+    Class,
+    Mapping,
+    Sequence,
+    Static,
+    Tensor,
+    Value,
+    constant_of,
+    join,
+    join_all,
+    join_optional,
+)
+from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Return, Subscript
+from tpuport.lint.interpreter.evaluation import arithmetic, evaluate_indices
+from tpuport.lint.interpreter.frame import (
+    Environment,
+    Frame,
+    forget_attributes,
+    merge,
+    merge_optional,
+    path_of,
+)
+from tpuport.lint.interpreter.truth import decide, narrow
+
+# --- targets ---
+
+
+def bind(frame: Frame, target: ast.expr, value: Value, source: ast.expr) -> None:
+    """Assign a value to a target; `source` is the expression that it came from."""
+    match target:
+        case ast.Name(id=name):
+            frame.env[name] = value
+            forget_attributes(frame.env, name)
+        case ast.Tuple() | ast.List():
+            _unpack(frame, target.elts, value, source)
+        case ast.Starred():
+            bind(frame, target.value, Sequence("list", None, frame.element_of(value)), source)
+        case ast.Attribute():
+            _store_attribute(frame, target, value)
+        case ast.Subscript():
+            _store_item(frame, target, value)
+
+
+def _unpack(frame: Frame, targets: list[ast.expr], value: Value, source: ast.expr) -> None:
+    if isinstance(value, Tensor):
+        frame.report(Iteration(source, value, "unpacking"))
+    items = _distribute(targets, value)
+    if items is not None:
+        for target, item in zip(targets, items, strict=True):
+            # The starred target gets its list as it is.
+            bind(frame, target.value if isinstance(target, ast.Starred) else target, item, source)
+        return
+    element = frame.element_of(value)
+    for target in targets:
+        bind(frame, target, value if isinstance(target, ast.Starred) else element, source)
+
+
+def _distribute(targets: list[ast.expr], value: Value) -> list[Value] | None:
+    """What each target gets of a sequence; None if it is of unknown or of another length."""
+    if not isinstance(value, Sequence) or value.items is None:
+        return None
+    items = list(value.items)
+    stars = [position for position, target in enumerate(targets) if isinstance(target, ast.Starred)]
+    if not stars:
+        return items if len(items) == len(targets) else None
+    before = stars[0]
+    after = len(items) - (len(targets) - before - 1)
+    if after < before:
+        return None
+    middle = items[before:after]
+    return [*items[:before], Sequence("list", tuple(middle), join_all(middle)), *items[after:]]
+
+
+def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
+    base = frame.evaluate(target.value)
+    on_self = frame.is_self(target.value)
+    frame.report(AttributeStore(target, base, on_self, target.attr, value))
+    if on_self and frame.building is not None:
+        # `self.x = None` comes first, the real value in a branch.
+        frame.building[target.attr] = join_optional(frame.building.get(target.attr), value)
+    path = path_of(target)
+    if path is not None:
+        forget_attributes(frame.env, path)
+        frame.env[path] = value
+
+
+def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
+    base = frame.evaluate(target.value)
+    indices, nodes = evaluate_indices(frame, target, base)
+    frame.report(Subscript(target, base, indices, nodes, True, None, value, frame.statement))
+    _report_store_in_container(frame, target, value)
+    path = path_of(target.value)
+    if path is None:
+        return
+    if isinstance(base, Mapping):
+        frame.env[path] = _with_entry(base, constant_of(indices[0]), value)
+    elif isinstance(base, Sequence) and base.kind == "list":
+        is_first = base.element is UNKNOWN and not base.tensors
+        element = value if is_first else join(base.element, value)
+        frame.env[path] = Sequence("list", None, element, base.tensors or isinstance(value, Tensor))
+
+
+def _with_entry(mapping: Mapping, key: Any, value: Value) -> Mapping:
+    if key is not NOT_CONSTANT:
+        others = tuple(entry for entry in mapping.entries if entry[0] != key)
+        return Mapping((*others, (key, value)), mapping.element)
+    return Mapping(mapping.entries, join(mapping.element, value) if mapping.entries else value)
+
+
+def _report_store_in_container(frame: Frame, target: ast.Subscript, value: Value) -> None:
+    """Let the rules hear of `self.x[key] = value`."""
+    holder = target.value
+    if not frame.emitting or not isinstance(holder, ast.Attribute):
+        return
+    base = frame.evaluate(holder)
+    if not isinstance(base, Tensor):
+        owner = frame.evaluate(holder.value)
+        on_self = frame.is_self(holder.value)
+        frame.report(AttributeStore(target, owner, on_self, holder.attr, value, in_container=True))
+
+
+# --- expressions that bind names ---
+
+
+def _named_expression(frame: Frame, node: ast.NamedExpr) -> Value:
+    value = frame.evaluate(node.value)
+    bind(frame, node.target, value, node.value)
+    return value
+
+
+def _list_comprehension(frame: Frame, node: ast.ListComp) -> Value:
+    return Sequence("list", None, _comprehension_element(frame, node.generators, node.elt))
+
+
+def _set_comprehension(frame: Frame, node: ast.SetComp) -> Value:
+    return Sequence("set", None, _comprehension_element(frame, node.generators, node.elt))
+
+
+def _generator_expression(frame: Frame, node: ast.GeneratorExp) -> Value:
+    return Sequence("iterator", None, _comprehension_element(frame, node.generators, node.elt))
+
+
+def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
+    return Mapping((), _comprehension_element(frame, node.generators, node.key, node.value))
+
+
+def _comprehension_element(frame: Frame, generators: list[ast.comprehension], *elements: ast.expr) -> Value:
+    """What the last of a comprehension's element expressions is."""
+    env = dict(frame.env)
+    for generator in generators:
+        source = frame.evaluate(generator.iter)
+        frame.report(Iteration(generator.iter, source, "comprehension"))
+        bind(frame, generator.target, frame.element_of(source), generator.iter)
+        for condition in generator.ifs:
+            decide(frame, condition, "comprehension")
+            narrow(frame, condition, True)
+    values = [frame.evaluate(element) for element in elements]
+    frame.env = env
+    return values[-1]
+
+
+EXPRESSION_HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], Value]]] = {
+    ast.NamedExpr: _named_expression,
+    ast.ListComp: _list_comprehension,
+    ast.SetComp: _set_comprehension,
+    ast.GeneratorExp: _generator_expression,
+    ast.DictComp: _dict_comprehension,
+}
+
+# --- simple statements ---
+
+
+def _expression(frame: Frame, node: ast.Expr) -> None:
+    frame.evaluate(node.value)
+
+
+def _assign(frame: Frame, node: ast.Assign) -> None:
+    value = frame.evaluate(node.value)
+    for target in node.targets:
+        bind(frame, target, value, node.value)
+
+
+def _assign_annotated(frame: Frame, node: ast.AnnAssign) -> None:
+    if node.value is None:
+        return
+    value = frame.evaluate(node.value)
+    if value is UNKNOWN:
+        value = frame.interpreter.annotation(node.annotation, frame.module)
+    bind(frame, node.target, value, node.value)
+
+
+def _assign_augmented(frame: Frame, node: ast.AugAssign) -> None:
+    target = node.target
+    right = frame.evaluate(node.value)
+    if isinstance(target, ast.Subscript):
+        base = frame.evaluate(target.value)
+        indices, nodes = evaluate_indices(frame, target, base)
+        frame.report(Subscript(target, base, indices, nodes, True, node.op, right, node))
+        _report_store_in_container(frame, target, right)
+        return
+    left = frame.evaluate(target)
+    result = arithmetic(left, node.op, right)
+    frame.report(Arithmetic(node, left, node.op, right, result, inplace=True))
+    bind(frame, target, result, node.value)
+
+
+def _return(frame: Frame, node: ast.Return) -> bool:
+    value = NONE if node.value is None else frame.evaluate(node.value)
+    frame.report(Return(node, value, frame.entry, frame.info))
+    frame.add_returned(value)
+    return False
+
+
+def _raise(frame: Frame, node: ast.Raise) -> bool:
+    raising, frame.raising = frame.raising, True
+    if node.exc is not None:
+        frame.evaluate(node.exc)
+    frame.raising = raising
+    return False
+
+
+def _assert(frame: Frame, node: ast.Assert) -> None:
+    decide(frame, node.test, "assert")
+    narrow(frame, node.test, True)
+
+
+def _delete(frame: Frame, node: ast.Delete) -> None:
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            frame.env.pop(target.id, None)
+
+
+def _define_function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    frame.env[node.name] = frame.define_function(node)
+
+
+def _define_class(frame: Frame, node: ast.ClassDef) -> None:
+    frame.env[node.name] = Class(frame.module.klass(node, frame.qualname))
+
+
+def _import(frame: Frame, node: ast.Import) -> None:
+    for alias in node.names:
+        # `import a.b` binds `a`, `import a.b as c` binds the module itself to `c`.
+        name = alias.name if alias.asname else alias.name.partition(".")[0]
+        frame.env[alias.asname or name] = frame.interpreter.project.imported(name, frame.module)
+
+
+def _import_from(frame: Frame, node: ast.ImportFrom) -> None:
+    interpreter = frame.interpreter
+    for alias in node.names:
+        value = interpreter.project.member(frame.module.absolute(node), alias.name, frame.module)
+        frame.env[alias.asname or alias.name] = interpreter.resolve_binding(value)
+
+
+# --- control flow ---
+
+# A loop's environment settles after a few runs: a name changes from Python object to tensor, or to unknown.
+_LOOP_RUNS: Final = 3
+
+
+def _if(frame: Frame, node: ast.If) -> bool:
+    answer = decide(frame, node.test, "if")
+    start = frame.env
+    after: Environment | None = None
+    for holds, body in ((True, node.body), (False, node.orelse)):
+        if answer is (not holds):
+            continue
+        frame.env = dict(start)
+        if narrow(frame, node.test, holds) and frame.execute(body):
+            after = merge_optional(after, frame.env)
+    frame.env = start if after is None else after
+    return after is not None
+
+
+def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
+    source = frame.evaluate(node.iter)
+    frame.report(Iteration(node.iter, source, "for"))
+    element = frame.element_of(source)
+
+    def run() -> bool:
+        bind(frame, node.target, element, node.iter)
+        return frame.execute(node.body)
+
+    _loop(frame, run)
+    frame.execute(node.orelse)
+
+
+def _while(frame: Frame, node: ast.While) -> None:
+    def run() -> bool:
+        if decide(frame, node.test, "while") is False:
+            return True
+        narrow(frame, node.test, True)
+        return frame.execute(node.body)
+
+    _loop(frame, run)
+    frame.execute(node.orelse)
+
+
+def _loop(frame: Frame, run: Callable[[], bool]) -> None:
+    """Interpret a loop's first run, and later ones until they change nothing."""
+    for _ in range(_LOOP_RUNS):
+        start = dict(frame.env)
+        frame.exits.append([])
+        goes_on = run()
+        exits = frame.exits.pop()
+        if goes_on:
+            exits.append(frame.env)
+        if not exits:
+            # Every way through the body leaves the function: code after the loop runs only if the loop does not.
+            frame.env = start
+            return
+        after = exits[0]
+        for env in exits[1:]:
+            after = merge(after, env)
+        frame.env = _before_next_run(start, after)
+        if all(frame.env.get(name) == value for name, value in start.items()):
+            return
+
+
+def _before_next_run(start: Environment, after: Environment) -> Environment:
+    """The environment of a later run, by the one before the last run and the one after it."""
+    result = dict(after)
+    for name, value in start.items():
+        changed = after.get(name)
+        if changed is None or changed is value:
+            continue
+        # `total = 0; for ...: total = total + x.sum()` leaves a tensor, since loops over layers do run.
+        becomes_tensor = isinstance(changed, Tensor) and isinstance(value, Static)
+        result[name] = changed if becomes_tensor else join(value, changed)
+    return result
+
+
+def _leave_loop(frame: Frame, node: ast.Break | ast.Continue) -> bool:
+    if frame.exits:
+        frame.exits[-1].append(dict(frame.env))
+    return False
+
+
+def _try(frame: Frame, node: Any) -> bool:
+    start = dict(frame.env)
+    goes_on = frame.execute(node.body) and frame.execute(node.orelse)
+    after = frame.env if goes_on else None
+    for handler in node.handlers:
+        # Any statement of the body may have been the last.
+        frame.env = merge(start, frame.env) if goes_on else dict(start)
+        if handler.name:
+            frame.env[handler.name] = UNKNOWN
+        if frame.execute(handler.body):
+            after = merge_optional(after, frame.env)
+    frame.env = start if after is None else after
+    return frame.execute(node.finalbody) and after is not None
+
+
+def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> bool:
+    for item in node.items:
+        value = frame.evaluate(item.context_expr)
+        if item.optional_vars is not None:
+            bind(frame, item.optional_vars, value, item.context_expr)
+    return frame.execute(node.body)
+
+
+def _match(frame: Frame, node: ast.Match) -> None:
+    subject = frame.evaluate(node.subject)
+    start = dict(frame.env)
+    after: Environment | None = None
+    for case in node.cases:
+        frame.env = dict(start)
+        _bind_pattern(frame, case.pattern, subject)
+        if case.guard is not None:
+            decide(frame, case.guard, "if")
+        if frame.execute(case.body):
+            after = merge_optional(after, frame.env)
+    # No case need match.
+    frame.env = start if after is None else merge(start, after)
+
+
+def _bind_pattern(frame: Frame, pattern: ast.pattern, subject: Value) -> None:
+    for part in ast.walk(pattern):
+        for name in (getattr(part, "name", None), getattr(part, "rest", None)):
+            if name:
+                frame.env[name] = subject if part is pattern else UNKNOWN
+
+
+STATEMENT_HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], bool | None]]] = {
+    ast.Expr: _expression,
+    ast.Assign: _assign,
+    ast.AnnAssign: _assign_annotated,
+    ast.AugAssign: _assign_augmented,
+    ast.Return: _return,
+    ast.Raise: _raise,
+    ast.If: _if,
+    ast.For: _for,
+    ast.AsyncFor: _for,
+    ast.While: _while,
+    ast.Break: _leave_loop,
+    ast.Continue: _leave_loop,
+    ast.Try: _try,
+    ast.TryStar: _try,
+    ast.With: _with,
+    ast.AsyncWith: _with,
+    ast.Assert: _assert,
+    ast.FunctionDef: _define_function,
+    ast.AsyncFunctionDef: _define_function,
+    ast.ClassDef: _define_class,
+    ast.Delete: _delete,
+    ast.Import: _import,
+    ast.ImportFrom: _import_from,
+    ast.Match: _match,
+}

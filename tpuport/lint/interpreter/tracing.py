@@ -1,0 +1,424 @@
+"""The interpreter as a whole: calls and what is remembered of them, module-level names, and the rules that listen."""
+
+import ast
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from tpuport.lint.abstract_values import (
+    NONE,
+    STATIC,
+    UNKNOWN,
+    Arguments,
+    External,
+    Function,
+    Instance,
+    Mapping,
+    Sequence,
+    Static,
+    Tensor,
+    Value,
+    join_all,
+    tensor,
+)
+from tpuport.lint.events import Event, FunctionEntry
+from tpuport.lint.findings import Finding, Severity
+from tpuport.lint.interpreter import callables, evaluation, execution
+from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
+from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter, closure_of
+from tpuport.lint.interpreter.parameters import (
+    annotation_value,
+    declared_value,
+    default_expressions,
+    named_parameters,
+)
+from tpuport.lint.interpreter.python_builtins import is_builtin
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.project import Binding, Project
+from tpuport.lint.rules.rule import Answer, Context, Hit, Rule
+from tpuport.lint.source import node_span
+
+# Calls deeper than this return what their annotations promise; no model calls that deep without recursion.
+_DEPTH: Final = 40
+# After so many different calls of one function, its declaration is interpreted instead of each further call.
+_CALLS_PER_FUNCTION: Final = 8
+_EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
+_RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+@dataclasses.dataclass
+class Record:
+    """What interpreting a call, or a file, resulted in.
+
+    Attributes:
+        result: the call's value.
+        findings: by rule and position.
+        traced: the functions that were traced, the called one among them.
+        reached: the same with the class of the object that each was called on, or None.
+        consulted: files whose functions were interpreted.
+    """
+
+    result: Value = UNKNOWN
+    findings: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
+    traced: set[tuple[ModuleInfo, FunctionInfo]] = dataclasses.field(default_factory=set)
+    reached: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
+    consulted: set[str] = dataclasses.field(default_factory=set)
+
+    def add(self, key: tuple[Any, ...], finding: Finding) -> None:
+        """Add a finding; of two with the same key the worse stays."""
+        known = self.findings.get(key)
+        if known is None or _RANKS[finding.severity] < _RANKS[known.severity]:
+            self.findings[key] = finding
+
+    def absorb(self, inner: "Record") -> None:
+        """Add everything that a call inside this one resulted in."""
+        for key, finding in inner.findings.items():
+            self.add(key, finding)
+        self.traced |= inner.traced
+        self.reached |= inner.reached
+        self.consulted |= inner.consulted
+
+
+class _Activation(NamedTuple):
+    """A function about to run, with values for its parameters; the other fields are those of its `Frame`."""
+
+    function: Function
+    values: Environment
+    depth: int
+    emitting: bool
+    entry: bool = False
+    building: Environment | None = None
+
+
+class TracingInterpreter(Interpreter):
+    """Interprets functions and passes events to the rules.
+
+    Attributes:
+        records: what has been found in the calls that are being interpreted, the innermost last.
+    """
+
+    expression_handlers = evaluation.HANDLERS | execution.EXPRESSION_HANDLERS
+    statement_handlers = execution.STATEMENT_HANDLERS
+
+    def __init__(self, project: Project, options: Any) -> None:
+        self.project = project
+        self.options = options
+        self.classes = Classes(self)
+        self._listeners: dict[type[Event], list[Rule]] = {}
+        for rule in options.rules:
+            for event in rule.events:
+                self._listeners.setdefault(event, []).append(rule)
+        self._remembered: dict[tuple[Any, ...], Record] = {}
+        self._running: set[tuple[Any, ...]] = set()
+        self._call_counts: dict[FunctionInfo, int] = {}
+        self._resolving: set[tuple[int, str]] = set()
+        self._route: list[str] = []
+        self.records: list[Record] = []
+
+    # --- records ---
+
+    def start_recording(self) -> Record:
+        """Record findings, traced functions and consulted files from now on."""
+        self.records.append(Record())
+        return self.records[-1]
+
+    def stop_recording(self) -> None:
+        """Stop the innermost record, and add it to the one around it."""
+        record = self.records.pop()
+        if self.records:
+            self.records[-1].absorb(record)
+
+    def forget_calls(self) -> None:
+        """Drop what is remembered of calls.
+
+        To be called after each file: how exactly a function is interpreted depends on how often it was called before,
+        and a file's findings must not depend on the files before it.
+        """
+        self._remembered.clear()
+        self._call_counts.clear()
+
+    # --- calls ---
+
+    def interpret_entry_point(self, info: FunctionInfo, receiver: Value | None) -> None:
+        """Interpret a function from which tracing starts, with its declared parameters."""
+        function = Function(info, receiver)
+        values = self._declared_values(function, entry=True)
+        self._call(_Activation(function, values, depth=0, emitting=True, entry=True))
+
+    def apply(self, frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
+        return callables.apply(frame, callee, arguments, node)
+
+    def call_declared(self, caller: Frame, function: Function, entry: bool = False) -> Value:
+        values = self._declared_values(function, entry)
+        return self._call(_Activation(function, values, caller.depth + 1, caller.emitting))
+
+    def call_function(self, caller: Frame, function: Function, arguments: Arguments) -> Value:
+        values = self._bind_arguments(function, arguments)
+        activation = _Activation(function, values, caller.depth + 1, caller.emitting)
+        if caller.building is None or function.bound is None or function.bound != caller.receiver:
+            return self._call(activation)
+        # A constructor calls a method of its object.
+        info = function.info
+        is_base = info.module is not caller.module and not info.qualname.endswith("__init__")
+        if is_base or (info.owner is not None and info.owner.node.name in NOT_BUILT):
+            # What a base class of another file does after construction (weights, hooks) sets no attribute we need.
+            return self._promised_result(info)
+        return self._run(activation._replace(building=caller.building))
+
+    def build(
+        self,
+        init: FunctionInfo,
+        instance: Instance,
+        attributes: Environment,
+        arguments: Arguments | None = None,
+        caller: Frame | None = None,
+    ) -> None:
+        function = Function(init, instance)
+        if arguments is None:
+            values = self._declared_values(function, entry=False)
+        else:
+            values = self._bind_arguments(function, arguments)
+        depth = caller.depth + 1 if caller else 1
+        emitting = caller is not None and caller.emitting
+        self._run(_Activation(function, values, depth, emitting, building=attributes))
+
+    def _call(self, activation: _Activation) -> Value:
+        """Run a function, or take the result of an equal call."""
+        function, values, depth, emitting, entry, _ = activation
+        closure = closure_of(function.info)
+        key = (function, emitting, entry, tuple(values.items()), id(closure))
+        # A nested function's meaning depends on the frame around it, which changes.
+        remembered = self._remembered.get(key) if closure is None else None
+        if remembered is not None:
+            if self.records:
+                self.records[-1].absorb(remembered)
+            return remembered.result
+        if key in self._running or depth > _DEPTH:
+            return self._promised_result(function.info)
+        self._running.add(key)
+        record = self.start_recording()
+        try:
+            record.result = self._run(activation)
+        finally:
+            self._running.discard(key)
+            self.stop_recording()
+        if closure is None:
+            self._remembered[key] = record
+        return record.result
+
+    def _run(self, activation: _Activation) -> Value:
+        function, values, depth, emitting, entry, building = activation
+        info = function.info
+        if depth > _DEPTH:
+            return self._promised_result(info)
+        frame = Frame(self, info.module, info, closure_of(info), depth)
+        frame.emitting, frame.entry, frame.building = emitting, entry, building
+        frame.env = dict(values)
+        _set_receiver(frame, function, values)
+        if self.records:
+            self._record_call(function, emitting)
+        self._route.append(info.qualname)
+        try:
+            frame.report(FunctionEntry(info.node, info, entry, values))
+            return self._result(frame, info)
+        finally:
+            self._route.pop()
+
+    def _record_call(self, function: Function, emitting: bool) -> None:
+        record = self.records[-1]
+        info = function.info
+        record.consulted.add(str(info.module.path))
+        if emitting:
+            record.traced.add((info.module, info))
+            bound = function.bound
+            record.reached.add((info, bound.info if isinstance(bound, Instance) else None))
+
+    def _result(self, frame: Frame, info: FunctionInfo) -> Value:
+        if isinstance(info.node, ast.Lambda):
+            return frame.evaluate(info.node.body)
+        if frame.execute(info.node.body):
+            frame.add_returned(NONE)
+        if frame.yielded is not None:
+            return Sequence("iterator", None, frame.yielded)
+        if frame.returned is None or frame.returned is UNKNOWN:
+            return self._promised_result(info)
+        return frame.returned
+
+    def _promised_result(self, info: FunctionInfo) -> Value:
+        """What a function's annotation says that it returns."""
+        if isinstance(info.node, ast.Lambda):
+            return UNKNOWN
+        return self.annotation(info.node.returns, info.module)
+
+    # --- parameters ---
+
+    def _declared_values(self, function: Function, entry: bool) -> Environment:
+        """What the parameters are by the definition alone."""
+        info = function.info
+        values = _bound_parameter(function)
+        for parameter in named_parameters(info):
+            if parameter.arg not in values:
+                values[parameter.arg] = declared_value(self, info, parameter, entry)
+        variadic, keywords = info.node.args.vararg, info.node.args.kwarg
+        if variadic:
+            values[variadic.arg] = Sequence("tuple", None, self.annotation(variadic.annotation, info.module))
+        if keywords:
+            values[keywords.arg] = Mapping((), UNKNOWN)
+        return values
+
+    def _bind_arguments(self, function: Function, arguments: Arguments) -> Environment:
+        """What the parameters are in a call."""
+        info = function.info
+        values = _bound_parameter(function)
+        parameters = info.node.args
+        positional = [*parameters.posonlyargs, *parameters.args][len(values) :]
+        names = [parameter.arg for parameter in positional]
+        by_name = arguments.keywords | dict(zip(names, arguments.positional, strict=False))
+        if self._is_called_too_often(info):
+            by_name = {}
+        for parameter in [*positional, *parameters.kwonlyargs]:
+            values[parameter.arg] = self._argument(info, parameter, by_name.get(parameter.arg))
+        if parameters.vararg:
+            items = tuple(map(_generalise, arguments.positional[len(positional) :]))
+            values[parameters.vararg.arg] = Sequence("tuple", items, join_all(items))
+        if parameters.kwarg:
+            own = {parameter.arg for parameter in named_parameters(info)}
+            others = [(name, value) for name, value in arguments.keywords.items() if name not in own]
+            entries = tuple((name, _generalise(value)) for name, value in others)
+            values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
+        return values
+
+    def _is_called_too_often(self, info: FunctionInfo) -> bool:
+        """Count a call; whether there were enough to take the function's declaration for all further ones."""
+        count = self._call_counts.get(info, 0)
+        self._call_counts[info] = count + 1
+        return count >= _CALLS_PER_FUNCTION and closure_of(info) is None
+
+    def _argument(self, info: FunctionInfo, parameter: ast.arg, value: Value | None) -> Value:
+        if value is None:
+            default = default_expressions(info).get(parameter.arg)
+            value = UNKNOWN if default is None else self.module_expression(info.module, default)
+        return declared_value(self, info, parameter, False) if value is UNKNOWN else _generalise(value)
+
+    # --- names ---
+
+    def annotation(self, node: ast.expr | None, module: ModuleInfo) -> Value:
+        if node is None:
+            return UNKNOWN
+        known: dict[ast.expr, Value] = vars(module).setdefault("annotations", {})
+        if node not in known:
+            # A class may be annotated with itself.
+            known[node] = UNKNOWN
+            known[node] = annotation_value(self, node, module)
+        return known[node]
+
+    def module_expression(self, module: ModuleInfo, node: ast.expr) -> Value:
+        return Frame(self, module).evaluate(node)
+
+    def global_name(self, module: ModuleInfo, name: str) -> Value:
+        known: dict[str, Value] = vars(module).setdefault("values", {})
+        value = known.get(name)
+        if value is not None:
+            return value
+        key = (id(module), name)
+        # Modules may import each other's names in a circle.
+        if key in self._resolving:
+            return UNKNOWN
+        self._resolving.add(key)
+        known[name] = value = self._resolve_name(module, name)
+        self._resolving.discard(key)
+        return value
+
+    def _resolve_name(self, module: ModuleInfo, name: str) -> Value:
+        bound = self.project.lookup(module, name)
+        if isinstance(bound, ast.expr):
+            value = self.module_expression(module, bound)
+            # A module's flag may be set by whoever imports the module.
+            is_flag = isinstance(value, Static) and isinstance(value.constant, bool)
+            return Static("bool") if is_flag else value
+        if bound is not None:
+            return self.resolve_binding(bound)
+        if is_builtin(name):
+            return External(f"builtins.{name}")
+        return STATIC if name.startswith("__") or name.endswith(_EXCEPTIONS) else UNKNOWN
+
+    def resolve_binding(self, value: Value) -> Value:
+        return self.global_name(value.module, value.name) if isinstance(value, Binding) else value
+
+    # --- rules ---
+
+    def report(self, event: Event, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
+        listeners = self._listeners.get(type(event))
+        if listeners is None:
+            return
+        context = self._context(module, function, owner)
+        for rule in listeners:
+            for hit in _hits(rule.check(event, context)):
+                self._add_finding(rule, hit, event.node, module, function)
+
+    def _context(self, module: ModuleInfo, function: str, owner: ClassInfo | None) -> Context:
+        known: dict[str, Context] = vars(module).setdefault("contexts", {})
+        if function not in known:
+            known[function] = Context(
+                function, owner, self.options.torchax, module.lines, str(module.path), self.options.training
+            )
+        return known[function]
+
+    def _add_finding(self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str) -> None:
+        line, column, end_line, end_column = node_span(hit.node or node, module.lines)
+        path = str(module.path)
+        finding = Finding(
+            path=path,
+            line=line,
+            column=column,
+            end_line=end_line,
+            end_column=end_column,
+            rule=rule.id,
+            severity=hit.severity or rule.severity,
+            reason=hit.reason or rule.reason,
+            remedy=hit.remedy or rule.remedy,
+            function=function,
+            route=tuple(self._route),
+            fix=rule.fix if hit.fix is None else hit.fix,
+            stops=hit.stops,
+        )
+        self.records[-1].add((rule.id, path, line, column), finding)
+
+
+def _hits(answer: Answer) -> Iterable[Hit]:
+    match answer:
+        case None | False:
+            return ()
+        case True:
+            return (Hit(),)
+        case Hit():
+            return (answer,)
+        case _:
+            return answer
+
+
+def _set_receiver(frame: Frame, function: Function, values: Environment) -> None:
+    """What `self` is called in a frame, and what it is."""
+    if frame.parent is not None:
+        frame.self_name, frame.receiver = frame.parent.self_name, frame.parent.receiver
+    elif frame.owner is not None and values and not function.info.is_a("staticmethod"):
+        frame.self_name = next(iter(values))
+        frame.receiver = values[frame.self_name] if function.bound is None else function.bound
+
+
+def _bound_parameter(function: Function) -> Environment:
+    """The value of `self`, by what the parameter is called; empty for functions that have none."""
+    parameters = function.info.node.args
+    positional = [*parameters.posonlyargs, *parameters.args]
+    if function.bound is None or not positional or function.info.is_a("staticmethod"):
+        return {}
+    return {positional[0].arg: function.bound}
+
+
+def _generalise(value: Value) -> Value:
+    """An argument without what would only multiply the ways in which a function is called."""
+    if isinstance(value, Tensor):
+        return tensor(value.dtype, "", -1, value.optional, False, value.mask_origin)
+    if isinstance(value, Static) and value.kind in {"int", "float"}:
+        return Static(value.kind)
+    return value
