@@ -1,4 +1,4 @@
-"""What a compiled program was made for beside shapes: plain values and a model's settings, as keys to compare."""
+"""Plain Python values as keys of compiled programs: equal only if the program would be the same."""
 
 import dataclasses
 from collections.abc import Hashable
@@ -6,37 +6,45 @@ from typing import Any
 
 import torch
 
+# Equal values of these types mean the same in a program, as long as the types are equal too.
 _PLAIN = frozenset({bool, int, str, bytes, type(None), torch.dtype})
 
 
 def exact_key(value: Any) -> Hashable:
-    """A key equal for equal values of one type only: 1, 1.0 and True differ here, and so do 0.0 and -0.0.
+    """A key that is equal for equal values of one type only: 1, 1.0 and True differ, and so do 0.0 and -0.0.
 
-    Lists, dictionaries and configurations may change later; their key is of what they hold now.
+    Lists, dictionaries and configurations may change later; the key is of their contents now.
     """
     cls = type(value)
     if cls in _PLAIN:
         return cls, value
-    if cls is float:
-        return cls, value.hex()
-    if cls is complex:
-        return cls, value.real.hex(), value.imag.hex()
-    if isinstance(value, dict):
-        return cls, tuple((exact_key(key), exact_key(held)) for key, held in value.items())
-    if isinstance(value, list | tuple):
-        return cls, tuple(exact_key(held) for held in value)
-    if isinstance(value, set | frozenset):
-        return cls, frozenset(exact_key(held) for held in value)
+    match value:
+        # By digits: NaN equals NaN then, and 0.0 does not equal -0.0.
+        case float():
+            return cls, value.hex()
+        case complex():
+            return cls, value.real.hex(), value.imag.hex()
+        case dict():
+            return cls, tuple((exact_key(name), exact_key(item)) for name, item in value.items())
+        case list() | tuple():
+            return cls, tuple(map(exact_key, value))
+        case set() | frozenset():
+            return cls, frozenset(map(exact_key, value))
+    return cls, _object_key(value)
+
+
+def _object_key(value: Any) -> Hashable:
     if hasattr(value, "to_dict") and hasattr(value, "__dict__"):
         # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
-        return cls, tuple((name, exact_key(held)) for name, held in vars(value).items() if name[0] != "_")
+        public = [(name, item) for name, item in vars(value).items() if not name.startswith("_")]
+        return tuple((name, exact_key(item)) for name, item in public)
     if dataclasses.is_dataclass(value):
-        return cls, tuple(exact_key(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return tuple(exact_key(getattr(value, field.name)) for field in dataclasses.fields(value))
     try:
         hash(value)
     except TypeError:
-        return cls, repr(value)
-    return cls, value
+        return repr(value)
+    return value
 
 
 class StaticValue:

@@ -72,7 +72,7 @@ def precompute_rotary(model: Any, *args: Any, max_length: int | None = None, **k
 
     values = not any(_is_described(leaf) for leaf in jax.tree.leaves((args, kwargs), is_leaf=_is_described))
     args, kwargs = jax.tree.map(_example, (args, kwargs), is_leaf=_is_described)
-    traced, arguments = CompiledFunction(model).parts(args, kwargs)
+    traced, arguments = CompiledFunction(model).traced_parts(args, kwargs)
     with trace_lock:
         probed = probing.probe([model], traced, arguments, lambda m: by_shape(m) | by_position(m))
     inputs = jax.tree.leaves(arguments) if values else None

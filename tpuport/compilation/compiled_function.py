@@ -1,0 +1,216 @@
+"""`tpuport.compile`: weights are arguments, flags are static, caches are donated, recompilations are counted."""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tpuport import attention, compat, layers, pytrees, rotary, trace_errors
+from tpuport.checkpoint import port_count
+from tpuport.compilation.call_arguments import Layout, divide_arguments, prepare_arguments, shapes_key
+from tpuport.compilation.compiled_program import Program
+from tpuport.compilation.model_weights import check_constants, collect_weights, settings_key, use_weights
+from tpuport.compilation.reachable import ReachableModules
+from tpuport.errors import PortError
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class StaticPart(NamedTuple):
+    """What a program is made for beside the shapes of its arrays.
+
+    Attributes:
+        layout: of the arguments.
+        models: (weak reference, settings) of each model. Weak, because jax keeps the static arguments of every
+            program, and would keep a model alive that has long been replaced.
+        attention: the settings that the user has registered.
+    """
+
+    layout: Layout
+    models: tuple[tuple[weakref.ref[torch.nn.Module], Hashable], ...]
+    attention: Hashable
+
+
+class ProgramArguments(NamedTuple):
+    """The arguments of the program: weights of each model, tensors, tensors of each cache, and the static part."""
+
+    weights: list[dict[str, Any]]
+    tensors: list[Any]
+    donated: list[list[Any]]
+    static: StaticPart
+
+
+class CompiledFunction:
+    """What `tpuport.compile` returns: called like the original, with torch tensors on the host or on the device.
+
+    Args:
+        function: a ported model, a method of one, or a function that uses ported models.
+        name: what logs call it; None for the function's own name.
+        modules: the ported models that the function uses; None to look for them.
+        scan_layers: as in `compile`.
+
+    Attributes:
+        program: the `Program` underneath; `program.compilations` counts.
+        scan_layers: as in `compile`; counts for programs that are made from then on.
+        scanned, declined: lists of blocks in the program made last, that run in a loop and that do not.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        name: str | None = None,
+        modules: Sequence[torch.nn.Module] | None = None,
+        scan_layers: bool | None = None,
+    ) -> None:
+        if isinstance(function, CompiledFunction) or not callable(function):
+            raise PortError(
+                f"this is a {type(function).__name__}, which cannot be compiled",
+                where="the first argument of compile",
+                fix="give a ported model, a method of it, or a function that calls it",
+            )
+        pytrees.register()
+        self._function = function
+        self._fixed_modules = None if modules is None else list(modules)
+        self.scan_layers = scan_layers
+        self.scanned: tuple[layers.ScannedBlocks, ...] = ()
+        self.declined: tuple[layers.DeclinedBlocks, ...] = ()
+        self._reachable: ReachableModules | None = None
+        self._checked_programs: set[Hashable] = set()
+        self._rotary_tables = rotary.ProgramTables()
+        callee = function.forward if isinstance(function, torch.nn.Module) else function
+        self._parameters = inspect.signature(callee).parameters
+        own_name = getattr(function, "__qualname__", type(function).__name__)
+        self.program = Program(
+            self._run_scanned, name or str(own_name), self._describe, self._port_counts,
+            static_argnums=(3,), donate_argnums=(2,),
+        )  # fmt: skip
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled program. Tensors are arguments, caches are donated, anything else is static.
+
+        Raises:
+            PortError: an argument is neither a tensor nor hashable, a module's weights are not on the device, or the
+                function reaches a model in a way that leaves its weights constants of the program.
+            trace_errors.CannotTrace: the function's code cannot be traced; says where, and what to do.
+        """
+        args, kwargs = prepare_arguments(self._function, args, kwargs)
+        with trace_errors.explained(self._function):
+            return compat.as_torch(self.program(*self._program_arguments(args, kwargs)))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """jax.stages.Lowered for these arguments."""
+        args, kwargs = prepare_arguments(self._function, args, kwargs)
+        with trace_errors.explained(self._function):
+            return self.program.lower(*self._program_arguments(args, kwargs))
+
+    def _program_arguments(self, args: tuple, kwargs: dict) -> ProgramArguments:
+        """The program's arguments. A new program is traced here, and its constants checked."""
+        arguments = self._divide(args, kwargs)
+        weights, tensors, donated, static = arguments
+        key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
+        run = functools.partial(self._run, static=static)
+        weights = self._rotary_tables.add_to(weights, key, self._modules(), run, tensors, donated)
+        arguments = arguments._replace(weights=weights)
+        if key not in self._checked_programs:
+            check_constants(self.program.name, self.program.constants(*arguments))
+            self._checked_programs.add(key)
+        return arguments
+
+    def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
+        """(the function to trace for a call, the arrays to trace it with), without rotary tables."""
+        weights, tensors, donated, static = self._divide(args, kwargs)
+        return functools.partial(self._run, static=static), (weights, tensors, donated)
+
+    def _modules(self) -> list[torch.nn.Module]:
+        if self._fixed_modules is not None:
+            return self._fixed_modules
+        if self._reachable is None or not self._reachable.is_current():
+            self._reachable = ReachableModules(self._function)
+        return self._reachable.modules
+
+    def _divide(self, args: tuple, kwargs: dict) -> ProgramArguments:
+        divided = divide_arguments(self._name_positional(args), kwargs)
+        modules = self._modules()
+        if self.scan_layers:
+            for module in modules:
+                layers.stack_layers(module)
+        weights = [collect_weights(module) for module in modules]
+        models = tuple((weakref.ref(module), settings_key(module)) for module in modules)
+        static = StaticPart(divided.layout, models, attention.registered_settings())
+        return ProgramArguments(weights, divided.tensors, divided.donated, static)
+
+    def _name_positional(self, args: tuple) -> dict[str, Any]:
+        """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""
+        names = [name for name, parameter in self._parameters.items() if parameter.kind in _POSITIONAL]
+        names += [f"argument {number}" for number in range(len(names), len(args))]
+        return dict(zip(names, args, strict=False))
+
+    def _order_positional(self, positional: dict[str, Any]) -> list[Any]:
+        """The arguments in the order of the signature: jax sorts the keys of a dict."""
+        order = {name: index for index, name in enumerate(self._parameters)}
+
+        def position(name: str) -> tuple[int, int, str]:
+            # "argument 10" comes after "argument 9": the longer name is the larger number.
+            return order.get(name, len(order)), len(name), name
+
+        return [positional[name] for name in sorted(positional, key=position)]
+
+    def _run(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
+        """Traced. Put the arguments together again and call the function with the weights in place."""
+        positional, keywords = static.layout.join(compat.as_torch(tensors), compat.as_torch(donated))
+        args = self._order_positional(positional)
+        with use_weights([reference() for reference, _ in static.models], weights):  # type: ignore[misc]
+            output = self._function(*args, **keywords)
+            pytrees.register_used(output)
+            return compat.as_jax(output)
+
+    def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
+        """Traced. As `_run`, with the blocks whose weights are stacked in a loop."""
+        has_stacks = any(layers.stacked_lists(arrays) for arrays in weights)
+        if self.scan_layers is False or not has_stacks:
+            return self._run(weights, tensors, donated, static)
+        function = layers.scan_blocks(functools.partial(self._run, static=static))
+        output = function(weights, tensors, donated)
+        self.scanned, self.declined = function.scanned, function.declined
+        return output
+
+    @staticmethod
+    def _port_counts(weights: list, tensors: list, donated: list, static: StaticPart) -> Hashable:
+        """How often each model was ported: to port it once more drops its programs."""
+        return tuple(port_count(reference()) for reference, _ in static.models)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _describe(weights: list, tensors: list, donated: list, static: StaticPart) -> dict[str, str]:
+        return static.layout.describe(tensors, donated)
+
+
+def compile(
+    model_or_function: Callable, *, name: str | None = None, scan_layers: bool | None = None
+) -> CompiledFunction:
+    """Compile a ported model, one of its methods, or a function that uses ported models.
+
+    Weights of every module that the function reaches become arguments of the program, never constants in it: modules
+    in its closure and globals, and those that other functions, containers and objects lead to. Tensors among the
+    arguments (torch on the host, torchax, NumPy, jax) are traced. Python values are static, with one program each.
+    transformers caches are donated: go on with the cache in the output. Tensors in the result are torchax tensors on
+    the device.
+
+    A new program is made if a name refers to another model, or if a weight, a value in a model's config, or a model's
+    mode changes, and after `tpuport.port`. Other Python values that the function reads from outside of its arguments,
+    such as attributes of a model's modules, stay as they were when the program was made.
+
+    Args:
+        model_or_function: an nn.Module on the device, a bound method, or a function.
+        name: what logs call it.
+        scan_layers: True stacks the weights of identical blocks of the models, in place (`layers.stack_layers`: other
+            code cannot read them then, and `layers.unstack_layers` undoes it), and runs the blocks in one loop if
+            they allow it: the same results from a program that is compiled sooner. None does so for models whose
+            weights are stacked already.
+
+    Raises:
+        PortError: the argument cannot be called, or is compiled already.
+    """
+    return CompiledFunction(model_or_function, name, scan_layers=scan_layers)

@@ -1,0 +1,131 @@
+"""A jitted function that counts its compilations, and warns if one argument keeps causing them."""
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+logger = logging.getLogger("tpuport")
+
+# Fewer compilations are normal in the life of a program: a prompt, a step, a second length.
+_FIRST_WARNING = 4
+_VALUES_SHOWN = 4
+
+
+class ShapeText(str):
+    """The description of a tensor; the description of any other argument is a plain string."""
+
+    __slots__ = ()
+
+
+class Program:
+    """A jitted function that counts its compilations.
+
+    Args:
+        function: what is traced and compiled.
+        name: what warnings call it.
+        describe: returns, for the function's arguments, a description of each by name; arguments with equal
+            descriptions share a program. None: nothing is warned about.
+        epoch: returns a key for the function's arguments. A new key means that earlier programs were dropped on
+            purpose, so that the count for warnings starts again.
+        jit_options: for `jax.jit`.
+
+    Attributes:
+        compilations: how often the function has been traced and compiled.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        name: str,
+        describe: Callable[..., dict[str, str]] | None = None,
+        epoch: Callable[..., Hashable] | None = None,
+        **jit_options: Any,
+    ) -> None:
+        self.name = name
+        self.compilations = 0
+        self._describe = describe
+        self._epoch = epoch
+        self._current_epoch: Hashable = None
+        self._descriptions: list[dict[str, str]] = []
+
+        # jax runs the Python function once for each new program, and only then.
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._count_compilation(args, kwargs)
+            return function(*args, **kwargs)
+
+        self._jitted = jax.jit(counted, **jit_options)
+        use_persistent_cache()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
+        return self._jitted.lower(*args, **kwargs)
+
+    def constants(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The arrays that the program for these arguments contains; traces the function if a call would."""
+        return list(self._jitted.trace(*args, **kwargs).jaxpr.consts)
+
+    def _count_compilation(self, args: tuple, kwargs: dict) -> None:
+        self.compilations += 1
+        logger.debug("compiling %s, time %d", self.name, self.compilations)
+        if self._describe is None:
+            return
+        if self._epoch is not None:
+            self._start_epoch(self._epoch(*args, **kwargs))
+        self._descriptions.append(self._describe(*args, **kwargs))
+        count = len(self._descriptions)
+        # At 4, 8, 16, ...: who knows about it and goes on does not want to read it each time.
+        is_power_of_two = count & (count - 1) == 0
+        if count >= _FIRST_WARNING and is_power_of_two:
+            reason = _explain_recompilation(self._descriptions)
+            logger.warning("%s has been compiled %d times%s.", self.name, count, reason)
+
+    def _start_epoch(self, epoch: Hashable) -> None:
+        if epoch != self._current_epoch:
+            self._current_epoch = epoch
+            self._descriptions.clear()
+
+
+def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
+    """Which argument has had the most values, and what to do about it."""
+    values: dict[str, set[str]] = {
+        name: {description.get(name, "absent") for description in descriptions} for name in descriptions[-1]
+    }
+    name = max(values, key=lambda name: len(values[name]), default="")
+    different = sorted(values.get(name, ()))
+    if len(different) < 2:
+        return " for the same arguments: its models' mode, config, attention or placement keeps changing"
+    shown = ", ".join(different[:_VALUES_SHOWN])
+    return f": {name} keeps changing ({shown}). {_suggest_remedy(different)}"
+
+
+def _suggest_remedy(different: list[str]) -> str:
+    if not any(isinstance(text, ShapeText) for text in different):
+        return "Pass it as a tensor"
+    # A shape is written "float32(2, 5)": without dtypes, equal texts have equal sizes.
+    sizes = {text.partition("(")[2] for text in different}
+    if len(sizes) == 1:
+        return "Give it one dtype"
+    return "Pad it to a few fixed lengths"
+
+
+def use_persistent_cache() -> None:
+    """Keep compiled programs on disk between runs, in the user's cache directory.
+
+    A directory that the user has set (JAX_COMPILATION_CACHE_DIR or jax.config) is left alone.
+    TPUPORT_COMPILATION_CACHE names another directory, or is "off".
+    """
+    requested = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
+    settings: Any = jax.config
+    if requested == "off" or settings.jax_compilation_cache_dir:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", requested or str(home / "tpuport" / "xla"))

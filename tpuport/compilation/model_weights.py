@@ -1,0 +1,145 @@
+"""A model's weights as arguments of its programs: collected before a call, used in their places while it is traced."""
+
+import contextlib
+import logging
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.nn.utils.stateless import _reparametrize_module
+
+from tpuport import attention, compat, layers, rotary
+from tpuport.checkpoint import model_mesh, port_count, ported_models
+from tpuport.errors import PortError
+from tpuport.patches import transformers_experts, transformers_rotary
+from tpuport.sharding.sequence import sequence_sharded
+from tpuport.static_values import exact_key
+from tpuport.tracing import exclusive_trace, trace_lock
+
+logger = logging.getLogger("tpuport")
+
+# An array of this many bytes or more does not belong in a program.
+_LARGE_CONSTANT = 1 << 20
+_NAMES_SHOWN = 5
+_ARRAYS_SHOWN = 4
+
+
+def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
+    """Every parameter and buffer of a ported model by name; an array with several names has the first of them only.
+
+    Tables over positions that `precompute_rotary` made for the model are included. Weights that
+    `layers.stack_layers` has stacked are one array, under the name that `layers.stack_weights` gives it.
+
+    Raises:
+        PortError: a tensor of the model is not on the device.
+    """
+    with trace_lock:
+        transformers_rotary.prepare(model)
+        stacked, tensors = layers.split_stacked(_named_tensors(model))
+    on_host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
+    if on_host:
+        raise PortError(
+            f"{len(on_host)} tensors of the model are not on the device",
+            where=", ".join(on_host[:_NAMES_SHOWN]),
+            fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
+        )
+    weights = {name: compat.as_jax(tensor) for name, tensor in tensors.items()}
+    return weights | stacked | rotary.position_tables(model)
+
+
+def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+@contextlib.contextmanager
+def use_weights(models: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]) -> Iterator[None]:
+    """Traced. Let the models compute with these arrays in place of their own, and with tpuport's attention.
+
+    Args:
+        models: ported models.
+        weights: for each of them what `collect_weights` returned, or the same with traced values. Arrays may be
+            stacked (`layers.stack_weights`): each block then has a slice.
+    """
+    with contextlib.ExitStack() as stack:
+        # The models are changed while they are traced, so one thread traces at a time; compiled programs run at once.
+        stack.enter_context(exclusive_trace())
+        # torch's operators become jax's.
+        stack.enter_context(compat.environment())
+        # Attention is tpuport's, unless the user has registered another.
+        stack.enter_context(attention.use_on_meshes([model_mesh(model) for model in models]))
+        for model, arrays in zip(models, weights, strict=True):
+            stack.enter_context(_use_model_weights(model, arrays))
+        yield
+
+
+@contextlib.contextmanager
+def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> Iterator[None]:
+    mesh = model_mesh(model)
+    arrays, rotary_tables = rotary.split_tables(arrays)
+    with contextlib.ExitStack() as stack:
+        # transformers looks up the attention that the config names.
+        stack.enter_context(attention.use_in_model(model))
+        # Hidden states of diffusion transformers are divided over dp and sp.
+        stack.enter_context(sequence_sharded(model, mesh))
+        # Experts are computed in groups, each device its own, rather than in a Python loop over all of them.
+        stack.enter_context(transformers_experts.use(model, mesh))
+        # Rotary frequencies that depend on the length follow the positions of this call, not of an earlier one.
+        stack.enter_context(transformers_rotary.by_length(model))
+        # Blocks leave marks in the trace, by which `layers.scan_blocks` finds them.
+        stack.enter_context(layers.mark_blocks(model, arrays))
+        # Rotary modules return rows of their tables.
+        stack.enter_context(rotary.use_tables(model, rotary_tables))
+        # Last: what comes before looks at the model's own tensors.
+        tensors = compat.as_torch(layers.unstack_weights(arrays))
+        stack.enter_context(_reparametrize_module(model, tensors, tie_weights=True))
+        yield
+
+
+def settings_key(model: torch.nn.Module) -> Hashable:
+    """A key of what a program takes from a model beside its weights.
+
+    It has the number of times that the model was ported, its mode, its config, and the attention that the user
+    registered. Attributes of single modules, such as a layer's scaling factor, are not in it: there are many of them,
+    and this is computed in every call. `tpuport.port` again makes new programs.
+    """
+    config = getattr(model, "config", None)
+    return port_count(model), model.training, exact_key(config), attention.registered_settings()
+
+
+def check_constants(program_name: str, constants: list[Any]) -> None:
+    """Look for weights among the constants of a program, which would stay when the model gets other weights.
+
+    Any other array that is large is warned about.
+
+    Raises:
+        PortError: a weight of a ported model is a constant of the program.
+    """
+    arrays = {id(constant): constant for constant in constants if isinstance(constant, jax.Array)}
+    if not arrays:
+        return
+    for model in ported_models():
+        _check_weights_are_arguments(program_name, model, arrays)
+    large = [array for array in arrays.values() if array.nbytes >= _LARGE_CONSTANT]
+    if large:
+        shown = ", ".join(f"{array.dtype}{array.shape}" for array in large[:_ARRAYS_SHOWN])
+        logger.warning(
+            "%s holds %d large arrays as constants, and goes on with them when you change them (%s). Pass them "
+            "as arguments.", program_name, len(large), shown,
+        )  # fmt: skip
+
+
+def _check_weights_are_arguments(
+    program_name: str, model: torch.nn.Module, constants: dict[int, jax.Array]
+) -> None:
+    with trace_lock:
+        tensors = _named_tensors(model)
+    ported = {name: tensor for name, tensor in tensors.items() if compat.is_ported(tensor)}
+    captured = [name for name, tensor in ported.items() if id(compat.as_jax(tensor)) in constants]
+    if captured:
+        raise PortError(
+            f"{len(captured)} weights of a {type(model).__name__} would be constants of {program_name}: the function "
+            "reaches the model in a way that is not seen from outside",
+            where=", ".join(captured[:_NAMES_SHOWN]),
+            fix="name the model in the function, or give it with functools.partial(function, model)",
+        )
