@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from diffusers import (
-    FluxTransformer2DModel,
     LTXVideoTransformer3DModel,
     QwenImageTransformer2DModel,
     WanTransformer3DModel,
 )
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 
@@ -81,40 +79,4 @@ def qwen() -> Pair:
         "timestep": torch.tensor([0.01]),
         "img_shapes": [[(1, height, width)]],
         "return_dict": False,
-    }
-
-
-@pytest.fixture(scope="module")
-def flux() -> Pair:
-    pair = _pair(
-        lambda: FluxTransformer2DModel(
-            patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16,
-            num_attention_heads=2, joint_attention_dim=8, pooled_projection_dim=8, axes_dims_rope=(4, 6, 6),
-        )
-    )  # fmt: skip
-
-    def inputs(height: int = 4, width: int = 3) -> dict[str, Any]:
-        grid = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), dim=-1)
-        return {
-            "hidden_states": _randn(1, height * width, 4),
-            "encoder_hidden_states": _randn(1, 5, 8),
-            "pooled_projections": _randn(1, 8),
-            "timestep": torch.tensor([0.01]),
-            "img_ids": torch.nn.functional.pad(grid.reshape(-1, 2), (1, 0)).float(),
-            "txt_ids": torch.zeros(5, 3),
-            "return_dict": False,
-        }
-
-    return *pair, inputs
-
-
-@pytest.fixture(scope="module")
-def llama() -> Pair:
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=48,
-    )  # fmt: skip
-    return *_pair(lambda: LlamaForCausalLM(config)), lambda length=7: {
-        "input_ids": torch.arange(2 * length).reshape(2, length),
-        "use_cache": False,
     }

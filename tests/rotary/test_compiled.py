@@ -11,7 +11,8 @@ import tpuport
 from tpuport import compat
 from tpuport.compilation import Program
 from tpuport.diffusion.denoising import denoise
-from tpuport.rotary import finding, store
+from tpuport.rotary import table_store
+from tpuport.rotary.rotary_modules import find_table_modules
 
 # Of models that ask for int64.
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
@@ -39,15 +40,15 @@ def test_each_new_shape_is_one_program_and_leaves_the_others(
     for height, expected in ((8, 1), (6, 2), (8, 2), (6, 2)):
         _agree(model, compiled, inputs(height=height))
         assert compiled.program.compilations == expected
-    monkeypatch.setattr(store, "_MOST", 1)
+    monkeypatch.setattr(table_store, "_MAX_TABLES", 1)
     for height in (
         8,
         6,
         8,
     ):  # each evicts the other's table, which is made again for the program that there is
         _agree(model, compiled, inputs(height=height))
-        (module,) = finding.by_shape(compiled._modules()[0]).values()
-        assert len(store._kept[module]) == 1
+        (module,) = find_table_modules(compiled._modules()[0]).values()
+        assert len(table_store._tables[module]) == 1
     assert compiled.program.compilations == 2
 
 
@@ -65,7 +66,7 @@ def test_no_table_is_made_inside_of_the_program(trio: Any, monkeypatch: pytest.M
     if type(model).__name__.startswith(
         "LTX"
     ):  # the others take rows of buffers; this one's tables are all waves
-        monkeypatch.setattr(store, "needs", lambda *_: [])
+        monkeypatch.setattr(table_store, "find_table_needs", lambda *_: [])
         without = tpuport.compile(compiled._modules()[0]).lower(**given).as_text()
         assert len(_waves(without)) > 1
 
@@ -87,7 +88,7 @@ def test_replicated_on_a_mesh(ltx: Any) -> None:
     cos, sin = table[0].shapes
     assert cos == sin == (2, 24, 24)
     assert table[0].nbytes == 2 * 4 * 2 * 24 * 24
-    held = store._kept[ported.rope].popitem()[1].arrays[0]
+    held = table_store._tables[ported.rope].popitem()[1].arrays[0]
     assert held.sharding.is_fully_replicated
     assert len(held.sharding.device_set) == 8
 

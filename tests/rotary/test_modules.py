@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import tpuport
 from tpuport import compat
-from tpuport.rotary import store
+from tpuport.rotary import table_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 
@@ -69,7 +69,7 @@ def test_the_table_is_what_the_module_gives(rope: torch.nn.Module, call: Any, si
     got = compat.as_jax(compiled(x, sizes))
     for mine, theirs in zip(_leaves(got), _leaves(expected), strict=True):
         assert torch.equal(mine, theirs.to(mine.dtype))
-    assert len(next(iter(compiled._tables._needed.values()))) == 1
+    assert len(next(iter(compiled._rotary_tables._needs.values()))) == 1
 
 
 def _leaves(tree: Any) -> list[torch.Tensor]:
@@ -93,8 +93,8 @@ def test_grids_that_the_model_makes_are_known() -> None:
     compiled = tpuport.compile(tpuport.port(Model(OwnRotary(), _grid)))
     got = compat.to_torch(compat.as_jax(compiled(x, (0, 0, 0))))
     assert torch.equal(got, Model(OwnRotary(), _grid)(x, (0, 0, 0)))
-    (needed,) = compiled._tables._needed.values()
-    assert [(need.call, need.shapes_decide) for need in needed] == [(0, False), (1, False)]
+    (needs,) = compiled._rotary_tables._needs.values()
+    assert [(need.call, need.shapes_decide) for need in needs] == [(0, False), (1, False)]
     assert "cosine" not in compiled.lower(x, (0, 0, 0)).as_text()
 
 
@@ -108,8 +108,8 @@ def test_values_given_to_the_program_are_not_known(caplog: pytest.LogCaptureFixt
         got = compat.to_torch(compat.as_jax(compiled(x, (0, 0, 0))))
     torch.testing.assert_close(got, Model(OwnRotary(), values)(x, (0, 0, 0)))
     assert "rope (OwnRotary) depends on values given to the program" in caplog.text
-    (needed,) = compiled._tables._needed.values()
-    assert [need.call for need in needed] == [1]
+    (needs,) = compiled._rotary_tables._needs.values()
+    assert [need.call for need in needs] == [1]
 
 
 def test_a_model_that_is_ported_again_has_new_tables() -> None:
@@ -123,7 +123,7 @@ def test_a_model_that_is_ported_again_has_new_tables() -> None:
     tpuport.port(model, mesh=mesh, allow="blocks")
     got = compat.to_torch(compat.as_jax(compiled(x, (1, 2, 2))[0]))
     assert torch.equal(got, rope(x)[0])
-    (table,) = store._kept[rope].values()
+    (table,) = table_store._tables[rope].values()
     assert table.arrays[0].sharding.mesh == mesh
 
 
@@ -132,7 +132,7 @@ def test_equal_tables_of_two_batches_are_one_array() -> None:
     compiled = tpuport.compile(tpuport.port(Model(rope, call)))
     for batch in (1, 2):
         compiled(torch.zeros(batch, 1, 1, 2, 3), (1, 2, 3))
-    one, two = store._kept[rope].values()
+    one, two = table_store._tables[rope].values()
     assert one is not two
     assert all(a is b for a, b in zip(one.arrays, two.arrays, strict=True))
 

@@ -28,8 +28,7 @@ _ARRAYS_SHOWN = 4
 def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
     """Every parameter and buffer of a ported model by name; an array with several names has the first of them only.
 
-    Tables over positions that `precompute_rotary` made for the model are included. Weights that
-    `layers.stack_layers` has stacked are one array, under the name that `layers.stack_weights` gives it.
+    Weights that `layers.stack_layers` has stacked are one array, under the name that `layers.stack_weights` gives it.
 
     Raises:
         PortError: a tensor of the model is not on the device.
@@ -45,7 +44,7 @@ def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
             fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
         )
     weights = {name: compat.as_jax(tensor) for name, tensor in tensors.items()}
-    return weights | stacked | rotary.position_tables(model)
+    return weights | stacked
 
 
 def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -88,7 +87,7 @@ def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> 
         stack.enter_context(transformers_rotary.by_length(model))
         # Blocks leave marks in the trace, by which `layers.scan_blocks` finds them.
         stack.enter_context(layers.mark_blocks(model, arrays))
-        # Rotary modules return rows of their tables.
+        # Rotary modules return their tables.
         stack.enter_context(rotary.use_tables(model, rotary_tables))
         # Last: what comes before looks at the model's own tensors.
         tensors = compat.as_torch(layers.unstack_weights(arrays))
