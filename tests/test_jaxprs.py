@@ -98,11 +98,10 @@ def test_replacing_a_callee_keeps_the_rest_of_an_equation() -> None:
     assert (replaced.invars, replaced.primitive) == (equation.invars, equation.primitive)
 
 
-def test_producers_names_and_lines() -> None:
+def test_producers_names_and_frames() -> None:
     closed = jax.make_jaxpr(lambda weights: jnp.split(weights["up"], 2))({"up": VECTOR})
     jaxpr = closed.jaxpr
     producer = jaxprs.producers(jaxpr)[jaxpr.outvars[1]]  # type: ignore[index]
     assert (producer.equation.primitive.name, producer.output) == ("split", 1)
     assert jaxprs.argument_names(closed) == ("weights['up']",)
-    assert jaxprs.model_line(producer.equation).startswith(f"{__file__}, line ")
-    assert jaxprs.source_frames(producer.equation)[0][2]
+    assert __file__ in [file for file, _, _ in jaxprs.source_frames(producer.equation)]

@@ -5,18 +5,13 @@ alone: which parameter of an equation has a jaxpr, and which operand becomes whi
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 Atom = Var | core.Literal
 Kind = Literal["call", "branch", "scan", "while body", "while condition", "kernel"]
-
-# Code that traces a model, or that models are written with; none of its lines is one of a model.
-_LIBRARIES: Final = (
-    "/torch/", "/torchax/", "/jax/", "/jaxlib/", "/jaxtyping/", "/beartype/", "/tpuport/", "/contextlib.py",
-)  # fmt: skip
 
 
 class SubJaxpr(NamedTuple):
@@ -145,16 +140,6 @@ def source_frames(equation: JaxprEqn) -> list[tuple[str, int, str]]:
     traceback = equation.source_info.traceback
     frames = () if traceback is None else traceback.frames
     return [(frame.file_name, frame.line_num, frame.function_name) for frame in frames]
-
-
-def model_line(equation: JaxprEqn) -> str:
-    """File and line of the innermost frame of a model's code; empty if there is none."""
-    for file, line, _ in source_frames(equation):
-        path = file.replace("\\", "/")
-        # Names like "<string>" are of generated code.
-        if "<" not in path and not any(library in path for library in _LIBRARIES):
-            return f"{file}, line {line}"
-    return ""
 
 
 def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
