@@ -13,7 +13,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tpuport
 from tpuport import PortError
 
-
 # FluxPosEmbed asks for float64.
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 
