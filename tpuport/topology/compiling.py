@@ -20,12 +20,19 @@ from jax.sharding import Mesh
 from tpuport import trace_errors
 from tpuport.hardware import GENERATIONS
 from tpuport.sharding import ShardingRules
-from tpuport.topology import failures, hlo, kernels, roofline
+from tpuport.topology import hlo, kernels, roofline
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes, nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
 from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.lowering import Lowered, lower_for, shown, versions
+from tpuport.topology.memory import (
+    ALLOW_OVERSIZE,
+    BufferAssignment,
+    buffer_assignment,
+    explain_oversize,
+    requested_hbm,
+)
 
 logger = logging.getLogger("tpuport")
 
@@ -92,7 +99,7 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
     """
     started = time.perf_counter()
     program, refused = _compiled(lowered, effort)
-    assigned: failures.Assignment | None = None
+    assigned: BufferAssignment | None = None
     if refused is not None and lowered.apart is not None:
         # A loop can take somewhat more memory, and nobody asked for it.
         logger.info("it does not fit with its blocks in a loop; trying without")
@@ -104,7 +111,7 @@ def report(lowered: Lowered, effort: float | None = None) -> Report:
     whole = {id(value): value for value in lowered.weights.values()}.values()
     memory, failure = _memory(lowered, program, assigned), None
     if refused is not None:
-        failure, memory = _failure(refused, lowered, program, assigned, memory)
+        failure, memory = _failure(refused, assigned, memory)
     written = program.as_text() if program else assigned.text if assigned else None
     text = hlo.parse(written) if written else None
     costs = _costs(lowered, program, text)
@@ -153,26 +160,24 @@ def _without_cache() -> Iterator[None]:
         jax.config.update("jax_enable_compilation_cache", before)
 
 
-def _unfit(
-    lowered: Lowered, effort: float | None, refused: Exception
-) -> tuple[Any, failures.Assignment | None]:
+def _unfit(lowered: Lowered, effort: float | None, refused: Exception) -> tuple[Any, BufferAssignment | None]:
     """Of what was refused for its memory: (the program although it does not fit, what the compiler sets aside for it).
 
     There is no code for addresses outside of the memory, and finding that out takes minutes: so a program is asked for
     only where each part of it alone has room.
     """
-    wanted = failures.used(str(refused)) if "RESOURCE_EXHAUSTED" in str(refused) else None
+    wanted = requested_hbm(str(refused)) if "RESOURCE_EXHAUSTED" in str(refused) else None
     if wanted is None:
         return None, None
     logger.info("it does not fit; compiling once more for what takes the memory")
     capacity = GENERATIONS[lowered.generation].program_hbm
     possible = wanted - _given(lowered) <= capacity
     with tempfile.TemporaryDirectory(prefix="tpuport-", ignore_cleanup_errors=True) as directory:
-        options = failures.assigned.options(directory)
-        program = _although(lowered, effort, options | failures.UNFIT if possible else options)
-        assigned = failures.assigned.read(directory)
+        options = buffer_assignment.dump_options(directory)
+        program = _although(lowered, effort, options | ALLOW_OVERSIZE if possible else options)
+        assigned = buffer_assignment.read(directory)
     if program is None and not possible and (assigned is None or assigned.largest <= capacity):
-        program = _although(lowered, effort, dict(failures.UNFIT))
+        program = _although(lowered, effort, dict(ALLOW_OVERSIZE))
     return program, assigned
 
 
@@ -184,19 +189,15 @@ def _although(lowered: Lowered, effort: float | None, options: dict[str, Any]) -
         return None
 
 
-def _failure(
-    error: Exception, lowered: Lowered, program: Any, assigned: failures.Assignment | None, memory: Memory
-) -> tuple[Failure, Memory]:
+def _failure(error: Exception, assigned: BufferAssignment | None, memory: Memory) -> tuple[Failure, Memory]:
     """Why there is no program that fits, and what it takes as far as that is known."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
         return Failure(**vars(trace_errors.explain_refusal(error))), memory
-    wanted = failures.used(text)
+    wanted = requested_hbm(text)
     if wanted is not None and (memory.used is None or memory.used <= memory.capacity):
         memory = dataclasses.replace(memory, used=max(wanted, memory.used or 0))
-    traced = () if program or assigned else failures.largest(lowered.jaxpr)
-    written = program.as_text() if program else None
-    return failures.too_large(text, written, memory, assigned, traced), memory
+    return explain_oversize(text, memory, assigned), memory
 
 
 def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
@@ -205,7 +206,7 @@ def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
     return tuple(one for one in hlo.list_buffers(text, _BUFFERS) if one.nbytes >= _WORTH_SAYING)
 
 
-def _memory(lowered: Lowered, program: Any, assigned: failures.Assignment | None = None) -> Memory:
+def _memory(lowered: Lowered, program: Any, assigned: BufferAssignment | None = None) -> Memory:
     capacity, step = GENERATIONS[lowered.generation].program_hbm, lowered.step
     weights = sum(local_nbytes(value) for value in lowered.weights.values())
     cache = sum(local_nbytes(value) for value in step.cache)

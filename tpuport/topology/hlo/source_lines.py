@@ -8,28 +8,19 @@ import functools
 import itertools
 import linecache
 import re
-import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tpuport.topology.compile_report import Source
+from tpuport.trace_errors.libraries import LIBRARIES, TRACING, package_file
 
 _TABLE: Final = re.compile(
     r"^(FileNames|FunctionNames|FileLocations|StackFrames)\n((?:\d+ .*\n?)*)", re.MULTILINE
 )
 _ROW: Final = re.compile(r"^(\d+) (.*)$", re.MULTILINE)
 _FIELD: Final = re.compile(r"(\w+)=(\d+)")
-_PACKAGE: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)(?:[/\\](.*))?")
-_TPUPORT: Final = str(Path(__file__).parents[2])
 _TOPOLOGY: Final = str(Path(__file__).parents[1])
-_STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-# They trace the program, so that a frame of theirs says nothing of it.
-_TRACERS: Final = {"jax", "jaxlib", "torchax"}
-_LIBRARIES: Final = _TRACERS | {
-    "_pytest", "accelerate", "beartype", "einops", "functorch", "IPython", "ipykernel", "jaxtyping", "numpy", "pluggy",
-    "opt_einsum", "torch", "typeguard", "tpuport", "python",
-}  # fmt: skip
 # Of these libraries only what describes one model or a family of models is the model's code.
 _MODEL_FOLDERS: Final = {"transformers": ("models/",), "diffusers": ("models/", "pipelines/")}
 _SHARED_MODEL_FILES: Final = {
@@ -89,44 +80,23 @@ def innermost_source(stack: Iterable[StackFrame]) -> Source | None:
     # What is outside of tpuport's compiler asked for the program, and did not make its instructions.
     inside = list(itertools.takewhile(lambda frame: not frame[0].startswith(_TOPOLOGY), stack))
     candidates = [frame for frame in inside if _is_model_code(frame[0])]
-    candidates += [frame for frame in inside if frame[0] and _package_file(frame[0]).package not in _TRACERS]
+    candidates += [frame for frame in inside if frame[0] and package_file(frame[0]).package not in TRACING]
     if not candidates:
         return None
     file, line, function = candidates[0]
     return Source(short_path(file), line, function, linecache.getline(file, line).strip())
 
 
-class _PackageFile(NamedTuple):
-    """An installed package, and a file in it; both are empty for a user's file."""
-
-    package: str
-    path: str
-
-
-@functools.lru_cache(maxsize=4096)
-def _package_file(file: str) -> _PackageFile:
-    if file.startswith(_TPUPORT):
-        return _PackageFile("tpuport", file[len(_TPUPORT) + 1 :])
-    installed = _PACKAGE.fullmatch(file)
-    if installed is not None:
-        path = (installed[2] or "").replace("\\", "/")
-        return _PackageFile(installed[1].removesuffix(".py"), path)
-    # Names such as "<string>" are of generated code.
-    if file.startswith((*_STANDARD_LIBRARY, "<")):
-        return _PackageFile("python", file)
-    return _PackageFile("", "")
-
-
 def short_path(file: str) -> str:
     """A file of an installed package as "package/file", the same on every machine; any other as it is."""
-    package, path = _package_file(file)
+    package, path = package_file(file)
     return f"{package}/{path}" if path and package != "python" else file
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_model_code(file: str) -> bool:
     """Whether a file is a model's or a user's."""
-    package, path = _package_file(file)
+    package, path = package_file(file)
     if package in _MODEL_FOLDERS:
         return path.startswith(_MODEL_FOLDERS[package]) and path not in _SHARED_MODEL_FILES
-    return bool(file) and package not in _LIBRARIES
+    return bool(file) and package not in LIBRARIES | {"python"}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from jax.sharding import SingleDeviceSharding
 
-from tpuport.topology import compile_for, compiling, described, failures
-from tpuport.topology.failures import assigned, traced
+from tpuport.topology import compile_for, compiling, described
+from tpuport.topology.memory import buffer_assignment, requested_hbm
 
 GIB = 1 << 30
 # Of jax 0.10.2's libtpu, numbers made small: b is written into the place of a, and c beside them.
@@ -52,42 +52,28 @@ RANGES = """HloLiveRange (max 9):
 
 
 def test_what_is_set_aside_is_summed_by_kind_in_hbm_only() -> None:
-    found = assigned.parse(BUFFERS, RANGES, "HloModule m")
-    assert found.arguments == 4096 + 1024, "the donated cache is an argument"
-    assert found.outputs == 2048
-    assert found.temporaries == 10000 + 512 + 32
-    assert found.used == 4096 + 1024 + 2048 + 10000 + 512 + 32
-    assert found.largest == 10000
+    assignment = buffer_assignment.parse(BUFFERS, RANGES, "HloModule m")
+    assert assignment.arguments == 4096 + 1024, "the donated cache is an argument"
+    assert assignment.outputs == 2048
+    assert assignment.temporaries == 10000 + 512 + 32
+    assert assignment.used == 4096 + 1024 + 2048 + 10000 + 512 + 32
+    assert assignment.largest == 10000
 
 
-def test_what_is_held_at_the_peak_counts_a_place_once() -> None:
-    found = assigned.parse(BUFFERS, RANGES, "")
+def test_arrays_that_share_a_place_count_once() -> None:
+    assignment = buffer_assignment.parse(BUFFERS, RANGES, "")
     # At 4: a or b, in one place, and the loop's; at 6: c alone.
-    assert [(one.instruction, one.nbytes) for one in found.held] == [
+    assert [(array.instruction, array.nbytes) for array in assignment.peak_arrays] == [
         ("a", 3000),
         ("result", 2048),
         ("loop", 2000),
     ]
-    assert found.held[2].place == "0"
-    assert found.gaps == 10000 - 3000 - 2000
+    assert assignment.peak_arrays[2].path == (0,)
+    assert assignment.gaps == 10000 - 3000 - 2000
 
 
 def test_nothing_written_is_nothing_read(tmp_path: Path) -> None:
-    assert assigned.read(str(tmp_path)) is None
-
-
-def test_arrays_are_those_of_the_traced_program_where_the_compiler_lists_none() -> None:
-    def step(x):
-        return jax.lax.scan(lambda carry, _: (jnp.sin(carry @ carry), None), x, length=3)[0]
-
-    jaxpr = jax.make_jaxpr(step)(jax.ShapeDtypeStruct((256, 256), jnp.bfloat16))
-    found = traced.largest(jaxpr)
-    assert {(one.shape, one.nbytes, one.operation) for one in found} == {
-        ("bf16[256,256]", 2 * 256 * 256, "dot_general"), ("bf16[256,256]", 2 * 256 * 256, "sin"),
-    }  # fmt: skip
-    assert {one.source.file for one in found if one.source} == {__file__}
-    failure = failures.too_large("RESOURCE_EXHAUSTED: (20.00G) exceeds available HBM (15.75G)", traced=found)
-    assert failure.buffers == found
+    assert buffer_assignment.read(str(tmp_path)) is None
 
 
 class Scores(torch.nn.Module):
@@ -119,22 +105,22 @@ def test_temporaries_alone_may_be_too_large() -> None:
     assert report.failure.buffers[0].shape == f"bf16[{ROWS},{ROWS}]"
     assert report.failure.buffers[0].nbytes == 2 * ROWS * ROWS
     assert "by the compiler's buffer assignment" in report.failure.message
-    stated = failures.used(report.failure.traceback)
+    stated = requested_hbm(report.failure.traceback)
     assert memory.used == pytest.approx(stated, abs=GIB // 100), "as the message has it, to 0.01 GiB"
 
 
 def test_without_the_compiler_s_list_unknown_figures_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assigned, "read", lambda directory: None)
+    monkeypatch.setattr(buffer_assignment, "read", lambda directory: None)
     monkeypatch.setattr(compiling, "_although", lambda *given: None)
     x = torch.empty(ROWS, 128, dtype=torch.bfloat16, device="meta")
     report = compile_for(Scores, {"x": x}, topology="v5e:1x1")
     memory = report.memory
     assert memory.arguments == 2 * ROWS * 128
     assert (memory.outputs, memory.temporaries, memory.code) == (None, None, None)
-    assert memory.used == failures.used(report.failure.traceback)
+    assert memory.used == requested_hbm(report.failure.traceback)
     assert "for outputs, temporaries and code" in report.failure.message
-    assert "as traced" in report.failure.message
-    assert report.failure.buffers[0].nbytes == 2 * ROWS * ROWS
+    assert "wrote no buffer assignment" in report.failure.message
+    assert report.failure.buffers == ()
     assert report.to_dict()["memory"]["temporaries"] is None
 
 
@@ -150,11 +136,11 @@ def test_room_between_temporaries_is_counted_once() -> None:
     place = SingleDeviceSharding(described("v5e").devices[0])
     stage = jax.jit(step).lower(jax.ShapeDtypeStruct((8192, 512), jnp.bfloat16, sharding=place))
     with tempfile.TemporaryDirectory() as directory:
-        program = stage.compile(compiler_options=assigned.options(directory))
-        found = assigned.read(directory)
+        program = stage.compile(compiler_options=buffer_assignment.dump_options(directory))
+        assignment = buffer_assignment.read(directory)
     arguments, outputs, temporaries = compiling._analysed(program.memory_analysis())
-    assert (arguments, outputs) == (found.arguments, found.outputs)
-    assert temporaries == pytest.approx(found.temporaries, rel=0.001, abs=1 << 16)
+    assert (arguments, outputs) == (assignment.arguments, assignment.outputs)
+    assert temporaries == pytest.approx(assignment.temporaries, rel=0.001, abs=1 << 16)
 
 
 def test_the_message_after_code_was_made_says_by_how_much() -> None:
@@ -162,4 +148,4 @@ def test_the_message_after_code_was_made_says_by_how_much() -> None:
         "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: XLA:TPU compile permanent error. Ran out of memory in memory "
         "space hbm. Used 15.75G of 15.75G hbm. Exceeded hbm capacity by 1.44M."
     )
-    assert failures.used(message) == int(15.75 * GIB) + int(1.44 * (1 << 20))
+    assert requested_hbm(message) == int(15.75 * GIB) + int(1.44 * (1 << 20))
