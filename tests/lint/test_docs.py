@@ -31,7 +31,7 @@ def generator() -> ModuleType:
 
 
 def test_the_pages_of_the_rules_are_what_the_rules_say() -> None:
-    assert generator().stale() == [], "run python docs/gen_rules.py"
+    assert generator().stale_pages() == [], "run python docs/gen_rules.py"
 
 
 def test_every_rule_has_a_page_and_the_index_names_it() -> None:

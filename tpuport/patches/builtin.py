@@ -1,11 +1,77 @@
-"""The patches that tpuport brings."""
+"""The patches that are part of tpuport, all of them for diffusers."""
+
+import itertools
 
 from tpuport.patches.patch import Patch
 
-_DIFFUSERS = ">=0.37,<0.43"
+_VERSIONS = ">=0.37,<0.43"
+# The sources of functions with complex rotary embeddings are the same in one release more.
+_VERSIONS_ROTARY = ">=0.36,<0.43"
 
-# Rotary embeddings written with complex numbers: (name, target, replacement, digest).
-_COMPLEX_ROTARY = [
+
+def _patch(
+    name: str, target: str, replacement: str, source: str, why: str, versions: str = _VERSIONS
+) -> Patch:
+    return Patch(
+        name=name,
+        target=f"diffusers.models.{target}",
+        package="diffusers",
+        versions=versions,
+        why=why,
+        replacement=f"tpuport.patches.{replacement}",
+        source=(source,),
+    )
+
+
+_DENSE_MASK = "its mask is dense; a padding mask, which kernels support, is the same for every valid token"
+
+_FORWARDS = [
+    _patch(
+        "hunyuan-video-1.5.forward",
+        "transformers.transformer_hunyuan_video15:HunyuanVideo15Transformer3DModel.forward",
+        "hunyuan_video15:forward",
+        "cc4a7977ea978e86ad850c38c594e3b456e4e899f9a03ad70ea3d1dbf24831c3",
+        why="it tests in Python whether image embeddings are zero, and selects valid tokens by boolean masks",
+    ),
+    _patch(
+        "hunyuan-video.text-refiner",
+        "transformers.transformer_hunyuan_video:HunyuanVideoIndividualTokenRefiner.forward",
+        "hunyuan_video:refiner_forward",
+        "5e13e99063b438453cd382c6d90c6576ccfaad08c6e4b5c22b5085683c38aa88",
+        why=_DENSE_MASK,
+    ),
+    _patch(
+        "hunyuan-image.text-refiner",
+        "transformers.transformer_hunyuanimage:HunyuanImageIndividualTokenRefiner.forward",
+        "hunyuan_video:refiner_forward",
+        "1b2e70e298498773536558edabc92958ff35a786f0098c51c7b896e1b9bfb4d9",
+        why=_DENSE_MASK,
+    ),
+    _patch(
+        "framepack.forward",
+        "transformers.transformer_hunyuan_video_framepack:HunyuanVideoFramepackTransformer3DModel.forward",
+        "hunyuan_video:framepack_forward",
+        "d48b113cb1086f41d8dc0a9ca37768d2b18e211c1e5311590a7710c42944cf26",
+        why="it cuts text to its number of valid tokens, or writes a mask row by row up to such numbers",
+    ),
+    _patch(
+        "mochi.attention",
+        "attention_processor:MochiAttnProcessor2_0.__call__",
+        "mochi:attention_call",
+        "ec92ebf1a868dda5692d6824268d5b1792c737258583faf769568a5e60947f64",
+        why="it looks up the positions of valid text tokens in each sample",
+    ),
+    _patch(
+        "hunyuan-video-1.5.vae-attention",
+        "autoencoders.autoencoder_kl_hunyuanvideo15:HunyuanVideo15AttnBlock.forward",
+        "hunyuan_video15_vae:attention_forward",
+        "88dfa59960421ac967b076e15383ba7d7388f3edc6b60ff6cfcf3f3ce60e7730",
+        why="it builds a dense mask of all positions by all positions, one row at a time",
+    ),
+]
+
+# Rotary embeddings written with complex numbers: name, target, function of `complex_rotary`, digest.
+_ROTARY = [
     (
         "qwen-image.rotary",
         "transformers.transformer_qwenimage:apply_rotary_emb_qwen",
@@ -43,10 +109,9 @@ _COMPLEX_ROTARY = [
         "178a75b8e05800ade22fde3d33178a1e09e57c298aafd13abe6d47286e5bbc3b",
     ),
 ]
+_COMPLEX = "it multiplies complex numbers; real arithmetic gives the same, and every TPU supports it"
 
-_TRANSFORMERS = "diffusers.models.transformers"
-
-# Autoencoders of videos whose tiles are blended by the same loops, and the loops' digests.
+# Video autoencoders that blend their tiles with the same loops, and the loops' digests.
 _TILED = {
     "hunyuan-video-1.5": "autoencoder_kl_hunyuanvideo15:AutoencoderKLHunyuanVideo15",
     "hunyuan-video": "autoencoder_kl_hunyuan_video:AutoencoderKLHunyuanVideo",
@@ -58,87 +123,27 @@ _BLENDING = {
     "blend_h": "34dedb86e0eb85f0c0ece07f64d36d25ad265ece872fe38e3b7e2f77d32ea78b",
     "blend_t": "880be8ff02ec21ce5c53163d84ca4955e1ed78503f1336fbc8b2a6c8ccafb726",
 }
-_NO_TIME = ("wan", "qwen-image")  # they blend no frames
+# These do not tile along time.
+_LACKING = {("wan", "blend_t"), ("qwen-image", "blend_t")}
+_ROW_BY_ROW = (
+    "it writes one row of a tile at a time, each time in a separate program and with a copy of the tile"
+)
 
 PATCHES: list[Patch] = [
-    Patch(
-        name="hunyuan-video-1.5.forward",
-        target="diffusers.models.transformers.transformer_hunyuan_video15:HunyuanVideo15Transformer3DModel.forward",
-        package="diffusers",
-        versions=_DIFFUSERS,
-        why="it asks in Python whether image embeddings are zero, and reads valid tokens by boolean masks",
-        replacement="tpuport.patches.hunyuan_video15:forward",
-        source=("cc4a7977ea978e86ad850c38c594e3b456e4e899f9a03ad70ea3d1dbf24831c3",),
-    ),
-    Patch(
-        name="hunyuan-video.text-refiner",
-        target=f"{_TRANSFORMERS}.transformer_hunyuan_video:HunyuanVideoIndividualTokenRefiner.forward",
-        package="diffusers",
-        versions=_DIFFUSERS,
-        why="its mask is dense; the same for every valid token as padding, which kernels take",
-        replacement="tpuport.patches.hunyuan_video:refiner_forward",
-        source=("5e13e99063b438453cd382c6d90c6576ccfaad08c6e4b5c22b5085683c38aa88",),
-    ),
-    Patch(
-        name="hunyuan-image.text-refiner",
-        target=f"{_TRANSFORMERS}.transformer_hunyuanimage:HunyuanImageIndividualTokenRefiner.forward",
-        package="diffusers",
-        versions=_DIFFUSERS,
-        why="its mask is dense; the same for every valid token as padding, which kernels take",
-        replacement="tpuport.patches.hunyuan_video:refiner_forward",
-        source=("1b2e70e298498773536558edabc92958ff35a786f0098c51c7b896e1b9bfb4d9",),
-    ),
-    Patch(
-        name="framepack.forward",
-        target=f"{_TRANSFORMERS}.transformer_hunyuan_video_framepack:HunyuanVideoFramepackTransformer3DModel.forward",
-        package="diffusers",
-        versions=_DIFFUSERS,
-        why="it cuts text to its number of valid tokens, or writes a mask row by row up to such numbers",
-        replacement="tpuport.patches.hunyuan_video:framepack_forward",
-        source=("d48b113cb1086f41d8dc0a9ca37768d2b18e211c1e5311590a7710c42944cf26",),
-    ),
-    Patch(
-        name="mochi.attention",
-        target="diffusers.models.attention_processor:MochiAttnProcessor2_0.__call__",
-        package="diffusers",
-        versions=_DIFFUSERS,
-        why="it looks up the places of valid text tokens in each sample",
-        replacement="tpuport.patches.mochi:attention_call",
-        source=("ec92ebf1a868dda5692d6824268d5b1792c737258583faf769568a5e60947f64",),
-    ),
-    Patch(
-        name="hunyuan-video-1.5.vae-attention",
-        target="diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15:HunyuanVideo15AttnBlock.forward",
-        package="diffusers",
-        versions=_DIFFUSERS,
-        why="it builds a dense mask of all positions by all positions, a row at a time",
-        replacement="tpuport.patches.hunyuan_video15_vae:attention_forward",
-        source=("88dfa59960421ac967b076e15383ba7d7388f3edc6b60ff6cfcf3f3ce60e7730",),
+    *_FORWARDS,
+    *(
+        _patch(name, target, f"complex_rotary:{function}", source, _COMPLEX, _VERSIONS_ROTARY)
+        for name, target, function, source in _ROTARY
     ),
     *(
-        Patch(
-            name=name,
-            target=f"diffusers.models.{target}",
-            package="diffusers",
-            versions=">=0.36,<0.43",
-            why="it multiplies complex numbers; the same in real arithmetic, which every TPU has",
-            replacement=f"tpuport.patches.complex_rotary:{replacement}",
-            source=(source,),
+        _patch(
+            f"{name}.{method.replace('_', '-')}",
+            f"autoencoders.{_TILED[name]}.{method}",
+            f"tile_blending:{method}",
+            _BLENDING[method],
+            _ROW_BY_ROW,
         )
-        for name, target, replacement, source in _COMPLEX_ROTARY
-    ),
-    *(
-        Patch(
-            name=f"{name}.{method.replace('_', '-')}",
-            target=f"diffusers.models.autoencoders.{target}.{method}",
-            package="diffusers",
-            versions=_DIFFUSERS,
-            why="it writes one row of a tile at a time, each time a program of its own and a copy of the tile",
-            replacement=f"tpuport.patches.tile_blending:{method}",
-            source=(source,),
-        )
-        for name, target in _TILED.items()
-        for method, source in _BLENDING.items()
-        if method != "blend_t" or name not in _NO_TIME
+        for name, method in itertools.product(_TILED, _BLENDING)
+        if (name, method) not in _LACKING
     ),
 ]
