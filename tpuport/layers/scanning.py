@@ -2,26 +2,36 @@
 
 import dataclasses
 import functools
+import heapq
+import itertools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.core import eval_jaxpr
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from tpuport.layers.choosing import Chooser
-from tpuport.layers.emission import evaluated, order
-from tpuport.layers.scopes import Record, mark_of, recording
-from tpuport.layers.units import calls, program
+from tpuport import jaxprs
+from tpuport.layers.block_calls import (
+    CallRecord,
+    LiveProgram,
+    block_call,
+    group_calls,
+    has_block_calls,
+    record_calls,
+    remove_mark,
+    variables,
+)
+from tpuport.layers.scan_policy import RunSelector
+from tpuport.layers.scan_roles import Carried, Closed, Each, Role, Row, Run, Slot
 
 logger = logging.getLogger("tpuport")
 
-# Programs inside of equations that blocks may be called in, by the equations' name.
-_INNER = {
-    "jit": ("jaxpr",), "while": ("body_jaxpr",), "scan": ("jaxpr",), "cond": ("branches",),
-    "closed_call": ("call_jaxpr",),
-}  # fmt: skip
+# Equations whose inner programs may call blocks and can be traced anew.
+_CONTROL_FLOW = frozenset({"jit", "while", "scan", "cond", "closed_call"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +55,7 @@ class ScannedFunction:
     """What `scan_blocks` returns.
 
     Attributes:
-        scanned, declined: what the last trace has found; empty before the first.
+        scanned, declined: results of the last trace; empty before the first.
     """
 
     def __init__(self, function: Callable) -> None:
@@ -55,21 +65,21 @@ class ScannedFunction:
         self.declined: tuple[DeclinedBlocks, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Traced. What the function gives."""
-        with recording() as record:
-            closed, form = jax.make_jaxpr(self._function, return_shape=True)(*args, **kwargs)
-        rewriting = _Rewriting(record)
-        results = rewriting.evaluate(closed, jax.tree.leaves((args, kwargs)))
-        self.scanned, self.declined = tuple(rewriting.scanned), tuple(rewriting.declined)
-        for one in self.declined:
-            logger.info("%d blocks of %s are not scanned: %s", one.count, one.name, one.reason)
-        return jax.tree.unflatten(jax.tree.structure(form), results)
+        """Traced. What the function returns."""
+        with record_calls() as record:
+            closed, output_form = jax.make_jaxpr(self._function, return_shape=True)(*args, **kwargs)
+        rewriter = _Rewriter(record)
+        results = rewriter.evaluate(closed, jax.tree.leaves((args, kwargs)))
+        self.scanned, self.declined = tuple(rewriter.scanned), tuple(rewriter.declined)
+        for blocks in self.declined:
+            logger.info("%d blocks of %s are not scanned: %s", blocks.count, blocks.name, blocks.reason)
+        return jax.tree.unflatten(jax.tree.structure(output_form), results)
 
     @property
     def is_mostly_scanned(self) -> bool:
         """Whether more calls of blocks with stacked weights are in loops than are not, after a trace.
 
-        Where they are not, blocks take slices of stacked weights for nothing, and single weights serve them better.
+        If they are not, blocks take slices of stacked weights for nothing, and single weights serve them better.
         """
         scanned = sum(blocks.count for blocks in self.scanned)
         return scanned > sum(blocks.count for blocks in self.declined)
@@ -78,20 +88,20 @@ class ScannedFunction:
 def scan_blocks(function: Callable) -> ScannedFunction:
     """The function with identical blocks of its models in one loop: equal results, from a program compiled sooner.
 
-    Blocks are found by stacked weights, so the function calls models inside of `compilation.use_weights` with
-    weights as `stack_weights` gives them. It is traced as it is; calls of blocks that come out equal, but for the
-    rows of stacked arrays that they take, become a `jax.lax.scan`. What does not allow it stays as it is, and
-    `declined` says why. Calls inside of `jax.jit`, loops and branches are found too.
+    Blocks are found by stacked weights, so the function calls models inside of `compilation.use_weights` with weights
+    as `stack_weights` returns them. It is traced unchanged; calls of blocks whose equations are equal, except for the
+    rows of stacked arrays that they take, become a `jax.lax.scan`. Other calls stay, and `declined` says why. Calls
+    inside of `jax.jit`, loops and branches are found too.
 
     Args:
-        function: of arrays (any pytrees of them), traced; without keyword-only static arguments. What comes out is not
-            for differentiation.
+        function: takes arrays (any pytrees of them) and is traced; without keyword-only static arguments. Its scanned
+            results cannot be differentiated.
     """
     return ScannedFunction(function)
 
 
-class _Rewriting:
-    def __init__(self, record: Record) -> None:
+class _Rewriter:
+    def __init__(self, record: CallRecord) -> None:
         self._record = record
         self.scanned: list[ScannedBlocks] = []
         self.declined: list[DeclinedBlocks] = []
@@ -99,65 +109,253 @@ class _Rewriting:
     def evaluate(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Traced. The results of a program, with its calls of blocks in loops."""
         jaxpr = closed.jaxpr
-        if not _has_marks(jaxpr):
+        if not has_block_calls(jaxpr):
             return eval_jaxpr(jaxpr, closed.consts, *args)
-        jaxpr = jaxpr.replace(eqns=[self._inside(equation) for equation in jaxpr.eqns])
-        found = program(jaxpr)
-        chooser = Chooser(found)
-        by_list = calls(found)
-        for place, groups in sorted(by_list.items(), key=lambda item: -len(item[1])):
-            chooser.choose(place, groups)
-        runs = chooser.runs
-        nodes = order(found, [run for _, run, _ in runs])
-        while nodes is None:  # two runs that take from one another
-            place, _, _ = runs.pop()
-            chooser.reasons[place] = "its blocks take from those of another list, and give to them"
-            nodes = order(found, [run for _, run, _ in runs])
-        for place, groups in by_list.items():
-            self._note(place, len(groups), [n for p, _, n in runs if p == place], chooser.reasons.get(place))
-        return evaluated(jaxpr, found, nodes, closed.consts, args)
+        jaxpr = jaxpr.replace(eqns=[self._rewrite_inside(equation) for equation in jaxpr.eqns])
+        program = LiveProgram.of_jaxpr(jaxpr)
+        calls = group_calls(program)
+        selector = RunSelector(program)
+        # The list with most calls first: its scans are worth most.
+        for list_index, groups in sorted(calls.items(), key=lambda item: -len(item[1])):
+            selector.select(list_index, groups)
+        nodes = _order_nodes(program, [selected.run for selected in selector.selected])
+        while nodes is None:
+            # Two runs take results from one another: without the last one, the others may be in order.
+            dropped = selector.selected.pop()
+            reason = "its blocks take from those of another list, and give to them"
+            selector.reasons[dropped.list_index] = reason
+            nodes = _order_nodes(program, [selected.run for selected in selector.selected])
+        self._note_results(calls, selector)
+        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
+        return _Evaluation(jaxpr, program, values).results(nodes)
 
-    def _note(self, place: int, total: int, counts: list[int], reason: str | None) -> None:
-        name = self._record.paths[place]
-        self.scanned += [ScannedBlocks(name, count) for count in counts]
-        if left := total - sum(counts):
-            self.declined.append(DeclinedBlocks(name, left, reason or "there is only one such call"))
+    def _note_results(self, calls: dict[int, list[list[int]]], selector: RunSelector) -> None:
+        for list_index, groups in calls.items():
+            name = self._record.paths[list_index]
+            counts = [selected.calls for selected in selector.selected if selected.list_index == list_index]
+            self.scanned += [ScannedBlocks(name, count) for count in counts]
+            remaining = len(groups) - sum(counts)
+            if remaining:
+                reason = selector.reasons.get(list_index, "there is only one such call")
+                self.declined.append(DeclinedBlocks(name, remaining, reason))
 
-    def _inside(self, equation: JaxprEqn) -> JaxprEqn:
+    def _rewrite_inside(self, equation: JaxprEqn) -> JaxprEqn:
         """The equation with the programs in it rewritten."""
-        names = [name for name in _INNER.get(equation.primitive.name, ()) if name in equation.params]
-        held = {name: equation.params[name] for name in names}
-        if mark_of(equation) or not any(map(_has_marks, _programs(held))):
+        is_control_flow = equation.primitive.name in _CONTROL_FLOW
+        # What a block itself calls is compared and scanned as a part of the block.
+        if not is_control_flow or block_call(equation):
             return equation
-        changed = {
-            name: tuple(map(self._closed, value)) if isinstance(value, tuple) else self._closed(value)
-            for name, value in held.items()
-        }
-        return equation.replace(params={**equation.params, **changed})
+        if not any(has_block_calls(inner.jaxpr) for inner in jaxprs.sub_jaxprs(equation)):
+            return equation
+        return jaxprs.replace_sub_jaxprs(equation, self._rewrite_program)
 
-    def _closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        if not _has_marks(closed.jaxpr):
+    def _rewrite_program(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        if not has_block_calls(closed):
             return closed
         forms = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
-            for a in closed.in_avals
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+            for aval in closed.in_avals
         ]
         return jax.make_jaxpr(lambda *args: self.evaluate(closed, args))(*forms)
 
 
-def _programs(params: dict[str, Any]) -> list[Any]:
-    """The programs among an equation's parameters."""
-    found = []
-    for value in params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, ClosedJaxpr):
-                found.append(one.jaxpr)
-            elif hasattr(one, "eqns"):
-                found.append(one)
-    return found
+# An equation by its index, or a run of units.
+_Node = int | Run
 
 
-def _has_marks(jaxpr: Any) -> bool:
-    return any(
-        mark_of(equation) or any(map(_has_marks, _programs(equation.params))) for equation in jaxpr.eqns
-    )
+def _order_nodes(program: LiveProgram, runs: Sequence[Run]) -> list[_Node] | None:
+    """Equations and runs in an order in which each comes after what it needs; None if there is none.
+
+    Equations with side effects stay in their order.
+    """
+    # A run is known by the index of its first equation.
+    run_of_equation = {index: run.units[0][0] for run in runs for unit in run.units for index in unit}
+    every_index = range(len(program.equations))
+    nodes: dict[int, _Node] = {index: index for index in every_index if index not in run_of_equation}
+    nodes |= {run.units[0][0]: run for run in runs}
+    needs: dict[int, set[int]] = {key: set() for key in nodes}
+    last_effect: set[int] = set()
+    for index, equation in enumerate(program.equations):
+        key = run_of_equation.get(index, index)
+        sources = {run_of_equation.get(source, source) for source in program.sources(index)}
+        needs[key] |= sources - {key}
+        if equation.effects:
+            needs[key] |= last_effect
+            last_effect = {key}
+    order = _sort_topologically(needs)
+    return None if order is None else [nodes[key] for key in order]
+
+
+def _sort_topologically(needs: dict[int, set[int]]) -> list[int] | None:
+    """The keys in an order in which each comes after what it needs, small keys early; None if there is a circle."""
+    dependents: dict[int, list[int]] = {key: [] for key in needs}
+    for key, sources in needs.items():
+        for source in sources:
+            dependents[source].append(key)
+    missing = {key: len(sources) for key, sources in needs.items()}
+    # graphlib's order is not by key, which keeps the program close to the order that it was traced in.
+    ready = [key for key, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        key = heapq.heappop(ready)
+        order.append(key)
+        for dependent in dependents[key]:
+            missing[dependent] -= 1
+            if missing[dependent] == 0:
+                heapq.heappush(ready, dependent)
+    return order if len(order) == len(needs) else None
+
+
+class _Step(NamedTuple):
+    """Traced. What one iteration of a scan has: its number, the carried values, and a slice of each scanned array."""
+
+    number: Any
+    carried: list[Any]
+    slices: list[Any]
+
+
+class _Evaluation:
+    """The evaluation of a program node by node.
+
+    Args:
+        jaxpr: the program's own, for what new jaxprs have in common with it.
+        program: its equations.
+        values: of its constants and arguments.
+    """
+
+    def __init__(self, jaxpr: Jaxpr, program: LiveProgram, values: dict[Var, Any]) -> None:
+        self._jaxpr = jaxpr
+        self._program = program
+        self._values = values
+
+    def results(self, nodes: Sequence[_Node]) -> list[Any]:
+        """Traced. The results of the program, its nodes evaluated in this order."""
+        for is_run, group in itertools.groupby(nodes, key=lambda node: isinstance(node, Run)):
+            members: list[Any] = list(group)
+            if is_run:
+                for run in members:
+                    self._evaluate_run(run)
+            else:
+                self._evaluate_equations([remove_mark(self._program.equations[index]) for index in members])
+        return [self._read(result) for result in self._jaxpr.outvars]
+
+    def _read(self, atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else self._values[atom]
+
+    def _sub_program(self, operands: list[Var], results: list[Var], equations: list[JaxprEqn]) -> Jaxpr:
+        return self._jaxpr.replace(constvars=[], invars=operands, outvars=results, eqns=equations)
+
+    def _evaluate_equations(self, equations: list[JaxprEqn]) -> None:
+        results = [variable for equation in equations for variable in equation.outvars]
+        operands = itertools.chain.from_iterable(variables(equation.invars) for equation in equations)
+        inside = set(results)
+        outer = [operand for operand in dict.fromkeys(operands) if operand not in inside]
+        part = self._sub_program(outer, results, equations)
+        values = eval_jaxpr(part, [], *map(self._read, outer))
+        self._values.update(zip(results, values, strict=True))
+
+    def _evaluate_run(self, run: Run) -> None:
+        """Evaluate a run as a scan. Its state is its number, what is carried, and results of which the last counts."""
+        carried = [role for role, _ in run.inputs if isinstance(role, Carried)]
+        carried_slots = [role.result for role in carried]
+        extra_slots = [slot for slot in run.last if slot not in carried_slots]
+        state_slots = [*carried_slots, *extra_slots]
+        body = self._run_body(run, [*state_slots, *run.each])
+        scanned_arrays: list[Any] = []
+        readers = self._operand_readers(run, scanned_arrays)
+
+        def iterate(state: tuple[Any, list[Any]], slices: list[Any]) -> tuple[Any, list[Any]]:
+            number, values = state
+            step = _Step(number, values, slices)
+            results = eval_jaxpr(body, [], *[read(step) for read in readers])
+            count = len(state_slots)
+            return (number + 1, list(map(_strong_dtype, results[:count]))), results[count:]
+
+        first = [_strong_dtype(jnp.asarray(self._read(role.first))) for role in carried]
+        avals: list[Any] = [_result(run, slot).aval for slot in extra_slots]
+        first += [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        start = (jnp.int32(0), first)
+        (_, final), each = jax.lax.scan(iterate, start, scanned_arrays, length=len(run.units))
+        for slot, variable in run.last.items():
+            self._values[variable] = final[state_slots.index(slot)]
+        for by_unit, stacked in zip(run.each.values(), each, strict=True):
+            for unit, variable in by_unit.items():
+                self._values[variable] = jax.lax.index_in_dim(stacked, unit, keepdims=False)
+
+    def _operand_readers(self, run: Run, scanned_arrays: list[Any]) -> list[Callable[[_Step], Any]]:
+        """For each input of a run, how an iteration gets its value; arrays to scan over are appended."""
+        readers: list[Callable[[_Step], Any]] = []
+        carried_count = itertools.count()
+        for role, _ in run.inputs:
+            if isinstance(role, Carried):
+                readers.append(functools.partial(_read_carried, index=next(carried_count)))
+            else:
+                readers.append(self._operand_reader(role, len(run.units), scanned_arrays))
+        return readers
+
+    def _operand_reader(self, role: Role, count: int, scanned_arrays: list[Any]) -> Callable[[_Step], Any]:
+        if isinstance(role, Closed):
+            return functools.partial(_read_constant, value=self._read(role.value))
+        if isinstance(role, Row):
+            array = self._read(role.array)
+            is_scanned_whole = (role.base, role.stride, array.shape[0]) == (0, 1, count)
+            if not is_scanned_whole:
+                return functools.partial(_read_row, array=array, role=role)
+        else:
+            array = self._stack_each(role)  # type: ignore[arg-type]
+        scanned_arrays.append(array)
+        return functools.partial(_read_slice, index=len(scanned_arrays) - 1)
+
+    def _stack_each(self, role: Each) -> Any:
+        dtype = role.values[0].aval.dtype
+        values = [self._read(value) for value in role.values]
+        # Numbers stay a constant of the program, which the compiler can read.
+        is_constant = all(isinstance(value, Literal) for value in role.values)
+        module: Any = np if is_constant else jnp
+        return module.stack([module.asarray(value, dtype) for value in values])
+
+    def _run_body(self, run: Run, results: Iterable[Slot]) -> Jaxpr:
+        """One unit as a program of its own, whose arguments are the inputs of the run."""
+        operands = [list(equation.invars) for equation in run.body]
+        arguments: list[Var] = []
+        for role, slots in run.inputs:
+            first = slots[0]
+            argument = Var(operands[first.equation][first.position].aval)
+            arguments.append(argument)
+            # The compiler can read a number that stays in its equation.
+            if isinstance(role, Closed) and isinstance(role.value, Literal):
+                continue
+            for slot in slots:
+                operands[slot.equation][slot.position] = argument
+        equations = [
+            remove_mark(equation.replace(invars=own))
+            for equation, own in zip(run.body, operands, strict=True)
+        ]
+        return self._sub_program(arguments, [_result(run, slot) for slot in results], equations)
+
+
+def _read_carried(step: _Step, index: int) -> Any:
+    return step.carried[index]
+
+
+def _read_constant(step: _Step, value: Any) -> Any:
+    return value
+
+
+def _read_slice(step: _Step, index: int) -> Any:
+    return step.slices[index]
+
+
+def _read_row(step: _Step, array: Any, role: Row) -> Any:
+    return jax.lax.dynamic_index_in_dim(array, role.base + role.stride * step.number, keepdims=False)
+
+
+def _result(run: Run, slot: Slot) -> Var:
+    return run.body[slot.equation].outvars[slot.position]
+
+
+def _strong_dtype(array: Any) -> Any:
+    """Traced. The array without a weak dtype, which the state of a loop could lose from one iteration to the next."""
+    is_weak = getattr(getattr(array, "aval", None), "weak_type", False)
+    return jax.lax.convert_element_type(array, array.dtype) if is_weak else array

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpuport.layers.sameness import Comparison
+from tpuport.layers.equivalence import Comparison
 
 X = jnp.ones((2, 3))
 
@@ -51,15 +51,15 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_the_same(name) -> None:
-    assert Comparison().difference(*pieces(*SAME[name])) is None
+    assert Comparison().first_difference(*pieces(*SAME[name])) is None
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_different(name) -> None:
     one, other, said = DIFFERENT[name]
-    difference = Comparison().difference(*pieces(one, other))
+    difference = Comparison().first_difference(*pieces(one, other))
     assert difference is not None
-    assert said in difference.what
+    assert said in difference.description
 
 
 def test_parameters_that_are_functions_and_arrays() -> None:
@@ -67,11 +67,11 @@ def test_parameters_that_are_functions_and_arrays() -> None:
         return lambda x: x * factor
 
     compare = Comparison()
-    assert compare.equal(scaled(2), scaled(2))
-    assert not compare.equal(scaled(2), scaled(3))
-    assert compare.equal(functools.partial(power, n=2), functools.partial(power, n=2))
-    assert not compare.equal(functools.partial(power, n=2), functools.partial(power, n=3))
-    assert compare.equal({"a": np.arange(3)}, {"a": np.arange(3)})
-    assert not compare.equal([np.float32(0.0)], [np.float32(-0.0)])
-    assert not compare.equal(object(), object())
-    assert not compare.equal(1, True)
+    assert compare.is_equal(scaled(2), scaled(2))
+    assert not compare.is_equal(scaled(2), scaled(3))
+    assert compare.is_equal(functools.partial(power, n=2), functools.partial(power, n=2))
+    assert not compare.is_equal(functools.partial(power, n=2), functools.partial(power, n=3))
+    assert compare.is_equal({"a": np.arange(3)}, {"a": np.arange(3)})
+    assert not compare.is_equal([np.float32(0.0)], [np.float32(-0.0)])
+    assert not compare.is_equal(object(), object())
+    assert not compare.is_equal(1, True)

@@ -12,7 +12,7 @@ def stack(count: int) -> layers.Stack:
 
 
 @pytest.mark.parametrize(
-    ("counts", "task", "scan", "said"),
+    ("counts", "task", "scan", "reason"),
     [
         ([32], "prefill", True, "32 identical blocks"),
         ([2, 54], "forward", True, "54 identical blocks"),
@@ -21,10 +21,10 @@ def stack(count: int) -> layers.Stack:
         ([], "forward", False, "0 identical blocks"),
     ],
 )
-def test_loops_are_the_default_where_they_win(counts, task, scan, said) -> None:
-    verdict = layers.decide_scan(tuple(map(stack, counts)), task)
-    assert bool(verdict) is scan
-    assert said in verdict.reason
+def test_loops_are_the_default_where_they_win(counts, task, scan, reason) -> None:
+    decision = layers.decide_scan(tuple(map(stack, counts)), task)
+    assert bool(decision) is scan
+    assert reason in decision.reason
 
 
 def test_a_function_without_blocks_has_not_succeeded() -> None:

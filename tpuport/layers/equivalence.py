@@ -1,0 +1,241 @@
+"""Whether two pieces of a traced program do the same, and where they differ first."""
+
+import dataclasses
+import functools
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var
+
+# Parameters of equations that do not say what is computed: derivatives, which no program here has, and names.
+_NOT_COMPUTED = {
+    "custom_jvp_call": frozenset({"jvp_jaxpr_fun", "symbolic_zeros"}),
+    "custom_vjp_call": frozenset({"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"}),
+    "jit": frozenset({"name"}),
+}
+# Larger constants are equal only if they are one array; to compare their bytes would take too long.
+_MAX_COMPARED_BYTES = 1 << 20
+_MAX_DEPTH = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The first difference of two pieces: the index of the equation, and a description."""
+
+    index: int
+    description: str
+
+
+def is_same_aval(left: Any, right: Any) -> bool:
+    """Whether two values are arrays of one shape, dtype and layout in a mesh whose axes are explicit or manual.
+
+    Whether a dtype is weak does not count, nor which mesh they are on if the compiler lays them out.
+    """
+    return left is right or _aval_key(left) == _aval_key(right)
+
+
+def _aval_key(aval: Any) -> Any:
+    if not hasattr(aval, "sharding"):
+        return aval
+    manual_axes = getattr(aval, "manual_axis_type", None)
+    return aval.shape, aval.dtype, aval.sharding.spec, aval.memory_space, manual_axes
+
+
+def is_same_literal(left: Literal, right: Literal) -> bool:
+    """Whether two literals are one value of one type."""
+    return is_same_aval(left.aval, right.aval) and _is_same_array(np.asarray(left.val), np.asarray(right.val))
+
+
+def _is_same_array(left: Any, right: Any) -> bool:
+    """Bit for bit."""
+    if isinstance(left, Tracer) or isinstance(right, Tracer):
+        return False
+    if (left.shape, left.dtype) != (right.shape, right.dtype) or left.nbytes > _MAX_COMPARED_BYTES:
+        return False
+    return np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
+class _Pairs:
+    """Which variable of the left piece corresponds to which of the right.
+
+    Args:
+        is_open: whether variables from outside of the pieces correspond if they have one aval, and so do literals.
+    """
+
+    def __init__(self, is_open: bool) -> None:
+        self._is_open = is_open
+        self._to_right: dict[Var, Var] = {}
+        self._to_left: dict[Var, Var] = {}
+
+    def add(self, left: Sequence[Var], right: Sequence[Var]) -> None:
+        self._to_right.update(zip(left, right, strict=True))
+        self._to_left.update(zip(right, left, strict=True))
+
+    def match(self, left: Any, right: Any) -> bool:
+        """Whether two operands correspond."""
+        left_literal = isinstance(left, Literal)
+        right_literal = isinstance(right, Literal)
+        if left_literal and right_literal and not self._is_open:
+            return is_same_literal(left, right)
+        # Literals cannot be hashed.
+        partner_of_left = None if left_literal else self._to_right.get(left)
+        partner_of_right = None if right_literal else self._to_left.get(right)
+        if partner_of_left is None and partner_of_right is None:
+            return self._is_open and is_same_aval(left.aval, right.aval)
+        return partner_of_left is right
+
+
+class Comparison:
+    """Comparisons of equations; each pair of nested programs is compared only once."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[int, int], bool] = {}
+        self._compared: list[Any] = []  # so that no other object gets the id of one that was compared
+
+    def first_difference(self, left: Sequence[JaxprEqn], right: Sequence[JaxprEqn]) -> Difference | None:
+        """Where the right piece stops doing what the left does; None if they do the same.
+
+        What both take from outside may be different arrays of one shape and dtype, or different literals.
+        """
+        pairs = _Pairs(is_open=True)
+        for index, (left_equation, right_equation) in enumerate(zip(left, right, strict=False)):
+            description = self._compare_equations(left_equation, right_equation, pairs)
+            if description is not None:
+                return Difference(index, description)
+            pairs.add(left_equation.outvars, right_equation.outvars)
+        if len(left) != len(right):
+            description = f"{len(left)} equations in one, {len(right)} in the other"
+            return Difference(min(len(left), len(right)), description)
+        return None
+
+    def _compare_equations(self, left: JaxprEqn, right: JaxprEqn, pairs: _Pairs) -> str | None:
+        """How two equations differ."""
+        name = left.primitive
+        if name is not right.primitive:
+            return f"{name} in one, {right.primitive} in the other"
+        if len(left.invars) != len(right.invars) or len(left.outvars) != len(right.outvars):
+            return f"{name} with other numbers of operands or results"
+        for left_operand, right_operand in zip(left.invars, right.invars, strict=True):
+            if not pairs.match(left_operand, right_operand):
+                texts = f"{_operand_text(left_operand)} in one, {_operand_text(right_operand)} in the other"
+                return f"{name} of other operands: {texts}"
+        for left_result, right_result in zip(left.outvars, right.outvars, strict=True):
+            if not is_same_aval(left_result.aval, right_result.aval):
+                return f"{name} gives {left_result.aval} in one, {right_result.aval} in the other"
+        if left.ctx is not right.ctx:
+            return f"{name} in another context of jax"
+        return self._compare_params(left, right)
+
+    def _compare_params(self, left: JaxprEqn, right: JaxprEqn) -> str | None:
+        name = left.primitive
+        if left.params.keys() != right.params.keys():
+            return f"{name} with other parameters"
+        ignored = _NOT_COMPUTED.get(name.name, frozenset())
+        for key, left_value in left.params.items():
+            right_value = right.params[key]
+            if key not in ignored and not self.is_equal(left_value, right_value):
+                return f"{name} with {key}={left_value!s:.60} in one, {right_value!s:.60} in the other"
+        return None
+
+    def is_equal(self, left: Any, right: Any, depth: int = 0) -> bool:
+        """Whether two parameters of an equation surely mean the same."""
+        if left is right:
+            return True
+        if type(left) is not type(right) or depth > _MAX_DEPTH:
+            return False
+        match left:
+            case Jaxpr() | ClosedJaxpr():
+                return self._is_equal_program(left, right)
+            case DebugInfo():
+                return True
+            case dict():
+                same_keys = list(left) == list(right)
+                return same_keys and self._all_equal(list(left.values()), list(right.values()), depth)
+            case list() | tuple():
+                return self._all_equal(left, right, depth)
+            case np.ndarray() | np.generic() | jax.Array():
+                return _is_same_array(left, right)
+            case types.FunctionType():
+                return self._is_equal_function(left, right, depth)
+        left_parts, right_parts = _parts(left), _parts(right)
+        if left_parts is None or right_parts is None:
+            return _is_equal_object(left, right)
+        return self._all_equal(left_parts, right_parts, depth)
+
+    def _all_equal(self, left: Sequence[Any], right: Sequence[Any], depth: int) -> bool:
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(self.is_equal(a, b, depth + 1) for a, b in pairs)
+
+    def _is_equal_function(self, left: Any, right: Any, depth: int) -> bool:
+        if left.__code__ is not right.__code__ or left.__globals__ is not right.__globals__:
+            return False
+        try:
+            left_cells, right_cells = _cell_contents(left), _cell_contents(right)
+        except ValueError:  # nothing has been assigned to a cell yet
+            return False
+        left_defaults = (left.__defaults__, left.__kwdefaults__)
+        right_defaults = (right.__defaults__, right.__kwdefaults__)
+        same_defaults = self._all_equal(left_defaults, right_defaults, depth)
+        return same_defaults and self._all_equal(left_cells, right_cells, depth)
+
+    def _is_equal_program(self, left: Any, right: Any) -> bool:
+        key = (id(left), id(right))
+        if key not in self._results:
+            self._compared += [left, right]
+            if isinstance(left, ClosedJaxpr):
+                same_constants = self._all_equal(left.consts, right.consts, 0)
+                self._results[key] = same_constants and self.is_equal(left.jaxpr, right.jaxpr)
+            else:
+                self._results[key] = self._is_equal_jaxpr(left, right)
+        return self._results[key]
+
+    def _is_equal_jaxpr(self, left: Jaxpr, right: Jaxpr) -> bool:
+        if _jaxpr_sizes(left) != _jaxpr_sizes(right):
+            return False
+        arguments = [[*jaxpr.constvars, *jaxpr.invars] for jaxpr in (left, right)]
+        if not all(is_same_aval(a.aval, b.aval) for a, b in zip(*arguments, strict=True)):
+            return False
+        pairs = _Pairs(is_open=False)
+        pairs.add(*arguments)
+        for left_equation, right_equation in zip(left.eqns, right.eqns, strict=True):
+            if self._compare_equations(left_equation, right_equation, pairs) is not None:
+                return False
+            pairs.add(left_equation.outvars, right_equation.outvars)
+        return all(map(pairs.match, left.outvars, right.outvars))
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """The parts of a value that decide whether it equals another of its type; None if it is not made of parts."""
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return None
+
+
+def _cell_contents(function: types.FunctionType) -> list[Any]:
+    return [cell.cell_contents for cell in function.__closure__ or ()]
+
+
+def _jaxpr_sizes(jaxpr: Jaxpr) -> tuple[int, ...]:
+    return tuple(map(len, (jaxpr.eqns, jaxpr.constvars, jaxpr.invars, jaxpr.outvars)))
+
+
+def _is_equal_object(left: Any, right: Any) -> bool:
+    """By the type's own comparison; two objects of a type that has none are never the same."""
+    if type(left).__eq__ is object.__eq__:
+        return False
+    try:
+        return bool(left == right)
+    except (TypeError, ValueError):
+        return False
+
+
+def _operand_text(operand: Any) -> str:
+    return f"{operand.val!s:.40}" if isinstance(operand, Literal) else str(operand.aval)

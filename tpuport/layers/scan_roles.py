@@ -1,0 +1,236 @@
+"""What a run of equal units takes from outside, from one another, and gives: the form of the scan that does the same.
+
+A unit is the equations of one block call, or of a few. Units are compared before, so that their operands correspond by
+position.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import dtypes
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from tpuport.layers.block_calls import LiveProgram, variables
+from tpuport.layers.equivalence import is_same_aval, is_same_literal
+
+# Arrays that differ from block to block and are not rows of one are stacked in the program if each is this small.
+_MAX_STACKED_BYTES = 1 << 20
+
+
+class Slot(NamedTuple):
+    """An operand or a result in a unit: the index of its equation, and its position there."""
+
+    equation: int
+    position: int
+
+
+class NoScanError(Exception):
+    """A run of units cannot be a scan. `unit` is the index of the unit that shows it."""
+
+    def __init__(self, reason: str, unit: int) -> None:
+        super().__init__(reason)
+        self.unit = unit
+
+
+@dataclasses.dataclass(frozen=True)
+class Closed:
+    """An operand with the same value for all units."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """An operand that is a result of the unit before; for the first unit, `first`."""
+
+    result: Slot
+    first: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An operand that is row `base + unit * stride` of one array."""
+
+    array: Any
+    base: int
+    stride: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Each:
+    """An operand that is another small array for each unit."""
+
+    values: tuple[Any, ...]
+
+
+Role = Closed | Carried | Row | Each
+
+
+class RunInput(NamedTuple):
+    """What a run takes from outside of a unit, and the operands of a unit that are it."""
+
+    role: Role
+    operands: tuple[Slot, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Units that a scan can do.
+
+    Attributes:
+        units: the indices of their equations.
+        body: the equations of the first.
+        inputs: what they take from outside, each combination of values once.
+        last: results that only the last unit is asked for, with the variable of that.
+        each: results that other units are asked for, with their variables by unit.
+    """
+
+    units: tuple[tuple[int, ...], ...]
+    body: tuple[JaxprEqn, ...]
+    inputs: tuple[RunInput, ...]
+    last: dict[Slot, Var]
+    each: dict[Slot, dict[int, Var]]
+
+
+def analyze_run(program: LiveProgram, units: Sequence[Sequence[int]]) -> Run:
+    """The scan that does what these units do.
+
+    Raises:
+        NoScanError: there is none.
+    """
+    return _RunAnalysis(program, units).run()
+
+
+class _RunAnalysis:
+    def __init__(self, program: LiveProgram, units: Sequence[Sequence[int]]) -> None:
+        self._program = program
+        self._units = tuple(map(tuple, units))
+        self._equations = [[program.equations[index] for index in unit] for unit in units]
+        self._inside = {index for unit in units for index in unit}
+        self._after = program.successors(self._inside)
+        # The unit that makes a variable, and where in it.
+        self._results: dict[Var, tuple[int, Slot]] = {}
+        for unit, equations in enumerate(self._equations):
+            for number, equation in enumerate(equations):
+                for index, variable in enumerate(equation.outvars):
+                    self._results[variable] = unit, Slot(number, index)
+
+    def run(self) -> Run:
+        body = self._equations[0]
+        if any(equation.effects for equation in body):
+            raise NoScanError("it has side effects, whose order a scan would change", 0)
+        inputs = tuple(RunInput(self._role(values), tuple(slots)) for values, slots in self._outer_operands())
+        used = self._used_results()
+        last_unit = len(self._equations) - 1
+        last = {slot: by_unit[last_unit] for slot, by_unit in used.items() if by_unit.keys() == {last_unit}}
+        each = {slot: by_unit for slot, by_unit in used.items() if slot not in last}
+        return Run(self._units, tuple(body), inputs, last, each)
+
+    def _outer_operands(self) -> list[tuple[list[Any], list[Slot]]]:
+        """What the units take from outside of themselves: its values by unit, and where; each combination once."""
+        operands: dict[Any, tuple[list[Any], list[Slot]]] = {}
+        own = {variable for equation in self._equations[0] for variable in equation.outvars}
+        for number, equation in enumerate(self._equations[0]):
+            for index, operand in enumerate(equation.invars):
+                if isinstance(operand, Literal) or operand not in own:
+                    values = [equations[number].invars[index] for equations in self._equations]
+                    # By id, because literals cannot be hashed.
+                    _, slots = operands.setdefault(tuple(map(id, values)), (values, []))
+                    slots.append(Slot(number, index))
+        return list(operands.values())
+
+    def _used_results(self) -> dict[Slot, dict[int, Var]]:
+        """The results that something outside of the units takes, with their variables by unit."""
+        used = set(variables(self._program.results))
+        for index, equation in enumerate(self._program.equations):
+            if index not in self._inside:
+                used.update(variables(equation.invars))
+        results: dict[Slot, dict[int, Var]] = collections.defaultdict(dict)
+        for variable, (unit, slot) in self._results.items():
+            if variable in used:
+                results[slot][unit] = variable
+        return dict(results)
+
+    def _role(self, values: list[Any]) -> Role:
+        """What an operand is, given its value in each unit."""
+        if any(variable in self._results for variable in variables(values)):
+            return self._carried(values)
+        for unit, value in enumerate(values):
+            if self._program.producer(value) in self._after:
+                reason = f"it takes {value.aval}, which comes from an earlier block by another way"
+                raise NoScanError(reason, unit)
+        if _is_one_value(values):
+            return Closed(values[0])
+        return self._row(values) or self._each(values)
+
+    def _carried(self, values: list[Any]) -> Carried:
+        sources = [None if isinstance(value, Literal) else self._results.get(value) for value in values]
+        if sources[0] is not None:
+            raise NoScanError("it takes a result of a later block", 0)
+        slot = sources[1][1] if sources[1] else Slot(0, 0)
+        for unit, source in enumerate(sources[1:], start=1):
+            if source != (unit - 1, slot):
+                reason = f"it takes {values[unit].aval} from elsewhere than the block before takes its own"
+                raise NoScanError(reason, unit)
+        return Carried(slot, values[0])
+
+    def _row(self, values: list[Any]) -> Row | None:
+        """The role if the values are rows of one array at equal distances."""
+        rows = [self._row_of_array(value) for value in values]
+        first, second = rows[:2]
+        if first is None or second is None:
+            return None
+        array, base = first
+        stride = second[1] - base
+        for unit, row in enumerate(rows):
+            if row is None or row[0] is not array or row[1] != base + unit * stride:
+                return None
+        return Row(array, base, stride)
+
+    def _row_of_array(self, value: Any) -> tuple[Any, int] | None:
+        """(array, index) of a value that is one row of an array: a slice without its first axis."""
+        squeeze = self._producing_equation(value, "squeeze")
+        if squeeze is None or squeeze.params["dimensions"] != (0,):
+            return None
+        cut = self._producing_equation(squeeze.invars[0], "slice")
+        if cut is None:
+            return None
+        array: Any = cut.invars[0]
+        first, *starts = cut.params["start_indices"]
+        end, *ends = cut.params["limit_indices"]
+        has_strides = any(stride != 1 for stride in cut.params["strides"] or ())
+        is_whole_row = not any(starts) and tuple(ends) == tuple(array.aval.shape[1:])
+        if has_strides or not is_whole_row or end != first + 1:
+            return None
+        return array, int(first)
+
+    def _producing_equation(self, value: Any, primitive: str) -> JaxprEqn | None:
+        """The equation that makes a value, if it is of this primitive."""
+        index = self._program.producer(value)
+        equation = None if index is None else self._program.equations[index]
+        if equation is None or equation.primitive.name != primitive:
+            return None
+        return equation
+
+    def _each(self, values: list[Any]) -> Each:
+        aval: Any = values[0].aval
+        for unit, value in enumerate(values):
+            if not is_same_aval(value.aval, aval):
+                raise NoScanError(f"it takes {value.aval}, another block {aval}", unit)
+        if jnp.issubdtype(aval.dtype, dtypes.extended):
+            raise NoScanError(f"it takes {aval} of its own", 1)
+        if prod(aval.shape) * aval.dtype.itemsize > _MAX_STACKED_BYTES:
+            raise NoScanError(f"each takes {aval} of its own, and these would have to be copied together", 1)
+        return Each(tuple(values))
+
+
+def _is_one_value(values: list[Any]) -> bool:
+    first = values[0]
+    if all(value is first for value in values):
+        return True
+    are_literals = all(isinstance(value, Literal) for value in values)
+    return are_literals and all(is_same_literal(first, value) for value in values)
