@@ -101,7 +101,7 @@ def test_in_a_training_script_only_what_runs_at_import_is_an_error(
     )
     assert lint(["train.py", "--format", "concise"]) == 1
     assert "train.py:3:9: TPU301 error" in capsys.readouterr().out
-    assert "a warning, and an error where it runs on import" in " ".join(PAGE.split())
+    assert "is a warning, and an error if it runs upon import" in " ".join(PAGE.split())
 
 
 def test_autocast_for_cuda_gives_way_as_the_page_says(project: Path) -> None:
@@ -112,7 +112,7 @@ def test_autocast_for_cuda_gives_way_as_the_page_says(project: Path) -> None:
     )
     lint(["model.py", "--fix"])
     assert "autocast" not in model.read_text()
-    assert "gives way to its body, since torchax ignores autocast" in " ".join(PAGE.split())
+    assert "is replaced by its body, because torchax ignores autocast" in " ".join(PAGE.split())
 
 
 def test_the_suppressions_shown_suppress(project: Path) -> None:

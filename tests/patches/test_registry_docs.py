@@ -38,7 +38,7 @@ def test_the_patch_of_the_page_makes_its_model_compile(folder):
     tpuport.disable()
     names = runpy.run_path(str(folder / "run.py"))
     assert registry.applied().count("thinker.pooler") == 1
-    assert names["found"].shape == (2, 8)
+    assert names["pooled"].shape == (2, 8)
 
 
 def test_what_the_page_decides_before_tracing(folder):
