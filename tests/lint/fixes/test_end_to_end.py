@@ -14,8 +14,7 @@ from torch import nn
 
 from tpuport.lint import Applicability, Finding, Severity
 from tpuport.lint.analysis import Analyser, Options
-from tpuport.lint.fixes import fix_text
-from tpuport.lint.fixes.registry import all_rewrites
+from tpuport.lint.fixes import all_rewrites, fix_text
 from tpuport.lint.rules.registry import all_rules, rule_by_id
 from tpuport.lint.source import node_span, read
 

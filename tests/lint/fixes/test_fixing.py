@@ -3,8 +3,7 @@
 import pytest
 
 from tpuport.lint import Applicability, Finding, Severity
-from tpuport.lint.fixes import available_fixes, fix_text
-from tpuport.lint.fixes.registry import all_rewrites
+from tpuport.lint.fixes import all_rewrites, available_fixes, fix_text
 from tpuport.lint.rules.registry import all_rules
 
 

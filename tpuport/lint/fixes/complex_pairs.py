@@ -1,274 +1,319 @@
-"""Complex tensors of a function that can be pairs of real numbers: where they are made, and where they are used."""
+"""Complex tensors of a function that can be pairs of real numbers: where they are created, and where they are used.
+
+Models write rotary embeddings as `view_as_real(view_as_complex(x) * table)`. Such a product of complex numbers can be
+computed from the pairs themselves, if everything that reads one of the complex tensors can do with pairs too.
+"""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import libcst as cst
 
-from tpuport.lint.fixes.aliasing import assigned_once
-from tpuport.lint.fixes.names import own_nodes, parameters, target_names, uses, walk
-from tpuport.lint.fixes.place import Place, is_simple, method
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import (
+    is_simple,
+    name_uses,
+    names_assigned_in,
+    parameters,
+    receiver,
+    scope_nodes,
+    simple_assignment,
+    walk,
+)
+from tpuport.lint.fixes.tensors import only_assignment
 
-_ASKS_SHAPE = frozenset({"shape", "ndim", "dim", "size"})
+_SHAPE_ATTRIBUTES: Final = frozenset({"shape", "ndim", "dim", "size"})
+_RESHAPING_METHODS: Final = frozenset({"unsqueeze", "view", "reshape", "to", "transpose", "squeeze"})
+
+
+# --- products ---
 
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """`torch.view_as_real(left * right)`, the product perhaps under a name first.
+    """`torch.view_as_real(left * right)`, the product perhaps bound to a name first.
 
     Attributes:
-        node: what becomes the real product: the call, or the multiplication that gets a name.
-        sides: the factors.
+        node: what becomes the real product: the call, or the multiplication that a name is bound to.
+        factors: left and right.
         views: calls of `view_as_real` on the name, each of which becomes the name.
     """
 
     node: cst.BaseExpression
-    sides: tuple[cst.BaseExpression, cst.BaseExpression]
+    factors: tuple[cst.BaseExpression, cst.BaseExpression]
     views: tuple[cst.Call, ...] = ()
+
+
+def find_products(site: Site, function: cst.FunctionDef) -> list[Product]:
+    """All products in a function that are turned back into real numbers at once."""
+    products: dict[int, Product] = {}
+    for node in scope_nodes(function):
+        product = _product_viewed_by(site, function, node)
+        if product is not None:
+            # Two views of one name give the same product.
+            products[id(product.node)] = product
+    return list(products.values())
+
+
+def _product_viewed_by(site: Site, function: cst.FunctionDef, node: cst.CSTNode) -> Product | None:
+    match node:
+        case cst.Call(args=[cst.Arg(value=value)]) if site.is_torch_call(node, "view_as_real"):
+            factors = _factors(value)
+            if factors is not None:
+                return Product(node, factors)
+            if isinstance(value, cst.Name):
+                return _named_product(site, function, value.value)
+    return None
+
+
+def _factors(value: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    match value:
+        case cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right):
+            return left, right
+    return None
+
+
+def _named_product(site: Site, function: cst.FunctionDef, name: str) -> Product | None:
+    """`turned = left * right`, if `turned` is only ever passed to `view_as_real`."""
+    assignment = only_assignment(site, function, name)
+    if assignment is None:
+        return None
+    target = assignment.targets[0].target
+    views: list[cst.Call] = []
+    for use in name_uses(function, name):
+        if use is target:
+            continue
+        call = site.argument_of(use)
+        if call is None or not site.is_torch_call(call, "view_as_real"):
+            return None
+        views.append(call)
+    factors = _factors(assignment.value)
+    return None if factors is None else Product(assignment.value, factors, tuple(views))
+
+
+# --- pairs ---
 
 
 @dataclasses.dataclass
 class Pairs:
-    """What is complex now and can be pairs.
+    """The complex tensors that can be pairs.
 
     Attributes:
-        made: what makes each: `view_as_complex(...)` or `polar(...)` as the value of an assignment.
-        uses: ids of the names that are a side of a product, and of `view_as_complex(name)` in the product itself.
-        shapes: names that are only asked for their shape: the real half has the same.
+        creations: the calls of `view_as_complex` or `polar` that names are bound to.
+        factor_ids: ids of the factors that become pairs: names, and `view_as_complex(name)` in the product itself.
+        shape_uses: names of which only the shape is read; a real half of the pairs has the same.
     """
 
-    place: Place
-    made: list[cst.Call] = dataclasses.field(default_factory=list)
-    uses: set[int] = dataclasses.field(default_factory=set)
-    shapes: list[cst.Name] = dataclasses.field(default_factory=list)
-
-    def values(self, torch: str) -> list[tuple[cst.CSTNode, str]]:
-        """What each that is made becomes."""
-        return [(call, _real(self.place, call, torch)) for call in self.made]
+    creations: list[cst.Call] = dataclasses.field(default_factory=list)
+    factor_ids: set[int] = dataclasses.field(default_factory=set)
+    shape_uses: list[cst.Name] = dataclasses.field(default_factory=list)
 
 
-def products(place: Place, function: cst.FunctionDef) -> list[Product]:
-    """All products in a function that come back to real numbers at once."""
-    found: dict[int, Product] = {}
-    for node in own_nodes(function):
-        if not isinstance(node, cst.Call) or not place.is_torch(node, "view_as_real") or len(node.args) != 1:
-            continue
-        inside = node.args[0].value
-        named = isinstance(inside, cst.Name)
-        product = _named_product(place, function, inside) if named else _product(node, inside)
-        if product is not None:
-            found[id(product.node)] = product
-    return list(found.values())
+def find_pairs(site: Site, function: cst.FunctionDef, products: Sequence[Product]) -> Pairs:
+    """The factors that are created as complex numbers in the product, or earlier in the same block."""
+    pairs = Pairs()
+    factors = [factor for product in products for factor in product.factors]
+    all_factor_ids = {id(factor) for factor in factors}
+    for factor in factors:
+        match factor:
+            case cst.Name() if id(factor) not in pairs.factor_ids:
+                _add_name(site, function, factor, all_factor_ids, pairs)
+            case cst.Call(args=[cst.Arg(value=value), *_]) if site.is_torch_call(factor, "view_as_complex"):
+                if is_simple(value):
+                    pairs.factor_ids.add(id(factor))
+    return pairs
 
 
-def _product(
-    node: cst.BaseExpression, inside: cst.BaseExpression, views: tuple[cst.Call, ...] = ()
-) -> Product | None:
-    if isinstance(inside, cst.BinaryOperation) and isinstance(inside.operator, cst.Multiply):
-        return Product(node, (inside.left, inside.right), views)
-    return None
+class _Creation(NamedTuple):
+    """Statement number `index` of a block, which binds a name to a complex tensor."""
 
-
-def _named_product(place: Place, function: cst.FunctionDef, name: cst.Name) -> Product | None:
-    """`turned = left * right`, where `turned` is only ever given to `view_as_real`."""
-    assign = assigned_once(place, function, name.value)
-    if assign is None:
-        return None
-    views = []
-    for use in uses(function, name.value):
-        if use is assign.targets[0].target:
-            continue
-        call = place.parent(place.parent(use) or use)
-        if not isinstance(call, cst.Call) or not place.is_torch(call, "view_as_real"):
-            return None
-        views.append(call)
-    return _product(assign.value, assign.value, tuple(views))
-
-
-def pairs_of(place: Place, function: cst.FunctionDef, found: Sequence[Product]) -> Pairs:
-    """The sides of products that are made as complex numbers right there, or before in the same block."""
-    result = Pairs(place)
-    sides = {id(side) for product in found for side in product.sides}
-    for product in found:
-        for side in product.sides:
-            if isinstance(side, cst.Name) and id(side) not in result.uses:
-                _add_name(place, function, side, sides, result)
-            elif place.is_torch(side, "view_as_complex") and is_simple(side.args[0].value):  # type: ignore[attr-defined]
-                result.uses.add(id(side))
-    return result
-
-
-def operand_pair(place: Place, side: cst.BaseExpression, pairs: set[int]) -> tuple[str, str] | None:
-    """Texts of the real and the imaginary part of one side."""
-    if id(side) in pairs:
-        text = place.code(side if isinstance(side, cst.Name) else side.args[0].value)  # type: ignore[attr-defined]
-        return f"{text}[..., 0]", f"{text}[..., 1]"
-    angle = _unit_angle(place, side) if isinstance(side, cst.Call) else None
-    if angle is not None:
-        return f"{place.code(angle)}.cos()", f"{place.code(angle)}.sin()"
-    if not _is_short(side):
-        return None
-    return f"{place.code(side)}.real", f"{place.code(side)}.imag"
-
-
-def _is_short(side: cst.BaseExpression) -> bool:
-    """A name, an index of one, or a reshaping of one: cheap to say twice."""
-    if isinstance(side, cst.Subscript):
-        return _is_short(side.value)
-    if isinstance(side, cst.Call):
-        reshapes = method(side) in {"unsqueeze", "view", "reshape", "to", "transpose", "squeeze"}
-        return reshapes and _is_short(side.func.value)  # type: ignore[union-attr]
-    return is_simple(side)
+    block: cst.IndentedBlock
+    index: int
+    call: cst.Call
 
 
 def _add_name(
-    place: Place, function: cst.FunctionDef, side: cst.Name, sides: set[int], result: Pairs
+    site: Site, function: cst.FunctionDef, factor: cst.Name, factor_ids: set[int], pairs: Pairs
 ) -> None:
-    """Take a name along if all that reads what it is assigned can do with pairs."""
-    block, start, call = _made_before(place, side)
-    if block is None or call is None:
+    """Add a factor that is a name, if everything that reads its value can do with pairs."""
+    creation = _creation_before(site, factor)
+    if creation is None:
         return
-    read = _reads(block, start, side.value)
-    inside = {id(use) for use in read}
-    others = [use for use in uses(function, side.value) if id(use) not in inside]
-    target = block.body[start]
-    if any(_may_see(place, use, block, target) for use in others):
+    reads = _reads_of(creation, factor.value)
+    read_ids = {id(use) for use in reads}
+    for use in name_uses(function, factor.value):
+        if id(use) not in read_ids and _may_read(site, use, creation):
+            return
+    shape_uses = [use for use in reads if id(use) not in factor_ids]
+    # `polar` becomes a stack of two tensors, whose halves are not slices of one input.
+    if shape_uses and site.is_torch_call(creation.call, "polar"):
         return
-    shapes = [use for use in read if id(use) not in sides]
-    if place.is_torch(call, "polar") and shapes:
-        return
-    if all(_only_shape(place, use) for use in shapes):
-        result.made.append(call)
-        result.uses.update(inside & sides)
-        result.shapes += shapes
+    if all(_only_shape_is_read(site, use) for use in shape_uses):
+        pairs.creations.append(creation.call)
+        pairs.factor_ids |= read_ids & factor_ids
+        pairs.shape_uses += shape_uses
 
 
-def _made_before(place: Place, side: cst.Name) -> tuple[cst.IndentedBlock | None, int, cst.Call | None]:
-    """The block, and the statement in it, that makes the name's value, before the product in the same block."""
-    line = place.enclosing(side, cst.SimpleStatementLine)
-    block = place.parent(line) if line is not None else None
+def _creation_before(site: Site, factor: cst.Name) -> _Creation | None:
+    """The last statement before a product, in the same block, that assigns to a factor; if it creates a pair."""
+    line = site.enclosing(factor, cst.SimpleStatementLine)
+    block = site.parent(line) if line is not None else None
     if not isinstance(block, cst.IndentedBlock):
-        return None, 0, None
-    here = next(number for number, statement in enumerate(block.body) if statement is line)
-    for number in range(here - 1, -1, -1):
-        statement = block.body[number]
-        if side.value not in _bound(statement):
-            continue
-        call = _makes_complex(place, statement)
-        return (block, number, call) if call is not None else (None, 0, None)
-    return None, 0, None
-
-
-def _makes_complex(place: Place, statement: cst.CSTNode) -> cst.Call | None:
-    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
-    assign = statement.body[0]
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+    line_index = _index_of(line, block)
+    for index in reversed(range(line_index)):
+        statement = block.body[index]
+        if factor.value in names_assigned_in(statement):
+            call = _complex_value(site, statement)
+            return None if call is None else _Creation(block, index, call)
+    return None
+
+
+def _index_of(statement: cst.CSTNode, block: cst.IndentedBlock) -> int:
+    return [id(candidate) for candidate in block.body].index(id(statement))
+
+
+def _complex_value(site: Site, statement: cst.CSTNode) -> cst.Call | None:
+    """The call in `name = torch.view_as_complex(x)` or `name = torch.polar(torch.ones_like(angle), angle)`."""
+    assignment = simple_assignment(statement)
+    if assignment is None or not isinstance(assignment.value, cst.Call):
         return None
-    call = assign.value
-    if not isinstance(assign.targets[0].target, cst.Name) or not isinstance(call, cst.Call):
-        return None
-    if place.is_torch(call, "view_as_complex") and len(call.args) == 1:
-        return call
-    return call if _unit_angle(place, call) is not None else None
+    call = assignment.value
+    is_view = site.is_torch_call(call, "view_as_complex") and len(call.args) == 1
+    return call if is_view or _unit_angle(site, call) is not None else None
 
 
-def _unit_angle(place: Place, call: cst.Call) -> cst.BaseExpression | None:
-    """`angle` of `torch.polar(torch.ones_like(angle), angle)`."""
-    if not place.is_torch(call, "polar") or len(call.args) != 2:
-        return None
-    size, angle = (arg.value for arg in call.args)
-    if not place.is_torch(size, "ones_like") or not is_simple(angle):
-        return None
-    return angle
+def _unit_angle(site: Site, node: cst.CSTNode) -> cst.BaseExpression | None:
+    """`angle` in `torch.polar(torch.ones_like(angle), angle)`."""
+    match node:
+        case cst.Call(args=[cst.Arg(value=size), cst.Arg(value=angle)]):
+            is_unit = site.is_torch_call(node, "polar") and site.is_torch_call(size, "ones_like")
+            return angle if is_unit and is_simple(angle) else None
+    return None
 
 
-def _real(place: Place, call: cst.Call, torch: str) -> str:
-    angle = _unit_angle(place, call)
-    if angle is None:
-        return place.code(call.args[0].value)
-    text = place.code(angle)
-    return f"{torch}.stack([{text}.cos(), {text}.sin()], dim=-1)"
-
-
-def _bound(statement: cst.CSTNode) -> set[str]:
-    found: set[str] = set()
-    for node in walk(statement):
-        if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
-            found.update(target_names(node.target))
-    return found
-
-
-def _reads(block: cst.IndentedBlock, start: int, name: str) -> list[cst.Name]:
-    """The names that read what statement number `start` of the block assigned; the assigned name itself too."""
-    found = []
-    for statement in block.body[start + 1 :]:
-        bound = name in _bound(statement)
-        targets = {
-            id(n) for node in walk(statement) if isinstance(node, cst.AssignTarget) for n in walk(node)
+def _reads_of(creation: _Creation, name: str) -> list[cst.Name]:
+    """The names that read what the creation assigned, up to the statement that assigns the name again."""
+    reads: list[cst.Name] = []
+    for statement in creation.block.body[creation.index + 1 :]:
+        target_ids = {
+            id(part) for node in walk(statement) if isinstance(node, cst.AssignTarget) for part in walk(node)
         }
-        found += [use for use in uses(statement, name) if id(use) not in targets]
-        if bound:
+        reads += [use for use in name_uses(statement, name) if id(use) not in target_ids]
+        if name in names_assigned_in(statement):
             break
-    return found
+    return reads
 
 
-def _may_see(place: Place, use: cst.Name, block: cst.IndentedBlock, target: cst.CSTNode) -> bool:
-    """Whether a use elsewhere in the function may read the complex value too."""
-    lines = [use, *place.ancestors(use)]
-    if any(above is target for above in lines):
+def _may_read(site: Site, use: cst.Name, creation: _Creation) -> bool:
+    """Whether a use outside the statements after the creation may read the complex value too."""
+    path = [use, *site.ancestors(use)]
+    path_ids = set(map(id, path))
+    if id(creation.block.body[creation.index]) in path_ids:
         return False
-    if isinstance(place.parent(use), cst.AssignTarget | cst.Param):
+    if isinstance(site.parent(use), cst.AssignTarget | cst.Param):
         return False
-    siblings = list(block.body)
-    position = next(
-        (number for number, statement in enumerate(siblings) if any(a is statement for a in lines)), None
-    )
-    if position is not None:  # before it is made, or after another value has taken the name
-        return any(isinstance(above, cst.For | cst.While) for above in place.ancestors(block)) and (
-            position < next(number for number, statement in enumerate(siblings) if statement is target)
-        )
-    return not _in_other_branch(place, lines, block)
+    for index, statement in enumerate(creation.block.body):
+        if id(statement) in path_ids:
+            # After the creation another value has the name by then; before it only a loop leads there.
+            return index < creation.index and site.enclosing(creation.block, *_LOOPS) is not None
+    return not _is_in_other_branch(site, path_ids, creation.block)
 
 
-def _in_other_branch(place: Place, lines: list[cst.CSTNode], block: cst.IndentedBlock) -> bool:
-    """Whether the use and the block are in two branches of one `if`, and no loop leads from the one to the other."""
-    own = [block, *place.ancestors(block)]
-    if any(isinstance(above, cst.For | cst.While) for above in own):
+_LOOPS: Final = (cst.For, cst.While)
+
+
+def _is_in_other_branch(site: Site, path_ids: set[int], block: cst.IndentedBlock) -> bool:
+    """Whether a use and the block are in two branches of one `if`, and no loop leads from one to the other.
+
+    Args:
+        site: the finding.
+        path_ids: ids of the use and its ancestors.
+        block: the block of the creation.
+    """
+    if site.enclosing(block, *_LOOPS) is not None:
         return False
-    for above in own:
-        if isinstance(above, cst.If) and any(line is above for line in lines):
-            mine = any(line is above.body for line in own)
-            theirs = any(line is above.body for line in lines)
-            return mine != theirs
+    block_path = [block, *site.ancestors(block)]
+    block_path_ids = set(map(id, block_path))
+    for ancestor in block_path:
+        if isinstance(ancestor, cst.If) and id(ancestor) in path_ids:
+            is_block_in_body = id(ancestor.body) in block_path_ids
+            is_use_in_body = id(ancestor.body) in path_ids
+            return is_block_in_body != is_use_in_body
     return False
 
 
-def _only_shape(place: Place, use: cst.Name) -> bool:
-    """Whether the name is only asked for its shape: here, or in a function of this file that it is given to."""
-    above = place.parent(use)
-    if isinstance(above, cst.Attribute):
-        return above.attr.value in _ASKS_SHAPE
-    call = place.parent(above) if isinstance(above, cst.Arg) else None
-    if (
-        not isinstance(above, cst.Arg)
-        or not isinstance(call, cst.Call)
-        or not isinstance(call.func, cst.Name)
-    ):
-        return False
-    if above.keyword or above.star or place.shadowed_locally(use, call.func.value):
-        return False
-    position = [id(arg) for arg in call.args].index(id(above))
-    for statement in place.file.module.body:
-        if isinstance(statement, cst.FunctionDef) and statement.name.value == call.func.value:
-            given = parameters(statement)
-            return position < len(given) and _asks_shape_only(place, statement, given[position].name)
+def _only_shape_is_read(site: Site, use: cst.Name) -> bool:
+    """Whether code reads only the name's shape: here, or in a function of this file that the name is passed to."""
+    parent = site.parent(use)
+    match parent, site.argument_of(use):
+        case cst.Attribute(attr=cst.Name(value=attribute)), _:
+            return attribute in _SHAPE_ATTRIBUTES
+        case cst.Arg(keyword=None), cst.Call(func=cst.Name(value=function_name), args=arguments):
+            if parent.star or site.is_shadowed_locally(use, function_name):
+                return False
+            index = [id(argument) for argument in arguments].index(id(parent))
+            return _reads_only_shape_of(site, function_name, index)
     return False
 
 
-def _asks_shape_only(place: Place, function: cst.FunctionDef, parameter: cst.Name) -> bool:
-    for use in uses(function.body, parameter.value):
-        above = place.parent(use)
-        if not isinstance(above, cst.Attribute) or above.attr.value not in _ASKS_SHAPE:
-            return False
-    return True
+def _reads_only_shape_of(site: Site, function_name: str, index: int) -> bool:
+    """Whether a function of this file reads only the shape of one of its parameters."""
+    for statement in site.file.module.body:
+        if isinstance(statement, cst.FunctionDef) and statement.name.value == function_name:
+            candidates = parameters(statement)
+            if index >= len(candidates):
+                return False
+            uses = name_uses(statement.body, candidates[index].name.value)
+            return all(_is_shape_attribute(site.parent(use)) for use in uses)
+    return False
+
+
+def _is_shape_attribute(node: cst.CSTNode | None) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value in _SHAPE_ATTRIBUTES
+
+
+# --- new text ---
+
+
+class ComplexParts(NamedTuple):
+    """Texts of the real and the imaginary part of a complex number."""
+
+    real: str
+    imaginary: str
+
+
+def factor_parts(site: Site, factor: cst.BaseExpression, pairs: Pairs) -> ComplexParts | None:
+    """Texts of a factor's parts; None if the text would repeat an expensive expression."""
+    if id(factor) in pairs.factor_ids:
+        pair = factor.args[0].value if isinstance(factor, cst.Call) else factor
+        text = site.code(pair)
+        return ComplexParts(f"{text}[..., 0]", f"{text}[..., 1]")
+    angle = _unit_angle(site, factor)
+    if angle is not None:
+        text = site.code(angle)
+        return ComplexParts(f"{text}.cos()", f"{text}.sin()")
+    if not _is_cheap(factor):
+        return None
+    text = site.code(factor)
+    return ComplexParts(f"{text}.real", f"{text}.imag")
+
+
+def _is_cheap(factor: cst.BaseExpression) -> bool:
+    """Whether the factor is a name, an index of one, or a reshaping of one."""
+    match factor:
+        case cst.Subscript(value=value):
+            return _is_cheap(value)
+        case cst.Call(func=cst.Attribute(attr=cst.Name(value=method))):
+            return method in _RESHAPING_METHODS and _is_cheap(receiver(factor))
+    return is_simple(factor)
+
+
+def pair_text(site: Site, creation: cst.Call, torch: str) -> str:
+    """Text of the pairs that a created complex tensor consists of."""
+    angle = _unit_angle(site, creation)
+    if angle is None:
+        return site.code(creation.args[0].value)
+    text = site.code(angle)
+    return f"{torch}.stack([{text}.cos(), {text}.sin()], dim=-1)"

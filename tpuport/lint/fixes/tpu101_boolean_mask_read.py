@@ -1,78 +1,66 @@
 """TPU101: boolean-mask reads whose use needs no dynamic length."""
 
-import dataclasses
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.masks import aligned, masked_read, same_shape
-from tpuport.lint.fixes.place import Place, is_simple, method
-from tpuport.lint.fixes.reordering import reordered
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
-from tpuport.lint.fixes.statements import with_name
-from tpuport.lint.fixes.tpu113_boolean_mask_write import rewrite as mask_write
+from tpuport.lint.fixes.boolean_masks import MaskedAccess, masked_access
+from tpuport.lint.fixes.edits import Edit, Rewrite, introduce_name, mark_unsafe
+from tpuport.lint.fixes.mask_reordering import reorder_masked_reads
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import is_simple
+from tpuport.lint.fixes.tpu113_boolean_mask_write import rewrite as rewrite_mask_write
+
+# What to put in the place of the masked-out values: it leaves the reduction as it is.
+_NEUTRAL_VALUES: Final = {"sum": "0", "mean": "0", "any": "False", "all": "True"}
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """A read that is written through the same mask, reduced, or put beside the rest in another order."""
-    assert isinstance(node, cst.Subscript)
-    statement = place.enclosing(node, cst.Assign, cst.AugAssign, cst.FunctionDef, cst.Lambda)
-    if isinstance(statement, cst.Assign | cst.AugAssign):
-        target = statement.target if isinstance(statement, cst.AugAssign) else statement.targets[0].target
-        if masked_read(target) is not None:
-            return mask_write(statement, place)
-    edit = reordered(place, node) or _reduced(place, node)
-    return edit and dataclasses.replace(edit, unsafe=True)
+def rewrite(node: cst.Subscript, site: Site) -> Edit | None:
+    """Rewrite a read that is written through the same mask, reduced, or concatenated with the rest."""
+    statement = site.enclosing(node, cst.Assign, cst.AugAssign, cst.FunctionDef, cst.Lambda)
+    match statement:
+        case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AugAssign(target=target):
+            if masked_access(target) is not None:
+                return rewrite_mask_write(statement, site)
+    return mark_unsafe(reorder_masked_reads(site, node) or _rewrite_reduction(site, node))
 
 
-def _reduced(place: Place, node: cst.Subscript) -> Edit | None:
-    """`x[mask].sum()` as a sum over all, with what leaves a sum alone in the place of the rest."""
-    found = masked_read(node)
-    attribute = place.parent(node)
-    call = place.parent(attribute) if isinstance(attribute, cst.Attribute) else None
-    torch = place.torch(node)
-    if (
-        found is None
-        or torch is None
-        or not isinstance(call, cst.Call)
-        or call.func is not attribute
-        or call.args
-    ):
-        return None
-    base, mask = found.base, found.mask
-    name = method(call)
-    neutral = {"sum": "0", "mean": "0", "any": "False", "all": "True"}.get(name)
-    if neutral is None:
-        return None
-    if found.lead < 0 or (found.lead == 0 and same_shape(place, mask, base)):
-        new = place.expression(_sum(place, name, neutral, base, mask, place.code(mask), torch[0]))
-        return Edit(((call, new),), imports=torch[1])
+def _rewrite_reduction(site: Site, node: cst.Subscript) -> Edit | None:
+    """`x[mask].sum()` as a sum over all elements, with a neutral value in the place of the others."""
+    access = masked_access(node)
+    torch = site.torch_name(node)
+    attribute = site.parent(node)
+    call = site.parent(attribute) if isinstance(attribute, cst.Attribute) else None
+    match call:
+        case cst.Call(func=cst.Attribute(attr=cst.Name(value=method)) as function, args=[]):
+            if function is not attribute or method not in _NEUTRAL_VALUES or access is None or torch is None:
+                return None
+        case _:
+            return None
 
-    def over_all(mask: str) -> cst.BaseExpression:
-        condition = aligned(mask, place.code(base), found.lead)
-        return place.expression(_sum(place, name, neutral, base, place.expression(mask), condition, torch[0]))
+    def build(mask: str) -> cst.BaseExpression:
+        condition = mask if access.covers_whole_base(site) else access.aligned_mask(site, mask)
+        return site.expression(_reduction_text(site, method, access, mask, condition, torch.name))
 
-    if is_simple(mask):
-        return Edit(((call, over_all(place.code(mask))),), imports=torch[1])
-    edit = with_name(place, call, "selected", place.code(mask), over_all)
-    return edit and dataclasses.replace(edit, imports=torch[1])
+    # An alignment repeats the mask, which therefore needs a name unless it is one.
+    if access.covers_whole_base(site) or is_simple(access.mask):
+        return Edit(((call, build(site.code(access.mask))),), imports=torch.imports)
+    edit = introduce_name(site, call, "selected", site.code(access.mask), build)
+    return edit and Edit(edit.changes, imports=torch.imports, names=edit.names)
 
 
-def _sum(
-    place: Place,
-    name: str,
-    neutral: str,
-    base: cst.BaseExpression,
-    mask: cst.BaseExpression,
-    condition: str,
-    torch: str,
+def _reduction_text(
+    site: Site, method: str, access: MaskedAccess, mask: str, condition: str, torch: str
 ) -> str:
     """Text of the reduction over all of the base."""
-    values = place.code(base)
-    chosen = f"{torch}.where({condition}, {values}, {neutral})"
-    if name != "mean":
-        return f"{chosen}.{name}()"
-    text = place.operand(mask)
-    return f"({chosen}.sum() / ({text}.sum() * ({values}.numel() // {text}.numel())))"
+    base = site.code(access.base)
+    values = f"{torch}.where({condition}, {base}, {_NEUTRAL_VALUES[method]})"
+    if method != "mean":
+        return f"{values}.{method}()"
+    mask = site.operand(site.expression(mask))
+    # Each selected position of the mask stands for this many elements of the base.
+    elements_per_position = f"({base}.numel() // {mask}.numel())"
+    return f"({values}.sum() / ({mask}.sum() * {elements_per_position}))"
 
 
 REWRITE = Rewrite("TPU101", (cst.Subscript,), rewrite)

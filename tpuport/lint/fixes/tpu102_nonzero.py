@@ -1,86 +1,84 @@
-"""TPU102: places of true elements that are only an index, as the mask itself."""
+"""TPU102: indices of true elements that are only used as an index, as the mask itself."""
+
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.aliasing import assigned_once
-from tpuport.lint.fixes.masks import as_boolean
-from tpuport.lint.fixes.names import uses
-from tpuport.lint.fixes.place import Place, keyword, method, positional, receiver, subscript_index
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
+from tpuport.lint.fixes.boolean_masks import boolean_text
+from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import name_uses, receiver, single_index
+from tpuport.lint.fixes.tensors import only_assignment
+
+_REDUCTIONS: Final = frozenset({"sum", "mean", "any", "all"})
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """`x[torch.where(mask)] = v` as `x[mask] = v`; so too a name for the places that is only an index of writes."""
-    assert isinstance(node, cst.Call)
-    mask = _mask(node, place)
+def rewrite(node: cst.Call, site: Site) -> Edit | None:
+    """`x[torch.where(mask)] = v` as `x[mask] = v`; so too for a name that is only the index of such writes."""
+    mask = _mask(node, site)
     if mask is None:
         return None
-    above = place.parent(node)
-    if isinstance(above, cst.Index):
-        indexed = place.parent(place.parent(above) or above)
-        if not isinstance(indexed, cst.Subscript) or subscript_index(indexed) is not node:
-            return None
-        if not (_is_written(place, indexed) or _is_reduced(place, indexed)):
-            return None
-    elif not _only_written_through(place, node):
-        return None
-    return Edit(((node, place.expression(as_boolean(place, mask))),))
+    if isinstance(site.parent(node), cst.Index):
+        subscript = _subscript_indexed_by(site, node)
+        # TPU101 and TPU113 rewrite these uses of a mask, and no others.
+        is_rewritable = _is_written(site, subscript) or _is_reduced(site, subscript)
+    else:
+        is_rewritable = _is_bound_for_writes(site, node)
+    return replace_node(node, site.expression(boolean_text(site, mask))) if is_rewritable else None
 
 
-def _mask(call: cst.Call, place: Place) -> cst.BaseExpression | None:
-    """The mask of the forms that give one vector of places for each dimension."""
-    given = positional(call)
-    if given is None:
-        return None
-    as_tuple = keyword(call, "as_tuple")
-    is_tuple = as_tuple is not None and place.code(as_tuple.value) == "True"
-    if place.is_torch(call, "where") and len(call.args) == len(given) == 1:
-        return given[0]
-    if place.is_torch(call, "nonzero") and len(given) == 1 and is_tuple and len(call.args) == 2:
-        return given[0]
-    if (
-        method(call) == "nonzero"
-        and not place.dotted(call.func)
-        and not given
-        and is_tuple
-        and len(call.args) == 1
-    ):
-        return receiver(call)
+def _mask(call: cst.Call, site: Site) -> cst.BaseExpression | None:
+    """The mask in the forms that return one vector of indices for each dimension."""
+    match call.args:
+        case [cst.Arg(value=mask, keyword=None, star="")] if site.is_torch_call(call, "where"):
+            return mask
+        case [cst.Arg(value=mask, keyword=None, star=""), flag] if site.is_torch_call(call, "nonzero"):
+            return mask if _is_as_tuple(flag) else None
+        case [flag] if site.method_of_value(call) == "nonzero":
+            return receiver(call) if _is_as_tuple(flag) else None
     return None
 
 
-def _is_written(place: Place, subscript: cst.Subscript) -> bool:
-    above = place.parent(subscript)
-    return isinstance(above, cst.AssignTarget) or (
-        isinstance(above, cst.AugAssign) and above.target is subscript
-    )
+def _is_as_tuple(argument: cst.Arg) -> bool:
+    match argument:
+        case cst.Arg(keyword=cst.Name(value="as_tuple"), value=cst.Name(value="True")):
+            return True
+    return False
 
 
-def _is_reduced(place: Place, subscript: cst.Subscript) -> bool:
-    """`x[places].sum()`: what TPU101 rewrites once it is `x[mask].sum()`."""
-    above = place.parent(subscript)
-    return isinstance(above, cst.Attribute) and above.attr.value in {"sum", "mean", "any", "all"}
+def _subscript_indexed_by(site: Site, index: cst.CSTNode) -> cst.Subscript | None:
+    """The subscript of which the node is the only index."""
+    subscript = site.enclosing(index, cst.Subscript)
+    return subscript if subscript is not None and single_index(subscript) is index else None
 
 
-def _only_written_through(place: Place, call: cst.Call) -> bool:
-    """`places = torch.where(mask)`, and then nothing but `x[places] = v`."""
-    assign = place.parent(call)
-    function = place.function(call)
-    if not isinstance(assign, cst.Assign) or function is None or len(assign.targets) != 1:
-        return False
-    target = assign.targets[0].target
-    if not isinstance(target, cst.Name) or assigned_once(place, function, target.value) is not assign:
-        return False
-    for use in uses(function, target.value):
-        if use is target:
-            continue
-        index = place.parent(use)
-        indexed = place.parent(place.parent(index) or index) if isinstance(index, cst.Index) else None
-        if not isinstance(indexed, cst.Subscript) or subscript_index(indexed) is not use:
+def _is_written(site: Site, subscript: cst.Subscript | None) -> bool:
+    match subscript and site.parent(subscript):
+        case cst.AssignTarget():
+            return True
+        case cst.AugAssign(target=target):
+            return target is subscript
+    return False
+
+
+def _is_reduced(site: Site, subscript: cst.Subscript | None) -> bool:
+    match subscript and site.parent(subscript):
+        case cst.Attribute(attr=cst.Name(value=name)):
+            return name in _REDUCTIONS
+    return False
+
+
+def _is_bound_for_writes(site: Site, call: cst.Call) -> bool:
+    """`indices = torch.where(mask)`, and then nothing but `x[indices] = v`."""
+    function = site.enclosing_function(call)
+    match site.parent(call):
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name() as target)]) as assignment:
+            if function is None or only_assignment(site, function, target.value) is not assignment:
+                return False
+        case _:
             return False
-        if not _is_written(place, indexed):
-            return False
-    return True
+    uses = [use for use in name_uses(function, target.value) if use is not target]
+    return all(_is_written(site, _subscript_indexed_by(site, use)) for use in uses)
 
 
 REWRITE = Rewrite("TPU102", (cst.Call,), rewrite)

@@ -1,14 +1,16 @@
 """TPU113: writes through a boolean mask, as a choice between two tensors."""
 
+from typing import Final
+
 import libcst as cst
 
-from tpuport.lint.fixes.aliasing import can_be_rebound, is_private
-from tpuport.lint.fixes.masks import MaskedRead, aligned, is_scalar, masked_read, same_shape
-from tpuport.lint.fixes.names import uses, walk
-from tpuport.lint.fixes.place import FunctionNode, Place, is_simple
-from tpuport.lint.fixes.rewrite import Edit, Rewrite, Statements
+from tpuport.lint.fixes.boolean_masks import MaskedAccess, is_scalar, masked_access
+from tpuport.lint.fixes.edits import Edit, Rewrite, Statements, unused_name
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import is_simple, walk
+from tpuport.lint.fixes.tensors import can_be_rebound, is_private
 
-_OPERATORS = {
+_OPERATORS: Final = {
     cst.AddAssign: "+",
     cst.SubtractAssign: "-",
     cst.MultiplyAssign: "*",
@@ -17,95 +19,119 @@ _OPERATORS = {
     cst.ModuloAssign: "%",
     cst.PowerAssign: "**",
 }
+# Operators that may give inf or NaN.
+_RISKY_OPERATORS: Final = (
+    cst.Divide,
+    cst.Power,
+    cst.Modulo,
+    cst.DivideAssign,
+    cst.PowerAssign,
+    cst.ModuloAssign,
+)
+
+_Assignment = cst.Assign | cst.AugAssign
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """`x[mask] = v` and `x[mask] *= v`, where x is a local name, and v a number or reads through the same mask."""
-    assert isinstance(node, cst.Assign | cst.AugAssign)
-    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
-    found = masked_read(target)
-    function = place.function(node)
-    if found is None or function is None or (isinstance(node, cst.Assign) and len(node.targets) > 1):
+def rewrite(node: _Assignment, site: Site) -> Edit | None:
+    """`x[mask] = v` and `x[mask] *= v`, if x is a local name, and v a number or read through the same mask."""
+    access = _written_access(node)
+    function = site.enclosing_function(node)
+    torch = site.torch_name(node)
+    line = site.statement_line(node)
+    if access is None or function is None or torch is None or line is None:
         return None
-    base = found.base
-    if not isinstance(base, cst.Name) or not can_be_rebound(place, base, function):
+    base = access.base
+    if not isinstance(base, cst.Name) or not can_be_rebound(site, base, function):
         return None
-    value = _new_value(place, node, found)
-    torch = place.torch(node)
-    line = place.line(node)
-    if value is None or torch is None or line is None:
+    value = _new_value(site, node, access)
+    if value is None:
         return None
-    before, condition = _condition(place, found, function)
-    text = f"{base.value} = {torch[0]}.where({condition}, {value}, {base.value}){_cast(place, node, base)}"
-    last = place.statement(text).with_changes(trailing_whitespace=line.trailing_whitespace)
-    first, *rest = *before, last
-    new = Statements((first.with_changes(leading_lines=line.leading_lines), *rest))
-    risky = not is_private(place, base, function) or _may_divide_by_zero(place, node)
-    return Edit(((line, new),), risky, torch[1], ("selected",) if before else ())
+    mask = site.code(access.mask)
+    statements: list[cst.BaseStatement] = []
+    names: tuple[str, ...] = ()
+    if not access.covers_whole_base(site):
+        # An alignment repeats the mask, which therefore needs a name unless it is one.
+        if not is_simple(access.mask):
+            name = unused_name(function, "selected")
+            statements.append(site.statement(f"{name} = {mask}"))
+            names = ("selected",)
+            mask = name
+        mask = access.aligned_mask(site, mask)
+    cast = _cast_text(site, node, base.value)
+    choice = site.statement(f"{base.value} = {torch.name}.where({mask}, {value}, {base.value}){cast}")
+    statements.append(choice.with_changes(trailing_whitespace=line.trailing_whitespace))
+    first, *others = statements
+    replacement = Statements((first.with_changes(leading_lines=line.leading_lines), *others))
+    is_unsafe = _may_divide_by_zero(site, node) or not is_private(site, base, function)
+    return Edit(((line, replacement),), is_unsafe, torch.imports, names)
 
 
-def _new_value(place: Place, node: cst.Assign | cst.AugAssign, written: MaskedRead) -> str | None:
-    value = _whole(place, node.value, written)
+def _written_access(node: _Assignment) -> MaskedAccess | None:
+    match node:
+        case cst.Assign(targets=[cst.AssignTarget(target=target)]) | cst.AugAssign(target=target):
+            return masked_access(target)
+    return None
+
+
+def _new_value(site: Site, node: _Assignment, access: MaskedAccess) -> str | None:
+    """Text of what to write, for all elements."""
+    value = _unmasked_text(site, node.value, access)
     if value is None or isinstance(node, cst.Assign):
         return value
     operator = _OPERATORS.get(type(node.operator))
-    simple = isinstance(node.value, cst.Subscript | cst.Name | cst.Integer | cst.Float) or node.value.lpar
-    return operator and f"{place.code(written.base)} {operator} {value if simple else f'({value})'}"
-
-
-def _condition(
-    place: Place, written: MaskedRead, function: FunctionNode
-) -> tuple[list[cst.BaseStatement], str]:
-    """The mask, to be broadcast as an index is: statements to go before, and the text."""
-    mask, base = written.mask, place.code(written.base)
-    if written.lead < 0 or (written.lead == 0 and same_shape(place, mask, written.base)):
-        return [], place.code(mask)
-    if is_simple(mask):
-        return [], aligned(place.code(mask), base, written.lead)
-    name = "selected"
-    while uses(function, name):
-        name += "_"
-    return [place.statement(f"{name} = {place.code(mask)}")], aligned(name, base, written.lead)
-
-
-def _may_divide_by_zero(place: Place, node: cst.Assign | cst.AugAssign) -> bool:
-    """Outside the mask the division gives inf or NaN; it is not chosen, but its gradient is NaN all the same."""
-    risky = (cst.Divide, cst.Power, cst.DivideAssign, cst.PowerAssign, cst.Modulo, cst.ModuloAssign)
-    return not is_scalar(place, node.value) and any(isinstance(part, risky) for part in walk(node))
-
-
-def _cast(place: Place, node: cst.Assign | cst.AugAssign, base: cst.Name) -> str:
-    """A write keeps the dtype of what is written to; `torch.where` promotes, but not for a number in arithmetic."""
-    keeps = isinstance(node, cst.AugAssign) and is_scalar(place, node.value)
-    return "" if keeps else f".to({base.value}.dtype)"
-
-
-def _whole(place: Place, value: cst.BaseExpression, written: MaskedRead) -> str | None:
-    """Text of a value for all places, of a value for the masked ones; None if it may depend on which these are."""
-    if is_scalar(place, value):
-        return place.code(value)
-    if isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.Minus):
-        inside = _whole(place, value.expression, written)
-        text = (
-            f"-{inside}"
-            if isinstance(value.expression, cst.Subscript) or value.expression.lpar
-            else f"-({inside})"
-        )
-        return inside and (f"({text})" if value.lpar else text)
-    if isinstance(value, cst.BinaryOperation) and not isinstance(value.operator, cst.MatrixMultiply):
-        left, right = _whole(place, value.left, written), _whole(place, value.right, written)
-        if left is None or right is None:
-            return None
-        operator = place.code(value.operator)
-        return f"({left}{operator}{right})" if value.lpar else f"{left}{operator}{right}"
-    found = masked_read(value)
-    if found is None or found.lead != written.lead or _changes(found.mask):
+    if operator is None:
         return None
-    return place.code(found.base) if place.code(found.mask) == place.code(written.mask) else None
+    is_atom = isinstance(node.value, cst.Subscript | cst.Name | cst.Integer | cst.Float)
+    if not is_atom and not node.value.lpar:  # pyright: ignore[reportAttributeAccessIssue]
+        value = f"({value})"
+    return f"{site.code(access.base)} {operator} {value}"
 
 
-def _changes(mask: cst.BaseExpression) -> bool:
-    """Whether evaluating the mask once more, or not at all, may matter."""
+def _may_divide_by_zero(site: Site, node: _Assignment) -> bool:
+    """Whether elements outside the mask may give inf or NaN: they are not chosen, but their gradient is NaN still."""
+    return not is_scalar(site, node.value) and any(isinstance(part, _RISKY_OPERATORS) for part in walk(node))
+
+
+def _cast_text(site: Site, node: _Assignment, name: str) -> str:
+    """A write keeps the dtype of what it writes to; `torch.where` promotes, except for numbers in arithmetic."""
+    if isinstance(node, cst.AugAssign) and is_scalar(site, node.value):
+        return ""
+    return f".to({name}.dtype)"
+
+
+def _unmasked_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) -> str | None:
+    """Text of a value for all elements, from one for the masked ones; None if it may depend on which these are."""
+    if is_scalar(site, value):
+        return site.code(value)
+    match value:
+        case cst.UnaryOperation(operator=cst.Minus(), expression=operand):
+            text = _unmasked_text(site, operand, access)
+            if text is None:
+                return None
+            is_closed = isinstance(operand, cst.Subscript) or operand.lpar  # pyright: ignore[reportAttributeAccessIssue]
+            text = f"-{text}" if is_closed else f"-({text})"
+        case cst.BinaryOperation(left=left, operator=operator, right=right):
+            left_text = _unmasked_text(site, left, access)
+            right_text = _unmasked_text(site, right, access)
+            is_elementwise = not isinstance(operator, cst.MatrixMultiply)
+            if left_text is None or right_text is None or not is_elementwise:
+                return None
+            text = f"{left_text}{site.code(operator)}{right_text}"
+        case _:
+            return _base_text(site, value, access)
+    return f"({text})" if value.lpar else text
+
+
+def _base_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) -> str | None:
+    """`y` for `y[mask]` with the mask that is written through."""
+    read = masked_access(value)
+    if read is None or read.lead != access.lead or _has_effect(read.mask):
+        return None
+    return site.code(read.base) if site.code(read.mask) == site.code(access.mask) else None
+
+
+def _has_effect(mask: cst.BaseExpression) -> bool:
+    """Whether it matters how often the mask is evaluated."""
     return any(isinstance(node, cst.NamedExpr | cst.Await | cst.Yield) for node in walk(mask))
 
 

@@ -1,35 +1,32 @@
-"""TPU206: assertions about tensors go."""
+"""TPU206: assertions about tensors are removed."""
+
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.names import walk
-from tpuport.lint.fixes.place import Place, method
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
-from tpuport.lint.fixes.statements import remove_line
+from tpuport.lint.fixes.edits import Edit, Rewrite, remove_line
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import called_name, method_name, walk
 
-_EFFECTS = (cst.NamedExpr, cst.Await, cst.Yield)
-_MUTATORS = frozenset(
+_MUTATING_METHODS: Final = frozenset(
     "append extend insert pop popitem remove add update setdefault clear write send __setitem__".split()
 )
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """The whole assertion, unless evaluating it does something."""
-    assert isinstance(node, cst.Assert)
+def rewrite(node: cst.Assert, site: Site) -> Edit | None:
+    """Remove the whole assertion, unless its evaluation has an effect."""
     if any(_has_effect(part) for part in walk(node)):
         return None
-    return remove_line(place, node)
+    return remove_line(site, node)
 
 
 def _has_effect(node: cst.CSTNode) -> bool:
-    if isinstance(node, _EFFECTS):
+    if isinstance(node, cst.NamedExpr | cst.Await | cst.Yield) or called_name(node) == "next":
         return True
-    name = method(node)
-    return (
-        name in _MUTATORS
-        or (name.endswith("_") and not name.endswith("__"))
-        or (isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "next")
-    )
+    method = method_name(node)
+    # torch's in-place methods end with one underscore.
+    is_in_place = method.endswith("_") and not method.endswith("__")
+    return is_in_place or method in _MUTATING_METHODS
 
 
 REWRITE = Rewrite("TPU206", (cst.Assert,), rewrite, within=True)

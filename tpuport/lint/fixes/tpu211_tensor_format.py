@@ -1,25 +1,20 @@
-"""TPU211: a traced tensor is printed."""
+"""TPU211: prints of a traced tensor are removed."""
 
 import libcst as cst
 
-from tpuport.lint.fixes.names import walk
-from tpuport.lint.fixes.place import Place
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
-from tpuport.lint.fixes.statements import remove_line
+from tpuport.lint.fixes.edits import Edit, Rewrite, mark_unsafe, remove_line
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import called_name, walk
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """A `print` on a line of its own goes. While tracing it shows no values, and afterwards it does not run."""
-    assert isinstance(node, cst.Expr)
+def rewrite(node: cst.Expr, site: Site) -> Edit | None:
+    """Remove a `print` on a line of its own: it shows no values during tracing, and does not run afterwards."""
     call = node.value
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or call.func.value != "print":
+    if called_name(call) != "print" or site.is_shadowed(call, "print"):
         return None
-    if place.shadowed(call, "print") or any(
-        isinstance(part, cst.NamedExpr | cst.Await) for part in walk(call)
-    ):
+    if any(isinstance(part, cst.NamedExpr | cst.Await) for part in walk(call)):
         return None
-    edit = remove_line(place, call)
-    return edit and Edit(edit.changes, unsafe=True)
+    return mark_unsafe(remove_line(site, call))
 
 
 REWRITE = Rewrite("TPU211", (cst.Expr,), rewrite, within=True)

@@ -1,29 +1,33 @@
-"""TPU301: `x.cuda()` goes."""
+"""TPU301: `x.cuda()` becomes `x`."""
 
 import libcst as cst
 
-from tpuport.lint.fixes.devices import device_here, made_on_host
-from tpuport.lint.fixes.place import Place, method, receiver
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
-from tpuport.lint.fixes.statements import replaced
+from tpuport.lint.fixes.edits import Edit, Rewrite, mark_unsafe, replace_expression
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import receiver
+from tpuport.lint.fixes.tensors import device_of_input, is_created_on_host
 
 
-def moved(place: Place, call: cst.Call) -> Edit | None:
-    """The call gives way to what it moves; a tensor that traced code makes on the host goes where an input is."""
-    what = receiver(call)
-    if not (place.traced and made_on_host(place, what)):
-        return replaced(place, call, what)
-    device = device_here(place, call)
-    return replaced(place, call, device and place.expression(f"{place.operand(what)}.to({device})"))  # type: ignore[arg-type]
+def remove_move(site: Site, call: cst.Call) -> Edit | None:
+    """Replace a call that moves a tensor by the tensor.
 
-
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """`x.cuda(...)` with any arguments."""
-    assert isinstance(node, cst.Call)
-    if method(node) != "cuda" or place.dotted(node.func):
+    A tensor that traced code creates on the host moves to the device of an input instead.
+    """
+    tensor = receiver(call)
+    if not site.is_traced or not is_created_on_host(site, tensor):
+        return replace_expression(site, call, tensor)
+    device = device_of_input(site, call)
+    if device is None:
         return None
-    edit = moved(place, node)
-    return edit and Edit(edit.changes, unsafe=place.on_host)
+    return replace_expression(site, call, site.expression(f"{site.operand(tensor)}.to({device})"))
+
+
+def rewrite(node: cst.Call, site: Site) -> Edit | None:
+    """`x.cuda(...)` with any arguments."""
+    if site.method_of_value(node) != "cuda":
+        return None
+    # Host code may be the one that still runs on a GPU, for training.
+    return mark_unsafe(remove_move(site, node), site.is_host_code)
 
 
 REWRITE = Rewrite("TPU301", (cst.Call,), rewrite)

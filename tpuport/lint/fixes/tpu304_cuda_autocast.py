@@ -1,55 +1,56 @@
-"""TPU304: `autocast` for CUDA, which changes nothing anywhere else."""
+"""TPU304: `autocast` for CUDA, which has no effect anywhere else."""
 
 import libcst as cst
 
-from tpuport.lint.fixes.place import Place, keyword
-from tpuport.lint.fixes.rewrite import REMOVED, Edit, Rewrite
-from tpuport.lint.fixes.statements import unwrapped
+from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_node, unwrap_with
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import is_name, keyword_argument
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """`with torch.autocast("cuda", ...)` gives way to its body; as a decorator it goes."""
-    assert isinstance(node, cst.Call)
-    above = place.parent(node)
-    if not _does_nothing(node, place):
+def rewrite(node: cst.Call, site: Site) -> Edit | None:
+    """Replace `with torch.autocast("cuda", ...)` by its body; remove the decorator."""
+    if not _has_no_effect(node, site):
         return None
-    if isinstance(above, cst.Decorator):
-        return Edit(((above, REMOVED),))
-    if not isinstance(above, cst.WithItem) or above.asname is not None:
-        return None
-    statement = place.parent(above)
-    if not isinstance(statement, cst.With) or statement.asynchronous is not None:
-        return None
-    if len(statement.items) > 1:
-        return _without_item(statement, above)
-    return Edit(((statement, unwrapped(statement)),))
+    parent = site.parent(node)
+    match parent, parent and site.parent(parent):
+        case cst.Decorator(), _:
+            return replace_node(parent, REMOVED)
+        case cst.WithItem(asname=None), cst.With(asynchronous=None, items=[_]) as statement:
+            return unwrap_with(statement)
+        case cst.WithItem(asname=None) as item, cst.With(asynchronous=None) as statement:
+            return _remove_item(statement, item)
+    return None
 
 
-def _without_item(statement: cst.With, item: cst.WithItem) -> Edit:
-    *_, before, last = statement.items
+def _remove_item(statement: cst.With, item: cst.WithItem) -> Edit:
+    *_, before_last, last = statement.items
     if item is not last or isinstance(statement.lpar, cst.LeftParen):
-        return Edit(((item, REMOVED),))
-    return Edit(((before, before.with_changes(comma=item.comma)), (item, REMOVED)))
+        return replace_node(item, REMOVED)
+    # Without parentheses the comma before the last item must go too.
+    return Edit(((before_last, before_last.with_changes(comma=item.comma)), (item, REMOVED)))
 
 
-def _does_nothing(call: cst.Call, place: Place) -> bool:
-    """Whether neither torch on a CPU nor torchax does anything for it: it is for CUDA, or switched off.
+def _has_no_effect(call: cst.Call, site: Site) -> bool:
+    """Whether neither torch on a CPU nor torchax reacts to it: it is for CUDA, or switched off.
 
-    torchax knows no autocast at all: under it every other one does nothing either, but changes results on a CPU.
+    torchax does not know autocast at all: under it the others have no effect either, but on a CPU they change results.
     """
-    name = place.dotted(call.func)
-    if name.rpartition(".")[2] != "autocast" or not name.startswith("torch."):
+    name = site.function_name(call)
+    if not name.startswith("torch.") or not name.endswith(".autocast"):
         return False
-    if name.startswith("torch.cuda.") or _is(keyword(call, "enabled"), "False"):
-        return True
-    device = keyword(call, "device_type") or next((arg for arg in call.args if not arg.keyword), None)
-    return isinstance(getattr(device, "value", None), cst.SimpleString) and _is(device, "'cuda'", '"cuda"')
+    enabled = keyword_argument(call, "enabled")
+    is_switched_off = enabled is not None and is_name(enabled.value, "False")
+    return is_switched_off or name.startswith("torch.cuda.") or _is_for_cuda(call)
 
 
-def _is(argument: cst.Arg | None, *texts: str) -> bool:
-    return isinstance(getattr(argument, "value", None), cst.Name | cst.SimpleString) and (
-        argument.value.value in texts  # type: ignore[union-attr]
-    )
+def _is_for_cuda(call: cst.Call) -> bool:
+    device = keyword_argument(call, "device_type")
+    if device is None:
+        device = next((argument for argument in call.args if argument.keyword is None), None)
+    match device:
+        case cst.Arg(value=cst.SimpleString(value="'cuda'" | '"cuda"')):
+            return True
+    return False
 
 
 REWRITE = Rewrite("TPU304", (cst.Call,), rewrite)

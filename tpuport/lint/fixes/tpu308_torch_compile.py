@@ -1,29 +1,33 @@
-"""TPU308: `torch.compile`, whose place jax.jit takes."""
+"""TPU308: `torch.compile`, which jax.jit replaces."""
+
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.place import Place
-from tpuport.lint.fixes.rewrite import REMOVED, Edit, Rewrite
-from tpuport.lint.fixes.statements import replaced
+from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_expression, replace_node
+from tpuport.lint.fixes.site import Site
 
-_DECORATORS = frozenset(
+_DECORATORS: Final = frozenset(
     {"torch.compile", "torch.compiler.disable", "torch._dynamo.disable", "torch.jit.script"}
 )
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """The decorator goes, with or without arguments; `torch.compile(f, ...)` gives way to `f`."""
-    call = node if isinstance(node, cst.Call) else None
-    above = place.parent(node)
-    if call is None and isinstance(above, cst.Call) and above.func is node:
-        call, above = above, place.parent(above)
-    name = place.dotted(call.func if call else node)
-    if isinstance(above, cst.Decorator):
-        return Edit(((above, REMOVED),)) if name in _DECORATORS else None
-    first = call.args[0] if call is not None and call.args else None
-    if call is None or first is None or name != "torch.compile" or first.keyword or first.star:
-        return None
-    return replaced(place, call, first.value)
+def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
+    """Remove the decorator, with or without arguments; replace `torch.compile(f, ...)` by `f`."""
+    parent = site.parent(node)
+    # The finding may be on the name alone.
+    is_name = not isinstance(node, cst.Call)
+    if is_name and isinstance(parent, cst.Call) and parent.func is node:
+        node, parent = parent, site.parent(parent)
+    name = site.function_name(node) or site.dotted_name(node)
+    match parent, node:
+        case cst.Decorator(), _:
+            return replace_node(parent, REMOVED) if name in _DECORATORS else None
+        case _, cst.Call(args=[cst.Arg(value=function, keyword=None, star=""), *_]) if (
+            name == "torch.compile"
+        ):
+            return replace_expression(site, node, function)
+    return None
 
 
 REWRITE = Rewrite("TPU308", (cst.Call, cst.Attribute, cst.Name), rewrite)

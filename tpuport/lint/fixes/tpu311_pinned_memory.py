@@ -1,23 +1,23 @@
-"""TPU311: pinned memory, which only CUDA copies from faster."""
+"""TPU311: pinned memory, which only speeds up copies to CUDA."""
 
 import libcst as cst
 
-from tpuport.lint.fixes.place import Place, keyword, method, receiver
-from tpuport.lint.fixes.rewrite import REMOVED, Edit, Rewrite
-from tpuport.lint.fixes.statements import replaced
+from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_expression, replace_node
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import is_name, keyword_argument, receiver
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """`.pin_memory()` goes; so do the arguments `pin_memory=True` and `non_blocking=True`."""
-    call = node if isinstance(node, cst.Call) else place.enclosing(node, cst.Call)
-    if not isinstance(call, cst.Call):
+def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
+    """Remove `.pin_memory()` and the arguments `pin_memory=True` and `non_blocking=True`."""
+    call = node if isinstance(node, cst.Call) else site.enclosing(node, cst.Call)
+    if call is None:
         return None
-    if method(call) == "pin_memory" and not place.dotted(call.func):
-        return replaced(place, call, receiver(call))
+    if site.method_of_value(call) == "pin_memory":
+        return replace_expression(site, call, receiver(call))
     for name in ("non_blocking", "pin_memory"):
-        argument = keyword(call, name)
-        if argument is not None and isinstance(argument.value, cst.Name) and argument.value.value == "True":
-            return Edit(((argument, REMOVED),))
+        argument = keyword_argument(call, name)
+        if argument is not None and is_name(argument.value, "True"):
+            return replace_node(argument, REMOVED)
     return None
 
 

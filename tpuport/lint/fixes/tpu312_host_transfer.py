@@ -1,33 +1,39 @@
-"""TPU312: a traced tensor is moved to the host."""
+"""TPU312: transfers of a traced tensor to the host."""
+
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.place import Place, keyword, method, receiver
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
-from tpuport.lint.fixes.statements import replaced
-from tpuport.lint.fixes.tpu302_cuda_device import dropped_move
+from tpuport.lint.fixes.edits import Edit, Rewrite, replace_expression
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import keyword_argument, receiver
+from tpuport.lint.fixes.tpu302_cuda_device import remove_device
+
+# If Python values are made of the tensor at once, it is not the transfer that stops the trace.
+_LEAVING_METHODS: Final = frozenset({"numpy", "tolist", "item", "detach"})
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
+def rewrite(node: cst.Call | cst.SimpleString, site: Site) -> Edit | None:
     """`x.cpu()` as `x`, `x.to("cpu", ...)` without the device. Host code keeps them."""
-    call = node if isinstance(node, cst.Call) else place.enclosing(node, cst.Call)
-    if place.on_host or not isinstance(call, cst.Call) or place.dotted(call.func):
+    call = node if isinstance(node, cst.Call) else site.enclosing(node, cst.Call)
+    if call is None or site.is_host_code or _is_leaving(site, call):
         return None
-    if _goes_to_numpy(place, call):
-        return None
-    if method(call) == "cpu":
-        return replaced(place, call, receiver(call))
-    if method(call) != "to" or not call.args:
-        return None
-    argument = keyword(call, "device") or call.args[0]
-    text = argument.value.evaluated_value if isinstance(argument.value, cst.SimpleString) else None
-    return dropped_move(place, call, argument) if text in {"cpu", "cpu:0"} else None
+    match site.method_of_value(call):
+        case "cpu":
+            return replace_expression(site, call, receiver(call))
+        case "to" if call.args:
+            argument = keyword_argument(call, "device") or call.args[0]
+            return remove_device(site, call, argument) if _is_cpu(argument.value) else None
+    return None
 
 
-def _goes_to_numpy(place: Place, call: cst.Call) -> bool:
-    """Whether Python's own values are made of it at once: then the transfer is not what stops the trace."""
-    above = place.parent(call)
-    return isinstance(above, cst.Attribute) and above.attr.value in {"numpy", "tolist", "item", "detach"}
+def _is_cpu(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString) and node.evaluated_value in {"cpu", "cpu:0"}
+
+
+def _is_leaving(site: Site, call: cst.Call) -> bool:
+    parent = site.parent(call)
+    return isinstance(parent, cst.Attribute) and parent.attr.value in _LEAVING_METHODS
 
 
 REWRITE = Rewrite("TPU312", (cst.Call, cst.SimpleString), rewrite)

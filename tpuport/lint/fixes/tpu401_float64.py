@@ -1,71 +1,78 @@
-"""TPU401: float64, which torchax computes in float32 whatever the text says."""
+"""TPU401: float64, which torchax computes in float32 whatever the code says."""
+
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.devices import made_on_host
-from tpuport.lint.fixes.names import parameters
-from tpuport.lint.fixes.place import Place, keyword, method, receiver
-from tpuport.lint.fixes.rewrite import Edit, New, Rewrite
+from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import is_name, keyword_argument, parameter_names, receiver
+from tpuport.lint.fixes.tensors import is_created_on_host
 
-_DOUBLE = frozenset({"torch.float64", "torch.double"})
+_DOUBLE: Final = frozenset({"torch.float64", "torch.double"})
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
+def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     """`.double()` as `.float()`, and `torch.float64` as `torch.float32`.
 
-    The same numbers come out where torchax computes: of what was moved or made on the device. What torch computes
-    on the host (tables that a module builds) has float64's digits, and loses them.
+    Results stay the same for what torchax computes: tensors that were moved to the device or created there. What
+    torch computes on the host (tables that a module builds) has float64's digits, and loses them.
     """
-    if isinstance(node, cst.Call) and method(node) == "double" and not place.dotted(node.func):
-        if node.args:
-            return None
-        assert isinstance(node.func, cst.Attribute)
-        changes: tuple[tuple[cst.CSTNode, New], ...] = ((node.func.attr, cst.Name("float")),)
-        return Edit(changes, unsafe=not _on_device(place, receiver(node)))
-    constant = _constant(node, place)
-    torch = place.torch(constant) if constant is not None else None
+    if site.method_of_value(node) == "double":
+        return _rewrite_method(node, site)
+    constant = find_constant(node, site, _DOUBLE)
+    torch = site.torch_name(node)
     if constant is None or torch is None:
         return None
-    new = place.expression(f"{torch[0]}.float32")
-    above = place.parent(constant)
-    if isinstance(above, cst.Arg):
-        call = place.parent(above)
-        assert isinstance(call, cst.Call | cst.ClassDef)
-        safe = isinstance(call, cst.Call) and _computed_on_device(place, call)
-        return Edit(((constant, new),), not safe, torch[1])
-    if isinstance(above, cst.Assign | cst.AnnAssign | cst.IfExp | cst.Param | cst.Return):
-        return Edit(((constant, new),), True, torch[1])
-    return None  # a comparison, a table of dtypes: there it is what it says
+    is_unsafe = True
+    match site.parent(constant):
+        case cst.Arg():
+            call = site.argument_of(constant)
+            is_unsafe = call is None or not _is_computed_on_device(site, call)
+        case cst.Assign() | cst.AnnAssign() | cst.IfExp() | cst.Param() | cst.Return():
+            pass
+        case _:  # in a comparison or a table of dtypes it means float64
+            return None
+    new = site.expression(f"{torch.name}.float32")
+    return replace_node(constant, new, unsafe=is_unsafe, imports=torch.imports)
 
 
-def _constant(node: cst.CSTNode, place: Place) -> cst.CSTNode | None:
-    """The dtype that a finding on it, or on the call it is an argument of, is about."""
-    if place.dotted(node) in _DOUBLE:
-        return node
-    given = [arg.value for arg in node.args] if isinstance(node, cst.Call) else []
-    return next((value for value in given if place.dotted(value) in _DOUBLE), None)
+def _rewrite_method(node: cst.BaseExpression, site: Site) -> Edit | None:
+    match node:
+        case cst.Call(func=cst.Attribute(value=tensor, attr=method), args=[]):
+            return replace_node(method, cst.Name("float"), unsafe=not _is_on_device(site, tensor))
+    return None
 
 
-def _computed_on_device(place: Place, call: cst.Call) -> bool:
-    if method(call) in {"to", "type"} and not place.dotted(call.func):
-        return _on_device(place, receiver(call))
-    device = keyword(call, "device")
-    if not place.traced or device is None or not place.dotted(call.func).startswith("torch."):
+def find_constant(node: cst.BaseExpression, site: Site, names: frozenset[str]) -> cst.BaseExpression | None:
+    """The dtype that a finding is about: the node itself, or an argument of the call that it is."""
+    candidates = [node]
+    if isinstance(node, cst.Call):
+        candidates = [argument.value for argument in node.args]
+    return next((value for value in candidates if site.dotted_name(value) in names), None)
+
+
+def _is_computed_on_device(site: Site, call: cst.Call) -> bool:
+    """Whether a call with this dtype converts or creates a tensor on the device."""
+    if site.method_of_value(call) in {"to", "type"}:
+        return _is_on_device(site, receiver(call))
+    device = keyword_argument(call, "device")
+    if device is None or not site.is_traced or not site.function_name(call).startswith("torch."):
         return False
-    return _is_of_input(place, device.value)
+    return _is_device_of_parameter(site, device.value)
 
 
-def _is_of_input(place: Place, device: cst.BaseExpression) -> bool:
-    """Whether it is `x.device` of a parameter x: any other may be the host."""
-    if not isinstance(device, cst.Attribute) or not isinstance(device.value, cst.Name):
-        return False
-    function = place.function(device)
-    named = {p.name.value for p in parameters(function)} if function is not None else set()
-    return device.attr.value == "device" and device.value.value in named
+def _is_device_of_parameter(site: Site, device: cst.BaseExpression) -> bool:
+    """Whether it is `x.device` of a parameter x: any other device may be the host."""
+    function = site.enclosing_function(device)
+    match device:
+        case cst.Attribute(value=owner, attr=cst.Name(value="device")) if function is not None:
+            return is_name(owner, *parameter_names(function))
+    return False
 
 
-def _on_device(place: Place, value: cst.BaseExpression) -> bool:
-    return place.traced and not made_on_host(place, value)
+def _is_on_device(site: Site, tensor: cst.BaseExpression) -> bool:
+    return site.is_traced and not is_created_on_host(site, tensor)
 
 
 REWRITE = Rewrite("TPU401", (cst.Attribute, cst.Name, cst.Call), rewrite)

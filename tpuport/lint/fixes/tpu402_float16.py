@@ -1,32 +1,29 @@
 """TPU402: float16 as bfloat16."""
 
+from typing import Final
+
 import libcst as cst
 
-from tpuport.lint.fixes.place import Place, method
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
+from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.tpu401_float64 import find_constant
 
-_HALF = frozenset({"torch.float16", "torch.half"})
+_HALF: Final = frozenset({"torch.float16", "torch.half"})
+# In a comparison or a table of dtypes, float16 means float16.
+_ALLOWED_PARENTS: Final = (cst.Arg, cst.Assign, cst.AnnAssign, cst.IfExp, cst.Param, cst.Return)
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
+def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     """`.half()` as `.bfloat16()`, `torch.float16` as `torch.bfloat16`; results change in their last digits."""
-    if (
-        isinstance(node, cst.Call)
-        and method(node) == "half"
-        and not node.args
-        and not place.dotted(node.func)
-    ):
-        assert isinstance(node.func, cst.Attribute)
-        return Edit(((node.func.attr, cst.Name("bfloat16")),), unsafe=True)
-    given = [arg.value for arg in node.args] if isinstance(node, cst.Call) else [node]
-    constant = next((value for value in given if place.dotted(value) in _HALF), None)
-    torch = place.torch(constant) if constant is not None else None
-    if constant is None or torch is None:
+    match node:
+        case cst.Call(func=cst.Attribute(attr=method), args=[]) if site.method_of_value(node) == "half":
+            return replace_node(method, cst.Name("bfloat16"), unsafe=True)
+    constant = find_constant(node, site, _HALF)
+    torch = site.torch_name(node)
+    if constant is None or torch is None or not isinstance(site.parent(constant), _ALLOWED_PARENTS):
         return None
-    allowed = cst.Arg | cst.Assign | cst.AnnAssign | cst.IfExp | cst.Param | cst.Return
-    if not isinstance(place.parent(constant), allowed):
-        return None
-    return Edit(((constant, place.expression(f"{torch[0]}.bfloat16")),), True, torch[1])
+    new = site.expression(f"{torch.name}.bfloat16")
+    return replace_node(constant, new, unsafe=True, imports=torch.imports)
 
 
 REWRITE = Rewrite("TPU402", (cst.Attribute, cst.Name, cst.Call), rewrite)

@@ -2,54 +2,61 @@
 
 import libcst as cst
 
-from tpuport.lint.fixes.complex_pairs import Product, operand_pair, pairs_of, products
-from tpuport.lint.fixes.place import Place
-from tpuport.lint.fixes.rewrite import Edit, New, Rewrite
+from tpuport.lint.fixes.complex_pairs import (
+    Pairs,
+    Product,
+    factor_parts,
+    find_pairs,
+    find_products,
+    pair_text,
+)
+from tpuport.lint.fixes.edits import Edit, Replacement, Rewrite
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import walk
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """`view_as_real(view_as_complex(x) * freqs)` as (x0 cos - x1 sin, x0 sin + x1 cos), all of a function at once.
+def rewrite(node: cst.Call, site: Site) -> Edit | None:
+    """`view_as_real(view_as_complex(x) * freqs)` as (x0 cos - x1 sin, x0 sin + x1 cos), for a whole function at once.
 
-    The name that held `view_as_complex(x)` holds x itself, pairs in its last dimension. The table keeps its type:
-    its real and imaginary parts are read, unless the function itself makes it with `torch.polar`.
+    The name that was bound to `view_as_complex(x)` is bound to x itself, pairs in its last dimension. The table keeps
+    its type: its real and imaginary parts are read, unless the function itself creates it with `torch.polar`.
     """
-    function = place.function(node)
-    torch = place.torch(node)
+    function = site.enclosing_function(node)
+    torch = site.torch_name(node)
     if not isinstance(function, cst.FunctionDef) or torch is None:
         return None
-    found = products(place, function)
-    names = pairs_of(place, function, found)
-    found = [product for product in found if any(id(side) in names.uses for side in product.sides)]
-    changes: list[tuple[cst.CSTNode, New]] = []
-    for product in found:
-        text = _multiplied(place, product, names.uses, torch[0])
+    products = find_products(site, function)
+    pairs = find_pairs(site, function, products)
+    changes: list[tuple[cst.CSTNode, Replacement]] = []
+    for product in products:
+        if pairs.factor_ids.isdisjoint(map(id, product.factors)):
+            continue
+        text = _product_text(site, product, pairs, torch.name)
         if text is None:
             return None
-        changes.append((product.node, place.expression(text)))
+        changes.append((product.node, site.expression(text)))
         changes += [(view, view.args[0].value) for view in product.views]
-    if not found:
+    # Without a product there is nothing to gain from pairs.
+    if not changes:
         return None
-    changes += [(old, place.expression(text)) for old, text in names.values(torch[0])]
-    changes += [(use, place.expression(f"{use.value}[..., 0]")) for use in names.shapes]
-    covers = {id(part) for old, _ in changes for part in _below(old)}
-    return Edit(tuple(changes), True, torch[1]) if id(node) in covers else None
+    for creation in pairs.creations:
+        changes.append((creation, site.expression(pair_text(site, creation, torch.name))))
+    for use in pairs.shape_uses:
+        changes.append((use, site.expression(f"{use.value}[..., 0]")))
+    changed_ids = {id(part) for changed, _ in changes for part in walk(changed)}
+    return Edit(tuple(changes), unsafe=True, imports=torch.imports) if id(node) in changed_ids else None
 
 
-def _below(node: cst.CSTNode) -> list[cst.CSTNode]:
-    return [node, *(part for child in node.children for part in _below(child))]
-
-
-def _multiplied(place: Place, product: Product, uses: set[int], torch: str) -> str | None:
+def _product_text(site: Site, product: Product, pairs: Pairs, torch: str) -> str | None:
     """Text of the product of two complex numbers, as a real tensor with pairs in its last dimension."""
-    sides = [operand_pair(place, side, uses) for side in product.sides]
-    left, right = sides
+    left, right = (factor_parts(site, factor, pairs) for factor in product.factors)
     if left is None or right is None:
         return None
     return (
         f"{torch}.stack(\n"
         "    [\n"
-        f"        {left[0]} * {right[0]} - {left[1]} * {right[1]},\n"
-        f"        {left[0]} * {right[1]} + {left[1]} * {right[0]},\n"
+        f"        {left.real} * {right.real} - {left.imaginary} * {right.imaginary},\n"
+        f"        {left.real} * {right.imaginary} + {left.imaginary} * {right.real},\n"
         "    ],\n"
         "    dim=-1,\n"
         ")"

@@ -1,31 +1,32 @@
-"""TPU504: a cache over tensors goes."""
+"""TPU504: a cache over tensors is removed."""
+
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.names import walk
-from tpuport.lint.fixes.place import Place
-from tpuport.lint.fixes.rewrite import REMOVED, Edit, Rewrite
+from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_node
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import walk
 
-_CACHES = frozenset({"functools.lru_cache", "functools.cache"})
-_ASKED = frozenset({"cache_clear", "cache_info", "cache_parameters", "__wrapped__"})
+_CACHES: Final = frozenset({"functools.lru_cache", "functools.cache"})
+_CACHE_ATTRIBUTES: Final = frozenset({"cache_clear", "cache_info", "cache_parameters", "__wrapped__"})
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
-    """The decorator goes, unless the file speaks to the cache itself."""
-    function = node if isinstance(node, cst.FunctionDef) else place.enclosing(node, cst.FunctionDef)
-    if not isinstance(function, cst.FunctionDef):
+def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
+    """Remove the decorator, unless the file uses the cache itself."""
+    function = node if isinstance(node, cst.FunctionDef) else site.enclosing(node, cst.FunctionDef)
+    if function is None:
         return None
     for decorator in function.decorators:
-        inner = decorator.decorator
-        if place.dotted(inner.func if isinstance(inner, cst.Call) else inner) in _CACHES:
-            if _asked_for(place.file.module):
-                return None
-            return Edit(((decorator, REMOVED),), unsafe=True)
+        expression = decorator.decorator
+        if (site.function_name(expression) or site.dotted_name(expression)) in _CACHES:
+            return None if _uses_cache(site.file.module) else replace_node(decorator, REMOVED, unsafe=True)
     return None
 
 
-def _asked_for(module: cst.Module) -> bool:
-    return any(isinstance(node, cst.Attribute) and node.attr.value in _ASKED for node in walk(module))
+def _uses_cache(module: cst.Module) -> bool:
+    attributes = (node.attr.value for node in walk(module) if isinstance(node, cst.Attribute))
+    return any(attribute in _CACHE_ATTRIBUTES for attribute in attributes)
 
 
 REWRITE = Rewrite("TPU504", (cst.FunctionDef, cst.Call, cst.Attribute, cst.Name), rewrite)

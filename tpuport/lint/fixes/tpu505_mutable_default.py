@@ -1,100 +1,113 @@
-"""TPU505: a mutable default becomes None, and is made in each call."""
+"""TPU505: a mutable default becomes None, and each call creates its own object."""
+
+from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.names import bound_by_statements, declared_outside, parameters, uses, walk
-from tpuport.lint.fixes.place import Place
-from tpuport.lint.fixes.rewrite import Edit, Rewrite, Statements
+from tpuport.lint.fixes.edits import Edit, Rewrite, Statements
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import (
+    called_name,
+    is_name,
+    name_uses,
+    names_bound_by_statements,
+    names_declared_outside,
+    parameters,
+    walk,
+)
 
-_MAKERS = frozenset({"list", "dict", "set"})
-_TAKERS = frozenset({"len", "list", "tuple", "set", "dict", "sorted", "enumerate", "any", "all"})
-_READING = frozenset(
+_CONSTRUCTORS: Final = frozenset({"list", "dict", "set"})
+# Functions that neither change their argument nor keep it.
+_READING_FUNCTIONS: Final = frozenset(
+    {"len", "list", "tuple", "set", "dict", "sorted", "enumerate", "any", "all"}
+)
+_READING_METHODS: Final = frozenset(
     "get keys values items index count copy union intersection difference issubset issuperset".split()
 )
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
+def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
     """`def f(x=[])` as `def f(x=None)` with `if x is None: x = []` first.
 
-    Safe where the function only reads it: then no call can see what another left in it.
+    Safe if the function only reads it: then no call can see what another left in it.
     """
-    found = _parameter(node, place)
-    if found is None:
+    parameter = _parameter(node, site)
+    function = node if isinstance(node, cst.FunctionDef) else site.enclosing(node, cst.FunctionDef)
+    if parameter is None or parameter.default is None or not _is_mutable(parameter.default):
         return None
-    parameter, function = found
     name = parameter.name.value
     default = parameter.default
-    body = function.body
-    if default is None or not _is_mutable(default) or not isinstance(body, cst.IndentedBlock):
+    statement = _first_statement(function)
+    if statement is None or name in names_declared_outside(function):
         return None
-    start = 1 if _is_docstring(body.body[0]) else 0
-    if start == len(body.body) or name in declared_outside(function):
-        return None
-    first = body.body[start]
-    indent = body.indent or place.file.module.default_indent
-    check = place.statement(f"if {name} is None:\n{indent}{name} = {place.code(default)}\n")
-    head = check.with_changes(leading_lines=first.leading_lines)  # type: ignore[union-attr]
-    rest = first.with_changes(leading_lines=())
-    changes = ((default, cst.Name("None")), (first, Statements((head, rest))))
-    return Edit(changes, unsafe=not _only_read(place, function, name))
+    indent = function.body.indent or site.file.module.default_indent
+    check = site.statement(f"if {name} is None:\n{indent}{name} = {site.code(default)}\n")
+    first = check.with_changes(leading_lines=statement.leading_lines)
+    second = statement.with_changes(leading_lines=())
+    changes = ((default, cst.Name("None")), (statement, Statements((first, second))))
+    return Edit(changes, unsafe=not _is_only_read(site, function, name))
 
 
-def _parameter(node: cst.CSTNode, place: Place) -> tuple[cst.Param, cst.FunctionDef] | None:
+def _parameter(node: cst.CSTNode, site: Site) -> cst.Param | None:
     """The parameter whose default the finding is about."""
     if isinstance(node, cst.FunctionDef):
-        found = [p for p in parameters(node) if p.default is not None and _is_mutable(p.default)]
-        return (found[0], node) if found else None
-    parameter = node if isinstance(node, cst.Param) else place.parent(node)
-    function = place.enclosing(node, cst.FunctionDef, cst.Lambda)
-    if not isinstance(parameter, cst.Param) or not isinstance(function, cst.FunctionDef):
+        defaults = ((parameter, parameter.default) for parameter in parameters(node))
+        mutable = [parameter for parameter, default in defaults if default and _is_mutable(default)]
+        return mutable[0] if mutable else None
+    parameter = node if isinstance(node, cst.Param) else site.parent(node)
+    # Not a parameter of a lambda inside the function.
+    function = site.enclosing(node, cst.FunctionDef, cst.Lambda)
+    is_own = isinstance(function, cst.FunctionDef) and parameter in parameters(function)
+    return parameter if is_own and isinstance(parameter, cst.Param) else None
+
+
+def _first_statement(function: cst.FunctionDef) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
+    """The first statement after the docstring; None if the body is on the line of the `def` or has no other."""
+    if not isinstance(function.body, cst.IndentedBlock):
         return None
-    return (parameter, function) if parameter in parameters(function) else None
+    statements = list(function.body.body)
+    match statements[0]:
+        case cst.SimpleStatementLine(
+            body=[cst.Expr(value=cst.SimpleString() | cst.ConcatenatedString()), *_]
+        ):
+            statements = statements[1:]
+    return statements[0] if statements else None  # pyright: ignore[reportReturnType]
 
 
 def _is_mutable(default: cst.BaseExpression) -> bool:
-    """A list, dict or set, made of constants and names, or by a call without arguments."""
+    """Whether it is a list, dict or set of constants, or created by a call without arguments."""
     if isinstance(default, cst.Call):
-        return isinstance(default.func, cst.Name) and default.func.value in _MAKERS and not default.args
-    return isinstance(default, cst.List | cst.Dict | cst.Set) and not any(
-        isinstance(part, cst.Call | cst.Name | cst.NamedExpr)
-        for part in walk(default)
-        if not _is_constant(part)
-    )
-
-
-def _is_constant(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Name) and node.value in {"None", "True", "False"}
-
-
-def _is_docstring(statement: cst.CSTNode) -> bool:
-    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
+        return called_name(default) in _CONSTRUCTORS and not default.args
+    if not isinstance(default, cst.List | cst.Dict | cst.Set):
         return False
-    return isinstance(statement.body[0].value, cst.SimpleString | cst.ConcatenatedString)
+    # A name may mean something else by the time of the call.
+    parts = [part for part in walk(default) if not is_name(part, "None", "True", "False")]
+    return not any(isinstance(part, cst.Call | cst.Name | cst.NamedExpr) for part in parts)
 
 
-def _only_read(place: Place, function: cst.FunctionDef, name: str) -> bool:
+def _is_only_read(site: Site, function: cst.FunctionDef, name: str) -> bool:
     """Whether no use of the parameter can change it or keep it."""
-    if name in bound_by_statements(function):
+    if name in names_bound_by_statements(function):
         return False
-    return all(_reads(place, use) for use in uses(function.body, name))
+    return all(_is_read(site, use) for use in name_uses(function.body, name))
 
 
-def _reads(place: Place, use: cst.Name) -> bool:
-    above = place.parent(use)
-    if isinstance(above, cst.For | cst.CompFor):
-        return above.iter is use
-    if isinstance(above, cst.ComparisonTarget):
-        return isinstance(above.operator, cst.In | cst.NotIn)
-    if isinstance(above, cst.Attribute):
-        return above.attr.value in _READING
-    if isinstance(above, cst.Subscript):
-        return above.value is use and not isinstance(
-            place.parent(above), cst.AssignTarget | cst.AugAssign | cst.Del
-        )
-    if isinstance(above, cst.Arg):
-        call = place.parent(above)
-        return isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in _TAKERS
-    return isinstance(above, cst.StarredElement)
+def _is_read(site: Site, use: cst.Name) -> bool:
+    parent = site.parent(use)
+    match parent:
+        case cst.For(iter=iterable) | cst.CompFor(iter=iterable):
+            return iterable is use
+        case cst.ComparisonTarget(operator=operator):
+            return isinstance(operator, cst.In | cst.NotIn)
+        case cst.Attribute(attr=cst.Name(value=name)):
+            return name in _READING_METHODS
+        case cst.Subscript(value=base):
+            is_changed = isinstance(site.parent(parent), cst.AssignTarget | cst.AugAssign | cst.Del)
+            return base is use and not is_changed
+        case cst.Arg():
+            call = site.argument_of(use)
+            return call is not None and called_name(call) in _READING_FUNCTIONS
+    return isinstance(parent, cst.StarredElement)
 
 
 REWRITE = Rewrite("TPU505", (cst.FunctionDef, cst.Param, cst.List, cst.Dict, cst.Set, cst.Call), rewrite)

@@ -2,34 +2,37 @@
 
 import libcst as cst
 
-from tpuport.lint.fixes.masks import is_number
-from tpuport.lint.fixes.place import Place, is_simple, method, receiver
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
+from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import is_number, is_simple
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
+def rewrite(node: cst.Call, site: Site) -> Edit | None:
     """`x[0].zero_()` as `x[0] = 0` and `x[:, 1].fill_(v)` as `x[:, 1] = v`.
 
-    With numbers and slices only: an index that is a tensor makes a copy, and the write to it is lost in torch too.
+    With numbers and slices only: an index by a tensor copies, and in torch too the write to the copy is lost.
     """
-    assert isinstance(node, cst.Call)
-    line = place.line(node)
-    name = method(node)
-    if line is None or not place.is_statement(node) or name not in {"zero_", "fill_"}:
+    match node:
+        case cst.Call(func=cst.Attribute(value=view, attr=cst.Name(value="zero_")), args=[]):
+            value = "0"
+        case cst.Call(
+            func=cst.Attribute(value=view, attr=cst.Name(value="fill_")), args=[cst.Arg(value=fill, star="")]
+        ):
+            value = site.code(fill)
+        case _:
+            return None
+    line = site.statement_line(node)
+    if line is None or not site.is_statement(node) or not _is_view(view):
         return None
-    part = receiver(node)
-    if not isinstance(part, cst.Subscript) or not is_simple(part.value) or not _is_static(part):
-        return None
-    values = [arg for arg in node.args if not arg.star]
-    if len(values) != len(node.args) or len(values) != (name == "fill_"):
-        return None
-    value = place.code(values[0].value) if values else "0"
-    return Edit(((line, place.statement(f"{place.code(part)} = {value}", line)),))
+    return replace_node(line, site.statement(f"{site.code(view)} = {value}", line))
 
 
-def _is_static(part: cst.Subscript) -> bool:
-    indices = [element.slice.value for element in part.slice if isinstance(element.slice, cst.Index)]
-    return all(is_number(index) or isinstance(index, cst.Ellipsis) for index in indices)
+def _is_view(node: cst.BaseExpression) -> bool:
+    """Whether the node indexes a simple name by numbers and slices."""
+    if not isinstance(node, cst.Subscript) or not is_simple(node.value):
+        return False
+    indices = [element.slice.value for element in node.slice if isinstance(element.slice, cst.Index)]
+    return all(isinstance(index, cst.Ellipsis) or is_number(index) for index in indices)
 
 
 REWRITE = Rewrite("TPU508", (cst.Call,), rewrite)

@@ -2,23 +2,25 @@
 
 import libcst as cst
 
-from tpuport.lint.fixes.place import Place
-from tpuport.lint.fixes.rewrite import Edit, Rewrite
+from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
+from tpuport.lint.fixes.site import Site
 
 
-def rewrite(node: cst.CSTNode, place: Place) -> Edit | None:
+def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     """`torch.inference_mode()` without arguments, in a `with` or as a decorator."""
-    call = node if isinstance(node, cst.Call) else place.parent(node)
-    name = call.func if isinstance(call, cst.Call) else node
-    if place.dotted(name) != "torch.inference_mode":
-        return None
-    if isinstance(call, cst.Call):
-        if call.args or not isinstance(place.parent(call), cst.Decorator | cst.WithItem):
+    parent = site.parent(node)
+    call = node if isinstance(node, cst.Call) else parent
+    match call:
+        case cst.Call(func=name, args=[]) if isinstance(site.parent(call), cst.Decorator | cst.WithItem):
+            pass
+        case cst.Decorator():
+            name = node
+        case _:
             return None
-    elif not isinstance(place.parent(node), cst.Decorator):
+    torch = site.torch_name(node)
+    if torch is None or site.dotted_name(name) != "torch.inference_mode":
         return None
-    torch = place.torch(node)
-    return torch and Edit(((name, place.expression(f"{torch[0]}.no_grad")),), imports=torch[1])  # type: ignore[return-value]
+    return replace_node(name, site.expression(f"{torch.name}.no_grad"), imports=torch.imports)
 
 
 REWRITE = Rewrite("TPU601", (cst.Call, cst.Attribute, cst.Name), rewrite)

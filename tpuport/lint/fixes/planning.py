@@ -1,0 +1,326 @@
+"""From findings to edits of a file, and from edits to the new text."""
+
+import functools
+import importlib
+import pkgutil
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import libcst as cst
+from libcst.codemod import CodemodContext
+from libcst.codemod.visitors import AddImportsVisitor, ImportItem
+from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+
+from tpuport.lint.findings import Applicability, Finding
+from tpuport.lint.fixes.edits import Edit, Removed, Rewrite, Statements
+from tpuport.lint.fixes.site import ParsedFile, Site
+from tpuport.lint.fixes.syntax import walk
+from tpuport.lint.source import Span
+
+# What libcst and Python raise for text that is not Python, or too deeply nested.
+_PARSE_ERRORS: Final = (
+    cst.ParserSyntaxError,
+    cst.CSTValidationError,
+    SyntaxError,
+    ValueError,
+    RecursionError,
+    MemoryError,
+)
+_REWRITE_MODULE: Final = re.compile(r"tpu\d{3}_")
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+@functools.cache
+def all_rewrites() -> dict[str, Rewrite]:
+    """The rewrite of each rule that has one, by the rule's id; modules `tpuNNN_name.py` define them."""
+    package = importlib.import_module("tpuport.lint.fixes")
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    modules = [
+        importlib.import_module(f"tpuport.lint.fixes.{name}") for name in names if _REWRITE_MODULE.match(name)
+    ]
+    return {module.REWRITE.rule: module.REWRITE for module in modules}
+
+
+def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str, int]:
+    """One pass over a file: the text with as many findings rewritten as do not overlap, and their number.
+
+    A finding whose code is not of the shape that its rewrite expects is left alone. Of overlapping rewrites the
+    outermost and first is applied; lint again for the rest. A number of 0 means that nothing more can be rewritten.
+
+    Args:
+        text: the file's text.
+        findings: its findings; those without a rewrite are ignored.
+        unsafe: also apply rewrites that may change results.
+    """
+    limit = Applicability.UNSAFE if unsafe else Applicability.SAFE
+    findings = [finding for finding in findings if finding.fix.is_within(limit)]
+    findings.sort(key=lambda finding: (finding.line, finding.column, -finding.end_line, -finding.end_column))
+    plan = _plan_edits(text, findings)
+    edits = [
+        edit
+        for finding, edit in zip(findings, plan.edits, strict=True)
+        if edit is not None and _applicability(finding, edit).is_within(limit)
+    ]
+    if plan.file is None or not edits:
+        return text, 0
+    edits = _without_overlap(edits, plan.file.parents)
+    try:
+        new_text = _apply_edits(plan.file.module, edits).code
+        if text.startswith(_BYTE_ORDER_MARK):
+            new_text = _BYTE_ORDER_MARK + new_text
+        _check_syntax(new_text)
+    except _PARSE_ERRORS:
+        return text, 0
+    return (new_text, len(edits)) if new_text != text else (text, 0)
+
+
+def available_fixes(text: str, findings: Sequence[Finding]) -> list[Applicability]:
+    """What can be done about each finding with the code at its position.
+
+    A finding's own `fix` is what its rule can do at best. Takes a hundred times as long as the linting of the file.
+    """
+    edits = _plan_edits(text, findings).edits
+    return [_applicability(finding, edit) for finding, edit in zip(findings, edits, strict=True)]
+
+
+def _applicability(finding: Finding, edit: Edit | None) -> Applicability:
+    """The rule's best fix, limited by what its rewrite made of the code."""
+    if edit is None or finding.fix is Applicability.NONE:
+        return Applicability.NONE
+    return Applicability.UNSAFE if edit.unsafe else finding.fix
+
+
+# --- from findings to edits ---
+
+
+class _Plan(NamedTuple):
+    """A file and an edit for each finding; the file is None, and so are all edits, if it cannot be parsed."""
+
+    file: ParsedFile | None
+    edits: list[Edit | None]
+
+
+def _plan_edits(text: str, findings: Sequence[Finding]) -> _Plan:
+    rewrites = all_rewrites()
+    no_edits = _Plan(None, [None] * len(findings))
+    # Parsing is slow, so it is skipped if no rewrite needs it.
+    if rewrites.keys().isdisjoint(finding.rule for finding in findings):
+        return no_edits
+    try:
+        _check_syntax(text)
+        wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        positions = wrapper.resolve(PositionProvider)
+        file = ParsedFile(wrapper.module, wrapper.resolve(ParentNodeProvider))
+    except _PARSE_ERRORS:
+        return no_edits
+    nodes = _NodesByPosition(positions)
+    edits: list[Edit | None] = []
+    for finding in findings:
+        rewrite = rewrites.get(finding.rule)
+        node = None if rewrite is None else nodes.find(finding, rewrite)
+        edit = None
+        if rewrite is not None and node is not None:
+            edit = _run_rewrite(rewrite, node, Site(finding, file))
+        edits.append(edit)
+    return _Plan(file, edits)
+
+
+def _check_syntax(text: str) -> None:
+    """Raise if Python itself cannot parse the text; libcst's parser ends the process if it is too deeply nested."""
+    with warnings.catch_warnings(action="ignore"):
+        compile(text.removeprefix(_BYTE_ORDER_MARK), "<text>", "exec", dont_inherit=True)
+
+
+def _run_rewrite(rewrite: Rewrite, node: cst.CSTNode, site: Site) -> Edit | None:
+    try:
+        edit = rewrite.function(node, site)
+    except _PARSE_ERRORS:  # pieces of the text, put together, are not Python
+        return None
+    if edit is None or not _keeps_comments(edit):
+        return None
+    return edit
+
+
+class _NodesByPosition:
+    """The nodes of a file by their range in the text."""
+
+    def __init__(self, positions: Mapping[cst.CSTNode, CodeRange]) -> None:
+        self.positions = positions
+        self.nodes: dict[Span, list[cst.CSTNode]] = {}
+        for node in positions:
+            for span in self._spans(node):
+                self.nodes.setdefault(span, []).append(node)
+
+    def find(self, finding: Finding, rewrite: Rewrite) -> cst.CSTNode | None:
+        """The node that a rewrite wants at or around the position of a finding."""
+        span = Span(finding.line, finding.column, finding.end_line, finding.end_column)
+        for node in self.nodes.get(span, []):
+            if isinstance(node, rewrite.nodes):
+                return node
+        return self._innermost_around(span, rewrite.nodes) if rewrite.within else None
+
+    def _spans(self, node: cst.CSTNode) -> Iterator[Span]:
+        """The positions of findings on this node, as `source.node_span` determines them."""
+        start, end = self.positions[node].start, self.positions[node].end
+        yield Span(start.line, start.column + 1, end.line, end.column + 1)
+        match node:
+            case cst.Call(func=cst.Attribute(attr=method)):
+                # A call in a chain over several lines starts at its method's name.
+                name = self.positions[method].start
+                if name.line != start.line:
+                    yield Span(name.line, name.column + 1, end.line, end.column + 1)
+
+    def _innermost_around(self, span: Span, kinds: tuple[type[cst.CSTNode], ...]) -> cst.CSTNode | None:
+        start = (span.line, span.column - 1)
+        end = (span.end_line, span.end_column - 1)
+        innermost: cst.CSTNode | None = None
+        innermost_start = (0, 0)
+        for node, position in self.positions.items():
+            node_start = (position.start.line, position.start.column)
+            node_end = (position.end.line, position.end.column)
+            is_around = node_start <= start and end <= node_end
+            # Nodes around the same position are nested, so the last to start is the innermost.
+            if is_around and node_start >= innermost_start and isinstance(node, kinds):
+                innermost, innermost_start = node, node_start
+        return innermost
+
+
+def _keeps_comments(edit: Edit) -> bool:
+    """Whether every comment of the changed nodes is in their replacements too."""
+    before: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    for node, replacement in edit.changes:
+        before.update(_comments(node))
+        match replacement:
+            case Statements(body=body, before=lines_before, after=lines_after):
+                for part in (*body, *lines_before, *lines_after):
+                    after.update(_comments(part))
+            case cst.CSTNode():
+                after.update(_comments(replacement))
+    return before <= after
+
+
+def _comments(node: cst.CSTNode) -> list[str]:
+    return [part.value for part in walk(node) if isinstance(part, cst.Comment)]
+
+
+# --- from edits to the new text ---
+
+_Parents = Mapping[cst.CSTNode, cst.CSTNode]
+
+
+def _without_overlap(edits: Sequence[Edit], parents: _Parents) -> list[Edit]:
+    """The edits, in order, that neither change nodes in or around those of an earlier edit nor bind its names."""
+    changed_ids: set[int] = set()
+    ancestor_ids: set[int] = set()
+    bound_names: set[str] = set()
+    separate: list[Edit] = []
+    for edit in edits:
+        ids = {id(node) for node, _ in edit.changes}
+        ids_above = {id_ for node, _ in edit.changes for id_ in _ancestor_ids(node, parents)}
+        is_around_another = not ids.isdisjoint(changed_ids | ancestor_ids)
+        is_inside_another = not ids_above.isdisjoint(changed_ids)
+        if is_around_another or is_inside_another or not bound_names.isdisjoint(edit.names):
+            continue
+        bound_names.update(edit.names)
+        changed_ids |= ids
+        ancestor_ids |= ids_above
+        separate.append(edit)
+    return separate
+
+
+def _ancestor_ids(node: cst.CSTNode, parents: _Parents) -> Iterator[int]:
+    ancestor = parents.get(node)
+    while ancestor is not None:
+        yield id(ancestor)
+        ancestor = parents.get(ancestor)
+
+
+def _apply_edits(module: cst.Module, edits: Sequence[Edit]) -> cst.Module:
+    """The module with these edits, none of which overlap, and the imports they need."""
+    replacements: dict[int, Any] = {}
+    imports: set[str] = set()
+    for edit in edits:
+        replacements |= {id(node): replacement for node, replacement in edit.changes}
+        imports.update(edit.imports)
+    changed = module.visit(_Replacer(replacements))
+    if imports:
+        items = [ImportItem(name) for name in sorted(imports)]
+        changed = AddImportsVisitor(CodemodContext(), items).transform_module(changed)
+    return changed
+
+
+class _Replacer(cst.CSTTransformer):
+    """Replaces nodes by identity."""
+
+    def __init__(self, replacements: dict[int, Any]) -> None:
+        super().__init__()
+        self._replacements = replacements
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return id(node) not in self._replacements
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        match self._replacements.get(id(original_node)), updated_node:
+            case Removed(), _:
+                return cst.RemoveFromParent()
+            case Statements(body=body, before=before, after=after), _:
+                marks_before = [_comment_mark(before)] if before else []
+                return cst.FlattenSentinel([*marks_before, *body, _comment_mark(after)])
+            case cst.CSTNode() as replacement, _:
+                return replacement
+            case None, cst.IndentedBlock() | cst.Module():
+                return _without_marks(updated_node)
+            case None, cst.Call():
+                return _without_last_comma(original_node, updated_node)
+        return updated_node
+
+
+# Comments belong to the statement after them, which may not exist any more when a statement is removed. Until the
+# whole block is known, a marked `pass` carries them.
+_MARK: Final = cst.Pass()
+
+
+def _comment_mark(lines: Sequence[cst.EmptyLine]) -> cst.SimpleStatementLine:
+    return cst.SimpleStatementLine([_MARK], leading_lines=list(lines))
+
+
+def _is_mark(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and statement.body[0] is _MARK
+
+
+def _without_marks(block: Any) -> Any:
+    """The block with the lines of marks given to the next statement, and `pass` if no statement remains."""
+    if not any(map(_is_mark, block.body)):
+        return block
+    body: list[Any] = []
+    lines: list[cst.EmptyLine] = []
+    for statement in block.body:
+        if _is_mark(statement):
+            lines += statement.leading_lines
+            continue
+        # Blank lines without a comment are dropped if the statement has its own.
+        if lines and (_has_comment(lines) or not statement.leading_lines):
+            statement = statement.with_changes(leading_lines=[*lines, *statement.leading_lines])
+        body.append(statement)
+        lines = []
+    if not _has_comment(lines):
+        lines = []
+    if not body and isinstance(block, cst.IndentedBlock):
+        return block.with_changes(body=[cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)])
+    return block.with_changes(body=body, footer=[*lines, *block.footer])
+
+
+def _has_comment(lines: Sequence[cst.EmptyLine]) -> bool:
+    return any(line.comment for line in lines)
+
+
+def _without_last_comma(original: cst.Call, updated: cst.Call) -> cst.Call:
+    """The call without a trailing comma that was not there before its last arguments were removed."""
+    if not updated.args or len(updated.args) == len(original.args):
+        return updated
+    *first, last = updated.args
+    return updated.with_changes(args=[*first, last.with_changes(comma=original.args[-1].comma)])

@@ -1,0 +1,215 @@
+"""A finding in its file: what a rewrite needs to know about the surroundings before it changes anything."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from tpuport.lint.findings import Finding, Severity
+from tpuport.lint.fixes.syntax import (
+    FUNCTION_NODES,
+    FunctionNode,
+    bound_names,
+    imported_names,
+    is_simple,
+    method_name,
+)
+
+# Expressions that need no parentheses as an operand.
+_ATOMS: Final = (
+    cst.Name,
+    cst.Attribute,
+    cst.Call,
+    cst.Subscript,
+    cst.Integer,
+    cst.Float,
+    cst.SimpleString,
+    cst.List,
+    cst.Dict,
+)
+
+
+class TorchName(NamedTuple):
+    """How new text names torch, and the modules that the file must import for it."""
+
+    name: str
+    imports: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParsedFile:
+    """A file with findings.
+
+    Attributes:
+        module: the tree whose nodes the edits refer to.
+        parents: parent of each node.
+    """
+
+    module: cst.Module
+    parents: Mapping[cst.CSTNode, cst.CSTNode]
+
+    @functools.cached_property
+    def imports(self) -> dict[str, str]:
+        """The dotted library name of each imported name, wherever in the file the import is."""
+        return imported_names(self.module)
+
+    @functools.cached_property
+    def top_level_names(self) -> set[str]:
+        """Names that the file itself binds outside functions and classes, other than by imports."""
+        return bound_names(self.module) - set(self.imports)
+
+    @functools.cached_property
+    def _local_names(self) -> dict[int, set[str]]:
+        return {}
+
+    def local_names(self, function: FunctionNode) -> set[str]:
+        """Names that are local to a function, including its parameters."""
+        if id(function) not in self._local_names:
+            self._local_names[id(function)] = bound_names(function)
+        return self._local_names[id(function)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """One finding in its file."""
+
+    finding: Finding
+    file: ParsedFile
+
+    # --- the tree ---
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node that directly contains this one."""
+        return self.file.parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes that contain this one, from its parent to the module."""
+        ancestor = self.parent(node)
+        while ancestor is not None:
+            yield ancestor
+            ancestor = self.parent(ancestor)
+
+    def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> Any:
+        """The innermost node of one of these kinds that contains this one, or None."""
+        return next((ancestor for ancestor in self.ancestors(node) if isinstance(ancestor, kinds)), None)
+
+    def enclosing_function(self, node: cst.CSTNode) -> FunctionNode | None:
+        """The function or lambda whose body contains the node; defaults and decorators are outside."""
+        child = node
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, FUNCTION_NODES) and child is ancestor.body:
+                return ancestor
+            child = ancestor
+        return None
+
+    def statement_line(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
+        """The line whose only statement is or contains the node; None if several statements share the line."""
+        line = self.enclosing(node, cst.SimpleStatementLine)
+        return line if line is not None and len(line.body) == 1 else None
+
+    def is_statement(self, node: cst.CSTNode) -> bool:
+        """Whether the expression is a statement alone on its line."""
+        return isinstance(self.parent(node), cst.Expr) and self.statement_line(node) is not None
+
+    def argument_of(self, node: cst.CSTNode) -> cst.Call | None:
+        """The call that the node is an argument of."""
+        argument = self.parent(node)
+        call = self.parent(argument) if isinstance(argument, cst.Arg) else None
+        return call if isinstance(call, cst.Call) else None
+
+    # --- what the finding says about the code ---
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the code is traced, as far as the finding tells."""
+        function = self.finding.function.rpartition(".")[2]
+        if self.finding.route or function == "forward":
+            return True
+        return self.finding.severity is Severity.ERROR and function not in {"", "__init__"}
+
+    @property
+    def is_host_code(self) -> bool:
+        """Whether the code is not traced, does not build a module, and does not run on import."""
+        return not self.is_traced and self.finding.severity is not Severity.ERROR
+
+    # --- text ---
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The node's source text."""
+        return self.file.module.code_for_node(node)
+
+    def operand(self, node: cst.CSTNode) -> str:
+        """The expression's source text, in parentheses if an operator or a dot after it needs them."""
+        text = self.code(node)
+        is_closed = isinstance(node, _ATOMS) or getattr(node, "lpar", ())
+        return text if is_closed else f"({text})"
+
+    def expression(self, text: str) -> cst.BaseExpression:
+        """Parse an expression."""
+        return cst.parse_expression(text, self.file.module.config_for_parsing)
+
+    def statement(self, text: str, replaced: cst.SimpleStatementLine | None = None) -> Any:
+        """Parse a statement; it gets the comments of the line that it replaces."""
+        statement = cst.parse_statement(text, self.file.module.config_for_parsing)
+        if replaced is None:
+            return statement
+        return statement.with_changes(
+            leading_lines=replaced.leading_lines, trailing_whitespace=replaced.trailing_whitespace
+        )
+
+    # --- names ---
+
+    def dotted_name(self, node: cst.CSTNode) -> str:
+        """The library name of an expression, through the file's imports: "torch.nn.functional.pad".
+
+        "" if its first name is not imported, or is bound to something else at this node.
+        """
+        text = get_full_name_for_node(node) if is_simple(node) else None
+        if not text:
+            return ""
+        head, dot, rest = text.partition(".")
+        module = self.file.imports.get(head)
+        if module is None or self.is_shadowed(node, head):
+            return ""
+        return f"{module}{dot}{rest}"
+
+    def function_name(self, node: cst.CSTNode) -> str:
+        """The library name of the function that a call calls; "" for any other node."""
+        return self.dotted_name(node.func) if isinstance(node, cst.Call) else ""
+
+    def method_of_value(self, node: cst.CSTNode) -> str:
+        """The name of the method that a call calls on a value; "" for functions of a library and other nodes."""
+        return "" if self.function_name(node) else method_name(node)
+
+    def is_torch_call(self, node: cst.CSTNode, *names: str) -> bool:
+        """Whether the node calls one of these functions of torch or torch.nn.functional."""
+        module, _, name = self.function_name(node).rpartition(".")
+        return name in names and module in {"torch", "torch.nn.functional"}
+
+    def is_shadowed(self, node: cst.CSTNode, name: str) -> bool:
+        """Whether a name means something else at this node than the file's import of it."""
+        if name in self.file.top_level_names:
+            return True
+        return any(name not in imported_names(function) for function in self._functions_binding(node, name))
+
+    def is_shadowed_locally(self, node: cst.CSTNode, name: str) -> bool:
+        """Whether a function around this node binds a name of the file to something else."""
+        return any(self._functions_binding(node, name))
+
+    def _functions_binding(self, node: cst.CSTNode, name: str) -> Iterator[FunctionNode]:
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, FUNCTION_NODES) and name in self.file.local_names(ancestor):
+                yield ancestor
+
+    def torch_name(self, node: cst.CSTNode) -> TorchName | None:
+        """How new text at this node names torch; None if it cannot."""
+        for name, module in self.file.imports.items():
+            if module == "torch" and not self.is_shadowed(node, name):
+                return TorchName(name, ())
+        # `import torch` in some other function, or another meaning of the name, would clash with a new import.
+        if "torch" in self.file.imports or self.is_shadowed(node, "torch"):
+            return None
+        return TorchName("torch", ("torch",))

@@ -1,0 +1,245 @@
+"""What the text tells about tensors: which device they are on, and whether another name shares their memory."""
+
+from typing import Final
+
+import libcst as cst
+
+from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import (
+    FUNCTION_NODES,
+    FunctionNode,
+    called_name,
+    is_name,
+    keyword_argument,
+    method_name,
+    name_uses,
+    parameter_names,
+    parameters,
+    receiver,
+    scope_nodes,
+    simple_assignment,
+    target_names,
+    walk,
+)
+
+# --- devices ---
+
+# Functions that create tensors on the host unless they are passed a device.
+FACTORIES: Final = frozenset(
+    "arange as_tensor empty eye full linspace logspace ones rand randint randn randperm tensor zeros Generator "
+    "tril_indices triu_indices hann_window hamming_window from_numpy".split()
+)
+_TENSOR_TYPES: Final = frozenset({"Tensor", "FloatTensor", "LongTensor", "IntTensor", "BoolTensor"})
+# Only a tensor has all of these, and code that reads one of a parameter treats it as a tensor.
+_TENSOR_ATTRIBUTES: Final = frozenset({"shape", "dtype", "device", "ndim"})
+
+
+def device_of_input(site: Site, node: cst.CSTNode) -> str | None:
+    """Text for the device of a tensor that the function around the node surely has: `x.device` of a parameter."""
+    function = site.enclosing_function(node)
+    if not isinstance(function, cst.FunctionDef):
+        return None
+    treated_as_tensors = _names_treated_as_tensors(function)
+    for parameter in parameters(function):
+        name = parameter.name.value
+        is_required = parameter.default is None and parameter.star not in {"*", "**"}
+        if not is_required or name in {"self", "cls"}:
+            continue
+        if parameter.annotation is None:
+            is_tensor = name in treated_as_tensors
+        else:
+            is_tensor = _is_tensor_type(site.code(parameter.annotation.annotation))
+        if is_tensor:
+            return f"{name}.device"
+    return _device_of_forward_input(function)
+
+
+def _is_tensor_type(annotation: str) -> bool:
+    return annotation.strip("\"'").rpartition(".")[2] in _TENSOR_TYPES
+
+
+def _names_treated_as_tensors(function: cst.FunctionDef) -> set[str]:
+    """Names whose `.shape`, `.dtype`, `.device` or `.ndim` the function reads."""
+    names: set[str] = set()
+    for node in scope_nodes(function):
+        match node:
+            case cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value=attribute)):
+                if attribute in _TENSOR_ATTRIBUTES:
+                    names.add(name)
+    return names
+
+
+def _device_of_forward_input(function: cst.FunctionDef) -> str | None:
+    """The first input of a `forward` is a tensor if the `forward` computes with it."""
+    inputs = parameters(function)[1:2]
+    if function.name.value != "forward" or not inputs:
+        return None
+    first = inputs[0]
+    name = first.name.value
+    if first.annotation is not None or first.default is not None or first.star:
+        return None
+    operations = [node for node in scope_nodes(function) if isinstance(node, cst.BinaryOperation)]
+    is_operand = any(is_name(node.left, name) or is_name(node.right, name) for node in operations)
+    return f"{name}.device" if is_operand else None
+
+
+def is_created_on_host(site: Site, node: cst.CSTNode) -> bool:
+    """Whether the expression creates a tensor without a device or for the CPU, methods of the tensor aside."""
+    while isinstance(node, cst.Call) and site.method_of_value(node):
+        node = receiver(node)
+    name = site.function_name(node)
+    if not isinstance(node, cst.Call) or not name.startswith("torch."):
+        return False
+    device = keyword_argument(node, "device")
+    is_for_host = device is None or site.code(device.value).strip("\"'") == "cpu"
+    return is_for_host and name.rpartition(".")[2] in FACTORIES
+
+
+# --- shared memory ---
+
+# Functions and methods of torch whose result has memory of its own.
+_ALLOCATING: Final = frozenset(
+    "zeros ones full empty rand randn randint arange linspace zeros_like ones_like full_like empty_like rand_like "
+    "randn_like clone where cat stack softmax sigmoid tanh exp log sqrt matmul bmm einsum gather index_select "
+    "masked_fill clamp abs sum mean cumsum add mul sub div new_zeros new_ones new_full new_empty".split()
+)
+_METADATA: Final = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel"})
+
+
+def can_be_rebound(site: Site, target: cst.Name, function: FunctionNode) -> bool:
+    """Whether `name = ...` instead of `name[...] = ...` means the same: the name is local, and no closure uses it."""
+    name = target.value
+    owner = site.enclosing(target, cst.ClassDef, *FUNCTION_NODES)
+    if owner is not function or name not in site.file.local_names(function):
+        return False
+    nested = [node for node in scope_nodes(function) if isinstance(node, (cst.ClassDef, *FUNCTION_NODES))]
+    return not any(name_uses(node, name) for node in nested)
+
+
+def is_private(site: Site, target: cst.Name, function: FunctionNode) -> bool:
+    """Whether no other name can share the tensor's memory at a write to it.
+
+    The function itself must have created the tensor, and nothing between there and the write may keep hold of it.
+    """
+    creation = _creating_line(site, target, function)
+    if creation is None:
+        return False
+    position = {id(node): index for index, node in enumerate(walk(function.body))}
+    repeated = _nodes_repeated_before(site, target, creation)
+    for use in name_uses(function.body, target.value):
+        is_between = position[id(creation)] < position[id(use)] < position[id(target)]
+        if use is target or not (is_between or id(use) in repeated):
+            continue
+        if not _keeps_no_hold(site, use):
+            return False
+    return True
+
+
+def _nodes_repeated_before(site: Site, target: cst.Name, creation: cst.CSTNode) -> set[int]:
+    """Ids of nodes in loops around the write but not around the creation: they also run before the next write."""
+    around_creation = {id(ancestor) for ancestor in site.ancestors(creation)}
+    repeated: set[int] = set()
+    for ancestor in site.ancestors(target):
+        if isinstance(ancestor, cst.For | cst.While) and id(ancestor) not in around_creation:
+            repeated.update(id(node) for node in walk(ancestor))
+    return repeated
+
+
+def _creating_line(site: Site, target: cst.Name, function: FunctionNode) -> cst.SimpleStatementLine | None:
+    """The last line that surely runs before the write and binds the name to a new tensor."""
+    child: cst.CSTNode = target
+    for ancestor in site.ancestors(target):
+        if isinstance(ancestor, cst.IndentedBlock):
+            index = next(index for index, statement in enumerate(ancestor.body) if statement is child)
+            for statement in reversed(ancestor.body[:index]):
+                if isinstance(statement, cst.SimpleStatementLine) and _creates(site, statement, target.value):
+                    return statement
+        if ancestor is function:
+            break
+        child = ancestor
+    return None
+
+
+def _creates(site: Site, line: cst.SimpleStatementLine, name: str) -> bool:
+    assignment = simple_assignment(line)
+    if assignment is None or not is_name(assignment.targets[0].target, name):
+        return False
+    return _has_own_memory(site, assignment.value)
+
+
+def _has_own_memory(site: Site, value: cst.BaseExpression) -> bool:
+    """Whether the value is a new tensor."""
+    return isinstance(value, cst.BinaryOperation) or _is_allocating_call(site, value)
+
+
+def _is_allocating_call(site: Site, node: cst.CSTNode | None) -> bool:
+    if not isinstance(node, cst.Call):
+        return False
+    name = site.function_name(node)
+    if name and not name.startswith("torch."):
+        return False
+    return (name.rpartition(".")[2] or method_name(node)) in _ALLOCATING
+
+
+def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
+    """Whether no reference to the tensor's memory can remain after this use of its name."""
+    parent = site.parent(use)
+    match parent:
+        case cst.AssignTarget():
+            assignment = site.parent(parent)
+            is_single = isinstance(assignment, cst.Assign) and len(assignment.targets) == 1
+            return is_single and _has_own_memory(site, assignment.value)
+        case cst.AugAssign(target=target, operator=operator):
+            # `names += x` may extend a list by the tensor.
+            return target is use or not isinstance(operator, cst.AddAssign)
+        case cst.Attribute(attr=cst.Name(value=attribute)):
+            return attribute in _METADATA or _is_allocating_call(site, site.parent(parent))
+        case cst.BinaryOperation() | cst.UnaryOperation() | cst.Comparison() | cst.ComparisonTarget():
+            return True
+        case cst.Arg():
+            call = site.parent(parent)
+            return _is_allocating_call(site, call) or (call is not None and called_name(call) == "len")
+        case cst.Subscript(value=base) if base is use:
+            return isinstance(site.parent(parent), cst.AssignTarget | cst.AugAssign)
+    return False
+
+
+def only_assignment(site: Site, function: FunctionNode, name: str) -> cst.Assign | None:
+    """The only statement in the function that binds the name, if that is a plain `name = value`."""
+    if name in parameter_names(function):
+        return None
+    assignments = [
+        node for node in scope_nodes(function) if isinstance(node, cst.Assign) and _assigns(node, name)
+    ]
+    bindings = [use for use in name_uses(function, name) if _is_binding(site, use)]
+    if len(assignments) != 1 or len(bindings) != 1:
+        return None
+    match assignments[0]:
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name())]) as assignment:
+            return assignment
+    return None
+
+
+def _assigns(assignment: cst.Assign, name: str) -> bool:
+    return any(name in target_names(target.target) for target in assignment.targets)
+
+
+def _is_binding(site: Site, use: cst.Name) -> bool:
+    """Whether the name is the target of a statement, or part of it, and not merely read there."""
+    child: cst.CSTNode = use
+    for ancestor in site.ancestors(use):
+        match ancestor:
+            case cst.AssignTarget() | cst.AsName() | cst.Del() | cst.Global() | cst.Nonlocal():
+                return True
+            case (
+                cst.AugAssign(target=target)
+                | cst.AnnAssign(target=target)
+                | cst.NamedExpr(target=target)
+                | cst.For(target=target)
+                | cst.CompFor(target=target)
+            ):
+                return target is child
+            case cst.Subscript() | cst.Attribute() | cst.Call() | cst.BaseSmallStatement():
+                return False
+        child = ancestor
+    return False
