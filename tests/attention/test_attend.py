@@ -12,7 +12,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import attention, compat
-from tpuport.attention.attend import attend, describe
+from tpuport.attention.attend import attend, describe_mask
 from tpuport.attention.attention_settings import Settings, current_settings
 from tpuport.attention.mask import Mask
 from tpuport.attention.reference import attention as reference
@@ -147,7 +147,7 @@ def test_a_mesh_shares_the_work(sequence):
     ],
 )
 def test_masks_in_words(mask, text):
-    assert describe(mask) == text
+    assert describe_mask(mask) == text
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ NAMES = ("q", "k", "v", "bias")
 
 @pytest.fixture
 def edge(monkeypatch):
-    return lambda size: monkeypatch.setattr(module, "_EDGE", size)
+    return lambda size: monkeypatch.setattr(module, "_MAX_EDGE", size)
 
 
 def _cotangents(p, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -158,7 +158,7 @@ def test_blocks_that_a_band_hides_are_not_computed(left: int | None, right: int 
     if dense is not None:
         blocks = np.asarray(dense)[0, 0].reshape(10, size, 10, size).any((1, 3))
     for i in range(10):
-        first, last = module._meeting(mask, i * size, size, size, 10)
+        first, last = module._visible_blocks(mask, i * size, size, size, 10)
         assert list(range(int(first), int(last))) == list(np.flatnonzero(blocks[i]))
 
 

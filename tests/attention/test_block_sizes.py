@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tpuport.attention import block_sizes as module
 from tpuport.attention.block_sizes import Blocks, block_sizes, vmem_limit_bytes
-from tpuport.attention.kernel_cost import Call, cycles, vmem_bytes, vmem_limit
+from tpuport.attention.kernel_cost import KernelCall, cycles, vmem_bytes, vmem_limit
 from tpuport.attention.tuning.attention_shapes import NAMED
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS, assume_generation
@@ -46,7 +46,7 @@ def test_sizes_that_the_kernel_runs(queries, keys, head_dim, dtype, generation, 
     # No block is larger than the next size above its length.
     assert sizes.query < max(2 * queries, 256)
     assert sizes.key < keys + max(sizes.compute, 128)
-    call = Call(8, queries, keys, head_dim, head_dim, 4 if dtype == "float32" else 2)
+    call = KernelCall(8, queries, keys, head_dim, head_dim, 4 if dtype == "float32" else 2)
     smallest = sizes.query * sizes.compute == 128 * 128
     assert smallest or vmem_bytes(call, sizes) <= vmem_limit(generation)
 
@@ -111,7 +111,7 @@ def test_few_sizes_are_tried_for_long_keys_and_the_choice_is_remembered(
 ) -> None:
     tried: list[Blocks] = []
 
-    def cost(call: Call, blocks: Blocks, *others: object) -> int | float:
+    def cost(call: KernelCall, blocks: Blocks, *others: object) -> int | float:
         tried.append(blocks)
         return cycles(call, blocks, *others)
 

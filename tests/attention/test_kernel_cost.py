@@ -9,15 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.attention.flash_kernel import Layout
-from tpuport.attention.kernel_cost import Blocks, Call, Row, Step, cycles, visits, vmem_bytes, vmem_limit
+from tpuport.attention.kernel_cost import (
+    Blocks,
+    KernelCall,
+    Row,
+    Step,
+    cycles,
+    visits,
+    vmem_bytes,
+    vmem_limit,
+)
 from tpuport.attention.mask import Mask
 
 sizes = st.sampled_from([128, 256, 384, 640])
 edges = st.none() | st.integers(0, 1500)
 
 
-def call_of(queries: int, keys: int, left=None, right=None, offset: int = 0, **more) -> Call:
-    return Call(more.pop("heads", 1), queries, keys, 128, 128, 2, left, right, offset, **more)
+def call_of(queries: int, keys: int, left=None, right=None, offset: int = 0, **more) -> KernelCall:
+    return KernelCall(more.pop("heads", 1), queries, keys, 128, 128, 2, left, right, offset, **more)
 
 
 @settings(settings.get_profile("few"), deadline=None)

@@ -15,13 +15,26 @@ from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tpuport.attention import sharding_plan
+from tpuport.attention.attention_settings import Settings
 from tpuport.attention.mask import Mask
-from tpuport.attention.mesh_attention import plan, sharded
+from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.reference import attention
+from tpuport.attention.sharding_plan import CallSizes, plan_sharding
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 
 SCALE = 0.3
+
+
+def sharded(
+    *arrays_and_mask: Any, scale: float = SCALE, softcap=None, sinks_H=None, **options: Any
+) -> jax.Array:
+    """`attention_on_mesh` with settings by name."""
+    return attention_on_mesh(
+        *arrays_and_mask, Settings(**options), scale=scale, softcap=softcap, sinks_H=sinks_H
+    )
+
+
 MESHES = [(2, 2, 2), (1, 8, 1), (1, 1, 8), (8, 1, 1), (1, 2, 4), (2, 4, 1)]
 HEADS = [(8, 8), (8, 2), (6, 2), (12, 6), (5, 5), (5, 1), (8, 1), (24, 6), (1, 1)]
 PARTS = ["band", "padding", "queries", "segments", "bias", "softcap", "sinks", "one row for all"]
@@ -202,9 +215,9 @@ def test_no_mesh_and_a_mesh_of_one_are_one_device() -> None:
 def test_a_mesh_of_other_names_repeats_the_work_and_says_so() -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "tp"), axis_types=(AxisType.Auto,) * 2)
     _check(_inputs(2, 4, 2, 5, 7), Mask(right=0), mesh=mesh)
-    made = plan(batch=2, heads=4, kv_heads=2, queries=5, keys=7, mesh=mesh)
-    assert "along data repeat" in made.reasons[-1]
-    assert (made.heads.local, made.batch.local) == (2, 2)
+    plan = plan_sharding(CallSizes(2, 4, 2, 5, 7), mesh)
+    assert "along data repeat" in plan.reasons[-1]
+    assert (plan.heads.local, plan.batch.local) == (2, 2)
 
 
 def test_arrays_that_lie_on_one_device_are_put_on_the_mesh() -> None:
@@ -248,14 +261,12 @@ def test_refuses_before_work_starts() -> None:
     inputs, mesh = _inputs(1, 4, 2, 8, 8), create_mesh(1, 8, 1)
     with pytest.raises(PortError, match="dense mask"):
         sharded(*inputs, Mask(dense=jnp.ones((1, 1, 8, 8), jnp.bool_)), mesh=mesh, scale=SCALE)
-    with pytest.raises(PortError, match="mask padding"):
+    with pytest.raises(PortError, match="padding cannot be"):
         sharded(*inputs, Mask(), mesh=mesh, scale=SCALE, padding="none")
     with pytest.raises(PortError, match="'spiral'"):
         sharded(*inputs, Mask(), mesh=None, scale=SCALE, sequence="spiral")
     with pytest.raises(PortError, match=r"4 query heads .* over 8 devices"):
         sharded(*inputs, Mask(), mesh=mesh, scale=SCALE, sequence="ulysses")
-    with pytest.raises(PortError, match="3 key/value heads do not divide 4"):
-        plan(batch=1, heads=4, kv_heads=3, queries=8, keys=8, mesh=mesh)
     explicit = Mesh(np.array(jax.devices()), ("tp",), axis_types=(AxisType.Explicit,))
     with pytest.raises(PortError, match="Auto"):
         sharded(*inputs, Mask(), mesh=explicit, scale=SCALE)

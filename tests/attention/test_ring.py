@@ -3,6 +3,7 @@
 import collections
 import functools
 import re
+from typing import Any
 
 import hypothesis.strategies as st
 import jax
@@ -12,13 +13,23 @@ import pytest
 from hypothesis import given, settings
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpuport.attention.attention_settings import Settings
 from tpuport.attention.mask import Mask
-from tpuport.attention.mesh_attention import sharded
+from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.reference import attention, attention_with_lse
 from tpuport.attention.ring import merge, needed_shifts
 from tpuport.mesh import create_mesh
 
 SCALE = 0.3
+
+
+def sharded(
+    *arrays_and_mask: Any, scale: float = SCALE, softcap=None, sinks_H=None, **options: Any
+) -> jax.Array:
+    """`attention_on_mesh` with settings by name."""
+    return attention_on_mesh(
+        *arrays_and_mask, Settings(**options), scale=scale, softcap=softcap, sinks_H=sinks_H
+    )
 
 
 def _draw(seed: int, *shape: int) -> jax.Array:

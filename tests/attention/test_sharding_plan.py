@@ -1,19 +1,18 @@
-"""What each axis of a mesh shares out, by cost."""
+"""What each axis of a mesh divides, by cost."""
 
 import jax
 import pytest
 
-from tpuport.attention.sharding_plan import Plan, plan
+from tpuport.attention.sharding_plan import CallSizes, ShardingPlan, plan_sharding
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 
 
-def _plan(shape: tuple, sizes: tuple) -> Plan:
-    names = ("batch", "heads", "kv_heads", "queries", "keys")
-    return plan(**dict(zip(names, sizes, strict=True)), mesh=create_mesh(*shape))
+def _plan(shape: tuple, sizes: tuple) -> ShardingPlan:
+    return plan_sharding(CallSizes(*sizes), create_mesh(*shape))
 
 
-def test_shares_out_what_does_not_divide_where_that_is_cheaper() -> None:
+def test_divides_unevenly_if_that_is_cheaper() -> None:
     long = _plan((1, 1, 8), (1, 6, 2, 8192, 8192))
     assert (long.heads.local, long.heads.axis, long.kv_heads.local) == (1, "tp", 1)
     short = _plan((1, 1, 8), (1, 6, 2, 1, 512))
@@ -22,16 +21,14 @@ def test_shares_out_what_does_not_divide_where_that_is_cheaper() -> None:
     one_query = _plan((1, 8, 1), (1, 8, 8, 1, 8192))
     assert one_query.queries.axis is None
     video = _plan((1, 8, 1), (1, 40, 40, 32_763, 32_763))
-    assert (video.queries.local, video.queries.rest) == (4096, 5)
+    assert (video.queries.local, video.queries.padding) == (4096, 5)
     rows = _plan((4, 1, 2), (3, 8, 8, 4096, 4096))
     assert (rows.batch.local, rows.batch.axis) == (1, "dp")
 
 
 def test_says_why_in_one_sentence_for_each_dimension() -> None:
-    made = plan(
-        batch=2, heads=12, kv_heads=6, queries=4096, keys=4096, mesh=create_mesh(1, 2, 4), sequence="ring"
-    )
-    assert made.reasons == (
+    plan = plan_sharding(CallSizes(2, 12, 6, 4096, 4096), create_mesh(1, 2, 4), "ring")
+    assert plan.reasons == (
         "12 query heads over tp=4: 3 on each device",
         "tp=4 does not divide 6 key/value heads: each device takes the 3 that its query heads need",
         "4096 queries over sp=2: 2048 on each device",
@@ -39,15 +36,16 @@ def test_says_why_in_one_sentence_for_each_dimension() -> None:
     )
 
 
-def test_one_device_has_nothing_to_share_out() -> None:
-    made = plan(batch=3, heads=5, kv_heads=1, queries=7, keys=9, mesh=None, sequence="ring")
-    assert made.reasons == ()
-    assert made.sequence == "gather"
-    assert (made.batch.local, made.heads.local, made.kv_heads.local) == (3, 5, 1)
+def test_one_device_has_nothing_to_divide() -> None:
+    sizes = CallSizes(3, 5, 1, 7, 9)
+    plan = plan_sharding(sizes, None, "ring")
+    assert plan.reasons == ()
+    assert plan.sequence == "gather"
+    assert (plan.batch.local, plan.heads.local, plan.kv_heads.local) == (3, 5, 1)
     alone = create_mesh(devices=jax.devices()[:1])
-    assert plan(batch=3, heads=5, kv_heads=1, queries=7, keys=9, mesh=alone, sequence="ring") == made
+    assert plan_sharding(sizes, alone, "ring") == plan
 
 
 def test_key_value_heads_divide_the_query_heads() -> None:
     with pytest.raises(PortError, match="3 key/value heads do not divide 4"):
-        plan(batch=1, heads=4, kv_heads=3, queries=8, keys=8, mesh=None)
+        plan_sharding(CallSizes(1, 4, 3, 8, 8), None)

@@ -2,6 +2,7 @@
 
 import collections
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,24 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpuport.attention.attention_settings import Settings
 from tpuport.attention.mask import Mask
-from tpuport.attention.mesh_attention import plan, sharded
+from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.reference import attention
+from tpuport.attention.sharding_plan import CallSizes, plan_sharding
 from tpuport.errors import PortError
 from tpuport.mesh import create_mesh
 
 SCALE = 0.3
+
+
+def sharded(
+    *arrays_and_mask: Any, scale: float = SCALE, softcap=None, sinks_H=None, **options: Any
+) -> jax.Array:
+    """`attention_on_mesh` with settings by name."""
+    return attention_on_mesh(
+        *arrays_and_mask, Settings(**options), scale=scale, softcap=softcap, sinks_H=sinks_H
+    )
 
 
 def _draw(seed: int, *shape: int) -> jax.Array:
@@ -55,9 +67,7 @@ def test_equals_one_device(shape: tuple, heads: int, kv_heads: int, queries: int
 
 def test_heads_that_do_not_divide_are_refused_with_the_numbers_and_a_way_out() -> None:
     with pytest.raises(PortError, match=r"12 query heads .* over 8 devices \(tp=2, sp=4\)") as caught:
-        plan(
-            batch=1, heads=12, kv_heads=12, queries=64, keys=64, mesh=create_mesh(1, 4, 2), sequence="ulysses"
-        )
+        plan_sharding(CallSizes(1, 12, 12, 64, 64), create_mesh(1, 4, 2), "ulysses")
     assert "ring" in str(caught.value.fix)
 
 

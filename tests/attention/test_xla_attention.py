@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import PartitionSpec as P
 
-from tpuport.attention import blocking, xla_attention
+from tpuport.attention import xla_attention
 from tpuport.attention.mask import Mask
 
 BANDS = [
@@ -224,6 +224,6 @@ def test_memory_is_bounded(gradients: bool) -> None:
 @pytest.mark.parametrize("scores", [1, 2**20, 2**40])
 def test_blocks_cover_every_query_within_the_limit(queries: int, scores: int) -> None:
     size = xla_attention.block_size(queries, scores)
-    first = np.asarray(blocking.starts(queries, size))
+    first = np.asarray(xla_attention.block_starts(queries, size))
     assert set(range(queries)) == {int(f) + i for f in first for i in range(size)}
     assert size == 1 or (size - 1) * scores * 4 <= xla_attention.SCORES_LIMIT

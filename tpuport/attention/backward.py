@@ -9,24 +9,24 @@ C of values.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from tpuport.attention import blocking, xla_attention
-from tpuport.attention.mask import Mask
+from tpuport.attention import xla_attention
+from tpuport.attention.mask import Mask, intersect
+from tpuport.attention.reference import mask_scores
 
-# Queries and keys of a block at most. Smaller blocks follow a band more closely and stay in a CPU's cache (1,024 takes
-# 1.3 to 2.5 times as long as 512 there); larger ones load and store the sums less often.
-_EDGE = 512
+# Most queries and keys of a block. Smaller blocks follow a band more closely and stay in a CPU's cache (1,024 takes 1.3
+# to 2.5 times as long as 512 there); larger ones load and store the sums less often.
+_MAX_EDGE: Final = 512
 
 
 class _Queries(NamedTuple):
-    """What belongs to queries; `delta` is what the softmax takes off the gradient of each of its weights."""
+    """Arrays along the queries; `delta` is what the softmax subtracts from the gradient of each of its weights."""
 
     query_BKGQD: jax.Array
     lse_BKGQ: jax.Array
@@ -63,10 +63,10 @@ def backward(
 ) -> tuple[
     Float[Array, "B H Q D"], Float[Array, "B K T D"], Float[Array, "B K T C"], Float[Array, "#B T"] | None
 ]:
-    """Traced. What `attention_xla`'s two results give back to query, key, value and `mask.bias_BT` (None: no bias).
+    """Traced. Gradients of query, key, value and `mask.bias_BT` (None: no bias) from those of the two results.
 
-    Each gradient has the shape and dtype of what it is of; sums are float32. A query whose log-sum-exp is -inf, which
-    sees no key, gives and gets zeros whatever its cotangents are. Blocks that a band hides wholly are not computed.
+    Each gradient has the shape and dtype of its array; sums are float32. A query whose log-sum-exp is -inf, which sees
+    no key, gives and gets zeros whatever its cotangents are. Blocks that a band hides completely are not computed.
 
     Args:
         mask: anything but `dense`, which is differentiated through `attention_xla`.
@@ -74,86 +74,98 @@ def backward(
         d_out_BHQC, d_lse_BHQ: their cotangents.
     """
     assert mask.dense is None
-    axes = _axes(query_BHQD, key_BKTD, value_BKTC, d_out_BHQC, d_lse_BHQ, *vars(mask).values())
+    axes = _varying_axes(query_BHQD, key_BKTD, value_BKTC, d_out_BHQC, d_lse_BHQ, *vars(mask).values())
     keys = _Keys(key_BKTD, value_BKTC)
     if mask.keys_BT is not None:
         # Padding may hold anything, and a weight of zero times NaN would be NaN.
-        real = mask.keys_BT[:, None, :, None]
-        keys = _Keys(*(jnp.where(real, x, 0) for x in keys))
-    queries = _queries(query_BHQD, out_BHQC, lse_BHQ, d_out_BHQC, d_lse_BHQ, kv_heads=key_BKTD.shape[1])
-    shapes = queries.query_BKGQD.shape, *(x.shape for x in keys), (key_BKTD.shape[0], key_BKTD.shape[2])
-    sums = _Gradients(*(_varying(jnp.zeros(shape, jnp.float32), axes) for shape in shapes))
-    sums = _sum_blocks(partial(_block, scale=scale, softcap=softcap), queries, keys, mask, sums)
+        is_real = mask.keys_BT[:, None, :, None]
+        keys = _Keys(*(jnp.where(is_real, x, 0) for x in keys))
+    queries = _prepare_queries(
+        query_BHQD, out_BHQC, lse_BHQ, d_out_BHQC, d_lse_BHQ, kv_heads=key_BKTD.shape[1]
+    )
+    batch, _, length, _ = key_BKTD.shape
+    shapes = (queries.query_BKGQD.shape, key_BKTD.shape, value_BKTC.shape, (batch, length))
+    zeros = [jnp.zeros(shape, jnp.float32) for shape in shapes]
+    if axes:
+        zeros = [jax.lax.pcast(array, axes, to="varying") for array in zeros]
+    sums = _sum_blocks(queries, keys, mask, _Gradients(*zeros), scale=scale, softcap=softcap)
     return (
-        _like(query_BHQD, sums.query_BKGQD.reshape(query_BHQD.shape), axes),
-        _like(key_BKTD, sums.key_BKTD, axes),
-        _like(value_BKTC, sums.value_BKTC, axes),
-        None if mask.bias_BT is None else _like(mask.bias_BT, sums.bias_BT, axes),
+        _cast_like(query_BHQD, sums.query_BKGQD.reshape(query_BHQD.shape), axes),
+        _cast_like(key_BKTD, sums.key_BKTD, axes),
+        _cast_like(value_BKTC, sums.value_BKTC, axes),
+        None if mask.bias_BT is None else _cast_like(mask.bias_BT, sums.bias_BT, axes),
     )
 
 
-def _queries(
+def _prepare_queries(
     query: jax.Array, out: jax.Array, lse: jax.Array, d_out: jax.Array, d_lse: jax.Array, *, kv_heads: int
 ) -> _Queries:
-    seen = lse > -jnp.inf
-    d_out = jnp.where(seen[..., None], d_out, 0)
+    sees_a_key = lse > -jnp.inf
+    d_out = jnp.where(sees_a_key[..., None], d_out, 0)
+    delta = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1)
     # The gradient of the log-sum-exp by a score is the weight itself, so its cotangent joins the same term.
-    delta = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1) - jnp.where(
-        seen, d_lse, 0.0
-    )
-    # exp(score - inf) is zero.
-    parts = query, jnp.where(seen, lse, jnp.inf), d_out, delta
+    delta -= jnp.where(sees_a_key, d_lse, 0.0)
+    # exp(score - inf) is a weight of zero.
+    lse = jnp.where(sees_a_key, lse, jnp.inf)
     batch, heads = lse.shape[:2]
-    return _Queries(*(x.reshape(batch, kv_heads, heads // kv_heads, *x.shape[2:]) for x in parts))
+
+    def group(array: jax.Array) -> jax.Array:
+        return array.reshape(batch, kv_heads, heads // kv_heads, *array.shape[2:])
+
+    return _Queries(*map(group, (query, lse, d_out, delta)))
 
 
 def _sum_blocks(
-    block: Callable[[_Queries, _Keys, Mask], _Gradients],
-    of_queries: _Queries,
-    of_keys: _Keys,
+    queries: _Queries,
+    keys: _Keys,
     mask: Mask,
     zeros: _Gradients,
+    *,
+    scale: float,
+    softcap: float | None,
 ) -> _Gradients:
-    """Traced. The sum of `block` over all pairs of a block of queries and a block of keys that a band lets meet."""
-    *outer, queries = of_queries.lse_BKGQ.shape
-    keys = of_keys.key_BKTD.shape[2]
-    if not queries or not keys:
+    """Traced. The sum over all pairs of a block of queries and a block of keys that the band does not separate."""
+    batch, kv_heads, groups, query_length = queries.lse_BKGQ.shape
+    key_length = keys.key_BKTD.shape[2]
+    if not query_length or not key_length:
         return zeros
-    edge = _edge(math.prod(outer))
-    rows, columns = min(edge, queries), min(edge, keys)
+    edge = _block_edge(batch * kv_heads * groups)
+    rows, columns = min(edge, query_length), min(edge, key_length)
 
-    def add(i: Any, j: Any, sums: _Gradients) -> _Gradients:
-        row, column = jnp.minimum(i * rows, queries - rows), jnp.minimum(j * columns, keys - columns)
-        inside = _columns(blocking.rows(mask, row, rows), column, columns)
-        part = block(
-            _Queries(*(jax.lax.dynamic_slice_in_dim(x, row, rows, 3) for x in of_queries)),
-            _Keys(*(jax.lax.dynamic_slice_in_dim(x, column, columns, 2) for x in of_keys)),
-            dataclasses.replace(
-                inside,
-                queries_BQ=_once(inside.queries_BQ, i * rows - row, rows)
-                if queries % rows
-                else inside.queries_BQ,
-                keys_BT=_once(inside.keys_BT, j * columns - column, columns)
-                if keys % columns
-                else inside.keys_BT,
-            ),
-        )
+    def add_block(i: Any, j: Any, sums: _Gradients) -> _Gradients:
+        # The last block ends with the array, so it may overlap the one before.
+        row = jnp.minimum(i * rows, query_length - rows)
+        column = jnp.minimum(j * columns, key_length - columns)
+        block_mask = mask.slice_queries(row, rows).slice_keys(column, columns)
+        if query_length % rows:
+            is_new = _skip_first(i * rows - row, rows)
+            block_mask = dataclasses.replace(block_mask, queries_BQ=intersect(block_mask.queries_BQ, is_new))
+        if key_length % columns:
+            is_new = _skip_first(j * columns - column, columns)
+            block_mask = dataclasses.replace(block_mask, keys_BT=intersect(block_mask.keys_BT, is_new))
+        gradients = _block_gradients(
+            _Queries(*(jax.lax.dynamic_slice_in_dim(x, row, rows, 3) for x in queries)),
+            _Keys(*(jax.lax.dynamic_slice_in_dim(x, column, columns, 2) for x in keys)),
+            block_mask, scale=scale, softcap=softcap,
+        )  # fmt: skip
         return _Gradients(
-            _add(sums.query_BKGQD, part.query_BKGQD, row, 3),
-            _add(sums.key_BKTD, part.key_BKTD, column, 2),
-            _add(sums.value_BKTC, part.value_BKTC, column, 2),
-            _add(sums.bias_BT, part.bias_BT, column, 1),
+            _add_slice(sums.query_BKGQD, gradients.query_BKGQD, row, 3),
+            _add_slice(sums.key_BKTD, gradients.key_BKTD, column, 2),
+            _add_slice(sums.value_BKTC, gradients.value_BKTC, column, 2),
+            _add_slice(sums.bias_BT, gradients.bias_BT, column, 1),
         )
 
     def add_row(i: Any, sums: _Gradients) -> _Gradients:
-        first, last = _meeting(mask, i * rows, rows, columns, -(-keys // columns))
-        return jax.lax.fori_loop(first, last, partial(add, i), sums)
+        first, last = _visible_blocks(mask, i * rows, rows, columns, -(-key_length // columns))
+        return jax.lax.fori_loop(first, last, partial(add_block, i), sums)
 
-    return jax.lax.fori_loop(0, -(-queries // rows), add_row, zeros)
+    return jax.lax.fori_loop(0, -(-query_length // rows), add_row, zeros)
 
 
-def _block(queries: _Queries, keys: _Keys, mask: Mask, *, scale: float, softcap: float | None) -> _Gradients:
-    """Traced. What the queries given and the keys given have to do with each other."""
+def _block_gradients(
+    queries: _Queries, keys: _Keys, mask: Mask, *, scale: float, softcap: float | None
+) -> _Gradients:
+    """Traced. What one block of queries and one block of keys contribute."""
     query, lse, d_out, delta = queries
     key, value = keys
     einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -162,7 +174,10 @@ def _block(queries: _Queries, keys: _Keys, mask: Mask, *, scale: float, softcap:
     if softcap is not None:
         capped = jnp.tanh(scores / softcap)
         scores, slope = softcap * capped, 1.0 - capped * capped
-    weights = jnp.exp(_masked(scores, mask) - lse[..., None])
+    dense = mask.to_dense(*scores.shape[-2:])
+    if dense is not None:
+        scores = mask_scores(scores, dense)
+    weights = jnp.exp(scores - lse[..., None])
     d_scores = weights * (einsum("bkgqc,bktc->bkgqt", d_out, value) - delta[..., None])
     d_bias = d_scores.sum((1, 2, 3))
     if slope is not None:
@@ -176,72 +191,50 @@ def _block(queries: _Queries, keys: _Keys, mask: Mask, *, scale: float, softcap:
     )
 
 
-def _masked(scores: jax.Array, mask: Mask) -> jax.Array:
-    """[B, K, G, Q, T] scores with the bias added, and -inf where a query does not see a key."""
-    dense = mask.to_dense(*scores.shape[-2:])
-    if dense is None:
-        return scores
-    dense = dense[:, :, None]
-    if dense.dtype == jnp.bool_:
-        return jnp.where(dense, scores, -jnp.inf)
-    return jnp.where(dense <= jnp.finfo(dense.dtype).min, -jnp.inf, scores + dense)
+def _block_edge(heads: int) -> int:
+    """Queries and keys of a block that is computed for `heads` heads at a time."""
+    edge = min(math.isqrt(xla_attention.SCORES_LIMIT // (4 * heads)), _MAX_EDGE)
+    if edge > 128:
+        edge = edge // 128 * 128  # whole tiles of the matrix unit
+    return max(edge, 1)
 
 
-def _edge(heads: int) -> int:
-    """Queries and keys of a block, of which `heads` are computed at a time; whole tiles of the matrix unit if many."""
-    edge = min(math.isqrt(xla_attention.SCORES_LIMIT // (4 * heads)), _EDGE)
-    return max(edge // 128 * 128 if edge > 128 else edge, 1)
-
-
-def _meeting(mask: Mask, row: Any, rows: int, columns: int, blocks: int) -> tuple[Any, Any]:
-    """First and last (exclusive) block of keys that a band lets the `rows` queries from number `row` on see."""
+def _visible_blocks(mask: Mask, row: Any, rows: int, columns: int, blocks: int) -> tuple[Any, Any]:
+    """First and last (exclusive) block of keys of which `rows` queries from index `row` on see any."""
+    first: Any = 0
+    last: Any = blocks
     position = mask.offset + row
-    first = 0 if mask.left is None else jnp.clip((position - mask.left) // columns, 0, blocks)
-    if mask.right is None:
-        return first, blocks
-    return first, jnp.clip((position + rows - 1 + mask.right) // columns + 1, 0, blocks)
+    if mask.left is not None:
+        first = jnp.clip((position - mask.left) // columns, 0, blocks)
+    if mask.right is not None:
+        last = jnp.clip((position + rows - 1 + mask.right) // columns + 1, 0, blocks)
+    return first, last
 
 
-def _columns(mask: Mask, first: jax.Array, size: int) -> Mask:
-    """Traced. The mask of `size` keys from number `first` on, for all queries."""
-
-    def cut(array: jax.Array | None) -> jax.Array | None:
-        return None if array is None else jax.lax.dynamic_slice_in_dim(array, first, size, 1)
-
-    return dataclasses.replace(
-        mask,
-        offset=mask.offset - first,
-        keys_BT=cut(mask.keys_BT),
-        key_segments_BT=cut(mask.key_segments_BT),
-        bias_BT=cut(mask.bias_BT),
-    )
+def _skip_first(count: jax.Array, size: int) -> jax.Array:
+    """[1, size], False for the first `count`."""
+    return (jnp.arange(size) >= count)[None]
 
 
-def _once(padding: jax.Array | None, shared: jax.Array, size: int) -> jax.Array:
-    """[B or 1, size] padding without the first `shared`: the last block ends with the array, so it may overlap."""
-    fresh = (jnp.arange(size) >= shared)[None]
-    return fresh if padding is None else padding & fresh
-
-
-def _add(whole: jax.Array, part: jax.Array, first: jax.Array, axis: int) -> jax.Array:
+def _add_slice(whole: jax.Array, part: jax.Array, first: jax.Array, axis: int) -> jax.Array:
     before = jax.lax.dynamic_slice_in_dim(whole, first, part.shape[axis], axis)
     return jax.lax.dynamic_update_slice_in_dim(whole, before + part, first, axis)
 
 
-def _axes(*arrays: Any) -> tuple[str, ...]:
-    """Mesh axes that any of the arrays varies over, inside a `shard_map` that checks it; else none."""
-    return tuple(
-        sorted({axis for x in arrays if isinstance(x, jax.Array) for axis in jax.typeof(x).mat.varying})
-    )
+def _varying_axes(*values: Any) -> tuple[str, ...]:
+    """Mesh axes over which any of the arrays varies, inside a `shard_map` that checks this; else none."""
+    axes: set[str] = set()
+    for value in values:
+        if isinstance(value, jax.Array):
+            axes |= jax.typeof(value).mat.varying
+    return tuple(sorted(axes))
 
 
-def _varying(array: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    return jax.lax.pcast(array, axes, to="varying") if axes else array
-
-
-def _like(primal: jax.Array, gradient: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """Traced. The gradient in shape and dtype of what it is of, summed over what that was one of for all."""
+def _cast_like(primal: jax.Array, gradient: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Traced. The gradient in shape and dtype of its array, summed over batch rows and devices that share the array."""
     if gradient.shape[0] != primal.shape[0]:
         gradient = gradient.sum(0, keepdims=True)
     shared = tuple(axis for axis in axes if axis not in jax.typeof(primal).mat.varying)
-    return (jax.lax.psum(gradient, shared) if shared else gradient).astype(primal.dtype)
+    if shared:
+        gradient = jax.lax.psum(gradient, shared)
+    return gradient.astype(primal.dtype)

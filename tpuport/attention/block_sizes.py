@@ -1,10 +1,10 @@
 """Block sizes of the attention kernel, chosen for a shape from what `tpuport tune attention` measured.
 
-`data/` holds one file for each generation of TPU: the bundles that the compiler schedules for steps of many sizes.
-The choice is the cheapest by `block_costs.cycles` of all block sizes whose steps are known there, with any number of
-chunks in a block of keys: so a length that is no multiple of much gets blocks that divide it with little padding.
-Measurements are taken from the nearest head dimension at or above the call's, and from bfloat16 where its dtype has
-none: sizes compare alike there, though cycles do not.
+`data/` holds a file for each generation of TPU that was measured: the bundles that the compiler schedules for steps of
+many sizes. The choice is the cheapest by `kernel_cost.cycles` of all block sizes whose steps are known there, with any
+number of chunks in a block of keys, so even an odd length gets blocks that divide it with little padding. Measurements
+are those of the nearest head dimension at or above the call's, and of bfloat16 if its dtype has none: sizes compare
+alike there, though cycles do not.
 """
 
 import functools
@@ -13,18 +13,26 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
-from tpuport.attention.kernel_cost import Blocks, Call, Row, cycles, vmem_budget, vmem_bytes, vmem_limit
+from tpuport.attention.kernel_cost import (
+    LANES,
+    SMALL_VMEM,
+    Blocks,
+    KernelCall,
+    Row,
+    cycles,
+    vmem_budget,
+    vmem_bytes,
+    vmem_limit,
+)
 from tpuport.errors import PortError
-from tpuport.hardware.generations import GENERATIONS, check_generation, target_generation
+from tpuport.hardware.generations import GENERATIONS, MIB, check_generation, target_generation
 
-__all__ = ["Blocks", "block_sizes", "chosen", "ranked", "vmem_limit_bytes"]
+__all__ = ["Blocks", "block_sizes", "choose_blocks", "rank_blocks", "vmem_limit_bytes"]
 
-_LANES: Final = 128
 _ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
-# Longer schedules take ever longer to compile, seconds for each thousand bundles, and gain no percent.
+# Longer schedules take ever longer to compile, seconds for each thousand bundles, and gain less than a percent.
 _MOST_BUNDLES: Final = 24_000
-_SMALL: Final = 16 << 20
-_SPILLED: Final = 8 << 20
+_SPILLED: Final = 8 * MIB
 _MOST_KEYS: Final = 8192
 # Of sizes that cost nearly the same, the smallest step: its program is shorter, and compiles sooner.
 _NEARLY: Final = 1.005
@@ -34,15 +42,18 @@ def vmem_limit_bytes(generation: str | None = None, *, needed: int | None = None
     """Vector memory in bytes that the kernel may take on this generation.
 
     Args:
-        needed: what a short call takes by `block_costs.vmem_bytes`. Half of the memory is enough for most, and what a
-            kernel may take, the program around it cannot keep there: a prompt of Llama-2-7B on v5e had its hidden
-            states written to HBM and read again at each kernel.
+        generation: None is the target generation.
+        needed: what a short call takes by `kernel_cost.vmem_bytes`; None asks for all that a kernel may take.
     """
-    limit = vmem_limit(_generation(generation))
-    half = limit * 4 // 7  # half of the memory, of which the limit is seven eighths
-    # The estimate leaves spilled registers out.
-    enough = limit > _SMALL and needed is not None and needed * 3 // 2 + _SPILLED <= half
-    return half if enough else limit
+    limit = vmem_limit(_resolve_generation(generation))
+    if limit <= SMALL_VMEM or needed is None:
+        return limit
+    # What a kernel may take, the program around it cannot use: with the whole limit, a prompt of Llama-2-7B on v5e wrote
+    # its hidden states to HBM and read them again at each kernel. Half of the memory is enough for most calls.
+    half = limit * 4 // 7  # the limit is seven eighths of the memory
+    # `needed` is an estimate without spilled registers.
+    is_enough = needed * 3 // 2 + _SPILLED <= half
+    return half if is_enough else limit
 
 
 def block_sizes(
@@ -68,114 +79,122 @@ def block_sizes(
         dtype: name of the queries' dtype.
         masked: whether any key is compared or biased: by a band, segments or a bias. Padding by weights is not.
         left, right, offset: the band, as in `Mask`; with `masked` and without a band, every key is compared.
-        generation: None is the default device's, or what `assume_generation` says.
-        blocks: what a user asks for, which is checked and taken as it is.
+        generation: None is the target generation.
+        blocks: what a user asks for, which is checked and returned.
 
     Raises:
         PortError: `blocks` that the kernel cannot run, or an unknown generation.
     """
     if blocks is not None:
-        return _checked(blocks)
+        return _check_blocks(blocks)
     has_band = left is not None or right is not None
-    call = Call(
+    call = KernelCall(
         heads, queries, keys, head_dim, value_dim, _ITEMSIZE.get(dtype, 4), left, right, offset,
         masked=masked and not has_band,
     )  # fmt: skip
-    return _chosen(call, dtype, _generation(generation))
+    return _choose_measured(call, dtype, _resolve_generation(generation))
 
 
 @functools.lru_cache(maxsize=1024)
-def _chosen(call: Call, dtype: str, generation: str) -> Blocks:
-    return chosen(call, _rows(call, dtype, generation), generation)
+def _choose_measured(call: KernelCall, dtype: str, generation: str) -> Blocks:
+    return choose_blocks(call, _nearest_rows(call, dtype, generation), generation)
 
 
-def chosen(call: Call, rows: tuple[Row, ...], generation: str) -> Blocks:
-    """The block sizes that a call gets where `rows` are what was measured."""
-    costs = ranked(call, rows, generation)
-    enough = [costed for costed in costs if costed.cycles <= _NEARLY * costs[0].cycles]
-    return min(enough, key=lambda costed: (costed.bundles, costed.cycles)).blocks
+def choose_blocks(call: KernelCall, rows: tuple[Row, ...], generation: str) -> Blocks:
+    """The block sizes that a call gets if `rows` are what was measured."""
+    ranking = rank_blocks(call, rows, generation)
+    enough = _NEARLY * ranking[0].cycles
+    candidates = [candidate for candidate in ranking if candidate.cycles <= enough]
+    return min(candidates, key=lambda candidate: (candidate.bundles, candidate.cycles)).blocks
 
 
 @dataclass(frozen=True)
-class Costed:
-    """Block sizes with the cycles of the whole call, and the bundles of one step, as they are known to be."""
+class CostedBlocks:
+    """Block sizes with the cycles of the whole call, and the bundles of one step, by the measurements."""
 
     blocks: Blocks
     cycles: int | float
     bundles: int | float
 
 
-def ranked(call: Call, rows: tuple[Row, ...], generation: str) -> list[Costed]:
+def rank_blocks(call: KernelCall, rows: tuple[Row, ...], generation: str) -> list[CostedBlocks]:
     """Block sizes that suit a call and fit into vector memory, the fastest first."""
-    fitting = [
-        costed
-        for row in _suiting(rows, call.queries)
-        for chunks in _chunks(row.compute, call.keys)
-        if (costed := _costed(row, chunks, call, generation)) is not None
-    ]
-    return sorted(fitting, key=lambda costed: (costed.cycles, costed.bundles)) or [
-        _smallest(rows, call, generation)
-    ]
+    candidates = []
+    for row in _suitable_rows(rows, call.queries):
+        for chunks in _chunk_counts(row.compute, call.keys):
+            candidate = _cost(row, chunks, call, generation)
+            if candidate is not None:
+                candidates.append(candidate)
+    candidates.sort(key=lambda candidate: (candidate.cycles, candidate.bundles))
+    return candidates or [_smallest(rows, call, generation)]
 
 
-def _costed(row: Row, chunks: int, call: Call, generation: str) -> Costed | None:
+def _cost(row: Row, chunks: int, call: KernelCall, generation: str) -> CostedBlocks | None:
+    """The cost of one size; None if it does not fit, or takes too long to compile."""
     blocks = Blocks(row.query, chunks * row.compute, row.compute)
     step = row.step(chunks)
-    bundles = step.start + step.finish + step.fixed + step.whole + (step.edge if call.has_band else 0)
+    bundles = step.start + step.finish + step.fixed + step.whole
+    if call.has_band:
+        bundles += step.edge
     if bundles > _MOST_BUNDLES or vmem_bytes(call, blocks) > vmem_budget(generation):
         return None
-    return Costed(blocks, cycles(call, blocks, step, generation), bundles)
+    return CostedBlocks(blocks, cycles(call, blocks, step, generation), bundles)
 
 
-def _smallest(rows: tuple[Row, ...], call: Call, generation: str) -> Costed:
-    """Where nothing fits by the estimate, the smallest there is: the compiler has the last word."""
+def _smallest(rows: tuple[Row, ...], call: KernelCall, generation: str) -> CostedBlocks:
+    """The smallest size, for a call for which nothing fits by the estimate: the compiler has the last word."""
     row = min(rows, key=lambda row: (row.query * row.compute, row.query))
     blocks = Blocks(row.query, row.compute, row.compute)
-    return Costed(blocks, cycles(call, blocks, row.step(1), generation), 0)
+    return CostedBlocks(blocks, cycles(call, blocks, row.step(1), generation), 0)
 
 
-def _suiting(rows: tuple[Row, ...], queries: int) -> list[Row]:
-    """Rows whose block of queries is no larger than the queries need, and not far too small for many of them."""
-    enough = min((row.query for row in rows if row.query >= queries), default=queries)
-    suiting = [row for row in rows if min(queries // 8, 512) <= row.query <= enough]
-    return suiting or list(rows)
+def _suitable_rows(rows: tuple[Row, ...], queries: int) -> list[Row]:
+    """Rows whose block of queries is not larger than the queries need, and not far too small for many of them."""
+    largest = min((row.query for row in rows if row.query >= queries), default=queries)
+    smallest = min(queries // 8, 512)
+    return [row for row in rows if smallest <= row.query <= largest] or list(rows)
 
 
-def _chunks(compute: int, keys: int) -> range:
-    """Numbers of chunks in a block of keys that is no larger than the keys need."""
-    return range(1, max(1, min(-(-keys // compute), _MOST_KEYS // compute)) + 1)
+def _chunk_counts(compute: int, keys: int) -> range:
+    """Numbers of chunks in a block of keys that is not larger than the keys need."""
+    most = min(-(-keys // compute), _MOST_KEYS // compute)
+    return range(1, max(1, most) + 1)
 
 
-def _rows(call: Call, dtype: str, generation: str) -> tuple[Row, ...]:
+def _nearest_rows(call: KernelCall, dtype: str, generation: str) -> tuple[Row, ...]:
     """What was measured nearest to a call: its dtype, else bfloat16; its head dimension or the next above."""
     has_band = call.has_band or call.masked
-    grids = [grid for grid in _data(generation)["grids"] if grid["has_band"] == has_band]
-    of_dtype = [grid for grid in grids if grid["dtype"] == dtype] or grids
+    grids = _grids(generation, has_band)
+    candidates = [grid for grid in grids if grid["dtype"] == dtype] or grids
+    candidates = sorted(candidates, key=lambda grid: grid["head_dim"])
     width = max(call.head_dim, call.value_dim)
-    above = [grid for grid in of_dtype if grid["head_dim"] >= width]
-    grid = min(above, key=lambda g: g["head_dim"]) if above else max(of_dtype, key=lambda g: g["head_dim"])
-    return _parsed(generation, grids.index(grid), has_band)
+    wide_enough = [grid for grid in candidates if grid["head_dim"] >= width]
+    grid = (wide_enough or candidates[-1:])[0]
+    return _parse_rows(generation, grids.index(grid), has_band)
+
+
+def _grids(generation: str, has_band: bool) -> list[dict[str, Any]]:
+    return [grid for grid in _measurements(generation)["grids"] if grid["has_band"] == has_band]
 
 
 @functools.cache
-def _parsed(generation: str, index: int, has_band: bool) -> tuple[Row, ...]:
-    grids = [grid for grid in _data(generation)["grids"] if grid["has_band"] == has_band]
-    return tuple(Row.from_json(row) for row in grids[index]["rows"])
+def _parse_rows(generation: str, index: int, has_band: bool) -> tuple[Row, ...]:
+    return tuple(map(Row.from_json, _grids(generation, has_band)[index]["rows"]))
 
 
 @functools.cache
-def _data(generation: str) -> dict[str, Any]:
+def _measurements(generation: str) -> dict[str, Any]:
     file = resources.files("tpuport.attention") / "data" / f"{GENERATIONS[generation].block_sizes}.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _generation(name: str | None) -> str:
+def _resolve_generation(name: str | None) -> str:
     return target_generation() if name is None else check_generation(name)
 
 
-def _checked(blocks: tuple[int, int, int]) -> Blocks:
+def _check_blocks(blocks: tuple[int, int, int]) -> Blocks:
     query, key, compute = blocks
-    if any(size <= 0 or size % _LANES for size in blocks) or key % compute:
+    if any(size <= 0 or size % LANES for size in blocks) or key % compute:
         raise PortError(
             "the kernel cannot run with these block sizes",
             where=f"blocks={tuple(blocks)}",

@@ -58,11 +58,12 @@ class Layout:
     @property
     def unit(self) -> float:
         """What a difference of the kernel's scores counts in powers of two."""
-        return (self.scale if self.late else 1.0) * LOG2E
+        scale = self.scale if self.late else 1.0
+        return scale * LOG2E
 
     @property
     def has_band(self) -> bool:
-        """Whether positions decide what is seen."""
+        """Whether positions decide what is visible."""
         return self.left is not None or self.right is not None
 
     def first_key(self, position: Any) -> Any:
@@ -70,35 +71,43 @@ class Layout:
         return 0 if self.left is None else _larger(position - self.left, 0)
 
     def last_key(self, position: Any) -> Any:
-        """The last key that a query at this key position sees; below `first_key` where there is none."""
+        """The last key that a query at this key position sees; below `first_key` if it sees none."""
         end = self.keys - 1
-        return end if self.right is None else -_larger(-(position + self.right), -end)
+        if self.right is None:
+            return end
+        # The smaller of two, for numbers and traced scalars alike.
+        return -_larger(-(position + self.right), -end)
 
     def key_blocks(self, query_block: Any, offset: Any) -> tuple[Any, Any]:
-        """First and last block of keys for a block of queries; the last is below the first where there is none."""
+        """First and last block of keys for a block of queries; the last is below the first if it sees none."""
         rows, keys, _ = self.blocks
         start = query_block * rows + offset
-        return _block_of(self.first_key(start), keys), _block_of(self.last_key(start + rows - 1), keys)
+        first = _block_index(self.first_key(start), keys)
+        last = _block_index(self.last_key(start + rows - 1), keys)
+        return first, last
 
     def steps(self, offset: Any) -> int:
         """The most blocks of keys that any block of queries sees, at least one."""
         rows, keys, _ = self.blocks
-        every = pl.cdiv(self.keys, keys)
+        all_blocks = pl.cdiv(self.keys, keys)
         if isinstance(offset, int):
             spans = [self.key_blocks(i, offset) for i in range(pl.cdiv(self.queries, rows))]
             return max(1, *(last - first + 1 for first, last in spans))
         if self.left is None or self.right is None:
-            return every
-        return min(every, pl.cdiv(rows + self.left + self.right, keys) + 1)
+            return all_blocks
+        return min(all_blocks, pl.cdiv(rows + self.left + self.right, keys) + 1)
 
 
 def _larger(a: Any, b: Any) -> Any:
     return max(a, b) if isinstance(a, int) else jnp.maximum(a, b)
 
 
-def _block_of(key: Any, size: int) -> Any:
-    """The block that a key is in, -1 for one before the first. Mosaic divides towards zero, and has no `//`."""
-    return max(key, -1) // size if isinstance(key, int) else lax.div(jnp.maximum(key, -size) + size, size) - 1
+def _block_index(key: Any, size: int) -> Any:
+    """The block that a key is in, -1 for a key before the first."""
+    if isinstance(key, int):
+        return max(key, -1) // size
+    # Mosaic divides towards zero, and has no `//`.
+    return lax.div(jnp.maximum(key, -size) + size, size) - 1
 
 
 def flash_kernel(
@@ -125,30 +134,30 @@ def flash_kernel(
         blocks: rows of queries, keys of a step, keys of a chunk of it; multiples of 128, the third divides the second.
         left, right, offset: the band, as in `Mask`.
         weights_BT: 1, or 0 for a key to be left out of the softmax's sum. Such a key must have a value of zeros, and
-            must not score above every other key that the query sees; `padding` sees to both. Not with a band.
+            must not score above every other key that the query sees; `padding` ensures both. Not with a band.
         bias_BT: added to a key's scores.
         query_segments_BQ, key_segments_BT: from 0; a query sees the keys of its own number.
         vmem_limit_bytes: vector memory that the kernel may take; None leaves the compiler's own limit.
     """
-    # Where the scores themselves are needed, or would be the wrong way round, the scale cannot wait.
+    # The scale cannot wait if the scores themselves are needed, or if it would reverse their order.
     late = scale > 0 and softcap is None and bias_BT is None
     layout = Layout(blocks, query_BHQD.shape[2], key_BKTD.shape[2], left, right, scale, softcap, late)
     # Padded queries are cut off at the end. Padded keys repeat the last one, which leaves every maximum as it is.
-    query = _padded(query_BHQD, 2, blocks[0])
-    key = _padded(key_BKTD, 2, blocks[1], mode="edge")
-    value = _padded(_padded(value_BKTC, 2, blocks[1]), 3, _rows(value_BKTC.dtype)).swapaxes(2, 3)
-    extra = _Extra(
+    query = _pad(query_BHQD, 2, blocks[0])
+    key = _pad(key_BKTD, 2, blocks[1], mode="edge")
+    value = _pad(_pad(value_BKTC, 2, blocks[1]), 3, _tile_rows(value_BKTC.dtype)).swapaxes(2, 3)
+    optional = _OptionalOperands(
         weights=_weights(layout, weights_BT, bias_BT, key_segments_BT, value.dtype),
         bias=_bias(layout, bias_BT),
-        query_segments=_row(query_segments_BQ, blocks[0]),
-        key_segments=_row(key_segments_BT, blocks[1]),
+        query_segments=_segments(query_segments_BQ, blocks[0]),
+        key_segments=_segments(key_segments_BT, blocks[1]),
     )
-    out, lse = _call(layout, query, key, value, extra, offset, vmem_limit_bytes, interpret)
+    out, lse = _call(layout, query, key, value, optional, offset, vmem_limit_bytes, interpret)
     return out[:, :, : layout.queries, : value_BKTC.shape[3]], lse[:, :, 0, : layout.queries]
 
 
-class _Extra(NamedTuple):
-    """Operands that not every call has, each [B or 1, rows, Q or T]."""
+class _OptionalOperands(NamedTuple):
+    """Operands that not every call has, each [B or 1, rows, Q or T] or None."""
 
     weights: Any
     bias: Any
@@ -156,45 +165,50 @@ class _Extra(NamedTuple):
     key_segments: Any
 
 
-def _rows(dtype: Any) -> int:
+def _tile_rows(dtype: Any) -> int:
     """Rows of a tile: 8 of 32 bits each."""
     return 32 // jnp.dtype(dtype).itemsize
 
 
-def _padded(x: jax.Array, axis: int, multiple: int, **how: Any) -> jax.Array:
+def _pad(x: jax.Array, axis: int, multiple: int, **options: Any) -> jax.Array:
     missing = -x.shape[axis] % multiple
-    return x if missing == 0 else jnp.pad(x, [(0, missing if a == axis else 0) for a in range(x.ndim)], **how)
+    if missing == 0:
+        return x
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, missing)
+    return jnp.pad(x, widths, **options)
 
 
-def _row_of(x: jax.Array, batch: Any) -> Any:
-    """Where an operand [B or 1, ...] has what belongs to this row of the batch."""
+def _batch_index(x: jax.Array, batch: Any) -> Any:
+    """The index of this row of the batch in an operand [B or 1, ...]."""
     return 0 if x.shape[0] == 1 else batch
 
 
-def _row(x: jax.Array | None, multiple: int) -> jax.Array | None:
+def _segments(numbers_BN: jax.Array | None, multiple: int) -> jax.Array | None:
     """[B, n] as [B, 1, n], padded with -1, which no segment has."""
-    return None if x is None else _padded(x.astype(jnp.int32), 1, multiple, constant_values=-1)[:, None]
+    if numbers_BN is None:
+        return None
+    return _pad(numbers_BN.astype(jnp.int32), 1, multiple, constant_values=-1)[:, None]
 
 
 def _bias(layout: Layout, bias_BT: jax.Array | None) -> jax.Array | None:
     if bias_BT is None:
         return None
     bias = jnp.maximum(bias_BT.astype(jnp.float32), HIDDEN)
-    return _padded(bias, 1, layout.blocks[1], constant_values=HIDDEN)[:, None]
+    return _pad(bias, 1, layout.blocks[1], constant_values=HIDDEN)[:, None]
 
 
 def _weights(
     layout: Layout, weights_BT: jax.Array | None, bias: Any, segments: Any, dtype: Any
 ) -> jax.Array | None:
-    """The row under the values as [B, S, T]; None where it is all ones, or the tail is hidden in another way."""
-    tail = -layout.keys % layout.blocks[1] and not (
-        layout.has_band or bias is not None or segments is not None
-    )
-    if weights_BT is None and not tail:
-        return None
-    weights = jnp.ones((1, layout.keys), dtype) if weights_BT is None else weights_BT.astype(dtype)
-    weights = _padded(weights, 1, layout.blocks[1])
-    return jnp.broadcast_to(weights[:, None], (weights.shape[0], _rows(dtype), weights.shape[1]))
+    """The row under the values as [B, S, T]; None if it is all ones, or the tail is hidden in another way."""
+    if weights_BT is None:
+        hides_tail = layout.has_band or bias is not None or segments is not None
+        if hides_tail or layout.keys % layout.blocks[1] == 0:
+            return None
+        weights_BT = jnp.ones((1, layout.keys), dtype)
+    weights = _pad(weights_BT.astype(dtype), 1, layout.blocks[1])
+    return jnp.broadcast_to(weights[:, None], (weights.shape[0], _tile_rows(dtype), weights.shape[1]))
 
 
 def _call(
@@ -202,7 +216,7 @@ def _call(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    extra: _Extra,
+    optional: _OptionalOperands,
     offset: Any,
     vmem_limit_bytes: int | None,
     interpret: bool,
@@ -211,29 +225,36 @@ def _call(
     batch, heads, queries, dim = query.shape
     groups, width, (rows, keys, _) = heads // key.shape[1], value.shape[2], layout.blocks
 
-    def at_query(b: Any, h: Any, i: Any, j: Any, offset: Any) -> tuple:
+    # Indices of the grid: b row of the batch, h query head, i block of queries, j step over the keys; o the offset.
+    def query_index(b: Any, h: Any, i: Any, j: Any, o: Any) -> tuple:
         return b, h, i, 0
 
-    def key_block(i: Any, j: Any, offset: Any) -> Any:
-        # Past the last block that is seen the index stays, so nothing more is fetched.
-        first, last = layout.key_blocks(i, offset[0])
+    def key_block(i: Any, j: Any, o: Any) -> Any:
+        # Past the last visible block the index stays, so nothing more is fetched.
+        first, last = layout.key_blocks(i, o[0])
         return jnp.maximum(jnp.minimum(first + j, last), 0)
 
     def along_keys(x: jax.Array) -> pl.BlockSpec:
-        block = lambda b, h, i, j, o: (_row_of(x, b), 0, key_block(i, j, o))  # noqa: E731
-        return pl.BlockSpec((None, x.shape[1], keys), block)
+        def index(b: Any, h: Any, i: Any, j: Any, o: Any) -> tuple:
+            return _batch_index(x, b), 0, key_block(i, j, o)
+
+        return pl.BlockSpec((None, x.shape[1], keys), index)
 
     def along_queries(x: jax.Array) -> pl.BlockSpec:
-        return pl.BlockSpec((None, 1, rows), lambda b, h, i, j, o: (_row_of(x, b), 0, i))
+        return pl.BlockSpec((None, 1, rows), lambda b, h, i, j, o: (_batch_index(x, b), 0, i))
 
-    specs = _Extra(along_keys, along_keys, along_queries, along_keys)
-    given = [(spec(x), x) for spec, x in zip(specs, extra, strict=True) if x is not None]
+    make_specs = _OptionalOperands(along_keys, along_keys, along_queries, along_keys)
+    operands, specs = [], []
+    for make_spec, operand in zip(make_specs, optional, strict=True):
+        if operand is not None:
+            operands.append(operand)
+            specs.append(make_spec(operand))
     steps = layout.steps(offset)
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=1,
         grid=(batch, heads, queries // rows, steps),
         in_specs=[
-            pl.BlockSpec((None, None, rows, dim), at_query),
+            pl.BlockSpec((None, None, rows, dim), query_index),
             pl.BlockSpec(
                 (None, None, keys, dim), lambda b, h, i, j, o: (b, lax.div(h, groups), key_block(i, j, o), 0)
             ),
@@ -241,20 +262,20 @@ def _call(
                 (None, None, width, keys),
                 lambda b, h, i, j, o: (b, lax.div(h, groups), 0, key_block(i, j, o)),
             ),
-            *(spec for spec, _ in given),
+            *specs,
         ],
         out_specs=[
-            pl.BlockSpec((None, None, rows, width), at_query),
+            pl.BlockSpec((None, None, rows, width), query_index),
             pl.BlockSpec((None, None, 1, rows), lambda b, h, i, j, o: (b, h, 0, i)),
         ],
         scratch_shapes=[
             pltpu.VMEM((1, rows), jnp.float32),
-            pltpu.VMEM((width + _rows(value.dtype), rows), jnp.float32),
+            pltpu.VMEM((width + _tile_rows(value.dtype), rows), jnp.float32),
         ],
     )
     shapes = [(*query.shape[:3], width), (batch, heads, 1, queries)]
     call = pl.pallas_call(
-        functools.partial(_kernel, layout, [x is not None for x in extra]),
+        functools.partial(_kernel, layout, [operand is not None for operand in optional]),
         grid_spec=grid_spec,
         out_shape=[
             jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, (query.dtype, jnp.float32), strict=True)
@@ -267,7 +288,7 @@ def _call(
         interpret=interpret,
         name=NAME,
     )
-    return call(jnp.asarray(offset, jnp.int32).reshape(1), query, key, value, *(x for _, x in given))
+    return call(jnp.asarray(offset, jnp.int32).reshape(1), query, key, value, *operands)
 
 
 def _cost(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, steps: int) -> pl.CostEstimate:
@@ -286,7 +307,7 @@ def _cost(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, st
 
 def _kernel(
     layout: Layout,
-    given: list[bool],
+    is_present: list[bool],
     offset_ref: Any,
     query_ref: Any,
     key_ref: Any,
@@ -294,9 +315,9 @@ def _kernel(
     *refs: Any,
 ) -> None:
     """One block of queries against one block of keys; value_ref is [C, keys]."""
-    refs_left = list(refs)
-    extra = _Extra(*(refs_left.pop(0) if there else None for there in given))
-    out_ref, lse_ref, top_ref, sum_ref = refs_left
+    remaining = iter(refs)
+    optional = _OptionalOperands(*(next(remaining) if present else None for present in is_present))
+    out_ref, lse_ref, top_ref, sum_ref = remaining
     block, step = pl.program_id(2), pl.program_id(3)
     first, last = layout.key_blocks(block, offset_ref[0])
 
@@ -305,28 +326,30 @@ def _kernel(
         top_ref[...] = jnp.full_like(top_ref, HIDDEN)
         sum_ref[...] = jnp.zeros_like(sum_ref)
 
-    run = functools.partial(_block, layout, query_ref, key_ref, value_ref, extra, top_ref, sum_ref)
+    run = functools.partial(_block, layout, query_ref, key_ref, value_ref, optional, top_ref, sum_ref)
     if not layout.has_band:
         run(None)
     else:
-        here = first + step
-        start = block * layout.blocks[0] + offset_ref[0]
-        begin = here * layout.blocks[1]
-        whole = (begin >= layout.first_key(start + layout.blocks[0] - 1)) & (
-            begin + layout.blocks[1] - 1 <= layout.last_key(start)
+        rows, keys, _ = layout.blocks
+        key_block = first + step
+        position = block * rows + offset_ref[0]
+        key = key_block * keys
+        is_whole = (key >= layout.first_key(position + rows - 1)) & (
+            key + keys - 1 <= layout.last_key(position)
         )
-        pl.when((here <= last) & whole)(lambda: run(None))
-        pl.when((here <= last) & ~whole)(lambda: run((begin, start)))
+        # Comparing key by key costs vector work that a block without an edge of the band does not need.
+        pl.when((key_block <= last) & is_whole)(lambda: run(None))
+        pl.when((key_block <= last) & ~is_whole)(lambda: run((key, position)))
 
     @pl.when(step == pl.num_programs(3) - 1)
     def _finish() -> None:
         width = value_ref.shape[0]
         top, total = top_ref[...], sum_ref[width : width + 1, :]
-        empty = (top <= HIDDEN / 2) | (total == 0.0)
-        total = jnp.where(empty, 1.0, total)
-        out = jnp.where(empty, 0.0, sum_ref[:width, :] / total)
+        is_empty = (top <= HIDDEN / 2) | (total == 0.0)
+        total = jnp.where(is_empty, 1.0, total)
+        out = jnp.where(is_empty, 0.0, sum_ref[:width, :] / total)
         out_ref[...] = out.T.astype(out_ref.dtype)
-        lse_ref[...] = jnp.where(empty, -jnp.inf, top * (layout.unit / LOG2E) + jnp.log(total))
+        lse_ref[...] = jnp.where(is_empty, -jnp.inf, top * (layout.unit / LOG2E) + jnp.log(total))
 
 
 def _block(
@@ -334,56 +357,67 @@ def _block(
     query_ref: Any,
     key_ref: Any,
     value_ref: Any,
-    extra: _Extra,
+    optional: _OptionalOperands,
     top_ref: Any,
     sum_ref: Any,
-    place: tuple[Any, Any] | None,
+    edge: tuple[Any, Any] | None,
 ) -> None:
-    """The online softmax over the chunks of one block; `place`, for a band: first key, first query's key position."""
+    """The online softmax over the chunks of one block.
+
+    Args:
+        edge: (first key, key position of the first query) of a block on the edge of the band; None: all is visible.
+    """
     size = layout.blocks[2]
     chunks = layout.blocks[1] // size
     query = query_ref[...]
-    scores = functools.partial(_scores, layout, query, key_ref, extra, place)
+    scores = functools.partial(_scores, layout, query, key_ref, optional, edge)
     top, total = top_ref[...], sum_ref[...]
-    following = scores(0)
+    next_scores = scores(0)
     for chunk in range(chunks):
-        current = following
+        current = next_scores
         if chunk + 1 < chunks:
-            following = scores(chunk + 1)  # before the exponentials of this one, see the top of the file
+            # Before the exponentials of this chunk, so that the matrix unit does not wait for them.
+            next_scores = scores(chunk + 1)
         new_top = jnp.maximum(top, current.max(axis=0, keepdims=True))
         weights = jnp.exp2((current - new_top) * layout.unit).astype(value_ref.dtype)
-        here = pl.ds(chunk * size, size)
-        ones = (
-            jnp.ones((_rows(value_ref.dtype), size), value_ref.dtype)
-            if extra.weights is None
-            else extra.weights[:, here]
-        )
-        value = jnp.concatenate([value_ref[:, here], ones], axis=0)
+        keys = pl.ds(chunk * size, size)
+        if optional.weights is None:
+            ones = jnp.ones((_tile_rows(value_ref.dtype), size), value_ref.dtype)
+        else:
+            ones = optional.weights[:, keys]
+        value = jnp.concatenate([value_ref[:, keys], ones], axis=0)
         total = total * jnp.exp2((top - new_top) * layout.unit) + _dot(value, weights, _NN)
         top = new_top
     top_ref[...], sum_ref[...] = top, total
 
 
 def _scores(
-    layout: Layout, query: jax.Array, key_ref: Any, extra: _Extra, place: tuple[Any, Any] | None, chunk: int
+    layout: Layout,
+    query: jax.Array,
+    key_ref: Any,
+    optional: _OptionalOperands,
+    edge: tuple[Any, Any] | None,
+    chunk: int,
 ) -> jax.Array:
     """Scores [keys of a chunk, queries], in units of `layout.unit`."""
     size = layout.blocks[2]
-    here = pl.ds(chunk * size, size)
-    scores = _dot(key_ref[here, :], query, _NT)
+    keys = pl.ds(chunk * size, size)
+    scores = _dot(key_ref[keys, :], query, _NT)
     if layout.softcap is not None:
         scores = jnp.tanh(scores * (layout.scale / layout.softcap)) * layout.softcap
     elif not layout.late:
         scores *= layout.scale
-    if extra.bias is not None:
-        scores += _column(extra.bias[:, here])
-    visible = None
-    if extra.key_segments is not None:
-        visible = _column(extra.key_segments[:, here]) == extra.query_segments[...]
-    if place is not None:
-        band = _band(layout, place[0] + chunk * size, place[1], scores.shape)
-        visible = band if visible is None else visible & band
-    return scores if visible is None else jnp.where(visible, scores, HIDDEN)
+    if optional.bias is not None:
+        scores += _column(optional.bias[:, keys])
+    conditions = []
+    if optional.key_segments is not None:
+        conditions.append(_column(optional.key_segments[:, keys]) == optional.query_segments[...])
+    if edge is not None:
+        first_key, position = edge
+        conditions.append(_band(layout, first_key + chunk * size, position, scores.shape))
+    if not conditions:
+        return scores
+    return jnp.where(functools.reduce(jnp.logical_and, conditions), scores, HIDDEN)
 
 
 def _column(row: jax.Array) -> jax.Array:

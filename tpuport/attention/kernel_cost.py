@@ -1,21 +1,26 @@
-"""What a call of the attention kernel costs with given block sizes, from what the compiler scheduled for its steps.
+"""What a call of the attention kernel costs with some block sizes, from what the compiler scheduled for its steps.
 
 The kernel's grid has one step for each (batch and head, block of queries, block of keys that may be seen). The
 compiler's schedule says how many bundles each part of a step takes, and the shape says how often each part runs:
 
     cycles = heads x (query blocks x (start + finish) + whole blocks x whole + edge blocks x edge + steps x fixed)
 
-A core executes a bundle a cycle when nothing stalls. It stalls where keys and values come in more slowly than they are
-used, so a block's cycles are at least its bytes over the memory's bytes a cycle.
+A core executes a bundle a cycle if nothing stalls. It stalls if keys and values arrive more slowly than they are used,
+so a block's cycles are at least its bytes over the memory's bytes a cycle.
 """
 
+import bisect
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from tpuport.hardware.generations import GENERATIONS
+from tpuport.hardware.generations import GENERATIONS, MIB
 
 Number = int | float
+
+LANES: Final = 128
+# Generations with no more vector memory than this lend a kernel all of it.
+SMALL_VMEM: Final = 16 * MIB
 
 
 class Blocks(NamedTuple):
@@ -27,7 +32,7 @@ class Blocks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """What a call's cost depends on.
 
     Attributes:
@@ -51,8 +56,17 @@ class Call:
 
     @property
     def has_band(self) -> bool:
-        """Whether positions decide what is seen."""
+        """Whether positions decide what is visible."""
         return self.left is not None or self.right is not None
+
+    def first_key(self, position: int) -> int:
+        """The first key that a query at this position sees."""
+        return 0 if self.left is None else max(position - self.left, 0)
+
+    def last_key(self, position: int) -> int:
+        """The last key that a query at this position sees."""
+        end = self.keys - 1
+        return end if self.right is None else min(position + self.right, end)
 
 
 @dataclass(frozen=True)
@@ -62,8 +76,8 @@ class Step:
     Attributes:
         start, finish: what runs at the first and the last block of keys of each block of queries.
         fixed: what runs in every step of the grid.
-        whole: a block of keys of which everything is seen.
-        edge: a block of keys on the edge of the band, compared key by key; `whole` where there is no band.
+        whole: a block of keys of which everything is visible.
+        edge: a block of keys on the edge of the band, compared key by key; `whole` if there is no band.
     """
 
     start: Number
@@ -76,7 +90,7 @@ class Step:
     def of(cls, bundles: int, sections: tuple[int, ...], *, has_band: bool) -> "Step":
         """From a kernel's schedule: its bundles, and those of its conditional sections in the order of the program.
 
-        Where the sections are not the expected ones, every part is taken to run in every step.
+        If the sections are not the expected ones, every part is assumed to run in every step.
         """
         fixed = bundles - sum(sections)
         if has_band and len(sections) == 4:
@@ -87,93 +101,13 @@ class Step:
         return cls(0, 0, 0, bundles, bundles)
 
 
-class Visits(NamedTuple):
-    """Of one head: blocks of queries, blocks of keys seen whole and in part over all of them, and steps of the grid."""
-
-    query_blocks: int
-    whole: int
-    edge: int
-    steps: int
-
-
-def visits(call: Call, blocks: Blocks) -> Visits:
-    """How often each part of a step runs, as `kernel.Layout` has it."""
-    query_blocks, key_blocks = -(-call.queries // blocks.query), -(-call.keys // blocks.key)
-    if not call.has_band:
-        return Visits(query_blocks, query_blocks * key_blocks, 0, query_blocks * key_blocks)
-    return _visits_of_band(call, blocks.query, blocks.key)
-
-
-@functools.lru_cache(maxsize=4096)
-def _visits_of_band(call: Call, rows: int, keys: int) -> Visits:
-    query_blocks = -(-call.queries // rows)
-    whole = edge = most = 0
-    for begin in range(call.offset, call.offset + query_blocks * rows, rows):
-        end = begin + rows - 1
-        first, last = _first_key(call, begin) // keys, _last_key(call, end) // keys
-        active = max(0, last - first + 1)
-        inner = (_last_key(call, begin) + 1) // keys - -(-_first_key(call, end) // keys)
-        inner = min(max(0, inner), active)
-        whole, edge, most = whole + inner, edge + active - inner, max(most, active)
-    return Visits(query_blocks, whole, edge, query_blocks * max(1, most))
-
-
-def _first_key(call: Call, position: int) -> int:
-    return 0 if call.left is None else max(position - call.left, 0)
-
-
-def _last_key(call: Call, position: int) -> int:
-    return call.keys - 1 if call.right is None else min(position + call.right, call.keys - 1)
-
-
-def cycles(call: Call, blocks: Blocks, step: Step, generation: str) -> Number:
-    """Cycles of the whole call on one core."""
-    seen = visits(call, blocks)
-    block_bytes = blocks.key * (call.head_dim + call.value_dim) * call.itemsize
-    slowest = block_bytes / GENERATIONS[generation].bytes_per_cycle
-    whole = step.edge if call.masked else step.whole
-    a_head = (
-        seen.query_blocks * (step.start + step.finish)
-        + seen.whole * max(whole, slowest)
-        + seen.edge * max(step.edge, slowest)
-        + seen.steps * step.fixed
-    )
-    return call.heads * a_head
-
-
-def vmem_bytes(call: Call, blocks: Blocks) -> int:
-    """Vector memory that the kernel's windows and scores take, registers that are spilled left out."""
-    dim, width = (-(-size // 128) * 128 for size in (call.head_dim, call.value_dim))  # lanes are padded
-    inputs = (blocks.query + blocks.key) * dim + blocks.key * call.value_dim
-    outputs = blocks.query * (width + 2)
-    twice = 2 * (inputs + outputs) * call.itemsize  # one block is worked on while the next comes in
-    running = (call.value_dim + 16) * blocks.query * 4
-    scores = blocks.compute * blocks.query * 4
-    return twice + running + 9 * scores // 4
-
-
-def vmem_limit(generation: str) -> int:
-    """Vector memory in bytes that a kernel may take on a generation, the rest being left to the program around it."""
-    capacity = GENERATIONS[generation].vmem
-    return capacity if capacity <= 16 << 20 else capacity * 7 // 8
-
-
-def vmem_budget(generation: str) -> int:
-    """What `vmem_bytes` may come to: the limit, and on v4 three quarters of it.
-
-    Spilled registers come on top. On v4, with 16 MiB in all, they were seen to take 5.
-    """
-    limit = vmem_limit(generation)
-    return limit if limit > 16 << 20 else limit * 3 // 4
-
-
 @dataclass(frozen=True)
 class Row:
     """Steps of kernels with the same `query` and `compute`, by the number of chunks in a block of keys.
 
     Attributes:
         start, finish, fixed: as in `Step`.
-        points: (chunks, whole, edge) of each number that was measured, two at least, in their order; between them and
+        points: (chunks, whole, edge) of each number that was measured, at least two, in ascending order; between and
             beyond them, the line through the nearest two holds within a few percent.
     """
 
@@ -191,15 +125,93 @@ class Row:
         largest = steps[max(steps)]
         return cls(query, compute, largest.start, largest.finish, largest.fixed, points)
 
-    def step(self, chunks: int) -> Step:
-        """The step of a kernel with so many chunks in a block of keys."""
-        upper = next((i for i, point in enumerate(self.points) if point[0] >= chunks), len(self.points) - 1)
-        (few, *less), (many, *more) = self.points[max(upper, 1) - 1], self.points[max(upper, 1)]
-        share = (chunks - few) / (many - few)
-        whole, edge = (a + (b - a) * share for a, b in zip(less, more, strict=True))
-        return Step(self.start, self.finish, self.fixed, whole, edge)
-
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "Row":
         """The inverse of dataclasses.asdict, through JSON."""
         return cls(**{**row, "points": tuple((p[0], p[1], p[2]) for p in row["points"])})
+
+    def step(self, chunks: int) -> Step:
+        """The step of a kernel with this number of chunks in a block of keys."""
+        measured = [point[0] for point in self.points]
+        upper = min(max(bisect.bisect_left(measured, chunks), 1), len(measured) - 1)
+        (few, few_whole, few_edge), (many, many_whole, many_edge) = self.points[upper - 1 : upper + 1]
+        share = (chunks - few) / (many - few)
+        whole = few_whole + (many_whole - few_whole) * share
+        edge = few_edge + (many_edge - few_edge) * share
+        return Step(self.start, self.finish, self.fixed, whole, edge)
+
+
+class Visits(NamedTuple):
+    """Of one head: blocks of queries, blocks of keys seen whole and in part over all of them, and steps of the grid."""
+
+    query_blocks: int
+    whole: int
+    edge: int
+    steps: int
+
+
+def visits(call: KernelCall, blocks: Blocks) -> Visits:
+    """How often each part of a step runs, as in `flash_kernel.Layout`."""
+    query_blocks, key_blocks = -(-call.queries // blocks.query), -(-call.keys // blocks.key)
+    if not call.has_band:
+        return Visits(query_blocks, query_blocks * key_blocks, 0, query_blocks * key_blocks)
+    return _visits_of_band(call, blocks.query, blocks.key)
+
+
+@functools.lru_cache(maxsize=4096)
+def _visits_of_band(call: KernelCall, rows: int, keys: int) -> Visits:
+    query_blocks = -(-call.queries // rows)
+    whole = edge = most_visible = 0
+    for start in range(call.offset, call.offset + query_blocks * rows, rows):
+        end = start + rows - 1
+        first, last = call.first_key(start) // keys, call.last_key(end) // keys
+        visible = max(0, last - first + 1)
+        # Whole blocks lie between the first key that the last query sees and the last key that the first query sees.
+        inner = (call.last_key(start) + 1) // keys - -(-call.first_key(end) // keys)
+        inner = min(max(0, inner), visible)
+        whole += inner
+        edge += visible - inner
+        most_visible = max(most_visible, visible)
+    return Visits(query_blocks, whole, edge, query_blocks * max(1, most_visible))
+
+
+def cycles(call: KernelCall, blocks: Blocks, step: Step, generation: str) -> Number:
+    """Cycles of the whole call on one core."""
+    count = visits(call, blocks)
+    block_bytes = blocks.key * (call.head_dim + call.value_dim) * call.itemsize
+    transfer = block_bytes / GENERATIONS[generation].bytes_per_cycle
+    whole = step.edge if call.masked else step.whole
+    per_head = (
+        count.query_blocks * (step.start + step.finish)
+        + count.whole * max(whole, transfer)
+        + count.edge * max(step.edge, transfer)
+        + count.steps * step.fixed
+    )
+    return call.heads * per_head
+
+
+def vmem_bytes(call: KernelCall, blocks: Blocks) -> int:
+    """Vector memory that the kernel's windows and scores take, without registers that are spilled."""
+    # Lanes are padded.
+    dim, width = (-(-size // LANES) * LANES for size in (call.head_dim, call.value_dim))
+    inputs = (blocks.query + blocks.key) * dim + blocks.key * call.value_dim
+    outputs = blocks.query * (width + 2)
+    windows = 2 * (inputs + outputs) * call.itemsize  # twice: one block is processed while the next arrives
+    running = (call.value_dim + 16) * blocks.query * 4
+    scores = blocks.compute * blocks.query * 4
+    return windows + running + 9 * scores // 4
+
+
+def vmem_limit(generation: str) -> int:
+    """Vector memory in bytes that a kernel may take on a generation, the rest being left to the program around it."""
+    capacity = GENERATIONS[generation].vmem
+    return capacity if capacity <= SMALL_VMEM else capacity * 7 // 8
+
+
+def vmem_budget(generation: str) -> int:
+    """The most that `vmem_bytes` may be: the limit, and on v4 three quarters of it.
+
+    Spilled registers come on top. On v4, with 16 MiB in all, they have taken up to 5.
+    """
+    limit = vmem_limit(generation)
+    return limit if limit > SMALL_VMEM else limit * 3 // 4

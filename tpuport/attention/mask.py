@@ -1,9 +1,10 @@
-"""Who sees whom, as structure: what a kernel can use where a dense mask would have to exist in memory.
+"""Who sees whom, as structure: a kernel uses it without a dense mask in memory.
 
 Shapes: B batch, H query heads, Q query length, T key/value length.
 """
 
-from dataclasses import dataclass
+import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -11,16 +12,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Mask:
-    """A query sees a key where every part that is given allows it. Query i stands at key position `offset + i`.
+    """A query sees a key if every part of the mask allows it. Query i is at key position `offset + i`.
 
     Attributes:
         left: how many keys before its own position a query sees; None: all of them.
         right: how many keys after its own position; 0 is causal attention, None: all of them.
         offset: key position of the first query. A number, or a traced int32 scalar.
-        keys_BT: [B or 1, T], True where a key is no padding.
-        queries_BQ: [B or 1, Q], True where a query is no padding; a query that is gets zeros.
+        keys_BT: [B or 1, T], False for padded keys.
+        queries_BQ: [B or 1, Q], False for padded queries, whose output is zeros.
         query_segments_BQ, key_segments_BT: [B or 1, Q] and [B or 1, T] numbers from 0 of packed sequences; a query
             sees the keys of its own number. Both or neither.
         bias_BT: [B or 1, T], float32, added to the scores of a key.
@@ -40,49 +41,92 @@ class Mask:
 
     @property
     def has_band(self) -> bool:
-        """Whether positions decide."""
+        """Whether positions decide what is visible."""
         return self.left is not None or self.right is not None
 
     def to_dense(self, queries: int, keys: int) -> jax.Array | None:
         """Traced. The same as one array [B or 1, H or 1, Q, T]: boolean, or a number to add; None hides nothing."""
-        visible = self.dense
-        added = None
-        if visible is not None and visible.dtype != jnp.bool_:
-            # NaN is no way to hide a key: it shows in the output, as it does in torch.
-            added, visible = visible, ~(visible <= jnp.finfo(visible.dtype).min)
+        dense_visible, added = self._split_dense()
         if self.bias_BT is not None:
             bias = self.bias_BT.astype(jnp.float32)[:, None, None, :]
             added = bias if added is None else added + bias
-        for part in (self._band(queries, keys), self._segments(), self._padding()):
-            if part is not None:
-                visible = part if visible is None else visible & part
-        if added is None:
-            if visible is None:
-                return None
-            return jnp.broadcast_to(visible, (*visible.shape[:2], queries, keys))
-        if visible is not None:
-            added = jnp.where(visible, added, jnp.finfo(added.dtype).min)
-        return jnp.broadcast_to(added, (*added.shape[:2], queries, keys))
+        visible = intersect(
+            dense_visible,
+            self._band(queries, keys),
+            self._segments(),
+            None if self.keys_BT is None else self.keys_BT[:, None, None, :],
+            None if self.queries_BQ is None else self.queries_BQ[:, None, :, None],
+        )
+        if visible is not None and added is not None:
+            dense = jnp.where(visible, added, jnp.finfo(added.dtype).min)
+        else:
+            dense = added if visible is None else visible
+        return None if dense is None else jnp.broadcast_to(dense, (*dense.shape[:2], queries, keys))
+
+    def slice_queries(self, first: Any, size: int) -> "Mask":
+        """Traced. The mask of `size` queries from index `first` on, over all keys."""
+        return dataclasses.replace(
+            self,
+            offset=self.offset + first,
+            queries_BQ=_slice(self.queries_BQ, first, size, 1),
+            query_segments_BQ=_slice(self.query_segments_BQ, first, size, 1),
+            dense=_slice(self.dense, first, size, 2),
+        )
+
+    def slice_keys(self, first: Any, size: int) -> "Mask":
+        """Traced. The mask of `size` keys from index `first` on, for all queries."""
+        return dataclasses.replace(
+            self,
+            # Positions count from the first key.
+            offset=self.offset - first,
+            keys_BT=_slice(self.keys_BT, first, size, 1),
+            key_segments_BT=_slice(self.key_segments_BT, first, size, 1),
+            bias_BT=_slice(self.bias_BT, first, size, 1),
+            dense=_slice(self.dense, first, size, 3),
+        )
+
+    def select_head(self, row: Any, head: Any) -> "Mask":
+        """Traced. The mask of one head of one row of the batch, both dimensions 1."""
+        rows = {
+            name: _select(getattr(self, name), row, 0)
+            for name in ("keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT", "bias_BT", "dense")
+        }
+        rows["dense"] = _select(rows["dense"], head, 1)
+        return dataclasses.replace(self, **rows)
+
+    def _split_dense(self) -> tuple[jax.Array | None, jax.Array | None]:
+        """(where `dense` lets a query see a key, what it adds to the scores)."""
+        if self.dense is None or self.dense.dtype == jnp.bool_:
+            return self.dense, None
+        # The comparison is negated because NaN does not hide a key: it shows in the output, as it does in torch.
+        return ~(self.dense <= jnp.finfo(self.dense.dtype).min), self.dense
 
     def _band(self, queries: int, keys: int) -> jax.Array | None:
-        if not self.has_band:
-            return None
         distance = jnp.arange(keys)[None, :] - (jnp.arange(queries)[:, None] + self.offset)
-        visible = jnp.ones(distance.shape, jnp.bool_)
-        if self.right is not None:
-            visible &= distance <= self.right
-        if self.left is not None:
-            visible &= distance >= -self.left
-        return visible[None, None]
+        visible = intersect(
+            None if self.right is None else distance <= self.right,
+            None if self.left is None else distance >= -self.left,
+        )
+        return None if visible is None else visible[None, None]
 
     def _segments(self) -> jax.Array | None:
         if self.query_segments_BQ is None or self.key_segments_BT is None:
             return None
         return (self.query_segments_BQ[:, :, None] == self.key_segments_BT[:, None, :])[:, None]
 
-    def _padding(self) -> jax.Array | None:
-        visible = None if self.keys_BT is None else self.keys_BT[:, None, None, :]
-        if self.queries_BQ is not None:
-            queries = self.queries_BQ[:, None, :, None]
-            visible = queries if visible is None else visible & queries
-        return visible
+
+def intersect(*masks: jax.Array | None) -> jax.Array | None:
+    """Traced. The conjunction of boolean masks that broadcast, None hiding nothing."""
+    present = [mask for mask in masks if mask is not None]
+    return functools.reduce(jnp.logical_and, present) if present else None
+
+
+def _slice(array: jax.Array | None, first: Any, size: int, axis: int) -> jax.Array | None:
+    return None if array is None else jax.lax.dynamic_slice_in_dim(array, first, size, axis)
+
+
+def _select(array: jax.Array | None, index: Any, axis: int) -> jax.Array | None:
+    """One index of a dimension, which stays; a dimension of 1 is shared by all indices."""
+    if array is None or array.shape[axis] == 1:
+        return array
+    return jax.lax.dynamic_slice_in_dim(array, index, 1, axis)

@@ -27,7 +27,7 @@ def attention(
         softcap: scores become softcap * tanh(score / softcap), as in Gemma 2.
         sinks_H: one extra logit a head that takes its share of the softmax and has no value, as in GPT-OSS.
 
-    A query that may see no key gets zeros, never NaN. Scores and softmax are float32, or float64 where the inputs are.
+    A query that may see no key gets zeros, never NaN. Scores and softmax are float32, or float64 if the inputs are.
     """
     return attention_with_lse(
         query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap, sinks_H=sinks_H
@@ -54,10 +54,12 @@ def attention_with_lse(
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     if mask is not None:
-        mask = _grouped(mask, kv_heads, groups)
-        visible = mask if mask.dtype == jnp.bool_ else ~(mask <= jnp.finfo(mask.dtype).min)
-        scores = jnp.where(visible, scores if mask.dtype == jnp.bool_ else scores + mask, -jnp.inf)
-    weights, lse = _softmax(scores, None if sinks_H is None else sinks_H.reshape(kv_heads, groups))
+        scores = mask_scores(scores, mask)
+    # A sink of -inf takes no share, so no sinks are sinks of -inf.
+    sinks: jax.Array | float = -jnp.inf
+    if sinks_H is not None:
+        sinks = sinks_H.astype(wide).reshape(1, kv_heads, groups, 1, 1)
+    weights, lse = _softmax(scores, sinks)
     out = jnp.einsum(
         "bkgqt,bktc->bkgqc", weights.astype(value_BKTC.dtype), value_BKTC, preferred_element_type=wide
     )
@@ -65,22 +67,41 @@ def attention_with_lse(
     return out, lse.reshape(batch, heads, queries)
 
 
-def _grouped(mask: jax.Array, kv_heads: int, groups: int) -> jax.Array:
-    """[B, 1|H, Q, T] -> [B, 1|K, 1|G, Q, T]."""
-    batch, heads, queries, keys = mask.shape
-    return mask[:, :, None] if heads == 1 else mask.reshape(batch, kv_heads, groups, queries, keys)
+def mask_scores(scores_BKGQT: jax.Array, mask: jax.Array) -> jax.Array:
+    """Traced. The scores with a mask [B or 1, 1 or H, Q, T] added, and -inf where it hides a key."""
+    batch, heads, *lengths = mask.shape
+    groups = (1, 1) if heads == 1 else scores_BKGQT.shape[1:3]
+    mask = mask.reshape(batch, *groups, *lengths)
+    if mask.dtype == jnp.bool_:
+        return jnp.where(mask, scores_BKGQT, -jnp.inf)
+    return jnp.where(mask <= jnp.finfo(mask.dtype).min, -jnp.inf, scores_BKGQT + mask)
 
 
-def _softmax(scores: jax.Array, sinks_KG: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Softmax over the last axis of [B, K, G, Q, T], and the log of its sum; a row of -inf gives zeros and -inf."""
+def _softmax(scores_BKGQT: jax.Array, sinks: jax.Array | float) -> tuple[jax.Array, jax.Array]:
+    """Softmax over the last axis, and the log of its sum [B, K, G, Q]; a row of -inf gives zeros and -inf."""
     # The initial -inf is the maximum over no keys at all.
-    top = jnp.max(jax.lax.stop_gradient(scores), axis=-1, keepdims=True, initial=-jnp.inf)
-    # A sink of -inf takes no share, so no sinks are sinks of -inf.
-    sinks = -jnp.inf if sinks_KG is None else sinks_KG.astype(scores.dtype)[None, :, :, None, None]
+    top = jnp.max(jax.lax.stop_gradient(scores_BKGQT), axis=-1, keepdims=True, initial=-jnp.inf)
     top = jnp.maximum(top, sinks)
+    # A row that sees nothing has no finite maximum, and -inf minus -inf would be NaN.
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    weights = jnp.exp(scores - top)
+    weights = jnp.exp(scores_BKGQT - top)
     total = jnp.sum(weights, axis=-1, keepdims=True) + jnp.exp(sinks - top)
-    empty = total == 0.0
-    total = jnp.where(empty, 1.0, total)
-    return weights / total, jnp.where(empty, -jnp.inf, jnp.log(total) + top)[..., 0]
+    is_empty = total == 0.0
+    total = jnp.where(is_empty, 1.0, total)
+    return weights / total, jnp.where(is_empty, -jnp.inf, jnp.log(total) + top)[..., 0]
+
+
+def apply_sinks(
+    out_BHQC: Float[Array, "B H Q C"], lse_BHQ: Float[Array, "B H Q"], sinks_H: Float[Array, " H"]
+) -> Float[Array, "B H Q C"]:
+    """Traced. Attention with sinks, from the output and log-sum-exp of attention without.
+
+    A sink s turns the softmax's sum exp(lse) into exp(lse) + exp(s), so every weight, and with them the output, is
+    multiplied by exp(lse) / (exp(lse) + exp(s)) = sigmoid(lse - s). A row that sees no key (lse -inf) stays zero, and
+    a sink of -inf changes nothing.
+    """
+    sees_a_key = lse_BHQ > -jnp.inf
+    # Selected twice, before the subtraction and after, so that -inf - -inf arises neither forwards nor backwards.
+    difference = jnp.where(sees_a_key, lse_BHQ, 0.0) - sinks_H.astype(jnp.float32)[None, :, None]
+    factor = jnp.where(sees_a_key, jax.nn.sigmoid(difference), 0.0)
+    return (out_BHQC * factor[..., None]).astype(out_BHQC.dtype)

@@ -1,4 +1,4 @@
-"""Ring attention: keys and values stay shared out over the sequence and travel from device to device.
+"""Ring attention: keys and values stay divided over the sequence and travel from device to device.
 
 Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023
 (arXiv:2310.01889). Each device computes its queries against the keys that it holds while those of the next step are on
@@ -12,7 +12,7 @@ D head dimension of queries and keys, C of values.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,12 @@ from jaxtyping import Array, Float
 
 from tpuport.attention.mask import Mask
 
-AXIS = "sp"
-# What travels with the keys, and what stays with the queries.
-_TRAVELLING = ("keys_BT", "key_segments_BT", "bias_BT")
-_STAYING = ("queries_BQ", "query_segments_BQ")
-_DIFFERENTIABLE = ("key", "value", "bias_BT")
+AXIS: Final = "sp"
+_TRAVEL_WITH_KEYS: Final = ("keys_BT", "key_segments_BT", "bias_BT")
+_STAY_WITH_QUERIES: Final = ("queries_BQ", "query_segments_BQ")
+_DIFFERENTIABLE: Final = ("key", "value", "bias_BT")
 
-# jax gives a constant back as an array of numpy.
+# By name. jax gives a constant back as an array of numpy.
 Arrays = dict[str, Any]
 Attend = Callable[..., tuple[jax.Array, jax.Array]]
 Gradients = Callable[..., tuple[jax.Array | None, ...]]
@@ -38,7 +37,7 @@ def merge(
     other_BHQC: Float[Array, "B H Q C"],
     other_lse_BHQ: Float[Array, "B H Q"],
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
-    """Traced. Attention to the keys of two sets that have none in common, float32, from the attention to each.
+    """Traced. Attention to the keys of two disjoint sets, float32, from the attention to each.
 
     Each output is a mean of values, weighted by exp(score), and exp(lse) is the sum of the weights, so that
         lse = log(exp(lse_1) + exp(lse_2)),   out = exp(lse_1 - lse) out_1 + exp(lse_2 - lse) out_2
@@ -46,15 +45,16 @@ def merge(
     A row that sees no key in either set, both lse -inf, gives zeros and -inf.
     """
     lse = jnp.logaddexp(lse_BHQ, other_lse_BHQ)
-    first, second = (_weight(part, lse)[..., None] for part in (lse_BHQ, other_lse_BHQ))
-    return out_BHQC.astype(jnp.float32) * first + other_BHQC.astype(jnp.float32) * second, lse
+    weight = _share_of_sum(lse_BHQ, lse)[..., None]
+    other_weight = _share_of_sum(other_lse_BHQ, lse)[..., None]
+    return out_BHQC.astype(jnp.float32) * weight + other_BHQC.astype(jnp.float32) * other_weight, lse
 
 
-def _weight(part_BHQ: jax.Array, lse_BHQ: jax.Array) -> jax.Array:
-    """Traced. The share of a part in the whole softmax's sum, 0 where there is nothing to share."""
-    return jnp.where(
-        part_BHQ > -jnp.inf, jnp.exp(part_BHQ - jnp.where(lse_BHQ > -jnp.inf, lse_BHQ, 0.0)), 0.0
-    )
+def _share_of_sum(part_lse_BHQ: jax.Array, lse_BHQ: jax.Array) -> jax.Array:
+    """Traced. The share of a part in the sum of the whole softmax, 0 for a part of which no key is seen."""
+    # The inner selection keeps -inf - -inf, which is NaN, out of the gradient as well.
+    finite_lse = jnp.where(lse_BHQ > -jnp.inf, lse_BHQ, 0.0)
+    return jnp.where(part_lse_BHQ > -jnp.inf, jnp.exp(part_lse_BHQ - finite_lse), 0.0)
 
 
 def ring(
@@ -67,7 +67,7 @@ def ring(
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
     """Traced. One device's rows of attention to the keys of all devices along sp, and the log of their softmax's sum.
 
-    To be called in code that is manual over sp. Both results can be differentiated.
+    For code that is manual over sp. Both results can be differentiated.
 
     Args:
         attend: from query, key, value and mask to output and log-sum-exp, as `flash`.
@@ -76,70 +76,69 @@ def ring(
         mask: its arrays are this device's parts, its offset is that of the whole sequence's first query.
     """
     devices, queries, keys = jax.lax.axis_size(AXIS), query_BHQD.shape[2], key_BKTD.shape[2]
-    shifts = (0, devices - 1)
+    first, last = 0, devices - 1
     if mask.has_band and isinstance(mask.offset, int):
-        shifts = needed_shifts(mask, devices, queries, keys)
-    block = {"key": key_BKTD, "value": value_BKTC} | _given(mask, _TRAVELLING)
-    own = {"offset": jnp.asarray(mask.offset, jnp.int32)} | _given(mask, _STAYING)
-    return _ring(_Ring(attend, gradients, Mask(mask.left, mask.right), *shifts), query_BHQD, block, own)
+        first, last = needed_shifts(mask, devices, queries, keys)
+    traveling = {"key": key_BKTD, "value": value_BKTC} | _present_parts(mask, _TRAVEL_WITH_KEYS)
+    staying = {"offset": jnp.asarray(mask.offset, jnp.int32)} | _present_parts(mask, _STAY_WITH_QUERIES)
+    call = _RingCall(attend, gradients, Mask(mask.left, mask.right), first, last)
+    return _ring(call, query_BHQD, traveling, staying)
 
 
-def _given(mask: Mask, names: tuple[str, ...]) -> Arrays:
+def _present_parts(mask: Mask, names: tuple[str, ...]) -> Arrays:
     return {name: getattr(mask, name) for name in names if getattr(mask, name) is not None}
 
 
-def needed_shifts(mask: Mask, parts: int, queries: int, keys: int) -> tuple[int, int]:
-    """The first and the last of the steps in which some device sees a key; a step's number is how far keys travelled.
+def needed_shifts(mask: Mask, devices: int, queries: int, keys: int) -> tuple[int, int]:
+    """The first and the last of the steps in which some device sees a key; a step is how far the keys have traveled.
 
-    A window needs the parts next to its own only: negative numbers are parts of later keys. What lies between is
-    computed as well, or skipped by the devices that see nothing in it.
+    A window needs only the parts next to its own: negative numbers are parts of later keys. The steps between the two
+    are all computed, or skipped by the devices that see nothing in them.
     """
-    needed = [
-        shift
-        for shift in range(parts)
-        if any(
-            _meets(mask, _offset(mask.offset, i, shift, parts, queries, keys), queries, keys)
-            for i in range(parts)
-        )
-    ]
+
+    def is_needed(shift: int) -> bool:
+        offsets = (_relative_offset(mask.offset, i, shift, devices, queries, keys) for i in range(devices))
+        return any(_sees_any(mask, offset, queries, keys) for offset in offsets)
+
+    needed = list(filter(is_needed, range(devices)))
     if not needed:
         return 0, 0
-    # On the circle of shifts, all but the longest stretch without a needed one.
-    gaps = [
-        (after - before - 1) % parts for before, after in zip([needed[-1], *needed], needed, strict=False)
-    ]
-    longest = gaps.index(max(gaps))
-    first, count = needed[longest], parts - max(gaps)
-    first -= parts if first > 0 and first + count > parts else 0
-    return first, first + count - 1
+    # The shifts form a circle. Steps run over all of it but the longest gap between two needed shifts.
+    previous = [needed[-1], *needed[:-1]]
+    gaps = [(shift - before - 1) % devices for before, shift in zip(previous, needed, strict=True)]
+    longest = max(gaps)
+    start, count = needed[gaps.index(longest)], devices - longest
+    if start > 0 and start + count > devices:
+        start -= devices
+    return start, start + count - 1
 
 
-def _offset(offset: Any, device: Any, shift: Any, parts: int, queries: int, keys: int) -> Any:
+def _relative_offset(offset: Any, device: Any, shift: Any, devices: int, queries: int, keys: int) -> Any:
     """Position of the device's first query among the keys that it holds after `shift` steps; numbers or traced."""
-    return offset + device * queries - (device - shift) % parts * keys
+    return offset + device * queries - (device - shift) % devices * keys
 
 
-def _meets(mask: Mask, offset: Any, queries: int, keys: int) -> Any:
-    """Whether some query sees some key by position; a bool, or traced."""
-    seen = True
+def _sees_any(mask: Mask, offset: Any, queries: int, keys: int) -> Any:
+    """Whether the band lets some query see some key; a bool, or traced."""
+    visible = True
     if mask.right is not None:
-        seen &= -(offset + queries - 1) <= mask.right
+        visible &= -(offset + queries - 1) <= mask.right
     if mask.left is not None:
-        seen &= keys - 1 - offset >= -mask.left
-    return seen
+        visible &= keys - 1 - offset >= -mask.left
+    return visible
 
 
-def _rotated(arrays: Any, distance: int) -> Any:
-    """Traced. What the device `distance` places before this one holds."""
-    parts = jax.lax.axis_size(AXIS)
-    if distance % parts == 0:
+def _shift_along_ring(arrays: Any, distance: int) -> Any:
+    """Traced. What the device `distance` positions before this one holds."""
+    devices = jax.lax.axis_size(AXIS)
+    if distance % devices == 0:
         return arrays
-    pairs = [(device, (device + distance) % parts) for device in range(parts)]
+    pairs = [(device, (device + distance) % devices) for device in range(devices)]
     return jax.tree.map(lambda array: jax.lax.ppermute(array, AXIS, pairs), arrays)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Ring:
+class _RingCall:
     """What is known of one call when it is traced: the two functions, the band without its offset, and the steps."""
 
     attend: Attend
@@ -148,82 +147,87 @@ class _Ring:
     first: int
     last: int
 
-    def visit(self, use: Any, skipped: Any, shift: Any, query: jax.Array, block: Arrays, own: Arrays) -> Any:
-        """Traced. `use(mask)` of the block that is held after `shift` steps, or `skipped` if the band hides it all."""
-        parts = {name: array for name, array in (own | block).items() if name in (*_TRAVELLING, *_STAYING)}
-        mask = dataclasses.replace(self.band, **parts)
+    def visit(
+        self, use: Any, unchanged: Any, shift: Any, query: jax.Array, held: Arrays, staying: Arrays
+    ) -> Any:
+        """Traced. `use(mask)` with the keys held after `shift` steps, or `unchanged` if the band hides them all."""
+        arrays = staying | held
+        names = [name for name in (*_TRAVEL_WITH_KEYS, *_STAY_WITH_QUERIES) if name in arrays]
+        mask = dataclasses.replace(self.band, **{name: arrays[name] for name in names})
         if not mask.has_band:
             return use(mask)
-        queries, keys = query.shape[2], block["key"].shape[2]
+        queries, keys = query.shape[2], held["key"].shape[2]
         device, devices = jax.lax.axis_index(AXIS), jax.lax.axis_size(AXIS)
-        offset = _offset(own["offset"], device, shift, devices, queries, keys)
+        offset = _relative_offset(staying["offset"], device, shift, devices, queries, keys)
         mask = dataclasses.replace(mask, offset=offset)
-        return jax.lax.cond(_meets(mask, offset, queries, keys), lambda: use(mask), lambda: skipped)
+        return jax.lax.cond(_sees_any(mask, offset, queries, keys), lambda: use(mask), lambda: unchanged)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _ring(call: _Ring, query: jax.Array, block: Arrays, own: Arrays) -> tuple[jax.Array, jax.Array]:
-    return _forward(call, query, block, own)[0]
+def _ring(
+    call: _RingCall, query: jax.Array, traveling: Arrays, staying: Arrays
+) -> tuple[jax.Array, jax.Array]:
+    return _forward(call, query, traveling, staying)[0]
 
 
-def _forward(call: _Ring, query: jax.Array, block: Arrays, own: Arrays) -> tuple[Any, Any]:
-    """Traced. Output and log-sum-exp, and what the backward pass needs: nothing that grows with the number of steps."""
+def _forward(call: _RingCall, query: jax.Array, traveling: Arrays, staying: Arrays) -> tuple[Any, Any]:
+    """Traced. Output and log-sum-exp, and what the backward pass needs, which does not grow with the steps."""
 
     def step(shift: Any, held: Arrays, state: Any) -> Any:
         def use(mask: Mask) -> Any:
             out, lse = call.attend(query, held["key"], held["value"], mask)
-            return merge(state[0], state[1], out, lse)
+            return merge(*state, out, lse)
 
-        return call.visit(use, state, shift, query, held, own)
+        return call.visit(use, state, shift, query, held, staying)
 
     def send_and_step(shift: Any, carry: Any) -> Any:
         held, state = carry
-        coming = _rotated(held, 1)
-        return coming, step(shift, held, state)
+        # Sent before the step uses them, so that the links work while the device computes.
+        received = _shift_along_ring(held, 1)
+        return received, step(shift, held, state)
 
-    shape = (*query.shape[:3], block["value"].shape[3])
+    shape = (*query.shape[:3], traveling["value"].shape[3])
     state = jnp.zeros(shape, jnp.float32), jnp.full(shape[:3], -jnp.inf, jnp.float32)
-    carry = _rotated(block, call.first), state
+    carry = _shift_along_ring(traveling, call.first), state
     held, state = jax.lax.fori_loop(call.first, call.last, send_and_step, carry)
     out, lse = step(call.last, held, state)
     out = out.astype(query.dtype)
-    return (out, lse), (query, block, own, out, lse)
+    return (out, lse), (query, traveling, staying, out, lse)
 
 
-def _backward(call: _Ring, residuals: Any, cotangents: Any) -> tuple[jax.Array, Any, None]:
-    """Traced. A second round, in which the gradients of each part of the keys are summed up and travel home with it.
+def _backward(call: _RingCall, residuals: Any, cotangents: Any) -> tuple[jax.Array, Any, None]:
+    """Traced. A second round, in which the gradients of each part of the keys are summed and travel home with it.
 
-    Given the log-sum-exp over all keys, the weight of a key is exp(score - lse) whatever the other keys are, so each
-    part's gradients are those of attention to that part alone with this log-sum-exp in place of its own.
+    With the log-sum-exp over all keys, the weight of a key is exp(score - lse) whatever the other keys are, so each
+    part's gradients are those of attention to that part alone with this log-sum-exp instead of its own.
     """
-    query, block, own, out, lse = residuals
-    names = [name for name in _DIFFERENTIABLE if name in block]
+    query, traveling, staying, out, lse = residuals
+    names = [name for name in _DIFFERENTIABLE if name in traveling]
 
     def step(shift: Any, held: Arrays, d_query: jax.Array, d_held: Arrays) -> Any:
         def use(mask: Mask) -> Any:
-            found = call.gradients(query, held["key"], held["value"], mask, out, lse, *cotangents)
-            added = found[0], dict(zip(names, found[1:], strict=False))
-            return jax.tree.map(
-                lambda total, more: total + more.astype(jnp.float32), (d_query, d_held), added
-            )
+            d_step, *d_keys = call.gradients(query, held["key"], held["value"], mask, out, lse, *cotangents)
+            # The last gradient, of the bias, is None and has no name if there is no bias.
+            update = d_step, dict(zip(names, d_keys, strict=False))
+            return jax.tree.map(lambda total, x: total + x.astype(jnp.float32), (d_query, d_held), update)
 
-        return call.visit(use, (d_query, d_held), shift, query, held, own)
+        return call.visit(use, (d_query, d_held), shift, query, held, staying)
 
     def send_and_step(shift: Any, carry: Any) -> Any:
         held, d_query, d_held = carry
-        coming = _rotated(held, 1)
+        received = _shift_along_ring(held, 1)
         d_query, d_held = step(shift, held, d_query, d_held)
-        return coming, d_query, _rotated(d_held, 1)
+        return received, d_query, _shift_along_ring(d_held, 1)
 
-    zeros = {name: jnp.zeros(block[name].shape, jnp.float32) for name in names}
-    carry = _rotated(block, call.first), jnp.zeros(query.shape, jnp.float32), zeros
+    zeros = {name: jnp.zeros(traveling[name].shape, jnp.float32) for name in names}
+    carry = _shift_along_ring(traveling, call.first), jnp.zeros(query.shape, jnp.float32), zeros
     held, d_query, d_held = jax.lax.fori_loop(call.first, call.last, send_and_step, carry)
     d_query, d_held = step(call.last, held, d_query, d_held)
-    d_held = _rotated(d_held, -call.last)
-    d_block = {
-        name: d_held[name].astype(array.dtype) if name in names else None for name, array in block.items()
-    }
-    return d_query.astype(query.dtype), d_block, None
+    d_held = _shift_along_ring(d_held, -call.last)
+    d_traveling: dict[str, Any] = dict.fromkeys(traveling)
+    for name in names:
+        d_traveling[name] = d_held[name].astype(traveling[name].dtype)
+    return d_query.astype(query.dtype), d_traveling, None
 
 
 _ring.defvjp(_forward, _backward)

@@ -1,4 +1,4 @@
-"""All-to-all attention: each device swaps its part of the sequence for a part of the heads, and back.
+"""All-to-all attention: each device exchanges its part of the sequence for a part of the heads, and back.
 
 Jacobs et al., "DeepSpeed Ulysses: System Optimizations for Enabling Training of Extreme Long Sequence Transformer
 Models", 2023 (arXiv:2309.14509), section 3.
@@ -8,15 +8,16 @@ D head dimension of queries and keys, C of values.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tpuport.attention.mask import Mask
-from tpuport.attention.sinks import apply_sinks
+from tpuport.attention.reference import apply_sinks
 
-AXIS = "sp"
+AXIS: Final = "sp"
 
 
 def ulysses(
@@ -35,30 +36,29 @@ def ulysses(
         attend: from query, key, value and mask to output and log-sum-exp; it gets the whole sequence for H / sp heads.
         query_BHQD, key_BKTD, value_BKTC: this device's part of the sequence.
         mask: of the whole sequence.
-        sinks_H: of all of the given heads.
-        kv_heads: the key/value heads that the devices along sp need, one device after the other, where they are not
-            those given in their order. A head that several devices need is named, and sent, several times.
-        lengths: queries and keys of the whole sequence; what the parts have more is padding, and cut off.
+        sinks_H: of all H heads.
+        kv_heads: the key/value heads that the devices along sp need, one device after the other; None: they need the
+            K heads in their order. A head that several devices need is listed, and sent, several times.
+        lengths: queries and keys of the whole sequence; what the parts have beyond it is padding, and cut off.
     """
     queries, keys = lengths
     if kv_heads is not None:
-        key_BKTD, value_BKTC = (
-            jnp.take(array, kv_heads, axis=1, mode="clip") for array in (key_BKTD, value_BKTC)
-        )
-    query, key, value = (
-        _to_heads(array, length)
-        for array, length in ((query_BHQD, queries), (key_BKTD, keys), (value_BKTC, keys))
-    )
+        key_BKTD = jnp.take(key_BKTD, kv_heads, axis=1, mode="clip")
+        value_BKTC = jnp.take(value_BKTC, kv_heads, axis=1, mode="clip")
+    query = _exchange_sequence_for_heads(query_BHQD, queries)
+    key = _exchange_sequence_for_heads(key_BKTD, keys)
+    value = _exchange_sequence_for_heads(value_BKTC, keys)
     out, lse = attend(query, key, value, mask)
     if sinks_H is not None:
-        own = out.shape[1]
-        sinks_H = jax.lax.dynamic_slice_in_dim(sinks_H, jax.lax.axis_index(AXIS) * own, own)
+        heads = out.shape[1]
+        sinks_H = jax.lax.dynamic_slice_in_dim(sinks_H, jax.lax.axis_index(AXIS) * heads, heads)
         out = apply_sinks(out, lse, sinks_H)
+    # all_to_all divides evenly, so the padding comes back before the sequence is divided again.
     padding = query_BHQD.shape[2] * jax.lax.axis_size(AXIS) - queries
     out = jnp.pad(out, ((0, 0), (0, 0), (0, padding), (0, 0)))
     return jax.lax.all_to_all(out, AXIS, split_axis=2, concat_axis=1, tiled=True)
 
 
-def _to_heads(array: jax.Array, length: int) -> jax.Array:
+def _exchange_sequence_for_heads(array: jax.Array, length: int) -> jax.Array:
     """Traced. [B, heads, part of the sequence, D] -> [B, part of the heads, length, D]."""
     return jax.lax.all_to_all(array, AXIS, split_axis=1, concat_axis=2, tiled=True)[:, :, :length]

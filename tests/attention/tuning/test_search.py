@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tpuport.attention import block_sizes
-from tpuport.attention.block_sizes import ranked
+from tpuport.attention.block_sizes import rank_blocks
 from tpuport.attention.kernel_cost import Blocks, Row, cycles
 from tpuport.attention.tuning import data_file
 from tpuport.attention.tuning.attention_shapes import NAMED, Shape, shape_of
@@ -187,7 +187,7 @@ def test_the_lines_predict_what_lies_between(tmp_path: Path) -> None:
     (row,) = (row for row in found.rows if (row.query, row.compute) == FAST)
     assert row.step(6).whole == pytest.approx(200 + 1024 * 3072 / 500, abs=2)
     (costed,) = (
-        one for one in ranked(Task(LARGE, "bfloat16").call, tuple(found.rows), "v6e")
+        one for one in rank_blocks(Task(LARGE, "bfloat16").call, tuple(found.rows), "v6e")
         if one.blocks == (1024, 3072, 512)
     )  # fmt: skip
     assert costed.cycles == pytest.approx(
@@ -207,9 +207,9 @@ def test_a_data_file_is_read_as_it_was_found(tmp_path: Path, monkeypatch: pytest
     assert [grid["has_band"] for grid in data["grids"]] == [False, True], "one of each kind"
     assert [Row.from_json(row) for row in data["grids"][1]["rows"]] == found[1].rows
     assert [one["shape"]["name"] for one in data["shapes"]] == ["large", "large", "flux-4608"]
-    for cached in (block_sizes._data, block_sizes._parsed, block_sizes._chosen):
+    for cached in (block_sizes._measurements, block_sizes._parse_rows, block_sizes._choose_measured):
         monkeypatch.setattr(block_sizes, cached.__name__, cached.__wrapped__)
-    monkeypatch.setattr(block_sizes, "_data", lambda _: data)
+    monkeypatch.setattr(block_sizes, "_measurements", lambda _: data)
     for one in found[:2]:
         assert one.task.default("v6e") == one.chosen
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tpuport.attention.block_sizes import block_sizes, chosen, ranked
+from tpuport.attention.block_sizes import block_sizes, choose_blocks, rank_blocks
 from tpuport.attention.kernel_cost import (
     Blocks,
-    Call,
+    KernelCall,
     Row,
     Step,
     cycles,
@@ -80,10 +80,10 @@ class Task:
         return self.right is not None
 
     @property
-    def call(self) -> Call:
+    def call(self) -> KernelCall:
         """What the cost depends on."""
         shape = self.shape
-        return Call(
+        return KernelCall(
             shape.batch * shape.heads, shape.queries, shape.keys, shape.head_dim, shape.head_dim,
             2 if self.dtype == "bfloat16" else 4, self.left, self.right,
             masked=not self.has_band and self.padding == "segment_ids",
@@ -261,11 +261,11 @@ def _result(task: Task, generation: str, default: Blocks, known: Known) -> Searc
             fix="this head dimension and dtype do not fit the kernel; attention runs in XLA instead",
         )
     rows = _rows(task, known)
-    choice = chosen(task.call, tuple(rows), generation) if rows else candidates[0].blocks
+    choice = choose_blocks(task.call, tuple(rows), generation) if rows else candidates[0].blocks
     return Search(task, default, choice, candidates, failures, rows)
 
 
-def _grid(call: Call, generation: str) -> Iterator[Blocks]:
+def _grid(call: KernelCall, generation: str) -> Iterator[Blocks]:
     """Sizes that give the lines: few chunks and more, for each block of queries that the call can use."""
     enough = min((size for size in _GRID if size >= call.queries), default=max(_GRID))
     for query in (size for size in _GRID if size <= enough):
@@ -281,9 +281,9 @@ def _finalists(task: Task, generation: str, known: Known, count: int) -> list[Bl
     rows = tuple(_rows(task, known))
     if not rows:
         return []
-    first = [costed.blocks for costed in ranked(task.call, rows, generation)[:count]]
+    first = [costed.blocks for costed in rank_blocks(task.call, rows, generation)[:count]]
     best = [candidate.blocks for candidate in _candidates(task, generation, known)[:1]]
-    return list(dict.fromkeys([*first, chosen(task.call, rows, generation), *best]))
+    return list(dict.fromkeys([*first, choose_blocks(task.call, rows, generation), *best]))
 
 
 def _rows(task: Task, known: Known) -> list[Row]:

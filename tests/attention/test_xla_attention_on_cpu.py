@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import PartitionSpec as P
 
-from tpuport.attention import by_head, xla_attention
+from tpuport.attention import xla_attention
 from tpuport.attention.mask import Mask
 
 PARTS = ["keys", "queries", "segments", "bias", "dense", "added"]
@@ -21,8 +21,8 @@ def cut(monkeypatch):
     """Makes every problem worthwhile, and sets how many queries of `keys` keys fit in a block."""
 
     def choose(queries: int, keys: int) -> None:
-        monkeypatch.setattr(by_head, "WORTHWHILE", 0)
-        monkeypatch.setattr(by_head, "BLOCK", queries * keys * 4)
+        monkeypatch.setattr(xla_attention, "CPU_DIVIDES_FROM", 0)
+        monkeypatch.setattr(xla_attention, "CPU_BLOCK", queries * keys * 4)
 
     return choose
 
