@@ -116,7 +116,7 @@ def test_few_sizes_are_tried_for_long_keys_and_the_choice_is_remembered(
         return cycles(call, blocks, *others)
 
     monkeypatch.setattr(module, "cycles", cost)
-    module._chosen.cache_clear()
+    module._choose_measured.cache_clear()
     chosen = [
         block_sizes(**{**ONE, "masked": True}, queries=100_003, keys=100_003, right=0) for _ in range(3)
     ]

@@ -48,8 +48,8 @@ def vmem_limit_bytes(generation: str | None = None, *, needed: int | None = None
     limit = vmem_limit(_resolve_generation(generation))
     if limit <= SMALL_VMEM or needed is None:
         return limit
-    # What a kernel may take, the program around it cannot use: with the whole limit, a prompt of Llama-2-7B on v5e wrote
-    # its hidden states to HBM and read them again at each kernel. Half of the memory is enough for most calls.
+    # What a kernel may take, the program around it cannot use: with the whole limit, a prompt of Llama-2-7B on v5e
+    # wrote its hidden states to HBM and read them again at each kernel. Half of the memory is enough for most calls.
     half = limit * 4 // 7  # the limit is seven eighths of the memory
     # `needed` is an estimate without spilled registers.
     is_enough = needed * 3 // 2 + _SPILLED <= half
