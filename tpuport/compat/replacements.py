@@ -5,28 +5,18 @@ torchax's own `Environment.override_op_definition`) and its `METHODS` (of torcha
 reaches). The topics are loaded by name: they convert tensors, which needs the environment that this module completes.
 """
 
+import functools
 import importlib
 import logging
+import pkgutil
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpuport.compat.operators.lowering import Lowering, Method
 
 logger = logging.getLogger("tpuport")
-
-TOPICS = (
-    "attention",
-    "construction",
-    "grouped_mm",
-    "in_place",
-    "indexing",
-    "outside",
-    "precision",
-    "promotion",
-    "reductions",
-    "reshaping",
-)
 
 _MISSING = object()
 _saved_lowerings: dict[Any, Any] = {}
@@ -35,14 +25,21 @@ _saved_methods: dict[tuple[str, str], Any] = {}
 
 def lowerings() -> Iterator["Lowering"]:
     """Every replacement lowering, topic by topic."""
-    for topic in TOPICS:
-        yield from importlib.import_module(f"tpuport.compat.operators.{topic}").LOWERINGS
+    for topic in _topics():
+        yield from topic.LOWERINGS
 
 
 def methods() -> Iterator["Method"]:
     """Every replacement method of torchax's classes, topic by topic."""
-    for topic in TOPICS:
-        yield from importlib.import_module(f"tpuport.compat.operators.{topic}").METHODS
+    for topic in _topics():
+        yield from topic.METHODS
+
+
+@functools.cache
+def _topics() -> tuple[ModuleType, ...]:
+    package = importlib.import_module("tpuport.compat.operators")
+    names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "lowering"]
+    return tuple(importlib.import_module(f"{package.__name__}.{name}") for name in names)
 
 
 def install(environment: Any) -> None:
