@@ -136,11 +136,11 @@ def request_of(options: argparse.Namespace) -> dict[str, Any]:
             where="TARGET" if options.target is None else "--topology",
             fix="tpuport compile path/to/config.json --topology v5e:2x4; --list-topologies shows them all",
         )
-    from tpuport.topology.targets import early
+    from tpuport.topology.targets import early_checks
 
     names = "task batch length max_cache_len image_size frames dtype inputs component trust_remote_code"
     said = {name: getattr(options, name) for name in names.split()}
-    early.check(options.target, said)
+    early_checks.check(options.target, said)
     return {
         "target": options.target,
         "options": said,

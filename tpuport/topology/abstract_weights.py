@@ -19,7 +19,7 @@ from tpuport.checkpoint.device_layout import (
 )
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
-from tpuport.trace_errors.error_kinds import first_line
+from tpuport.trace_errors import first_line
 from tpuport.trace_errors.libraries import Owner, is_installed
 from tpuport.trace_errors.tracebacks import path_to
 

@@ -125,7 +125,7 @@ class _Job:
         if own is None and target.kind != "code":
             return target.build
         from tpuport.topology.abstract_weights import built
-        from tpuport.topology.targets.code import check_arguments
+        from tpuport.topology.targets.user_code import check_arguments
 
         model = built(target.build)
         check_arguments(

@@ -12,10 +12,11 @@ from tpuport.errors import PortError
 from tpuport.trace_errors.failure import CannotTrace as CannotTrace
 from tpuport.trace_errors.failure import Source as Source
 from tpuport.trace_errors.failure import TraceFailure as TraceFailure
+from tpuport.trace_errors.failure import first_line as first_line
 from tpuport.trace_errors.failure import remedies as remedies
 
 __all__ = [
-    "CannotTrace", "Source", "TraceFailure", "explain", "explain_refusal", "explained", "has_model_code",
+    "CannotTrace", "Source", "TraceFailure", "explain", "explain_refusal", "explained", "first_line", "has_model_code",
     "is_explicable", "is_trace_error", "remedies",
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from jax import errors
 
 from tpuport.errors import PortError
+from tpuport.trace_errors.failure import first_line
 
 _SHAPES: Final = re.compile(
     r"incompatible shapes|shapes? .*(?:mismatch|incompatible)|contracting dimensions|cannot reshape|size of tensor"
@@ -17,13 +18,11 @@ _SHAPES: Final = re.compile(
 _DTYPES: Final = re.compile(
     r"Input type .* should be the same|(same|equal) d?types?\b|expected .*scalar type"
 )
-_BROADCAST: Final = re.compile(r"Attempting to broadcast a dimension|expected shape should be broadcastable")
 _SIZES: Final = re.compile(
     r"\b(shape|size|channels)\b.*\d|dimension out of range|(reduction|number of|channel) dim|too many indices"
     r"|cannot be broadcast",
     re.IGNORECASE,
 )
-_LONGEST: Final = 300  # characters of an error's first line that a message quotes
 _COMPARE: Final = "compare the shapes of the inputs with those that the model takes"
 
 
@@ -169,17 +168,3 @@ def code_remedy(message: str) -> str:
     if _SHAPES.search(message) or _SIZES.search(message):
         return f"{_COMPARE}; torch refuses these as well"
     return "correct the code: it fails in the same way in torch, model(**inputs)"
-
-
-def first_line(error: BaseException) -> str:
-    """The start of an error's message, without a full stop."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    line = lines[0]
-    # Some only announce on the first line what the second one says.
-    if line.endswith(":") and len(lines) > 1 and not lines[1].startswith("*"):
-        line = f"{line} {lines[1]}"
-    if _BROADCAST.search(line):  # the rest is in torch's own terms
-        line = "the shapes cannot be broadcast together"
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST - 3]}..."
-    return line.removesuffix(", but expected one of:").rstrip(".:")

@@ -14,8 +14,8 @@ from tpuport.errors import PortError
 from tpuport.lint.findings import Finding
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.trace_errors import lint_matches, refusals, torch_trial
-from tpuport.trace_errors.error_kinds import TRANSFORM, ErrorKind, code_remedy, first_line, host_kind, kind_of
-from tpuport.trace_errors.failure import Source, TraceFailure, remedies
+from tpuport.trace_errors.error_kinds import TRANSFORM, ErrorKind, code_remedy, host_kind, kind_of
+from tpuport.trace_errors.failure import Source, TraceFailure, first_line, remedies
 from tpuport.trace_errors.libraries import Owner, owner_of
 from tpuport.trace_errors.torch_trial import Trial
 from tpuport.trace_errors.tracebacks import ErrorPath, Frame, path_to

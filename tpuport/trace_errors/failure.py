@@ -1,6 +1,7 @@
 """What is known of code that cannot be traced, in plain values, and the error that carries it."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -9,6 +10,9 @@ from tpuport.errors import PortError
 # What rooms above this one know of a failure: functions that take the calls on the way to it ("module:function",
 # innermost last) and return a remedy, or "". `tpuport.patches` adds one.
 remedies: Final[list[Callable[[Sequence[str]], str]]] = []
+
+_BROADCAST: Final = re.compile(r"Attempting to broadcast a dimension|expected shape should be broadcastable")
+_LONGEST: Final = 300  # characters of an error's first line that a message quotes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,3 +68,17 @@ class CannotTrace(PortError):
 
     def __reduce__(self) -> tuple[type["CannotTrace"], tuple[TraceFailure]]:
         return CannotTrace, (self.failure,)
+
+
+def first_line(error: BaseException) -> str:
+    """The start of an error's message, without a full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    line = lines[0]
+    # Some only announce on the first line what the second one says.
+    if line.endswith(":") and len(lines) > 1 and not lines[1].startswith("*"):
+        line = f"{line} {lines[1]}"
+    if _BROADCAST.search(line):  # the rest is in torch's own terms
+        line = "the shapes cannot be broadcast together"
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST - 3]}..."
+    return line.removesuffix(", but expected one of:").rstrip(".:")

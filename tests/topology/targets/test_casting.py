@@ -8,8 +8,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformers import DynamicCache
 
 from tpuport.topology.generation_tasks import Decode
-from tpuport.topology.targets.casting import cast
 from tpuport.topology.targets.target import Target
+from tpuport.topology.targets.user_code import convert_dtype
 
 
 class Own(torch.nn.Module):
@@ -35,7 +35,7 @@ def test_a_model_is_what_torch_makes_of_it(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     expected = tensors(Own().to(dtype))
     torch.manual_seed(0)
-    model = cast(Target("own", Own, {}), dtype).build()
+    model = convert_dtype(Target("own", Own, {}), dtype).build()
     assert isinstance(model, Own)
     found = tensors(model)
     assert {name: one.dtype for name, one in found.items()} == {
@@ -52,7 +52,7 @@ def test_complex_numbers_keep_both_parts() -> None:
         model.register_buffer("turns", torch.tensor([1j]))
         return model
 
-    found = tensors(cast(Target("own", build, {}), torch.bfloat16).build())
+    found = tensors(convert_dtype(Target("own", build, {}), torch.bfloat16).build())
     assert (found["weight"].dtype, found["turns"].dtype) == (torch.bfloat16, torch.complex64)
 
 
@@ -70,7 +70,7 @@ def test_floating_inputs_are_converted_wherever_they_are_and_named() -> None:
         "whole": jax.ShapeDtypeStruct((4,), jnp.int32),
         "past": cache,
     }
-    target = cast(Target("own", Own, inputs, notes=("before",)), torch.bfloat16)
+    target = convert_dtype(Target("own", Own, inputs, notes=("before",)), torch.bfloat16)
     made = target.inputs
     assert isinstance(made, dict)
     assert list(made) == list(inputs)
@@ -91,6 +91,6 @@ def test_floating_inputs_are_converted_wherever_they_are_and_named() -> None:
 
 
 def test_a_task_has_no_inputs_to_convert() -> None:
-    target = cast(Target("own", Own, Decode(1, 32)), torch.bfloat16)
+    target = convert_dtype(Target("own", Own, Decode(1, 32)), torch.bfloat16)
     assert (target.inputs, target.notes, target.dtype) == (Decode(1, 32), (), None)
     assert target.build().mean.dtype == torch.bfloat16

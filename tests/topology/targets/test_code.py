@@ -100,13 +100,13 @@ def test_a_function_that_returns_a_builder_is_built_later(mine):
         (
             "sized",
             {},
-            r"the function takes size, and it is called with nothing(.|\n)*fix: give its parameters defaults",
+            r"the function takes size, and it is called without arguments(.|\n)*fix: give its parameters defaults",
         ),
         ("positions", {}, r"the inputs are a list of 1: Tensor"),
-        ("whole", {"batch": 2}, "batch does not apply to code of one's own"),
+        ("whole", {"batch": 2}, "batch does not apply to the user's own code"),
         ("wrong", {}, r"or give --inputs module:function"),
         ("whole", {"inputs": "a:b"}, "the function makes the inputs"),
-        ("whole", {"component": "vae"}, "no pipeline"),
+        ("whole", {"component": "vae"}, "not a pipeline"),
     ],
 )
 def test_what_a_function_cannot_be(mine, function, options, says):
@@ -138,7 +138,7 @@ def test_modules_and_files_that_are_not_there(tmp_path, mine):
         resolve("no_such_module_at_all:function")
     with pytest.raises(PortError, match="no such file"):
         resolve(f"{tmp_path}/absent.py:function")
-    with pytest.raises(PortError, match="names no function"):
+    with pytest.raises(PortError, match="does not name a function"):
         resolve(str(mine))
 
 

@@ -8,10 +8,10 @@ import torch
 from tpuport.checkpoint import building
 from tpuport.errors import PortError
 from tpuport.topology.targets import resolve
-from tpuport.topology.targets.components import settings
-from tpuport.topology.targets.configs import find
-from tpuport.topology.targets.images import IMAGES
-from tpuport.topology.targets.videos import VIDEOS
+from tpuport.topology.targets.config_files import find_config
+from tpuport.topology.targets.diffusers_targets import full_config
+from tpuport.topology.targets.image_denoisers import IMAGES
+from tpuport.topology.targets.video_denoisers import VIDEOS
 
 # diffusers' own: a class that Chroma imports from where it was.
 pytestmark = [
@@ -40,7 +40,7 @@ def resolved(tiny, tmp_path, name, **changes):
     """The target of a small model of the class, of 4 x 6 patches of two latents, and latent frames."""
     family = FAMILIES[name]
     path = tiny.write(tmp_path, tiny.settings(name, **changes))
-    config = settings(find(path))
+    config = full_config(find_config(path))
     spatial = family.spatial(config) if callable(family.spatial) else family.spatial
     options = {} if family.fixed else {"image_size": (8 * spatial, 12 * spatial)}
     if family.temporal:
@@ -91,7 +91,7 @@ def test_the_real_inputs_of_hunyuan_video_are_those_that_were_measured():
     from benchmarks.hunyuan_compile import inputs
 
     [target] = resolve("hunyuan-video-1.5")
-    config = types.SimpleNamespace(**settings(find("hunyuan-video-1.5")))
+    config = types.SimpleNamespace(**full_config(find_config("hunyuan-video-1.5")))
     wanted = inputs(config)
     assert wanted.keys() == target.inputs.keys()
     for name, value in wanted.items():
@@ -110,12 +110,12 @@ def test_the_real_inputs_of_hunyuan_video_are_those_that_were_measured():
         ("flux-dev", {"frames": 9}, "frames does not apply to FluxTransformer2DModel"),
         ("flux-dev", {"length": 9}, "length does not apply"),
         ("flux-dev", {"task": "decode"}, "has no decode"),
-        ("flux-dev", {"image_size": 1000}, "height 1000 is no multiple of 16"),
-        ("wan-2.1-14b", {"image_size": "720x1281"}, "width 1281 is no multiple of 16"),
+        ("flux-dev", {"image_size": 1000}, "height 1000 is not a multiple of 16"),
+        ("wan-2.1-14b", {"image_size": "720x1281"}, "width 1281 is not a multiple of 16"),
         ("wan-2.1-14b", {"frames": 80}, "80 frames are not 1 and a multiple of 4"),
-        ("sdxl-unet", {"image_size": 1016}, "no multiple of 32"),
-        ("sdxl-unet", {"component": "unet"}, "no pipeline"),
-        ("hunyuan-video-1.5", {"image_size": "1x2x3"}, "no image size"),
+        ("sdxl-unet", {"image_size": 1016}, "not a multiple of 32"),
+        ("sdxl-unet", {"component": "unet"}, "not a pipeline"),
+        ("hunyuan-video-1.5", {"image_size": "1x2x3"}, "not an image size"),
         ("hunyuan-video-1.5", {"frames": 0}, "frames is 0"),
     ],
 )
@@ -177,7 +177,7 @@ def test_a_class_that_no_family_is_known_for_is_guessed_or_refused(tmp_path, tin
     assert made.shape == target.inputs["hidden_states"].shape
     assert any("guessed" in note for note in target.notes)
     refused = tiny.write(tmp_path / "refused", {"_class_name": "HiDreamImageTransformer2DModel"})
-    with pytest.raises(PortError, match="no value can be made here for the argument 'img_ids'") as raised:
+    with pytest.raises(PortError, match="no value can be made for the argument 'img_ids'") as raised:
         resolve(refused)
     assert "--inputs module:function" in str(raised.value)
 
@@ -185,7 +185,7 @@ def test_a_class_that_no_family_is_known_for_is_guessed_or_refused(tmp_path, tin
 def test_a_class_that_diffusers_does_not_have(tmp_path, tiny):
     with pytest.raises(PortError, match=r"has no model Flux9Transformer.*\n.*_class_name"):
         resolve(tiny.write(tmp_path, {"_class_name": "Flux9Transformer"}))
-    with pytest.raises(PortError, match="says that this is no model: DDIMScheduler"):
+    with pytest.raises(PortError, match="has a DDIMScheduler that is not a model"):
         resolve(tiny.write(tmp_path, {"_class_name": "DDIMScheduler"}))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tpuport.errors import PortError
-from tpuport.topology.targets import early, resolve
+from tpuport.topology.targets import early_checks, resolve
 
 OPTIONS: dict[str, Any] = dict.fromkeys(
     ("task", "batch", "length", "max_cache_len", "image_size", "frames", "dtype", "inputs", "component")
@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = dict.fromkeys(
 )
 def test_it_is_refused_in_the_same_words(target: str, said: dict[str, Any]) -> None:
     with pytest.raises(PortError) as told:
-        early.check(target, OPTIONS | said)
+        early_checks.check(target, OPTIONS | said)
     with pytest.raises(PortError) as later:
         resolve(target, **OPTIONS | said)
     assert (told.value.what, told.value.where) == (later.value.what, later.value.where)
@@ -47,7 +47,7 @@ def test_it_is_refused_in_the_same_words(target: str, said: dict[str, Any]) -> N
     ],
 )
 def test_what_may_be_is_left_alone(target: str, said: dict[str, Any]) -> None:
-    early.check(target, OPTIONS | said)
+    early_checks.check(target, OPTIONS | said)
 
 
 def test_fields_that_the_class_knows_better_are_left_to_it(tmp_path, tiny) -> None:
@@ -55,17 +55,17 @@ def test_fields_that_the_class_knows_better_are_left_to_it(tmp_path, tiny) -> No
     raw = tiny.settings("SD3Transformer2DModel", pos_embed_max_size=8)
     odd, options = (8 * 2 * 4 + 8,) * 2, OPTIONS
     path = tiny.write(tmp_path / "whole", raw | {"patch_size": 2})
-    with pytest.raises(PortError, match="is no multiple of 16"):
-        early.check(path, options | {"image_size": odd})
+    with pytest.raises(PortError, match="is not a multiple of 16"):
+        early_checks.check(path, options | {"image_size": odd})
     path = tiny.write(tmp_path / "part", {name: raw[name] for name in raw if name != "patch_size"})
-    early.check(path, options | {"image_size": odd})
+    early_checks.check(path, options | {"image_size": odd})
     path = tiny.write(tmp_path / "strange", raw | {"patch_size": ["two"]})
-    early.check(path, options | {"image_size": odd})
+    early_checks.check(path, options | {"image_size": odd})
 
 
 def test_an_autoencoder_beside_the_model_has_a_say(tmp_path, tiny) -> None:
     path = tiny.write(tmp_path / "transformer", tiny.settings("WanTransformer3DModel"))
     with pytest.raises(PortError, match="multiple of 4"):
-        early.check(path, OPTIONS | {"frames": 8})
+        early_checks.check(path, OPTIONS | {"frames": 8})
     (tmp_path / "vae").mkdir()
-    early.check(path, OPTIONS | {"frames": 8})
+    early_checks.check(path, OPTIONS | {"frames": 8})

@@ -47,12 +47,12 @@ def test_the_field_is_named(tmp_path, tiny, field, value, said) -> None:
 def test_heads_that_cannot_be_shared_out_are_refused_before_a_model_is_built(tmp_path, tiny) -> None:
     target = tiny.write(tmp_path, {"model_type": "llama"} | LLAMA | {"num_key_value_heads": 4})
     with pytest.raises(
-        PortError, match="num_attention_heads=6 is no multiple of num_key_value_heads=4"
+        PortError, match="num_attention_heads=6 is not a multiple of num_key_value_heads=4"
     ) as raised:
         resolve(target)
     assert raised.value.where == str(tmp_path / "config.json")
     nested = {"model_type": "gemma3", "text_config": LLAMA | {"num_key_value_heads": 4, "head_dim": 8}}
-    with pytest.raises(PortError, match="is no multiple of num_key_value_heads=4"):
+    with pytest.raises(PortError, match="is not a multiple of num_key_value_heads=4"):
         resolve(tiny.write(tmp_path / "nested", nested))
 
 
@@ -70,7 +70,7 @@ def test_a_model_that_refuses_for_another_reason_is_quoted(tmp_path, tiny) -> No
     assert error.fix
 
 
-@pytest.mark.parametrize(("text", "said"), [("", "the file is empty"), ("root:x:0:0\n", "this is no JSON")])
+@pytest.mark.parametrize(("text", "said"), [("", "the file is empty"), ("root:x:0:0\n", "this is not JSON")])
 def test_what_is_no_config_is_told_with_what_would_be(tmp_path, text, said) -> None:
     (tmp_path / "config.json").write_text(text)
     error = refused(str(tmp_path))

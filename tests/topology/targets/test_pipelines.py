@@ -86,7 +86,7 @@ def test_inputs_of_one_component(wan, tmp_path):
         ({"length": 3}, "length applies to none of text_encoder, transformer, vae"),
         ({"component": "text_encoder", "frames": 3}, "frames applies to none of text_encoder"),
         ({"frames": 8}, "8 frames are not 1 and a multiple of 4"),
-        ({"image_size": 100}, "height 100 is no multiple of 16"),
+        ({"image_size": 100}, "height 100 is not a multiple of 16"),
     ],
 )
 def test_what_a_pipeline_cannot_do(wan, options, says):
@@ -146,10 +146,10 @@ def test_files_that_are_no_configs(tmp_path, tiny):
     with pytest.raises(PortError, match=r"no config\.json"):
         resolve(str(tmp_path))
     (tmp_path / "config.json").write_text('{\n "model_type": "llama",\n}')
-    with pytest.raises(PortError, match=r"no JSON(.|\n)*config.json:3"):
+    with pytest.raises(PortError, match=r"not JSON(.|\n)*config.json:3"):
         resolve(str(tmp_path))
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(PortError, match="no object"):
+    with pytest.raises(PortError, match="not an object"):
         resolve(str(tmp_path))
     (tmp_path / "config.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(PortError, match="cannot be read"):

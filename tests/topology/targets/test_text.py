@@ -9,7 +9,7 @@ import transformers
 from tpuport.errors import PortError
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.reports.known_models import KNOWN
-from tpuport.topology.targets import configs, known, resolve
+from tpuport.topology.targets import config_files, known, resolve
 
 SMALL = {"vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32}
 LLAMA = {"model_type": "llama", **SMALL, "intermediate_size": 64, "num_key_value_heads": 1}
@@ -52,7 +52,7 @@ def test_that_a_known_model_says_where_its_figures_are_from_and_what_they_were_c
 
 def test_that_what_a_known_config_says_of_itself_is_no_part_of_it():
     for name in known():
-        assert not {"_source", "_checked", "_parameters"} & configs.find(name).raw.keys()
+        assert not {"_source", "_checked", "_parameters"} & config_files.find_config(name).raw.keys()
 
 
 def test_llama_2_7b_by_the_arithmetic_of_its_config():
@@ -197,7 +197,7 @@ def test_that_an_encoder_takes_its_inputs(tmp_path, name, tiny):
         (LLAMA, {"length": 100, "max_cache_len": 50}, "longer than the cache"),
         (LLAMA, {"dtype": "int8"}, "weights cannot be int8"),
         (LLAMA, {"dtype": "bf17"}, "not a dtype"),
-        (LLAMA, {"component": "unet"}, "no pipeline"),
+        (LLAMA, {"component": "unet"}, "not a pipeline"),
         (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, {}, "quantised .fp8."),
         ({"model_type": "gpt2", "n_positions": 64}, {"length": 65}, "positions for 64 tokens, not for 65"),
         ({"model_type": "t5"}, {"task": "decode"}, "no decode"),

@@ -6,9 +6,9 @@ import torch
 from tpuport.errors import PortError
 from tpuport.library_classes import is_diffusers_model
 from tpuport.topology.targets import resolve
-from tpuport.topology.targets.components import settings
-from tpuport.topology.targets.configs import find
-from tpuport.topology.targets.vaes import compression_of
+from tpuport.topology.targets.config_files import find_config
+from tpuport.topology.targets.diffusers_targets import full_config
+from tpuport.topology.targets.vae_decoders import vae_compression
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 
@@ -27,7 +27,7 @@ IMAGES = (
 @pytest.mark.parametrize("name", [*VIDEOS, *IMAGES])
 def test_that_a_decoder_makes_the_size_that_was_asked_for(tmp_path, name, tiny):
     path = tiny.write(tmp_path, tiny.settings(name))
-    side = compression_of(name, settings(find(path)), "").spatial
+    side = vae_compression(name, full_config(find_config(path)), "").spatial
     height, width = 4 * side, 6 * side
     frames, latent_frames = VIDEOS.get(name, (None, None))
     [target] = resolve(path, image_size=(height, width), frames=frames)
@@ -59,7 +59,7 @@ def test_that_a_decoder_holds_its_own_weights_under_their_own_names(tmp_path, ti
     [
         ("AutoencoderKL", {"frames": 9}, "frames does not apply to AutoencoderKL"),
         ("AutoencoderKLWan", {"frames": 8}, "8 frames are not 1 and a multiple of 4"),
-        ("AutoencoderKLWan", {"image_size": 36}, "height 36 is no multiple of 8"),
+        ("AutoencoderKLWan", {"image_size": 36}, "height 36 is not a multiple of 8"),
         ("AutoencoderKLWan", {"task": "prefill"}, "has no prefill"),
         ("AutoencoderKLAllegro", {}, "latents of AutoencoderKLAllegro"),
     ],

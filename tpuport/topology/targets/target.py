@@ -1,4 +1,7 @@
-"""What is compiled, and the options that say at which sizes. Sizes are checked without torch, which takes seconds."""
+"""What is compiled, and the options that determine its sizes.
+
+Needs no torch, which is slow to import, except for making a tensor.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -20,11 +23,11 @@ class Target:
 
     Attributes:
         name: of the program among those of its target: "llama-2-7b decode", "transformer".
-        build: makes the module with parameters that take no memory; each call makes a new one.
+        build: makes a new module each time; its parameters take no memory.
         inputs: arguments of one call, tensors on the meta device; or Prefill or Decode.
         unit: what a call makes, and how many: "tokens", "images", "frames" or "steps" of denoising.
-        dtype: of floating-point parameters; None keeps theirs, as for one's own code, which is built in its dtype.
-        kind: "causal-lm", "encoder", "denoiser", "vae", or "code" for someone's own.
+        dtype: of floating-point parameters; None keeps theirs, as for the user's own code, which is built in its dtype.
+        kind: "causal-lm", "encoder", "denoiser", "vae", or "code" for the user's own.
         notes: what was chosen that the user did not say, a sentence each.
     """
 
@@ -63,65 +66,79 @@ class Options:
         if self.task is not None and self.task not in TASKS:
             raise PortError(f"there is no task {self.task!r}", where="task", fix=f"one of {', '.join(TASKS)}")
         sizes = {name: getattr(self, name) for name in _NUMBERS}
-        for side in self.image_size or ():
-            sizes.update({"image_size": min(side, sizes.get("image_size") or side)})
-        for name, value in sizes.items():
-            if value is not None and value < 1:
-                raise PortError(f"{name} is {value}", where=name, fix="a number from 1 up")
+        sizes["image_size"] = min(self.image_size) if self.image_size else None
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise PortError(f"{name} is {size}", where=name, fix="a number of at least 1")
         if self.dtype is not None and not _is_floating(self.dtype):
             raise PortError(
                 f"weights cannot be {self.dtype}", where="dtype", fix="a floating dtype, such as bfloat16"
             )
 
-    def given(self) -> tuple[str, ...]:
-        """The names of the sizes, and the task, that the user said."""
+    def specified(self) -> tuple[str, ...]:
+        """The names of the sizes that the user gave, and of the task."""
         names = (*_NUMBERS, "image_size", "task")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def check_apply(self, applicable: tuple[str, ...], what: str) -> None:
-        """PortError where an option was given that is none of `applicable`."""
+        """PortError if an option was given that is not one of `applicable`.
+
+        Args:
+            what: that is to be compiled, for the message.
+        """
         if self.inputs is not None:
-            if stray := [name for name in self.given() if name != "task"]:
-                raise PortError(
-                    f"{stray[0]} is given together with inputs, which decide it",
-                    where=stray[0], fix=f"drop it, or let {self.inputs} make inputs of that size",
-                )  # fmt: skip
+            self._check_inputs_decide()
             return
-        for name in self.given():
+        for name in self.specified():
             if name not in applicable:
+                names = ", ".join(applicable)
+                fix = f"what does: {names}" if names else "leave it out"
+                raise PortError(f"{name} does not apply to {what}", where=name, fix=fix)
+
+    def _check_inputs_decide(self) -> None:
+        """PortError for a size beside a function of the user's that makes the inputs."""
+        for name in self.specified():
+            if name != "task":
                 raise PortError(
-                    f"{name} does not apply to {what}", where=name,
-                    fix=f"what does: {', '.join(applicable)}" if applicable else "leave it out",
+                    f"{name} is given together with inputs, which decide it",
+                    where=name, fix=f"drop it, or let {self.inputs} make inputs of that size",
                 )  # fmt: skip
 
-    def restricted(self, applicable: tuple[str, ...]) -> "Options":
-        """The same without the sizes that are none of `applicable`."""
-        return dataclasses.replace(self, **{name: None for name in self.given() if name not in applicable})
+    def restrict(self, applicable: tuple[str, ...]) -> "Options":
+        """The same without the sizes that are not in `applicable`."""
+        stray = {name: None for name in self.specified() if name not in applicable}
+        return dataclasses.replace(self, **stray)
 
 
-def _is_floating(dtype: str) -> bool:
+def _is_floating(name: str) -> bool:
     from tpuport.checkpoint.device_layout import as_torch_dtype
 
-    kind = as_torch_dtype(dtype)
-    return kind is not None and kind.is_floating_point
+    dtype = as_torch_dtype(name)
+    return dtype is not None and dtype.is_floating_point
 
 
-def parsed_image_size(given: Any) -> tuple[int, int] | None:
+def parse_image_size(size: Any) -> tuple[int, int] | None:
     """(height, width) of "720x1280", of 1024 or "1024", which is square, or of a pair."""
-    if given is None:
+    if size is None:
         return None
-    parts = given.lower().split("x") if isinstance(given, str) else given
-    if isinstance(parts, int):
-        parts = [parts]
+    sides = [size]
+    if isinstance(size, str):
+        sides = size.lower().split("x")
+    elif not isinstance(size, int):
+        sides = size
     try:
-        numbers = [int(part) for part in parts]
+        height, *rest = [int(side) for side in sides]
     except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) not in (1, 2):
-        raise PortError(
-            f"{given!r} is no image size", where="image_size", fix="HEIGHTxWIDTH, or one number for a square"
-        )
-    return numbers[0], numbers[-1]
+        raise _not_an_image_size(size) from None
+    if len(rest) > 1:
+        raise _not_an_image_size(size)
+    return height, rest[0] if rest else height
+
+
+def _not_an_image_size(size: Any) -> PortError:
+    return PortError(
+        f"{size!r} is not an image size", where="image_size", fix="HEIGHTxWIDTH, or one number for a square"
+    )
 
 
 def empty(*shape: int, dtype: "torch.dtype | str" = "bfloat16") -> "torch.Tensor":
@@ -130,5 +147,4 @@ def empty(*shape: int, dtype: "torch.dtype | str" = "bfloat16") -> "torch.Tensor
 
     from tpuport.checkpoint.device_layout import as_torch_dtype
 
-    kind = as_torch_dtype(dtype)
-    return torch.empty(shape, dtype=kind, device="meta")
+    return torch.empty(shape, dtype=as_torch_dtype(dtype), device="meta")

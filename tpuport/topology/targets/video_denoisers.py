@@ -1,10 +1,10 @@
-"""How the denoisers of video models are called: by name of the class, as their pipelines in diffusers do it."""
+"""How the denoisers of video models are called, by class name: as their pipelines in diffusers call them."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tpuport.topology.targets.latents import Call, Family, Size, pair, patches
+from tpuport.topology.targets.denoiser_calls import Call, Family, Size, patch_sides, side_pair
 from tpuport.topology.targets.target import empty
 
 _GLYPHS: Final = 256  # tokens of the second text encoder of HunyuanVideo-1.5
@@ -20,19 +20,18 @@ def _latents(call: Call, channels: int | None = None) -> Any:
 
 def _wan(call: Call) -> dict[str, Any]:
     config = call.config
-    made = {
+    inputs = {
         "hidden_states": _latents(call),
-        "timestep": call.whole(),
+        "timestep": call.integers(),
         "encoder_hidden_states": call.floats(call.text, config["text_dim"]),
         "return_dict": False,
     }
     if config["image_dim"]:
-        # From a first and a last frame there are twice the tokens, in rows of their own.
-        rows = 2 if config["pos_embed_seq_len"] else 1
-        made["encoder_hidden_states_image"] = empty(
-            call.batch * rows, _CLIP, config["image_dim"], dtype=call.dtype
-        )
-    return made
+        # A model that continues a first and a last frame has both images' tokens, in rows of their own.
+        images = 2 if config["pos_embed_seq_len"] else 1
+        rows = call.batch * images
+        inputs["encoder_hidden_states_image"] = empty(rows, _CLIP, config["image_dim"], dtype=call.dtype)
+    return inputs
 
 
 def _hunyuan(call: Call) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def _hunyuan(call: Call) -> dict[str, Any]:
         "hidden_states": _latents(call),
         "timestep": call.floats(),
         "encoder_hidden_states": call.floats(call.text, config["text_embed_dim"]),
-        "encoder_attention_mask": call.whole(call.text),
+        "encoder_attention_mask": call.integers(call.text),
         "pooled_projections": call.floats(config["pooled_projection_dim"]),
         "guidance": call.floats() if config["guidance_embeds"] else None,
         "return_dict": False,
@@ -50,49 +49,48 @@ def _hunyuan(call: Call) -> dict[str, Any]:
 
 def _hunyuan15(call: Call) -> dict[str, Any]:
     config = call.config
-    made = {
+    inputs = {
         "hidden_states": _latents(call),
         "timestep": call.floats(),
         "encoder_hidden_states": call.floats(call.text, config["text_embed_dim"]),
-        "encoder_attention_mask": call.whole(call.text),
+        "encoder_attention_mask": call.integers(call.text),
         "encoder_hidden_states_2": call.floats(_GLYPHS, config["text_embed_2_dim"]),
-        "encoder_attention_mask_2": call.whole(_GLYPHS),
-        # Without an image it is zeros that no token attends to; None says so before the trace.
-        "image_embeds": None
-        if config["task_type"] == "t2v"
-        else call.floats(_SIGLIP, config["image_embed_dim"]),
+        "encoder_attention_mask_2": call.integers(_GLYPHS),
+        # Without an image these are zeros that no token attends to; None says so before the trace.
+        "image_embeds": None,
         "return_dict": False,
     }
+    if config["task_type"] != "t2v":
+        inputs["image_embeds"] = call.floats(_SIGLIP, config["image_embed_dim"])
     if config["use_meanflow"]:
-        made["timestep_r"] = call.floats()
-    return made
+        inputs["timestep_r"] = call.floats()
+    return inputs
 
 
 def _hunyuan15_size(config: Mapping[str, Any], _: int) -> Size:
-    """The two that the model comes for: of 640 and of 960 pixels' area at 16:9."""
+    """There are two models: for an area of 640 by 640 pixels, and of 960 by 960, both at 16:9."""
     return (720, 1280) if config["target_size"] >= 960 else (480, 832)
 
 
 def _cogvideox(call: Call) -> dict[str, Any]:
-    """Frames come before channels; there are as many as whole patches of them take."""
+    """Frames come before channels, and are rounded up to whole patches."""
     config = call.config
     depth = config["patch_size_t"] or 1
     frames = math.ceil(call.frames / depth) * depth
-    side = pair(config["patch_size"])
+    side = side_pair(config["patch_size"])
     tokens = (frames // depth) * (call.height // side[0]) * (call.width // side[1])
-    made = {
+    inputs = {
         "hidden_states": call.floats(frames, config["in_channels"], call.height, call.width),
         "encoder_hidden_states": call.floats(call.text, config["text_embed_dim"]),
-        "timestep": call.whole(),
+        "timestep": call.integers(),
         "return_dict": False,
     }
     if config["use_rotary_positional_embeddings"]:
-        made["image_rotary_emb"] = tuple(
-            empty(tokens, config["attention_head_dim"], dtype="float32") for _ in range(2)
-        )
+        table = empty(tokens, config["attention_head_dim"], dtype="float32")
+        inputs["image_rotary_emb"] = table, table.clone()
     if config["ofs_embed_dim"]:
-        made["ofs"] = empty(1, dtype=call.dtype)
-    return made
+        inputs["ofs"] = empty(1, dtype=call.dtype)
+    return inputs
 
 
 def _cogvideox_size(config: Mapping[str, Any], spatial: int) -> Size:
@@ -112,8 +110,8 @@ def _ltx(call: Call) -> dict[str, Any]:
     return {
         "hidden_states": call.floats(tokens, config["in_channels"]),
         "encoder_hidden_states": call.floats(call.text, config["caption_channels"]),
-        "timestep": call.times(),
-        "encoder_attention_mask": call.whole(call.text),
+        "timestep": call.timesteps(),
+        "encoder_attention_mask": call.integers(call.text),
         "num_frames": call.frames,
         "height": call.height,
         "width": call.width,
@@ -136,85 +134,82 @@ def _mochi(call: Call) -> dict[str, Any]:
 
 
 def _cosmos(call: Call) -> dict[str, Any]:
-    """Of 17 channels, as from an image or a video, one is the mask of the frames that are given."""
+    """A model that continues an image or a video has 17 channels: one is the mask of the known frames."""
     config = call.config
-    given = config["in_channels"] == 17
-    made = {
-        "hidden_states": _latents(call, 16 if given else None),
-        "timestep": call.times(),
-        "encoder_hidden_states": call.floats(
-            call.text,
-            config["crossattn_proj_in_channels"]
-            if config["use_crossattn_projection"]
-            else config["text_embed_dim"],
-        ),
+    has_mask = config["in_channels"] == 17
+    width_field = "crossattn_proj_in_channels" if config["use_crossattn_projection"] else "text_embed_dim"
+    inputs = {
+        "hidden_states": _latents(call, 16 if has_mask else None),
+        "timestep": call.timesteps(),
+        "encoder_hidden_states": call.floats(call.text, config[width_field]),
         "fps": _FPS,
         "return_dict": False,
     }
-    if given:
-        made["condition_mask"] = _latents(call, 1)
+    if has_mask:
+        inputs["condition_mask"] = _latents(call, 1)
     if config["concat_padding_mask"]:
-        made["padding_mask"] = empty(1, 1, *call.pixels, dtype=call.dtype)
-    return made
+        inputs["padding_mask"] = empty(1, 1, *call.pixels, dtype=call.dtype)
+    return inputs
 
 
 def _allegro(call: Call) -> dict[str, Any]:
-    """Rotary tables of cosines and sines for each axis, and the place of each token on it: time, height, width."""
+    """Rotary tables of cosines and sines for each axis, and each token's position on it: time, height, width."""
     config = call.config
     side = config["patch_size"]
     axes = (call.frames, call.height // side, call.width // side)
     width = config["attention_head_dim"] // 3
-    tables = tuple(tuple(empty(size, width, dtype="float32") for _ in range(2)) for size in axes)
-    places = tuple(empty(1, math.prod(axes), dtype="int64") for _ in axes)
+    tables = tuple((_table(size, width), _table(size, width)) for size in axes)
+    positions = tuple(empty(1, math.prod(axes), dtype="int64") for _ in axes)
     return {
         "hidden_states": _latents(call),
         "encoder_hidden_states": call.floats(call.text, config["caption_channels"]),
-        "encoder_attention_mask": call.whole(call.text),
-        "timestep": call.whole(),
-        "image_rotary_emb": (tables, places),
+        "encoder_attention_mask": call.integers(call.text),
+        "timestep": call.integers(),
+        "image_rotary_emb": (tables, positions),
         "return_dict": False,
     }
 
 
+def _table(rows: int, columns: int) -> Any:
+    return empty(rows, columns, dtype="float32")
+
+
 def _svd(call: Call) -> dict[str, Any]:
-    """Stable Video Diffusion: frames before channels, one token of an image, three numbers of time and motion."""
+    """Stable Video Diffusion: frames before channels, one token of an image, three numbers for time and motion."""
     config = call.config
+    width = config["cross_attention_dim"]
     return {
         "sample": call.floats(call.frames, config["in_channels"], call.height, call.width),
-        "timestep": call.times(),
-        "encoder_hidden_states": call.floats(1, _first(config["cross_attention_dim"])),
+        "timestep": call.timesteps(),
+        "encoder_hidden_states": call.floats(1, width if isinstance(width, int) else width[0]),
         "added_time_ids": call.floats(3),
         "return_dict": False,
     }
 
 
-def _first(value: Any) -> int:
-    return value if isinstance(value, int) else int(value[0])
-
-
 VIDEOS: Final[dict[str, Family]] = {
     "WanTransformer3DModel": Family(
         _wan, spatial=lambda config: 16 if config["in_channels"] == 48 else 8, temporal=4, size=(480, 832),
-        frames=81, multiple=patches,
+        frames=81, multiple=patch_sides,
     ),
     "HunyuanVideoTransformer3DModel": Family(
-        _hunyuan, temporal=4, size=(720, 1280), text=256, frames=129, multiple=patches
+        _hunyuan, temporal=4, size=(720, 1280), text=256, frames=129, multiple=patch_sides
     ),
     "HunyuanVideo15Transformer3DModel": Family(
-        _hunyuan15, spatial=16, temporal=4, size=_hunyuan15_size, text=1000, frames=121, multiple=patches
+        _hunyuan15, spatial=16, temporal=4, size=_hunyuan15_size, text=1000, frames=121, multiple=patch_sides
     ),
     "CogVideoXTransformer3DModel": Family(
         _cogvideox, temporal=4, size=_cogvideox_size, text=lambda config: config["max_text_seq_length"],
-        frames=lambda config: config["sample_frames"], multiple=patches,
+        frames=lambda config: config["sample_frames"], multiple=patch_sides,
     ),
     "LTXVideoTransformer3DModel": Family(_ltx, spatial=32, temporal=8, size=(512, 704), text=128, frames=161),
     "MochiTransformer3DModel": Family(
-        _mochi, temporal=6, size=(480, 848), text=256, frames=19, multiple=patches
+        _mochi, temporal=6, size=(480, 848), text=256, frames=19, multiple=patch_sides
     ),
-    "CosmosTransformer3DModel": Family(_cosmos, temporal=8, size=(704, 1280), frames=121, multiple=patches),
+    "CosmosTransformer3DModel": Family(_cosmos, temporal=8, size=(704, 1280), frames=121, multiple=patch_sides),
     "AllegroTransformer3DModel": Family(
         _allegro, temporal=4, size=_sample_sides, frames=lambda config: config["sample_frames"] * 4,
-        multiple=patches, causal=False,
+        multiple=patch_sides, causal=False,
     ),
     "UNetSpatioTemporalConditionModel": Family(
         _svd, temporal=1, size=(576, 1024), text=0, frames=lambda config: config["num_frames"],
