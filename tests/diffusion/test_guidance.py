@@ -9,8 +9,8 @@ import torch
 import tpuport
 from tpuport import compat
 from tpuport.diffusion.compiled_components import CompiledForward, compile_forward
-from tpuport.diffusion.guidance import Batches
-from tpuport.diffusion.mixed_devices import mixed, to_host
+from tpuport.diffusion.guidance import ConditionBatcher
+from tpuport.diffusion.mixed_devices import allow_mixed, to_host
 
 
 class Model(torch.nn.Module):
@@ -42,15 +42,15 @@ class Calls:
             self.batches.append((args or tuple(kwargs.values()))[0].shape[0])
             return run(args, kwargs)
 
-        self.around = Batches(self.forward, dp)
-        self.forward.around = lambda _, args, kwargs: self.around(counted, args, kwargs)
+        self.batcher = ConditionBatcher(self.forward, dp)
+        self.forward.interceptor = lambda _, args, kwargs: self.batcher(counted, args, kwargs)
 
     def step(self, *conditions: dict[str, Any]) -> None:
-        self.around.begin(list(conditions))
+        self.batcher.begin_step(list(conditions))
         self.batches.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with mixed():
+        with allow_mixed():
             (out,) = self.model(*args, **kwargs)
         with torch.no_grad():
             (expected,) = Model()(*(to_host(x) for x in args), **{k: _host(x) for k, x in kwargs.items()})

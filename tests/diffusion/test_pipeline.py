@@ -117,7 +117,7 @@ def test_an_interrupted_run_leaves_the_pipeline_usable(
 
     with contextlib.suppress(error):
         run(pipe, callback_on_step_end=callback)
-    assert mixed_devices.current() is None
+    assert mixed_devices.current_mode() is None
     assert vars(pipe)["_tpuport"].bar is None
     close(run(pipe), expected)
 
@@ -284,7 +284,7 @@ def test_rules_by_component(tiny: Build) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"guidance_scale": "3"}, "guidance_scale is '3', which is no number"),
+        ({"guidance_scale": "3"}, "guidance_scale is '3', which is not a number"),
         ({"guidance_scale": float("nan")}, "guidance_scale is nan"),
         ({"num_inference_steps": 0}, "0 denoising steps"),
     ],

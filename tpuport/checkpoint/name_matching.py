@@ -7,7 +7,7 @@ in memory). Its own rules are applied here, to tensors that are still on disk.
 import copy
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -56,27 +56,31 @@ class Match:
     """What a checkpoint has for a model.
 
     Args:
-        sources: what to read for each name of the model's state dict.
+        expected: the names of the model's state dict.
+        sources: what to read for each of them.
         unexpected: names in the checkpoint that the model does not have.
         unknown: names of the model whose tensors are in files that cannot be read.
         problems: conversions that failed.
     """
 
+    expected: Collection[str]
     sources: dict[str, LazyTensor] = field(default_factory=dict)
     unexpected: list[str] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     def add(self, name: str, tensor: LazyTensor | None) -> None:
-        """Note the tensor of a name of the model, None if its file cannot be read."""
-        if tensor is None:
+        """Note the tensor of a name, None if its file cannot be read."""
+        if name not in self.expected:
+            self.unexpected.append(name)
+        elif tensor is None:
             self.unknown.add(name)
         else:
             self.sources[name] = tensor
 
     def drop_ignored(self, patterns: Iterable[str]) -> None:
         """Forget unexpected tensors that the model ignores by its own list."""
-        ignored = [name for name in self.unexpected if any(re.search(pattern, name) for pattern in patterns)]
+        ignored = [name for name in self.unexpected if _matches_any(patterns, name)]
         if ignored:
             _logger.info("tensors that the model ignores by its own list: %s", ", ".join(ignored))
             self.unexpected = [name for name in self.unexpected if name not in ignored]
@@ -98,15 +102,11 @@ def match_names(model: torch.nn.Module, tensors: Tensors) -> Match:
 
 
 def _match_diffusers(model: Any, tensors: Tensors) -> Match:
-    match = Match()
-    expected = model.state_dict()
+    match = Match(model.state_dict().keys())
     renamed = dict(tensors)
     model._fix_state_dict_keys_on_load(renamed)
     for name, tensor in renamed.items():
-        if name in expected:
-            match.add(name, tensor)
-        else:
-            match.unexpected.append(name)
+        match.add(name, tensor)
     match.drop_ignored(model._keys_to_ignore_on_load_unexpected or ())
     return match
 
@@ -115,8 +115,8 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 
-    match = Match()
     expected, prefix = model.state_dict(), model.base_model_prefix
+    match = Match(expected.keys())
     rules = get_model_conversion_mapping(model)
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     renamings: Any = [rule for rule in rules if not isinstance(rule, WeightConverter)]
@@ -181,12 +181,8 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
             match.unknown.add(target)
             return
         _logger.info("%s is converted whole on the host: %r is not sliceable", target, unsliceable)
-    expected = model.state_dict()
     for name, tensor in results.items():
-        if name in expected:
-            match.add(name, tensor)
-        else:
-            match.unexpected.append(name)
+        match.add(name, tensor)
 
 
 def _convert_on_host(
@@ -276,13 +272,12 @@ def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]
         allow: names, or patterns with `*`, of tensors in the checkpoint that may go unused.
     """
     expected = model.state_dict()
-    missing = [name for name in _absent_names(model, match) if not _may_be_absent(model, name)]
-    unexpected, unused = [], []
-    for name in match.unexpected:
-        is_allowed = any(name == pattern or fnmatchcase(name, pattern) for pattern in allow)
-        (unused if is_allowed else unexpected).append(name)
-    if unused:
-        _logger.info("tensors that were allowed to go unused: %s", ", ".join(sorted(unused)))
+    optional = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
+    missing = [name for name in _absent_names(model, match) if not _matches_any(optional, name)]
+    allowed = [name for name in match.unexpected if _is_allowed(name, allow)]
+    unexpected = [name for name in match.unexpected if name not in allowed]
+    if allowed:
+        _logger.info("tensors that were allowed to go unused: %s", ", ".join(sorted(allowed)))
     misshapen = []
     for name, source in match.sources.items():
         shape = tuple(expected[name].shape)
@@ -313,8 +308,12 @@ def _absent_names(model: Any, match: Match) -> list[str]:
     return absent_parameters + [name for name in buffers if name not in known]
 
 
-def _may_be_absent(model: Any, name: str) -> bool:
-    patterns = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
+def _is_allowed(name: str, allow: Iterable[str]) -> bool:
+    # A name may have brackets, which would be a set of characters in a pattern.
+    return name in allow or any(fnmatchcase(name, pattern) for pattern in allow)
+
+
+def _matches_any(patterns: Iterable[str], name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 

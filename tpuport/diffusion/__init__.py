@@ -1,4 +1,4 @@
-"""Diffusion pipelines: the user's own, ported in place, and the denoising loop as one program."""
+"""Diffusion pipelines: the user's own, ported in place, and the denoising loop as a single program."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,14 @@
 """A component of a pipeline whose `forward` is a compiled program: the module stays the user's, and so do its calls.
 
 `module.forward` is replaced on the instance. Calls from outside run the program for their shapes; while something is
-being traced (the whole loop as one program, a function of the user's own) the original forward runs and becomes part
-of that. Where a forward cannot be a program, because it changes the lists it is given (a video VAE's caches) or
-because hooks inside it keep state, it runs operation by operation on the device, and the log says so once.
+being traced (the whole loop as a program, a function of the user's) the original forward runs and becomes part of that.
+If a forward cannot be a program, because it changes lists among its arguments (a video VAE's caches) or because hooks
+inside it have state, it runs operation by operation on the device, which is logged once.
+
+Of an autoencoder the encoder and the decoder are programs, and its tiling and slicing stay diffusers' own. With either,
+a program sees a tile or a sample at a time, and each result goes to the host at once, where diffusers blends and joins
+them: the memory on the device is bounded by a tile. Otherwise the whole decode is a program; if that is large, the log
+recommends tiling.
 """
 
 import functools
@@ -17,18 +22,24 @@ from jax.core import Tracer
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat, compilation, trace_errors
-from tpuport.checkpoint import model_mesh
-from tpuport.diffusion import mixed_devices, unported
+from tpuport.checkpoint import model_mesh, port_count, record_port
+from tpuport.diffusion.mixed_devices import allow_mixed, current_mode, suspend, to_host_tree, tree_leaves
+from tpuport.diffusion.pipeline_checks import check_caller
 from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
 
-# What can be done about a component that cannot be traced, beside changing its code.
-ON_HOST = "leave this component on the host: tpuport.port(pipe, components=[...]) without its name"
+# Elements of a decoder's result from which on tiling is recommended: 33 frames of 720 x 1280.
+_LARGE_RESULT = 3 * 33 * 720 * 1280
+_AUTOENCODER_METHODS = ("encode", "decode")
+# What diffusers sets on an autoencoder that cuts its input into tiles, samples or frames.
+_PIECEWISE_FLAGS = ("use_tiling", "use_slicing", "use_framewise_decoding", "use_framewise_encoding")
+# The alternative to changing the code of a component that cannot be traced.
+_ON_HOST = "leave this component on the host: tpuport.port(pipe, components=[...]) without its name"
 
 
 class _ArgumentsChangedError(Exception):
-    """The forward wrote into a list or dictionary that it was given, which a program cannot do."""
+    """The forward wrote into a list or dictionary among its arguments, which a program cannot do."""
 
 
 class CompiledForward:
@@ -40,26 +51,29 @@ class CompiledForward:
         module: the component.
         original: its own forward, bound.
         compiled: the `CompiledFunction` underneath.
-        around: None, or a function `(run, args, kwargs) -> output` that is asked in place of `run(args, kwargs)`.
+        interceptor: None, or a function `(run, args, kwargs) -> output` that is called instead of `run(args, kwargs)`.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
         self.original: Callable = module.forward
         functools.update_wrapper(self, self.original)
-        self.around: Callable | None = None
-        self.compiled = compilation.CompiledFunction(_watched(self.original), type(module).__name__, [module])
-        self._unfit: str | None = None
-        self._said = False
+        self.interceptor: Callable | None = None
+        self.compiled = compilation.CompiledFunction(
+            _watch_arguments(self.original), type(module).__name__, [module]
+        )
+        self._cannot_compile = False
+        self._has_logged_hooks = False
 
     @property
     def scan_layers(self) -> bool:
-        """Whether identical blocks run in one loop, as in `tpuport.compile`."""
+        """Whether identical blocks run in a loop, as in `tpuport.compile`."""
         return self.compiled.scan_layers is True
 
     @scan_layers.setter
-    def scan_layers(self, wanted: bool) -> None:
-        self.compiled.scan_layers = True if wanted else None
+    def scan_layers(self, enabled: bool) -> None:
+        # None and not False: blocks that are stacked already then still run in a loop.
+        self.compiled.scan_layers = True if enabled else None
 
     @property
     def program(self) -> compilation.Program:
@@ -75,96 +89,184 @@ class CompiledForward:
         """
         if is_tracing() or _has_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
-        unported.check_caller(self.module)
-        if self.around is not None:
-            return self.around(self.run, args, kwargs)
+        check_caller(self.module)
+        if self.interceptor is not None:
+            return self.interceptor(self.run, args, kwargs)
         return self.run(args, kwargs)
 
     def run(self, args: tuple, kwargs: dict) -> Any:
-        """One call of the program, whatever `around` is."""
-        mode = mixed_devices.current()
-        if self._fit():
+        """A call of the program, past the interceptor."""
+        if self._can_compile():
             args, kwargs = compilation.prepare_arguments(self.module, args, kwargs)
-            given = (args, kwargs) if mode is None else mode.uploaded((args, kwargs))
             try:
-                with (
-                    mixed_devices.suspended(),
-                    trace_errors.explained(self.module, alternative=ON_HOST),
-                ):
-                    return self.compiled(*given[0], **given[1])
+                return self._run_program(args, kwargs)
             except _ArgumentsChangedError:
-                self._give_up("its forward changes lists or dictionaries that it is given")
-        with mixed_devices.mixed(model_mesh(self.module)):
+                self._cannot_compile = True
+                self._log("its forward changes lists or dictionaries among its arguments")
+        with allow_mixed(model_mesh(self.module)):
             return self.original(*args, **kwargs)
 
-    def _fit(self) -> bool:
+    def _run_program(self, args: tuple, kwargs: dict) -> Any:
+        mode = current_mode()
+        if mode is not None:
+            args, kwargs = mode.upload_tree((args, kwargs))
+        with suspend(), trace_errors.explained(self.module, alternative=_ON_HOST):
+            return self.compiled(*args, **kwargs)
+
+    def _can_compile(self) -> bool:
         """Whether this call can be a program."""
-        if self._unfit is not None:
+        if self._cannot_compile:
             return False
-        hooked = [part for part in self.module.modules() if part is not self.module and _has_hooks(part)]
-        if hooked and not self._said:
-            self._said = True
-            self._log(f"while a {type(hooked[0]).__name__} in it has hooks of diffusers")
-        return not hooked
+        parts = [part for part in self.module.modules() if part is not self.module]
+        hooked = next(filter(_has_hooks, parts), None)
+        if hooked is not None and not self._has_logged_hooks:
+            self._has_logged_hooks = True
+            self._log(f"while a {type(hooked).__name__} in it has hooks of diffusers")
+        return hooked is None
 
-    def _give_up(self, why: str) -> None:
-        self._unfit = why
-        self._log(why)
-
-    def _log(self, why: str) -> None:
+    def _log(self, reason: str) -> None:
         name = type(self.module).__name__
-        logger.info("%s runs on the device operation by operation, not as one program: %s", name, why)
+        logger.info("%s runs on the device operation by operation, not as one program: %s", name, reason)
 
 
 def compile_forward(
-    module: torch.nn.Module, kind: type[CompiledForward] = CompiledForward
+    module: torch.nn.Module, forward_class: type[CompiledForward] = CompiledForward
 ) -> CompiledForward:
     """Replace `module.forward` by a `CompiledForward`, once.
 
     Args:
-        module: on the device, as `tpuport.port` leaves it, or a part of such a module that was marked as ported.
-        kind: `CompiledForward` or what is derived from it.
+        module: on the device, as `tpuport.port` leaves it, or a part of such a module that was recorded as ported.
+        forward_class: `CompiledForward` or a class derived from it.
     """
-    held = vars(module).get("forward")
-    if isinstance(held, CompiledForward):
-        return held
-    compiled = kind(module)
-    module.forward = compiled
-    return compiled
+    forward = vars(module).get("forward")
+    if not isinstance(forward, CompiledForward):
+        forward = forward_class(module)
+        module.forward = forward
+    return forward
 
 
 def restore_forward(module: torch.nn.Module) -> None:
-    """Give a module the forward back that it had; nothing for one that was not changed."""
-    held = vars(module).get("forward")
-    if not isinstance(held, CompiledForward):
+    """Give a module back the forward that it had; does nothing if it was not replaced."""
+    forward = vars(module).get("forward")
+    if not isinstance(forward, CompiledForward):
         return
-    if isinstance(held.original, types.MethodType) and held.original.__func__ is type(module).forward:
+    original = forward.original
+    if isinstance(original, types.MethodType) and original.__func__ is type(module).forward:
+        # The class's own: the module had no forward of its own.
         del module.forward
     else:
-        module.forward = held.original
+        module.forward = original
 
 
-def _watched(original: Callable) -> Callable:
-    """The forward, raising where it has changed a container among its arguments: the caller's one would not change."""
+def _watch_arguments(original: Callable) -> Callable:
+    """The forward, raising if it changes a container among its arguments: the caller's own would not change."""
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        before, layout = torch_pytree.tree_flatten((args, kwargs))
-        out = original(*args, **kwargs)
-        after, now = torch_pytree.tree_flatten((args, kwargs))
-        if layout != now or any(old is not new for old, new in zip(before, after, strict=True)):
+        leaves_before, layout_before = torch_pytree.tree_flatten((args, kwargs))
+        output = original(*args, **kwargs)
+        leaves_after, layout_after = torch_pytree.tree_flatten((args, kwargs))
+        identities_before, identities_after = list(map(id, leaves_before)), list(map(id, leaves_after))
+        if layout_before != layout_after or identities_before != identities_after:
             raise _ArgumentsChangedError
-        return out
+        return output
 
     return forward
 
 
 def _has_tracers(tree: Any) -> bool:
-    return any(
-        isinstance(compat.as_jax(x) if compat.is_ported(x) else x, Tracer) for x in mixed_devices.leaves(tree)
-    )
+    leaves = [compat.as_jax(leaf) if compat.is_ported(leaf) else leaf for leaf in tree_leaves(tree)]
+    return any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:
     registry = vars(module).get("_diffusers_hook")
     return bool(registry is not None and registry.hooks)
+
+
+class _PartForward(CompiledForward):
+    """The encoder or decoder of an autoencoder."""
+
+    autoencoder: torch.nn.Module
+    _followed_count = 0
+    _has_recommended_tiling = False
+
+    def follow_autoencoder(self) -> None:
+        """Record the autoencoder's mesh as the part's; programs are compiled again if it was ported again."""
+        count, mesh = port_count(self.autoencoder), model_mesh(self.autoencoder)
+        if mesh is not None and count != self._followed_count:
+            self._followed_count = count
+            record_port(self.module, mesh)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As `CompiledForward`; tensors of the host if the autoencoder works piece by piece."""
+        if not is_tracing():
+            self.follow_autoencoder()
+        output = super().__call__(*args, **kwargs)
+        if works_in_pieces(self.autoencoder):
+            return output if current_mode() is None else to_host_tree(output)
+        is_large = isinstance(output, torch.Tensor) and output.numel() >= _LARGE_RESULT
+        if is_large and not self._has_recommended_tiling:
+            self._has_recommended_tiling = True
+            logger.warning(
+                "%s made %s in one piece; `vae.enable_tiling()` bounds the memory that this takes",
+                type(self.module).__name__, list(output.shape),
+            )  # fmt: skip
+        return output
+
+
+def works_in_pieces(vae: torch.nn.Module) -> bool:
+    """Whether diffusers cuts this autoencoder's input into tiles, samples or frames."""
+    return any(getattr(vae, flag, False) for flag in _PIECEWISE_FLAGS)
+
+
+def is_autoencoder(module: torch.nn.Module) -> bool:
+    """Whether a component has an encoder or decoder and the methods around them."""
+    methods = [getattr(module, name, None) for name in _AUTOENCODER_METHODS]
+    return all(map(callable, methods)) and bool(autoencoder_parts(module))
+
+
+def autoencoder_parts(vae: torch.nn.Module) -> list[torch.nn.Module]:
+    """The encoder and the decoder, or the only one that there is."""
+    parts = [getattr(vae, "encoder", None), getattr(vae, "decoder", None)]
+    return [part for part in parts if isinstance(part, torch.nn.Module)]
+
+
+def compile_parts(vae: torch.nn.Module) -> None:
+    """Let the parts of a ported autoencoder run as programs, and its methods take tensors of the host."""
+    for part in autoencoder_parts(vae):
+        forward = compile_forward(part, _PartForward)
+        # A part that is compiled as a component of its own keeps that forward.
+        if isinstance(forward, _PartForward):
+            forward.autoencoder = vae
+            forward.follow_autoencoder()
+    for name in _AUTOENCODER_METHODS:
+        if name not in _replaced_methods(vae):
+            setattr(vae, name, _with_mixed_devices(vae, getattr(vae, name)))
+
+
+def restore_parts(vae: torch.nn.Module) -> None:
+    """Undo `compile_parts`."""
+    for part in autoencoder_parts(vae):
+        restore_forward(part)
+        vars(part).pop("tpuport_mesh", None)
+    for name in _replaced_methods(vae):
+        delattr(vae, name)
+
+
+def _replaced_methods(vae: torch.nn.Module) -> list[str]:
+    attributes = vars(vae)
+    return [name for name in _AUTOENCODER_METHODS if hasattr(attributes.get(name), "tpuport_original")]
+
+
+def _with_mixed_devices(vae: torch.nn.Module, method: Callable) -> Callable:
+    """A method whose code may meet tensors of host and device alike."""
+
+    @functools.wraps(method)
+    def run_method(*args: Any, **kwargs: Any) -> Any:
+        check_caller(vae)
+        with allow_mixed(model_mesh(vae)):
+            return method(*args, **kwargs)
+
+    run_method.tpuport_original = method  # pyright: ignore[reportAttributeAccessIssue]
+    return run_method

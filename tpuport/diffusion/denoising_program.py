@@ -1,11 +1,14 @@
-"""The compiled denoising loop of a ported model: model, guidance and scheduler in one program.
+"""The compiled denoising loop of a ported model: model, guidance and scheduler in a single program.
 
 Shapes: B batch of the latents, N denoising steps.
 """
 
+import dataclasses
+import functools
 import inspect
+import types
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,13 +19,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import checkpoint, compat, pytrees, rotary, trace_errors
 from tpuport.compilation import Program, check_constants, collect_weights, settings_key, use_weights
-from tpuport.diffusion.function_keys import lower
-from tpuport.diffusion.scheduler_tables import StepTables, step
+from tpuport.diffusion.scheduler_tables import StepTables, take_step
 from tpuport.errors import PortError
 from tpuport.static_values import StaticValue
 
-_SAMPLES = ("hidden_states", "sample", "x")
-_TIMES = ("timestep", "timesteps", "t")
+# What models call the latents, and the timestep.
+_SAMPLE_NAMES = ("hidden_states", "sample", "x")
+_TIME_NAMES = ("timestep", "timesteps", "t")
+# Functions that a user's function refers to, and those that these refer to, are followed this deep.
+_MAX_DEPTH = 4
 
 
 class Carry(NamedTuple):
@@ -32,42 +37,47 @@ class Carry(NamedTuple):
     state: tuple[jax.Array, ...]
 
 
-class Call(NamedTuple):
-    """One call of the model in a step: the tree of its conditions, how many times it takes the latents, and of each
-    leaf of the tree the plain value, or the word for a tensor that has the batch's rows or not.
+class ModelCall(NamedTuple):
+    """A call of the model in a step.
+
+    Attributes:
+        tree: the tree of its conditions.
+        repeats: how many copies of the latents it takes, concatenated.
+        leaves: for each leaf of the tree its plain value, or for a tensor "rows" if it has the batch's rows, else
+            "whole".
     """
 
     tree: Any
-    times: int
+    repeats: int
     leaves: tuple[str | StaticValue, ...]
 
 
-class Kind(NamedTuple):
-    """What a program is made for beside shapes."""
+class LoopSettings(NamedTuple):
+    """What a program depends on besides shapes."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ModelCall, ...]
     model_input: Hashable
     guidance: Hashable
-    guided: bool
-    rescaled: bool
+    is_guided: bool
+    is_rescaled: bool
     timestep_scale: float
     timestep_dtype: str
 
 
 class Inputs(NamedTuple):
-    """Arrays of a program: tensors of each call's conditions, those that the user's functions hold, numbers."""
+    """Arrays of a program: tensors of each call's conditions, those of the user's functions, numbers."""
 
-    tensors: list[list[jax.Array]]
-    held: list[jax.Array]
+    conditions: list[list[jax.Array]]
+    function_tensors: list[jax.Array]
     guidance_scale: np.float32
     guidance_rescale: np.float32
 
 
 class Denoiser:
-    """The compiled loop of one ported model.
+    """The compiled loop of a ported model.
 
     Steps `start` to `stop` are traced numbers and the tables are padded, so that a warm-up of two steps, a run of
-    fifty, and the same run step by step for a progress bar are one compilation.
+    fifty, and the same run step by step for a progress bar are a single compilation.
 
     Attributes:
         program: `Program`; its `compilations` count.
@@ -78,49 +88,56 @@ class Denoiser:
         # Weakly, because the model is what keeps its programs alive.
         self._model = weakref.ref(model)
         self.mesh: Mesh | None = checkpoint.model_mesh(model)
-        parameters = inspect.signature(model.forward).parameters
-        self.parameters = parameters
-        self.sample = next((name for name in _SAMPLES if name in parameters), next(iter(parameters)))
-        self.time = next((name for name in _TIMES if name in parameters), None)
+        self.parameters = inspect.signature(model.forward).parameters
+        names = list(self.parameters)
+        self.sample_name = next((name for name in _SAMPLE_NAMES if name in names), names[0])
+        self.time_name = next((name for name in _TIME_NAMES if name in names), None)
         self._rotary = rotary.ProgramTables()
         self._checked: set[Hashable] = set()
-        name = type(model).__name__
-        self.program = Program(self._traced, f"{name} denoising", static_argnums=(6,), donate_argnums=(1,))
+        name = f"{type(model).__name__} denoising"
+        self.program = Program(self._trace_steps, name, static_argnums=(6,), donate_argnums=(1,))
 
     @property
     def model(self) -> Any:
         """The ported model."""
         return self._model()
 
-    def arrays(self, latents: jax.Array, tables: StepTables, inputs: Inputs, kind: Kind) -> dict[str, Any]:
+    def collect_arrays(
+        self, latents: jax.Array, tables: StepTables, inputs: Inputs, settings: LoopSettings
+    ) -> dict[str, Any]:
         """The model's weights, and its rotary tables for these inputs, by name."""
 
         def predict(weights: list[dict[str, Any]], latents: jax.Array, inputs: Inputs) -> jax.Array:
-            return self._predict(weights[0], latents, tables, jnp.int32(0), inputs, kind)
+            return self._predict(weights[0], latents, tables, jnp.int32(0), inputs, settings)
 
-        shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves((latents, inputs)))
-        [found] = self._rotary.add_to(
-            [collect_weights(self.model)], (kind, shapes), [self.model], predict, latents, inputs
-        )
-        return found
+        key = (settings, _shapes_key((latents, inputs)))
+        weights = [collect_weights(self.model)]
+        [arrays] = self._rotary.add_to(weights, key, [self.model], predict, latents, inputs)
+        return arrays
 
     def check(
-        self, arrays: dict[str, Any], carry: Carry, tables: StepTables, inputs: Inputs, kind: Kind
+        self,
+        arrays: dict[str, Any],
+        carry: Carry,
+        tables: StepTables,
+        inputs: Inputs,
+        settings: LoopSettings,
     ) -> None:
-        """Trace a new program, and look at its constants.
+        """Trace a new program, and check its constants.
 
         Raises:
             PortError: the model cannot be traced, or a weight of a model would be a constant.
         """
-        key = kind, tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves((carry, tables, inputs)))
-        if key not in self._checked:
-            one = np.int32(1)
-            with trace_errors.explained(self.model):
-                constants = self.program.constants(arrays, carry, tables, one, one, inputs, kind)
-            check_constants(self.program.name, constants)
-            self._checked.add(key)
+        key = settings, _shapes_key((carry, tables, inputs))
+        if key in self._checked:
+            return
+        step = np.int32(1)
+        with trace_errors.explained(self.model):
+            constants = self.program.constants(arrays, carry, tables, step, step, inputs, settings)
+        check_constants(self.program.name, constants)
+        self._checked.add(key)
 
-    def _traced(
+    def _trace_steps(
         self,
         arrays: dict[str, jax.Array],
         carry: Carry,
@@ -128,16 +145,16 @@ class Denoiser:
         start: jax.Array,
         stop: jax.Array,
         inputs: Inputs,
-        kind: Kind,
+        settings: LoopSettings,
     ) -> tuple[Carry, jax.Array]:
         """Traced. Steps `start` to `stop`, and a number that is there when they are done."""
 
-        def one(index: jax.Array, carry: Carry) -> Carry:
-            output = self._predict(arrays, carry.latents, tables, index, inputs, kind)
-            following, state = step(tables, index, output, carry.latents, carry.state)
-            return Carry(self.rows(following), tuple(self.rows(x) for x in state))
+        def step(index: jax.Array, carry: Carry) -> Carry:
+            output = self._predict(arrays, carry.latents, tables, index, inputs, settings)
+            latents, state = take_step(tables, index, output, carry.latents, carry.state)
+            return Carry(self.shard_rows(latents), tuple(map(self.shard_rows, state)))
 
-        return jax.lax.fori_loop(start, stop, one, carry), stop + 0
+        return jax.lax.fori_loop(start, stop, step, carry), stop + 0
 
     def _predict(
         self,
@@ -146,98 +163,213 @@ class Denoiser:
         tables: StepTables,
         index: jax.Array,
         inputs: Inputs,
-        kind: Kind,
+        settings: LoopSettings,
     ) -> jax.Array:
-        """Traced. What the scheduler takes for the model's output, [B, ...], guidance done in float32."""
+        """Traced. The model's output for the scheduler, [B, ...], guided in float32."""
         hidden = (latents * tables.scales[index]).astype(latents.dtype)
         timestep = tables.timesteps[index]
-        if kind.timestep_scale != 1:
-            timestep = timestep * kind.timestep_scale
-        timestep = timestep.astype(kind.timestep_dtype)
+        if settings.timestep_scale != 1:
+            timestep = timestep * settings.timestep_scale
+        timestep = timestep.astype(settings.timestep_dtype)
         with use_weights([self.model], [arrays]):
-            if kind.model_input is not None:
-                hidden = compat.as_jax(lower(kind.model_input, inputs.held)(compat.wrap(hidden)))
+            if settings.model_input is not None:
+                model_input = lower_function(settings.model_input, inputs.function_tensors)
+                hidden = compat.as_jax(model_input(compat.wrap(hidden)))
             outputs = [
-                self._call(hidden, timestep, tensors, call)
-                for tensors, call in zip(inputs.tensors, kind.calls, strict=True)
+                self._call_model(hidden, timestep, tensors, call)
+                for tensors, call in zip(inputs.conditions, settings.calls, strict=True)
             ]
-            if not kind.guided:
-                return _fitting(outputs[0], latents.shape)
+            if not settings.is_guided:
+                return _check_output(outputs[0], latents.shape)
             if len(outputs) == 1:
-                outputs = jnp.split(_fitting(outputs[0], (2 * len(latents), *latents.shape[1:])), 2)
-            negative, positive = (_fitting(x, latents.shape) for x in outputs)
-            if kind.guidance is not None:
-                guidance = lower(kind.guidance, inputs.held)
-                return _fitting(
-                    compat.as_jax(guidance(compat.wrap(positive), compat.wrap(negative))), latents.shape
-                )
-        return _guided(positive, negative, inputs, rescaled=kind.rescaled)
+                both = _check_output(outputs[0], (2 * len(latents), *latents.shape[1:]))
+                outputs = jnp.split(both, 2)
+            negative, positive = (_check_output(output, latents.shape) for output in outputs)
+            if settings.guidance is not None:
+                guidance = lower_function(settings.guidance, inputs.function_tensors)
+                guided = compat.as_jax(guidance(compat.wrap(positive), compat.wrap(negative)))
+                return _check_output(guided, latents.shape)
+        return _guide(positive, negative, inputs, is_rescaled=settings.is_rescaled)
 
-    def _call(
-        self, hidden: jax.Array, timestep: jax.Array, tensors: list[jax.Array], call: Call
+    def _call_model(
+        self, hidden: jax.Array, timestep: jax.Array, tensors: list[jax.Array], call: ModelCall
     ) -> jax.Array:
-        """Traced. One call of the model; the batch of the conditions may be twice that of the latents."""
-        left = iter(tensors)
-        read = {"rows": lambda: compat.wrap(self.rows(next(left))), "whole": lambda: compat.wrap(next(left))}
-        given = [read[leaf]() if isinstance(leaf, str) else leaf.value for leaf in call.leaves]
-        conditions = jax.tree_util.tree_unflatten(call.tree, given)
-        hidden = self.rows(jnp.concatenate([hidden] * call.times))
-        if self.time is not None:
-            conditions[self.time] = compat.wrap(jnp.broadcast_to(timestep, (hidden.shape[0],)))
+        """Traced. A call of the model; the batch of the conditions may be twice that of the latents."""
+        remaining = iter(tensors)
+        values = []
+        for leaf in call.leaves:
+            if isinstance(leaf, StaticValue):
+                values.append(leaf.value)
+            else:
+                array = next(remaining)
+                values.append(compat.wrap(self.shard_rows(array) if leaf == "rows" else array))
+        arguments = jax.tree_util.tree_unflatten(call.tree, values)
+        hidden = self.shard_rows(jnp.concatenate([hidden] * call.repeats))
+        arguments[self.sample_name] = compat.wrap(hidden)
+        if self.time_name is not None:
+            arguments[self.time_name] = compat.wrap(jnp.broadcast_to(timestep, (hidden.shape[0],)))
         if "return_dict" in self.parameters:
-            conditions["return_dict"] = False
-        out = self.model(**{self.sample: compat.wrap(hidden)}, **conditions)
-        out = out[0] if isinstance(out, tuple | list) else getattr(out, "sample", out)
-        return compat.as_jax(out)
+            arguments["return_dict"] = False
+        output = self.model(**arguments)
+        # A tuple, an output of diffusers, or the tensor itself from the user's own model.
+        output = output[0] if isinstance(output, tuple | list) else getattr(output, "sample", output)
+        return compat.as_jax(output)
 
     def sharding(self, shape: tuple[int, ...]) -> NamedSharding | None:
-        """The batch over dp where it divides, everything else whole on each device."""
+        """The batch over dp if that divides it, everything else whole on each device."""
         if self.mesh is None:
             return None
-        split = shape and "dp" in self.mesh.shape and shape[0] % self.mesh.shape["dp"] == 0
-        return NamedSharding(self.mesh, PartitionSpec("dp") if split else PartitionSpec())
+        is_divided = shape and "dp" in self.mesh.shape and shape[0] % self.mesh.shape["dp"] == 0
+        return NamedSharding(self.mesh, PartitionSpec("dp") if is_divided else PartitionSpec())
 
-    def rows(self, array: jax.Array) -> jax.Array:
-        """Traced. An array placed by `sharding`."""
+    def shard_rows(self, array: jax.Array) -> jax.Array:
+        """Traced. An array with the layout of `sharding`."""
         sharding = self.sharding(array.shape)
         if sharding is None or sharding.mesh.size == 1:
             return array
         return jax.lax.with_sharding_constraint(array, sharding)
 
-    def put(self, array: jax.Array, *, rows: bool = True) -> jax.Array:
+    def put(self, array: jax.Array, *, has_rows: bool = True) -> jax.Array:
         """An array on the devices of the mesh: its rows over dp, or whole on each."""
-        return jax.device_put(array, self.sharding(array.shape if rows else ()))
+        return jax.device_put(array, self.sharding(array.shape if has_rows else ()))
 
 
-def _fitting(output: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _shapes_key(tree: Any) -> Hashable:
+    return tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(tree))
+
+
+def _check_output(output: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if output.shape != shape:
         raise PortError(
             f"the model gives {output.shape}, and the scheduler needs {shape}",
             where="the model's output",
-            fix="give latents of the model's output shape, and what else it takes in by model_input",
+            fix="give latents of the model's output shape, and the rest of its input by model_input",
         )
     return output
 
 
-def _guided(positive: jax.Array, negative: jax.Array, inputs: Inputs, *, rescaled: bool) -> jax.Array:
-    """Traced. Classifier-free guidance in float32, its spread brought back to that of the conditional prediction."""
+def _guide(positive: jax.Array, negative: jax.Array, inputs: Inputs, *, is_rescaled: bool) -> jax.Array:
+    """Traced. Classifier-free guidance in float32, its spread brought back to that of the conditional prediction.
+
+    The rescaling is that of arXiv:2305.08891, section 3.4.
+    """
     positive, negative = positive.astype(jnp.float32), negative.astype(jnp.float32)
     guided = negative + inputs.guidance_scale * (positive - negative)
-    if not rescaled:
+    if not is_rescaled:
         return guided
     axes = tuple(range(1, guided.ndim))
-    spread = [jnp.std(x, axis=axes, ddof=1, keepdims=True) for x in (positive, guided)]
-    return (
-        inputs.guidance_rescale * (guided * (spread[0] / spread[1])) + (1 - inputs.guidance_rescale) * guided
-    )
+    # ddof=1, because torch.std divides by n - 1.
+    positive_spread = jnp.std(positive, axis=axes, ddof=1, keepdims=True)
+    guided_spread = jnp.std(guided, axis=axes, ddof=1, keepdims=True)
+    rescaled = guided * (positive_spread / guided_spread)
+    return inputs.guidance_rescale * rescaled + (1 - inputs.guidance_rescale) * guided
 
 
 _denoisers: weakref.WeakKeyDictionary[Any, tuple[Hashable, Denoiser]] = weakref.WeakKeyDictionary()
 
 
-def denoiser_of(model: torch.nn.Module) -> Denoiser:
-    """The compiled loop of a ported model, made on first use, and anew when the model was ported again or changed."""
+def find_denoiser(model: torch.nn.Module) -> Denoiser:
+    """The compiled loop of a ported model, created on first use, and again after the model was ported or changed."""
     key = settings_key(model)
     if model not in _denoisers or _denoisers[model][0] != key:
         _denoisers[model] = key, Denoiser(model)
     return _denoisers[model][1]
+
+
+# The user's functions as arguments of a program: the tensors that they hold are traced, everything else is static.
+
+
+@dataclasses.dataclass(frozen=True)
+class _TensorKey:
+    """A tensor, by its index among all of a call's."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _FunctionKey:
+    """A Python function by its code and the keys of what it holds; named pairs are (name, key)."""
+
+    code: types.CodeType
+    cells: tuple[Hashable, ...]
+    defaults: tuple[Hashable, ...]
+    keyword_defaults: tuple[tuple[str, Hashable], ...]
+    global_tensors: tuple[tuple[str, Hashable], ...]
+    global_names: dict[str, Any] = dataclasses.field(compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class _PartialKey:
+    """A `functools.partial`."""
+
+    function: Hashable
+    args: tuple[Hashable, ...]
+    keywords: tuple[tuple[str, Hashable], ...]
+
+
+def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hashable:
+    """A key of a function, equal for functions of the same code and plain values; `tensors` is extended by its own.
+
+    Closures, defaults, tensors among the globals and `functools.partial` are followed, so that
+    `lambda x: torch.cat([x, condition], 1)`, created again for every call, is a single program, and `condition` is not
+    a constant of it.
+
+    Raises:
+        PortError: the function holds something that is neither a tensor nor hashable.
+    """
+    lift = functools.partial(lift_function, tensors=tensors, depth=depth + 1)
+    if isinstance(value, torch.Tensor | jax.Array):
+        tensors.append(compat.to_jax(value) if isinstance(value, torch.Tensor) else value)
+        return _TensorKey(len(tensors) - 1)
+    if isinstance(value, types.FunctionType) and depth < _MAX_DEPTH:
+        global_names = value.__globals__
+        tensor_names = [
+            name
+            for name in value.__code__.co_names
+            if isinstance(global_names.get(name), torch.Tensor | jax.Array)
+        ]
+        return _FunctionKey(
+            value.__code__,
+            cells=tuple(lift(cell.cell_contents) for cell in value.__closure__ or ()),
+            defaults=tuple(map(lift, value.__defaults__ or ())),
+            keyword_defaults=_map_named(lift, value.__kwdefaults__ or {}),
+            global_tensors=_map_named(lift, {name: global_names[name] for name in tensor_names}),
+            global_names=global_names,
+        )
+    if isinstance(value, functools.partial):
+        return _PartialKey(lift(value.func), tuple(map(lift, value.args)), _map_named(lift, value.keywords))
+    try:
+        hash(value)
+    except TypeError as error:
+        raise PortError(
+            f"a function holds a {type(value).__name__}, which is neither a tensor nor hashable",
+            where=f"{value!r:.60}",
+            fix="let it hold tensors and plain values",
+        ) from error
+    return StaticValue(value)
+
+
+def _map_named(lift: Callable[[Any], Hashable], values: dict[str, Any]) -> tuple[tuple[str, Hashable], ...]:
+    return tuple((name, lift(value)) for name, value in values.items())
+
+
+def lower_function(key: Any, tensors: list[jax.Array]) -> Callable | Any:
+    """Traced. The function of a key again, which holds these arrays, as torch tensors, instead of its own."""
+    lower = functools.partial(lower_function, tensors=tensors)
+    if isinstance(key, _TensorKey):
+        return compat.wrap(tensors[key.index])
+    if isinstance(key, _FunctionKey):
+        cells = tuple(types.CellType(lower(cell)) for cell in key.cells)
+        defaults = tuple(map(lower, key.defaults)) or None
+        # The module's own dictionary unless a tensor in it is replaced, so that later changes to it are seen.
+        global_names = key.global_names
+        if key.global_tensors:
+            global_names = global_names | {name: lower(value) for name, value in key.global_tensors}
+        function = types.FunctionType(key.code, global_names, key.code.co_name, defaults, cells)
+        keyword_defaults = {name: lower(default) for name, default in key.keyword_defaults}
+        function.__kwdefaults__ = keyword_defaults or None
+        return function
+    if isinstance(key, _PartialKey):
+        keywords = {name: lower(value) for name, value in key.keywords}
+        return functools.partial(lower(key.function), *map(lower, key.args), **keywords)
+    return key.value

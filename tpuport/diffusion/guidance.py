@@ -1,9 +1,9 @@
-"""The conditions of a guider (positive prompt, negative prompt) as one call of the model, shared over dp.
+"""The conditions of a guider (positive prompt, negative prompt) as a single call of the model, divided over dp.
 
 A pipeline with a guider calls its model once for each condition. Here the first of these calls runs the model on all
-conditions, one after the other along the batch, and keeps what belongs to the others until their calls come. Which
-call is whose is told by the tensors themselves: those of a condition are the objects that the guider has given out,
-and every other argument must be the same in all of them. A call that fits nothing runs by itself.
+conditions, concatenated along the batch, and stores the results of the others until their calls come. The tensors
+themselves show which call belongs to which condition: those of a condition are the objects that the guider has
+returned, and every other argument must be the same in all of them. A call that matches nothing runs by itself.
 """
 
 import contextlib
@@ -17,149 +17,159 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
-from tpuport.diffusion import mixed_devices
 from tpuport.diffusion.compiled_components import CompiledForward
+from tpuport.diffusion.mixed_devices import current_mode
 
 logger = logging.getLogger("tpuport")
 
 Conditions = list[dict[str, Any]]
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+_PLAIN_TYPES = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 
 
 @contextlib.contextmanager
-def batched(pipe: Any, state: Any) -> Iterator[None]:
-    """Batch the conditions of the pipeline's guider where that shares them over dp, or where the user asked for it.
+def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
+    """Batch the conditions of the pipeline's guider if that divides them over dp, or if the user asked for it.
 
     Args:
-        pipe: a ported pipeline; nothing happens where it has no guider, or one that changes the model between calls.
-        state: its `Ported`.
+        pipe: a ported pipeline; nothing happens if it has no guider, or one that changes the model between calls.
+        state: its `PortedState`.
     """
-    guider, forward = getattr(pipe, "guider", None), _denoiser(pipe)
-    if guider is None or forward is None or state.batch_guidance is False:
+    guider, forward = getattr(pipe, "guider", None), _denoiser_forward(pipe)
+    if forward is None or not _can_batch(guider, state):
         yield
         return
-    if _changes_models(guider):
-        if state.batch_guidance:
-            logger.warning(
-                "%s changes the model between its conditions, which are not batched", type(guider).__name__
-            )
-        yield
-        return
-    batches = Batches(forward, None if state.batch_guidance else state.mesh.shape.get("dp", 1))
-    own, held = guider.prepare_inputs, vars(guider).get("prepare_inputs")
+    dp = None if state.batch_guidance else state.mesh.shape.get("dp", 1)
+    batcher = ConditionBatcher(forward, dp)
+    original = guider.prepare_inputs
+    has_instance_attribute = "prepare_inputs" in vars(guider)
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def prepare_inputs(*args: Any, **kwargs: Any) -> Any:
-        given = own(*args, **kwargs)
-        batches.begin([_condition(one, guider) for one in given])
-        return given
+        conditions = original(*args, **kwargs)
+        batcher.begin_step([_condition_tensors(condition, guider) for condition in conditions])
+        return conditions
 
-    guider.prepare_inputs, forward.around = prepare_inputs, batches
+    guider.prepare_inputs, forward.interceptor = prepare_inputs, batcher
     try:
         yield
     finally:
-        forward.around = None
-        if held is None:
-            del guider.prepare_inputs
-        else:
-            guider.prepare_inputs = held
+        forward.interceptor = None
+        del guider.prepare_inputs
+        if has_instance_attribute:
+            guider.prepare_inputs = original
 
 
-class Batches:
-    """What stands around the model's forward while a pipeline runs.
+class ConditionBatcher:
+    """Intercepts the calls of a model while a pipeline runs.
 
     Args:
         forward: the model's.
-        dp: conditions are batched where this divides their batch together and not the batch of one; None: always.
+        dp: conditions are batched if this divides their common batch and not that of a single one; None: always.
     """
 
     def __init__(self, forward: CompiledForward, dp: int | None) -> None:
         self._signature = inspect.signature(forward.original)
         self._dp = dp
         self._conditions: Conditions = []
-        self._shared: dict[str, Any] = {}
-        self._kept: dict[int, Any] = {}  # results by condition
-        self._joined: dict[str, tuple[list[Any], torch.Tensor]] = {}
+        self._shared_arguments: dict[str, Any] = {}
+        self._results: dict[int, Any] = {}  # of conditions whose call has not come yet, by their index
+        self._concatenations: dict[str, tuple[list[_Snapshot], torch.Tensor]] = {}
 
-    def begin(self, conditions: Conditions) -> None:
-        """A step begins; what is left of the one before is dropped."""
-        self._conditions, self._shared, self._kept = conditions, {}, {}
+    def begin_step(self, conditions: Conditions) -> None:
+        """A step begins; results that are left from the step before are dropped."""
+        self._conditions, self._shared_arguments, self._results = conditions, {}, {}
 
     def __call__(self, run: Callable, args: tuple, kwargs: dict) -> Any:
-        """The model's output for one condition, from `run(args, kwargs)` or kept from the call before."""
-        given = dict(self._signature.bind(*args, **kwargs).arguments)
-        for name, kind in self._signature.parameters.items():
-            if kind.kind is inspect.Parameter.VAR_KEYWORD:
-                given.update(given.pop(name, {}))
-        place = self._place(given)
-        if place is not None and place in self._kept and _same(self._others(given), self._shared):
-            return self._kept.pop(place)
-        self._kept = {}
+        """The model's output for a condition: from `run(args, kwargs)`, or stored at an earlier call."""
+        arguments = self._bind(args, kwargs)
+        index = self._find_condition(arguments)
+        if index in self._results and self._other_arguments(arguments) == self._shared_arguments:
+            return self._results.pop(index)
+        self._results = {}
         count = len(self._conditions)
-        if place != 0 or count < 2 or not self._worth(given, count):
+        if index != 0 or count < 2 or not self._is_worthwhile(arguments, count):
             return run(args, kwargs)
-        joined = self._join(given, count)
-        if joined is None:
+        batched_arguments = self._batch_arguments(arguments)
+        if batched_arguments is None:
             return run(args, kwargs)
-        self._shared = self._others(given)
-        first, *others = _split(run((), joined), count)
-        self._kept = dict(enumerate(others, 1))
+        self._shared_arguments = self._other_arguments(arguments)
+        first, *others = _split_batch(run((), batched_arguments), count)
+        self._results = dict(enumerate(others, 1))
         return first
 
-    def _place(self, given: dict[str, Any]) -> int | None:
-        """Which condition's tensors these are; those that have had their turn are not meant again."""
-        for place, condition in enumerate(self._conditions):
-            if all(given.get(name) is value for name, value in condition.items()) and (
-                not self._kept or place in self._kept
-            ):
-                return place
+    def _bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
+        """The arguments of a call by name, those of **kwargs too."""
+        arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                arguments.update(arguments.pop(name, {}))
+        return arguments
+
+    def _find_condition(self, arguments: dict[str, Any]) -> int | None:
+        """The index of the condition that these tensors belong to; None if there is none."""
+        for index, condition in enumerate(self._conditions):
+            if self._results and index not in self._results:
+                continue  # it has had its call: equal tensors now belong to a later condition
+            if all(arguments.get(name) is value for name, value in condition.items()):
+                return index
         return None
 
-    def _others(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that no condition decides, each with what it holds now."""
+    def _other_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that no condition decides, each with its present contents."""
         names = self._conditions[0] if self._conditions else {}
-        return {name: _content(value) for name, value in given.items() if name not in names}
+        return {name: _Snapshot(value) for name, value in arguments.items() if name not in names}
 
-    def _worth(self, given: dict[str, Any], count: int) -> bool:
-        batch = _batch(given)
-        return batch is not None and (
-            self._dp is None or (self._dp > 1 and batch % self._dp != 0 and batch * count % self._dp == 0)
-        )
+    def _is_worthwhile(self, arguments: dict[str, Any], count: int) -> bool:
+        batch = _batch_size(arguments)
+        if batch is None or self._dp is None:
+            return batch is not None
+        return self._dp > 1 and batch % self._dp != 0 and batch * count % self._dp == 0
 
-    def _join(self, given: dict[str, Any], count: int) -> dict[str, Any] | None:
-        """The arguments of one call for all conditions, None where these do not go together."""
-        batch, joined = _batch(given), dict(given)
-        for name, value in given.items():
-            parts = [c.get(name, value) if name in c else value for c in self._conditions]
+    def _batch_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments of a single call for all conditions; None if these do not go together."""
+        batch = _batch_size(arguments)
+        batched = dict(arguments)
+        for name, value in arguments.items():
+            parts = [condition.get(name, value) for condition in self._conditions]
             if not any(isinstance(part, torch.Tensor) for part in parts):
-                if not all(_equal(part, value) for part in parts):
+                if any(_Snapshot(part) != _Snapshot(value) for part in parts):
                     return None
-                continue
-            if not all(
-                isinstance(p, torch.Tensor) and (p.shape, p.dtype) == (value.shape, value.dtype)
-                for p in parts
-            ):
+            elif not all(_is_alike(part, value) for part in parts):
                 return None
-            if value.ndim and value.shape[0] == batch:
-                joined[name] = self._concatenated(name, parts)
+            elif value.ndim and value.shape[0] == batch:
+                batched[name] = self._concatenate(name, parts)
             elif any(part is not value for part in parts):
                 return None
-        return joined
+        return batched
 
-    def _concatenated(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Along the batch, on the device; the same result again for the same tensors, as those of a prompt are."""
-        contents = [_content(part) for part in parts]
-        held = self._joined.get(name)
-        if held is None or not all(_equal(a, b) for a, b in zip(held[0], contents, strict=True)):
-            mode = mixed_devices.current()
-            whole = torch.cat([mode.upload(part) for part in parts] if mode else parts)
-            held = self._joined[name] = (contents, whole)
-        return held[1]
+    def _concatenate(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Along the batch, on the device; cached for the same tensors, as those of a prompt are in every step."""
+        snapshots = list(map(_Snapshot, parts))
+        earlier_snapshots, whole = self._concatenations.get(name, (None, None))
+        if whole is not None and earlier_snapshots == snapshots:
+            return whole
+        mode = current_mode()
+        whole = torch.cat(parts if mode is None else [mode.upload(part) for part in parts])
+        self._concatenations[name] = (snapshots, whole)
+        return whole
 
 
-def _denoiser(pipe: Any) -> CompiledForward | None:
-    forward = vars(getattr(pipe, "transformer", None) or getattr(pipe, "unet", None) or object).get("forward")
+def _denoiser_forward(pipe: Any) -> CompiledForward | None:
+    denoiser = getattr(pipe, "transformer", None) or getattr(pipe, "unet", None)
+    forward = None if denoiser is None else vars(denoiser).get("forward")
     return forward if isinstance(forward, CompiledForward) else None
+
+
+def _can_batch(guider: Any, state: Any) -> bool:
+    if guider is None or state.batch_guidance is False:
+        return False
+    if not _changes_models(guider):
+        return True
+    if state.batch_guidance:
+        logger.warning(
+            "%s changes the model between its conditions, which are not batched", type(guider).__name__
+        )
+    return False
 
 
 def _changes_models(guider: Any) -> bool:
@@ -169,54 +179,58 @@ def _changes_models(guider: Any) -> bool:
     return type(guider).prepare_models is not BaseGuidance.prepare_models
 
 
-def _condition(given: Any, guider: Any) -> dict[str, Any]:
-    """The tensors that one condition consists of, by the name of the model's argument."""
-    held = given.as_dict() if hasattr(given, "as_dict") else dict(vars(given))
-    return {name: value for name, value in held.items() if name != guider._identifier_key}
+def _condition_tensors(condition: Any, guider: Any) -> dict[str, Any]:
+    """The tensors of a condition, by the name of the model's argument."""
+    attributes = condition.as_dict() if hasattr(condition, "as_dict") else vars(condition)
+    return {name: value for name, value in attributes.items() if name != guider._identifier_key}
 
 
-def _batch(given: dict[str, Any]) -> int | None:
+def _batch_size(arguments: dict[str, Any]) -> int | None:
     """The batch of a call: that of its first tensor with several dimensions."""
-    sizes = [x.shape[0] for x in given.values() if isinstance(x, torch.Tensor) and x.ndim > 1]
-    return sizes[0] if sizes else None
+    for value in arguments.values():
+        if isinstance(value, torch.Tensor) and value.ndim > 1:
+            return value.shape[0]
+    return None
 
 
-class _Held:
-    """A tensor and what it held at a time: the array on the device, or the version on the host."""
+class _Snapshot:
+    """An argument and its contents at a time, to compare with that of a later call."""
 
-    __slots__ = ("array", "tensor", "version")
+    __slots__ = ("array", "value", "version")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self.array = vars(tensor).get("_elem") if compat.is_ported(tensor) else None
-        self.version = None if compat.is_ported(tensor) or tensor.is_inference() else tensor._version
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        # A write replaces the array of a tensor on the device, and counts up the version of a tensor on the host.
+        self.array = vars(value).get("_elem") if compat.is_ported(value) else None
+        has_version = isinstance(value, torch.Tensor) and self.array is None and not value.is_inference()
+        self.version = value._version if has_version else None
 
+    def __eq__(self, other: object) -> bool:
+        """Tensors are equal if they are the same and unchanged; plain values by value, if the type is the same."""
+        assert isinstance(other, _Snapshot)
+        if isinstance(self.value, _PLAIN_TYPES) and type(self.value) is type(other.value):
+            return self.value == other.value
+        is_unchanged = self.array is other.array and self.version == other.version
+        return self.value is other.value and is_unchanged
 
-def _content(value: Any) -> Any:
-    return _Held(value) if isinstance(value, torch.Tensor) else value
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two arguments are the same: tensors by identity, and unchanged since; plain values by value."""
-    if isinstance(one, _Held) and isinstance(other, _Held):
-        return one.tensor is other.tensor and one.array is other.array and one.version == other.version
-    if isinstance(one, _PLAIN) and type(one) is type(other):
-        return one == other
-    return one is other
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
-def _split(out: Any, count: int) -> list[Any]:
-    """A batched output as one output for each condition."""
-    leaves, layout = torch_pytree.tree_flatten(out)
-    arrays = [compat.as_jax(leaf) for leaf in leaves]
-    sizes = [array.shape[0] // count for array in arrays]
-    return [
-        torch_pytree.tree_unflatten(
-            [compat.wrap(a[place * n : (place + 1) * n]) for a, n in zip(arrays, sizes, strict=True)], layout
+def _is_alike(part: Any, value: Any) -> bool:
+    """Whether two conditions' values for an argument are tensors of the same shape and dtype."""
+    if not (isinstance(part, torch.Tensor) and isinstance(value, torch.Tensor)):
+        return False
+    return (part.shape, part.dtype) == (value.shape, value.dtype)
+
+
+def _split_batch(output: Any, count: int) -> list[Any]:
+    """A batched output as `count` outputs, one for each condition."""
+    leaves, layout = torch_pytree.tree_flatten(output)
+    parts_by_leaf: list[list[torch.Tensor]] = []
+    for array in map(compat.as_jax, leaves):
+        size = array.shape[0] // count
+        parts_by_leaf.append(
+            [compat.wrap(array[index * size : (index + 1) * size]) for index in range(count)]
         )
-        for place in range(count)
-    ]
+    # Turned around: for each condition its part of every leaf.
+    return [torch_pytree.tree_unflatten(list(parts), layout) for parts in zip(*parts_by_leaf, strict=True)]

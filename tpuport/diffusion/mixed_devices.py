@@ -1,11 +1,11 @@
-"""Tensors of the host and of the device in one piece of code that knows only of one kind.
+"""Let code that was written for a single device work on tensors of the host and of the device at once.
 
-The code of a pipeline was written for one device. `mixed()` lets it run as it is while some of its tensors are on
+The code of a pipeline knows a single device. Inside `allow_mixed()` it runs unchanged while some of its tensors are on
 the device: an operation that meets one uploads the host tensors beside it and stays on the device, one that asks for
 Python values or for the host gets them, and what torchax has no lowering for is computed on the host. Everything
-that is made out of nothing (noise, zeros) is made on the host, with torch's own random numbers.
+that is created from nothing (noise, zeros) is created on the host, with torch's own random numbers.
 
-Inside, a tensor on the device says that its device is "cpu", as the pipeline does.
+Inside, a tensor on the device reports "cpu" as its device, as the pipeline does.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import torch
@@ -27,15 +27,16 @@ from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
 
-_state = threading.local()
-_logged: set[str] = set()
+_HOST = torch.device("cpu")
 _DEVICE_TYPES = ("jax", "privateuseone")
-# What asks for values, or for a tensor on the host.
+# Functions that ask for Python values, or for a tensor on the host.
 _READS = frozenset(
     "cpu item tolist numpy __bool__ __float__ __int__ __index__ __complex__ __format__ __repr__ __str__ "
     "__array__ __contains__ __reversed__ __dlpack__ __reduce_ex__ equal allclose is_nonzero".split()
 )
-# What draws random numbers: on the host, so that they are torch's.
+# TPUs have no double precision.
+_HOST_RESULTS = _READS | {"double"}
+# Functions that draw random numbers: on the host, so that they are torch's.
 _RANDOM = frozenset(
     "randn_like rand_like randint_like bernoulli bernoulli_ multinomial normal normal_ uniform_ random_ exponential_ "
     "cauchy_ log_normal_ geometric_ poisson dropout dropout_ rrelu rrelu_".split()
@@ -45,10 +46,31 @@ _WRITES = frozenset(
     "__setitem__ __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ "
     "__ilshift__ __irshift__ __idiv__".split()
 )
+# Properties that torch computes and that are tensors.
+_TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
-class Mixed(TorchFunctionMode):
-    """The mode that `mixed` enters.
+class _ThreadState(threading.local):
+    """What this thread is inside of: its innermost mode, and how many suspensions of that."""
+
+    mode: "MixedDevices | None" = None
+    suspensions: int = 0
+
+
+_state = _ThreadState()
+_logged_functions: set[str] = set()
+
+
+class _Upload(NamedTuple):
+    """A host tensor's copy on the device, valid while the tensor has this version."""
+
+    tensor: weakref.ref
+    version: int
+    copy: torch.Tensor
+
+
+class MixedDevices(TorchFunctionMode):
+    """The mode that `allow_mixed` enters.
 
     Args:
         mesh: where host tensors are uploaded to, whole on each of its devices; None for jax's default device.
@@ -57,147 +79,153 @@ class Mixed(TorchFunctionMode):
     def __init__(self, mesh: Mesh | None = None) -> None:
         super().__init__()
         self._sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-        # By id: the tensor, the version that was uploaded, and its copy on the device.
-        self._uploaded: dict[int, tuple[weakref.ref, int, torch.Tensor]] = {}
+        self._uploads: dict[int, _Upload] = {}  # by the tensor's id
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        """Run one function of torch where its operands are."""
+        """Run a function of torch where its operands are."""
         kwargs = kwargs or {}
-        if getattr(_state, "suspended", 0):
+        if _state.suspensions:
             return function(*args, **kwargs)
         if function is torch.device:
-            return _as_host_device(torch.device(*args, **kwargs))
-        tensors = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        ported = [x for x in tensors if compat.is_ported(x)]
-        kwargs = _without_device(kwargs)
+            device = torch.device(*args, **kwargs)
+            return _HOST if device.type in _DEVICE_TYPES else device
+        if _names_device(kwargs.get("device")):
+            kwargs = {**kwargs, "device": _HOST}
+        ported = [leaf for leaf in tree_leaves((args, kwargs)) if compat.is_ported(leaf)]
         if not ported:
-            return function(*_host_devices(args), **kwargs)
-        if any(isinstance(compat.as_jax(x), Tracer) for x in ported):
+            return function(*_with_host_devices(args), **kwargs)
+        if any(isinstance(compat.as_jax(tensor), Tracer) for tensor in ported):
             return function(*args, **kwargs)
-        with suspended():
-            return self._mixed(function, args, kwargs)
+        with suspend():
+            return self._run_mixed(function, args, kwargs)
 
-    def _mixed(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def _run_mixed(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         name = getattr(function, "__name__", str(function))
-        if name == "__get__" or name == "__set__":
-            return self._attribute(function, args)
+        if name in ("__get__", "__set__"):
+            descriptor = getattr(function, "__self__", None)
+            if getattr(descriptor, "__name__", "") in _TENSOR_PROPERTIES:
+                return compat.on_device(function, args, {})
+            return function(*args)
         if name == "to":
             return _to(args, kwargs)
-        if name in _READS or name == "double":
-            return function(*hosted(args), **hosted(kwargs))
+        if name in _HOST_RESULTS:
+            return function(*to_host_tree(args), **to_host_tree(kwargs))
         if name in _RANDOM or _writes_to_host(name, args, kwargs):
-            return self._on_host(function, args, kwargs)
-        return self._on_device(function, name, args, kwargs)
+            return self._run_on_host(function, args, kwargs)
+        return self._run_on_device(function, name, args, kwargs)
 
-    def _attribute(self, function: Callable, args: tuple) -> Any:
-        """A property: of those that torch computes, the ones that give tensors need the device."""
-        owner = getattr(function, "__self__", None)
-        if getattr(owner, "__name__", "") in ("T", "mT", "H", "mH", "real", "imag"):
-            return compat.on_device(function, args, {})
-        return function(*args)
-
-    def _on_device(self, function: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    def _run_on_device(self, function: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         try:
-            return compat.on_device(function, *self.uploaded((args, kwargs)))
+            return compat.on_device(function, *self.upload_tree((args, kwargs)))
         except (jax.errors.JaxRuntimeError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001
-            # Whatever is wrong here, torch is the judge: it raises its own error, or its result is the right one.
-            result = self._on_host(function, args, kwargs)
-            if name not in _logged:
-                _logged.add(name)
+            # Whatever is wrong, torch decides: it raises its own error, or its result is the right one.
+            result = self._run_on_host(function, args, kwargs)
+            if name not in _logged_functions:
+                _logged_functions.add(name)
                 logger.warning(
                     "torch.%s runs on the host, its tensors being copied there and back: %s",
                     name, str(error).partition("\n")[0] or type(error).__name__,
                 )  # fmt: skip
             return result
 
-    def _on_host(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """The function on copies; what it writes into one of them is written to the device too."""
+    def _run_on_host(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        """The function on copies; what it writes into a copy is written to the device too."""
+        # By id: the tensor on the device, its copy, and the version of the copy.
         copies: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
 
-        def copied(tensor: Any) -> Any:
-            if not compat.is_ported(tensor):
-                return tensor
-            if id(tensor) not in copies:
-                host = to_host(tensor)
-                copies[id(tensor)] = (tensor, host, host._version)
-            return copies[id(tensor)][1]
+        def copy_to_host(leaf: Any) -> Any:
+            if not compat.is_ported(leaf):
+                return leaf
+            if id(leaf) not in copies:
+                host = to_host(leaf)
+                copies[id(leaf)] = (leaf, host, host._version)
+            return copies[id(leaf)][1]
 
-        args, kwargs = torch_pytree.tree_map(copied, (args, kwargs))
+        args, kwargs = torch_pytree.tree_map(copy_to_host, (args, kwargs))
         result = function(*args, **kwargs)
         for tensor, host, version in copies.values():
             if host._version != version:
                 compat.on_device(torch.Tensor.copy_, (tensor, self.upload(host)), {})
-                result = tensor if result is host else result
+                if result is host:
+                    result = tensor
         return result
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """A host tensor on the device; the same copy again for as long as the tensor is not written to."""
         if compat.is_ported(tensor):
             return tensor
+        # Inference tensors have no version, so a write to them would go unnoticed.
         version = None if tensor.is_inference() else tensor._version
-        held = self._uploaded.get(id(tensor))
-        if held is not None and held[0]() is tensor and held[1] == version:
-            return held[2]
+        upload = self._uploads.get(id(tensor))
+        # The id of a tensor that was freed may be used again, which the weak reference shows.
+        if upload is not None and upload.tensor() is tensor and upload.version == version:
+            return upload.copy
         array = compat.to_jax(tensor)
         if self._sharding is not None:
             array = jax.device_put(array, self._sharding)
         copy = compat.wrap(array)
         if version is not None:
-            key, kept = id(tensor), self._uploaded
-            kept[key] = (weakref.ref(tensor, lambda _: kept.pop(key, None)), version, copy)
+            key, uploads = id(tensor), self._uploads
+            reference = weakref.ref(tensor, lambda _: uploads.pop(key, None))
+            uploads[key] = _Upload(reference, version, copy)
         return copy
 
-    def uploaded(self, tree: Any) -> Any:
-        """Lists, tuples and dicts of tensors with each host tensor uploaded; other values as they are."""
-        return torch_pytree.tree_map(lambda x: self.upload(x) if isinstance(x, torch.Tensor) else x, tree)
+    def upload_tree(self, tree: Any) -> Any:
+        """Lists, tuples and dicts of tensors with each host tensor uploaded; other values unchanged."""
+        return torch_pytree.tree_map_only(torch.Tensor, self.upload, tree)
 
 
-def current() -> Mixed | None:
-    """The mode of this thread's innermost `mixed()`, None outside of one and while it is suspended."""
-    return None if getattr(_state, "suspended", 0) else getattr(_state, "mode", None)
+def current_mode() -> MixedDevices | None:
+    """The mode of this thread's innermost `allow_mixed()`; None outside, and while it is suspended."""
+    return None if _state.suspensions else _state.mode
 
 
 @contextlib.contextmanager
-def mixed(mesh: Mesh | None = None) -> Iterator[Mixed]:
+def allow_mixed(mesh: Mesh | None = None) -> Iterator[MixedDevices]:
     """Let torch code inside work on tensors of the host and of the device alike.
 
-    Nested calls share the outermost one's copies of host tensors. A NumPy array that shares its memory with a tensor
+    Nested uses share the outermost one's copies of host tensors. A NumPy array that shares its memory with a tensor
     must not be written to inside: torch does not count such writes, and the copy on the device would stay.
 
     Args:
-        mesh: where host tensors go that meet one of the device; None for jax's default device.
+        mesh: where host tensors go that meet a tensor on the device; None for jax's default device.
     """
-    outer = current()
+    outer = current_mode()
     if outer is not None:
         yield outer
         return
-    compat.environment()  # what it imports and installs must not run under the mode
-    before, paused = getattr(_state, "mode", None), getattr(_state, "suspended", 0)
-    mode = Mixed(mesh)
-    _state.mode, _state.suspended = mode, 0
+    # Before the mode is entered: what this imports and installs must not run under it.
+    compat.environment()
+    previous_mode, previous_suspensions = _state.mode, _state.suspensions
+    mode = MixedDevices(mesh)
+    _state.mode, _state.suspensions = mode, 0
     try:
         with mode:
             yield mode
     finally:
-        _state.mode, _state.suspended = before, paused
+        _state.mode, _state.suspensions = previous_mode, previous_suspensions
 
 
 @contextlib.contextmanager
-def suspended() -> Iterator[None]:
-    """Inside, `mixed` does nothing: for code of ours that handles arrays itself, and for tracing."""
-    _state.suspended = getattr(_state, "suspended", 0) + 1
+def suspend() -> Iterator[None]:
+    """Inside, `allow_mixed` does nothing: for code of tpuport that handles arrays itself, and for tracing."""
+    _state.suspensions += 1
     try:
         yield
     finally:
-        _state.suspended -= 1
+        _state.suspensions -= 1
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the device as one of the host, whole; a host tensor as it is."""
+    """The whole of a tensor on the device as a host tensor; a host tensor is returned unchanged.
+
+    Raises:
+        PortError: a part of it is on the devices of another process.
+    """
     if not compat.is_ported(tensor):
         return tensor
     array = compat.as_jax(tensor)
@@ -210,24 +238,20 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return compat.to_torch(array)
 
 
-def leaves(tree: Any) -> Iterator[Any]:
-    """Everything in nested lists, tuples and dicts."""
+def to_host_tree(tree: Any) -> Any:
+    """Nested lists, tuples and dicts with each tensor on the device copied to the host."""
+    return torch_pytree.tree_map_only(torch.Tensor, to_host, tree)
+
+
+def tree_leaves(tree: Any) -> Iterator[Any]:
+    """Everything in nested lists, tuples and dicts, of subclasses too, which torch's own trees leave whole."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
     if isinstance(tree, (list, tuple)):
         for value in tree:
-            yield from leaves(value)
-    elif isinstance(tree, dict):
-        yield from leaves(list(tree.values()))
+            yield from tree_leaves(value)
     else:
         yield tree
-
-
-def hosted(tree: Any) -> Any:
-    """Nested lists, tuples and dicts with each tensor of the device brought to the host."""
-    return torch_pytree.tree_map(lambda x: to_host(x) if compat.is_ported(x) else x, tree)
-
-
-def _as_host_device(device: torch.device) -> torch.device:
-    return torch.device("cpu") if device.type in _DEVICE_TYPES else device
 
 
 def _names_device(value: Any) -> bool:
@@ -236,45 +260,44 @@ def _names_device(value: Any) -> bool:
     return isinstance(value, str) and value.partition(":")[0] in _DEVICE_TYPES
 
 
-def _without_device(kwargs: dict) -> dict:
-    """Keyword arguments that name torchax's device name the host instead."""
-    return {**kwargs, "device": torch.device("cpu")} if _names_device(kwargs.get("device")) else kwargs
-
-
-def _host_devices(args: tuple) -> tuple:
-    return tuple(torch.device("cpu") if _names_device(x) else x for x in args)
+def _with_host_devices(args: tuple) -> tuple:
+    """Positional arguments in which the host replaces torchax's device."""
+    return tuple(_HOST if _names_device(value) else value for value in args)
 
 
 def _writes_to_host(name: str, args: tuple, kwargs: dict) -> bool:
     """Whether the result goes into a tensor of the host, so that the other operands must come there."""
-    out = kwargs.get("out")
-    if out is not None:
-        return any(isinstance(x, torch.Tensor) and not compat.is_ported(x) for x in leaves(out))
-    writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
-    return writes and bool(args) and isinstance(args[0], torch.Tensor) and not compat.is_ported(args[0])
+    targets = kwargs.get("out")
+    if targets is None:
+        is_write = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+        targets = args[:1] if is_write else ()
+    return any(isinstance(leaf, torch.Tensor) and not compat.is_ported(leaf) for leaf in tree_leaves(targets))
 
 
 def _to(args: tuple, kwargs: dict) -> Any:
-    """`tensor.to(...)`: the dtype where the tensor is; then to the host, where a device was named."""
-    tensor, *rest = args
-    kwargs = dict(kwargs)
-    like = next((x for x in (*rest, kwargs.pop("other", None)) if isinstance(x, torch.Tensor)), None)
-    if like is not None:  # another tensor: of its dtype, and where it was
-        return _cast(tensor, like.dtype)
+    """`tensor.to(...)`: cast where the tensor is, then to the host if the call names a device."""
+    tensor, *options = args
+    options = [*options, *([kwargs["other"]] if "other" in kwargs else [])]
+    for option in options:
+        if isinstance(option, torch.Tensor):
+            # Another tensor stands for its dtype and device; a tensor stays where it is.
+            return _cast(tensor, option.dtype)
     if not compat.is_ported(tensor):
-        return tensor.to(*_host_devices(tuple(rest)), **kwargs)
+        return tensor.to(*_with_host_devices(tuple(options)), **kwargs)
     parse: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
-    device, dtype, _, _ = parse(*rest, **{k: v for k, v in kwargs.items() if k != "copy"})
+    # The parser of torch's modules knows every form of the call, but not `copy`.
+    parsed_kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
+    device, dtype, _, _ = parse(*options, **parsed_kwargs)
     if device is not None and device.type not in _DEVICE_TYPES:
         return to_host(tensor).to(device=device, dtype=dtype)
     return tensor if dtype is None else _cast(tensor, dtype)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where the tensor is; on the host for double precision, which the device has not unless jax runs with x64."""
+    """Cast where the tensor is; on the host to double precision, which the device lacks unless jax runs with x64."""
     if not compat.is_ported(tensor):
         return tensor.to(dtype)
-    held = compat.torch_dtype(compat.jax_dtype(dtype))
-    if dtype.is_floating_point and held != dtype:
+    device_dtype = compat.torch_dtype(compat.jax_dtype(dtype))
+    if dtype.is_floating_point and device_dtype != dtype:
         return to_host(tensor).to(dtype)
-    return compat.on_device(torch.Tensor.to, (tensor, held), {})
+    return compat.on_device(torch.Tensor.to, (tensor, device_dtype), {})

@@ -1,8 +1,8 @@
 """`tpuport.port(pipeline)`: the user's own pipeline object, its models on the devices, called as before.
 
 The pipeline's class becomes a subclass of itself, of the same name, whose `__call__` runs the user's code under
-`mixed_devices.mixed()`. Its `device` is the host: what the pipeline makes out of nothing is made there, as torch makes
-it. Latents and predictions are on the device from the first call of the denoiser to the end.
+`mixed_devices.allow_mixed()`. Its `device` is the host: what the pipeline creates from nothing is created there, as
+torch does it. Latents and predictions are on the device from the first call of the denoiser to the end.
 """
 
 import dataclasses
@@ -16,31 +16,39 @@ from jax.sharding import Mesh
 from tpuport import checkpoint
 from tpuport.checkpoint import model_mesh
 from tpuport.checkpoint.device_layout import check_mesh_and_rules, one_device_mesh
-from tpuport.diffusion import pipeline_checks, schedulers, unported
-from tpuport.diffusion.compiled_components import CompiledForward, compile_forward, restore_forward
+from tpuport.diffusion import pipeline_checks, schedulers
+from tpuport.diffusion.compiled_components import (
+    CompiledForward,
+    compile_forward,
+    compile_parts,
+    is_autoencoder,
+    restore_forward,
+    restore_parts,
+)
 from tpuport.diffusion.pipeline_calls import original_class, ported_class
 from tpuport.diffusion.step_bar import StepBar
-from tpuport.diffusion.vae import compile_parts, is_autoencoder, restore_parts
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 
+__all__ = ["CompiledForward", "PortedState", "port_pipeline", "restore", "take_back"]
+
 logger = logging.getLogger("tpuport")
 
-# Names of the components that denoise, which is what one set of rules is for.
-_DENOISERS = ("transformer", "transformer_2", "unet", "prior", "decoder")
-# Filters of finished pictures, which turn their inputs into NumPy arrays inside of the forward.
-_LEFT_OUT = ("safety_checker",)
+# Names of the components that denoise. A single set of rules is meant for them.
+_DENOISER_NAMES = ("transformer", "transformer_2", "unet", "prior", "decoder")
+# Filters of finished pictures, which convert their inputs to NumPy arrays inside the forward.
+_HOST_COMPONENTS = ("safety_checker",)
 
 
 @dataclasses.dataclass
-class Ported:
-    """What `port_pipeline` did to one pipeline.
+class PortedState:
+    """What `port_pipeline` did to a pipeline.
 
     Attributes:
         mesh: where its models are.
         components: the models by the name that the pipeline has for them.
         scheduler: "device" for tpuport's step, "host" for the scheduler's own.
-        batch_guidance: whether conditions are batched; None where that shares them over dp.
+        batch_guidance: whether conditions are batched; None if only where that divides them over dp.
         bar: the progress bar of the call that is running.
     """
 
@@ -49,6 +57,15 @@ class Ported:
     scheduler: Literal["device", "host"]
     batch_guidance: bool | None
     bar: StepBar | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _ModelOptions:
+    """How to port a component; `is_explicit` if the user named rules or a dtype for it."""
+
+    rules: ShardingRules | None
+    dtype: Any
+    is_explicit: bool
 
 
 def port_pipeline(
@@ -65,23 +82,24 @@ def port_pipeline(
 ) -> Any:
     """Move the models of a diffusers pipeline to the devices of a mesh, in place, and compile their forwards.
 
-    The pipeline is called as before, with tensors of the host, and what it gives, and what its callbacks see, are
-    tensors of the host. Each model's forward is compiled once for each shape; of a VAE its encoder and its decoder are,
-    so that tiling and slicing bound the memory they take. A model that another ported pipeline shares is left as it is
-    where no option asks for anything else. A ported pipeline may be ported again, to another mesh too.
+    The pipeline is called as before, with tensors of the host, and its results, and the tensors that its callbacks
+    receive, are on the host. Each model's forward is compiled once for each shape; of a VAE the encoder and the decoder
+    are, so that tiling and slicing bound the memory they take. A model that another ported pipeline shares is left
+    alone unless an option asks for something else. A ported pipeline may be ported again, to another mesh too.
 
     Args:
         pipe: a `DiffusionPipeline` with its models on the host, or a ported one.
         mesh: None for one device (or, for a ported pipeline, the mesh that it is on).
-        rules: by component's name; or one for those that denoise. None for each model's own plan; VAEs are replicated.
+        rules: by component's name; or a single set for those that denoise. None for each model's own plan; VAEs are
+            replicated.
         dtype: for all models, or by component's name; None keeps theirs.
-        allow: names of rules and parameters that the sharding audits let pass.
-        components: names of the models to move, which leaves the others on the host; None for all, without a safety
+        allow: names of rules and parameters whose errors the sharding audits accept.
+        components: names of the models to move, which leaves the others on the host; None for all but a safety
             checker.
-        scheduler: "device", or "host" for one whose step tpuport cannot do.
-        batch_guidance: whether the conditions of a guider (positive and negative prompt) are one call of the model of
-            several times the batch. None: where the mesh's dp divides that and not the batch alone.
-        scan_layers: whether the identical blocks of the models that denoise run in one loop, their weights stacked: a
+        scheduler: "device", or "host" for a scheduler whose step tpuport cannot do.
+        batch_guidance: whether the conditions of a guider (positive and negative prompt) are a single call of the model
+            with several times the batch. None: if the mesh's dp divides that and not the batch alone.
+        scan_layers: whether the identical blocks of the models that denoise run in a loop, their weights stacked: a
             program that does the same and is compiled several times sooner. Until `tpuport.to_cpu`, other code cannot
             read those weights.
 
@@ -90,31 +108,33 @@ def port_pipeline(
 
     Raises:
         PortError: a model that cannot be moved, rules that do not fit, a scheduler that is not supported. The pipeline
-            is as it was then.
+            is unchanged then.
     """
     check_mesh_and_rules(mesh, None)
     pipeline_checks.check_portable(pipe)
     if scheduler not in ("device", "host"):
         raise PortError(f"scheduler={scheduler!r}", where="port", fix='scheduler="device" or "host"')
     _check_guidance(pipe, batch_guidance)
-    state: Ported | None = vars(pipe).get("_tpuport")
-    modules = _chosen(pipe, components)
-    mesh = mesh or (state.mesh if state else None) or _shared_mesh(modules.values()) or one_device_mesh()
-    options = _options(modules, rules, dtype)
-    if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
+    state: PortedState | None = vars(pipe).get("_tpuport")
+    modules = _select_models(pipe, components)
+    options = _model_options(modules, rules, dtype)
+    if mesh is None:
+        mesh = state.mesh if state is not None else _shared_mesh(modules.values())
+    has_device_scheduler = scheduler == "device" and getattr(pipe, "scheduler", None) is not None
+    if has_device_scheduler:
         pipeline_checks.check_scheduler(pipe.scheduler)
-    _port_all(modules, mesh, options, allow, again=state is not None)
-    denoisers = [module for name, module in modules.items() if name in _DENOISERS]
+    _port_models(modules, mesh, options, allow, is_first_port=state is None)
+    denoisers = [module for name, module in modules.items() if name in _DENOISER_NAMES]
     for module in _distinct(modules.values()):
         if is_autoencoder(module):
             compile_parts(module)
         else:
-            compile_forward(module).scan_layers = scan_layers and any(module is one for one in denoisers)
-    if scheduler == "device" and getattr(pipe, "scheduler", None) is not None:
+            compile_forward(module).scan_layers = scan_layers and module in denoisers
+    if has_device_scheduler:
         schedulers.install(pipe.scheduler)
-    unported.explain_makings()
+    pipeline_checks.explain_tensor_creation()
     pipe.__class__ = ported_class(original_class(type(pipe)))
-    vars(pipe)["_tpuport"] = Ported(mesh, modules, scheduler, batch_guidance)
+    vars(pipe)["_tpuport"] = PortedState(mesh, modules, scheduler, batch_guidance)
     return pipe
 
 
@@ -123,12 +143,16 @@ def take_back(pipe: Any) -> Any:
 
     They stay in evaluation mode, without gradients.
 
-    Models that it shares with another ported pipeline are taken from that one too, which then asks to be ported again.
+    Models that it shares with another ported pipeline are taken from that pipeline too, which then asks to be ported
+    again.
     """
-    state: Ported | None = vars(pipe).pop("_tpuport", None)
+    state: PortedState | None = vars(pipe).pop("_tpuport", None)
     pipe.__class__ = original_class(type(pipe))
-    modules = pipeline_checks.models_of(pipe)
-    for module in _distinct({**(state.components if state else {}), **modules}.values()):
+    modules = pipeline_checks.pipeline_models(pipe)
+    if state is not None:
+        # The user may have replaced a component since.
+        modules = {**state.components, **modules}
+    for module in _distinct(modules.values()):
         restore(module)
         checkpoint.to_cpu(module)
     if getattr(pipe, "scheduler", None) is not None:
@@ -137,7 +161,7 @@ def take_back(pipe: Any) -> Any:
 
 
 def restore(module: torch.nn.Module) -> None:
-    """Give a model, and the parts of an autoencoder, the forwards back that they had."""
+    """Give a model, and the parts of an autoencoder, back the forwards that they had."""
     if is_autoencoder(module):
         restore_parts(module)
     restore_forward(module)
@@ -145,85 +169,88 @@ def restore(module: torch.nn.Module) -> None:
 
 def _check_guidance(pipe: Any, batch_guidance: bool | None) -> None:
     if batch_guidance and getattr(pipe, "guider", None) is None:
-        name = type(pipe).__name__
         raise PortError(
-            f"a {name} has no guider, whose conditions could be batched",
+            f"a {type(pipe).__name__} has no guider, whose conditions could be batched",
             where="batch_guidance",
             fix="leave it out: such a pipeline has its prompts in one batch, or calls its model once for each",
         )
 
 
-def _chosen(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:
+def _select_models(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:
     """The models to move, by name."""
-    modules = pipeline_checks.models_of(pipe)
+    modules = pipeline_checks.pipeline_models(pipe)
     if names is None:
-        for name in _LEFT_OUT:
+        for name in _HOST_COMPONENTS:
             if modules.pop(name, None) is not None:
                 logger.info("the %s stays on the host: its forward cannot be a program", name)
         return modules
-    wanted = [names] if isinstance(names, str) else list(names)
-    _check_names(wanted, modules, "components")
-    return {name: modules[name] for name in wanted}
+    names = [names] if isinstance(names, str) else list(names)
+    _check_names(names, modules, "components")
+    return {name: modules[name] for name in names}
 
 
 def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], where: str) -> None:
-    if strangers := [str(name) for name in names if name not in modules]:
+    unknown = [str(name) for name in names if name not in modules]
+    if unknown:
         raise PortError(
-            f"{', '.join(strangers)}: no such model is to be moved",
+            f"{', '.join(unknown)}: no such model is to be moved",
             where=where,
             fix=f"one of {', '.join(modules)}",
         )
 
 
-def _options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, dict[str, Any]]:
-    """By component's name, `rules` and `dtype` as `checkpoint.port` takes them."""
-    by_rules: dict[str, Any] = {}
-    if isinstance(rules, Mapping) and not isinstance(rules, ShardingRules):
-        by_rules = dict(rules)
-    elif rules is not None:
-        by_rules = {name: rules for name in modules if name in _DENOISERS}
-        if not by_rules:
-            raise PortError(
-                "this pipeline has no model of a known denoiser's name, which one set of rules would be for",
-                where="rules",
-                fix="rules={component name: ShardingRules}",
-            )
-    by_dtype = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
-    _check_names(by_rules, modules, "rules")
-    _check_names(by_dtype, modules, "dtype")
+def _model_options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, _ModelOptions]:
+    """The options of each component, by name."""
+    rules_by_name = _rules_by_name(modules, rules)
+    dtype_by_name = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
+    _check_names(rules_by_name, modules, "rules")
+    _check_names(dtype_by_name, modules, "dtype")
+    options = {}
     for name, module in modules.items():
-        check_mesh_and_rules(None, by_rules.get(name))
-        if is_autoencoder(module):
-            by_rules.setdefault(name, ShardingRules({}))
-    given = {name for name in modules if rules is not None and name in by_rules}
-    return {
-        name: {
-            "rules": by_rules.get(name),
-            "dtype": by_dtype.get(name),
-            "own": name in given or by_dtype.get(name),
-        }
-        for name in modules
-    }
+        model_rules, model_dtype = rules_by_name.get(name), dtype_by_name.get(name)
+        check_mesh_and_rules(None, model_rules)
+        is_explicit = name in rules_by_name or bool(model_dtype)
+        if name not in rules_by_name and is_autoencoder(module):
+            model_rules = ShardingRules({})
+        options[name] = _ModelOptions(model_rules, model_dtype, is_explicit)
+    return options
 
 
-def _port_all(
+def _rules_by_name(modules: dict[str, torch.nn.Module], rules: Any) -> dict[str, Any]:
+    if rules is None:
+        return {}
+    if isinstance(rules, Mapping) and not isinstance(rules, ShardingRules):
+        return dict(rules)
+    denoisers = [name for name in modules if name in _DENOISER_NAMES]
+    if not denoisers:
+        raise PortError(
+            "this pipeline has no model of a known denoiser's name, for which a single set of rules would be",
+            where="rules",
+            fix="rules={component name: ShardingRules}",
+        )
+    return dict.fromkeys(denoisers, rules)
+
+
+def _port_models(
     modules: dict[str, torch.nn.Module],
     mesh: Mesh,
-    options: dict[str, dict[str, Any]],
+    options: dict[str, _ModelOptions],
     allow: str | Iterable[str],
-    again: bool,
+    *,
+    is_first_port: bool,
 ) -> None:
-    """Port every model once; where one cannot be, those that were on the host go back."""
+    """Port every model once; if one cannot be, those that were on the host go back."""
     done: set[int] = set()
     moved: list[torch.nn.Module] = []
     try:
         for name, module in modules.items():
-            wanted, before = options[name], model_mesh(module)
-            if id(module) in done or (before == mesh and not again and not wanted["own"]):
+            option, previous_mesh = options[name], model_mesh(module)
+            is_shared = is_first_port and previous_mesh == mesh and not option.is_explicit
+            if id(module) in done or is_shared:
                 continue
             done.add(id(module))
-            checkpoint.port(module, mesh=mesh, rules=wanted["rules"], dtype=wanted["dtype"], allow=allow)
-            if before is None:
+            checkpoint.port(module, mesh=mesh, rules=option.rules, dtype=option.dtype, allow=allow)
+            if previous_mesh is None:
                 moved.append(module)
     except BaseException:
         for module in moved:
@@ -231,13 +258,12 @@ def _port_all(
         raise
 
 
-def _shared_mesh(modules: Iterable[torch.nn.Module]) -> Mesh | None:
-    """The mesh of models that another pipeline has brought there."""
-    return next((mesh for module in modules if (mesh := model_mesh(module)) is not None), None)
+def _shared_mesh(modules: Iterable[torch.nn.Module]) -> Mesh:
+    """The mesh of models that another pipeline has moved, or that of one device."""
+    meshes = filter(None, map(model_mesh, modules))
+    return next(meshes, None) or one_device_mesh()
 
 
 def _distinct(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    return list({id(module): module for module in modules}.values())
-
-
-__all__ = ["CompiledForward", "Ported", "port_pipeline", "restore", "take_back"]
+    # Pipelines may use a module under several names; modules compare by identity.
+    return list(dict.fromkeys(modules))

@@ -1,28 +1,32 @@
-"""The class of a ported pipeline: the user's own, with a call that runs where its models are."""
+"""The class of a ported pipeline: the user's own, with a call that runs where its models are.
+
+Its callbacks receive tensors of the host, and may return others.
+"""
 
 import contextlib
 import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tpuport import checkpoint, compat
 from tpuport.checkpoint import model_mesh
-from tpuport.diffusion import callbacks, guidance, mixed_devices, pipeline_checks, schedulers
+from tpuport.diffusion import schedulers
+from tpuport.diffusion.guidance import batch_conditions
+from tpuport.diffusion.mixed_devices import allow_mixed, current_mode, suspend, to_host, to_host_tree
+from tpuport.diffusion.pipeline_checks import check_call, check_scheduler
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
 
 _HOST = torch.device("cpu")
-_BACK = (
-    "tpuport.to_cpu(pipe) takes it back to the host first; tpuport.port(pipe) brings it to the devices again"
-)
-# Methods that would move weights or change modules behind the programs' back.
-_REFUSED = {
+_CALLBACK_INPUTS = "callback_on_step_end_tensor_inputs"
+# Methods that would move weights or change modules without the programs' noticing.
+_REFUSED_METHODS = {
     "to": "moves it",
     "enable_model_cpu_offload": "moves its models between devices",
     "enable_sequential_cpu_offload": "moves its models between devices",
@@ -37,18 +41,18 @@ _REFUSED = {
         "unfuse_qkv_projections", "enable_attention_slicing", "disable_attention_slicing",
         "enable_xformers_memory_efficient_attention", "disable_xformers_memory_efficient_attention",
     ),
-    "changes models whose programs are made",
+    "changes models whose programs are compiled",
 )  # fmt: skip
 
 
-class _Ported:
-    """What every ported pipeline has, before its own class."""
+class _PortedPipeline:
+    """What every ported pipeline has in addition to its own class."""
 
     _tpuport: Any
 
     @property
     def device(self) -> torch.device:
-        """The host: what the pipeline is given, makes and gives is there."""
+        """The host: the pipeline's arguments and results, and what it creates in between, are there."""
         return _HOST
 
     @property
@@ -64,7 +68,7 @@ class _Ported:
 
 
 def original_class(cls: type) -> type:
-    """The user's class of a ported pipeline's class; any other as it is."""
+    """The user's class of a ported pipeline's class; any other class itself."""
     return vars(cls).get("_tpuport_original", cls)
 
 
@@ -76,40 +80,45 @@ def ported_class(cls: type) -> type:
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "_tpuport_original": cls,
-        "__call__": _call(cls.__call__),
+        "__call__": _ported_call(cls.__call__),
     }
     for name in dir(cls):
-        if name in _REFUSED:
-            body[name] = _refused(name, _REFUSED[name])
+        if name in _REFUSED_METHODS:
+            body[name] = _refusing_method(name, _REFUSED_METHODS[name])
         elif name.startswith("encode_") and inspect.isfunction(inspect.getattr_static(cls, name)):
-            body[name] = _mixing(getattr(cls, name))
-    return type(cls.__name__, (_Ported, cls), body)
+            body[name] = _encoding_method(getattr(cls, name))
+    return type(cls.__name__, (_PortedPipeline, cls), body)
 
 
-def _refused(name: str, why: str) -> Callable:
+def _refusing_method(name: str, effect: str) -> Callable:
     def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise PortError(f"{name} {why}, and this pipeline is ported", where=type(self).__name__, fix=_BACK)
+        raise PortError(
+            f"{name} {effect}, and this pipeline is ported",
+            where=type(self).__name__,
+            fix="tpuport.to_cpu(pipe) moves it back to the host first; tpuport.port(pipe) moves it to the devices "
+            "again",
+        )
 
     refuse.__name__ = name
     return refuse
 
 
-def _mixing(method: Callable) -> Callable:
-    """A method that a user may call by itself, to encode prompts once: on the host it gives tensors of the host."""
+def _encoding_method(method: Callable) -> Callable:
+    """A method that a user may call directly, to encode prompts once: it then returns tensors of the host."""
 
     @functools.wraps(method)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if mixed_devices.current() is not None:
+    def encode(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if current_mode() is not None:
             return method(self, *args, **kwargs)
         _check_models(self)
-        with mixed_devices.mixed(self._tpuport.mesh), torch.no_grad():
-            out = method(self, *args, **kwargs)
-        return checkpoint.to_cpu(out)
+        with allow_mixed(self._tpuport.mesh), torch.no_grad():
+            output = method(self, *args, **kwargs)
+        return checkpoint.to_cpu(output)
 
-    return called
+    return encode
 
 
-def _call(original: Callable) -> Callable:
+def _ported_call(original: Callable) -> Callable:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -117,13 +126,14 @@ def _call(original: Callable) -> Callable:
         try:
             bound = signature.bind(self, *args, **kwargs)
         except TypeError:
-            return original(self, *args, **kwargs)  # it says what is wrong
+            # Python's own error names the class's method.
+            return original(self, *args, **kwargs)
         _check_models(self)
-        pipeline_checks.check_call(self, signature, bound.arguments)
-        callbacks.show_host(bound.arguments)
+        check_call(self, signature, bound.arguments)
+        _wrap_callbacks(bound.arguments)
         with _running(self):
-            out = original(*bound.args, **bound.kwargs)
-        return checkpoint.to_cpu(out)
+            output = original(*bound.args, **bound.kwargs)
+        return checkpoint.to_cpu(output)
 
     return __call__
 
@@ -134,9 +144,9 @@ def _running(pipe: Any) -> Iterator[None]:
     state = pipe._tpuport
     with contextlib.ExitStack() as stack:
         if getattr(pipe, "scheduler", None) is not None:
-            stack.enter_context(_stepping(pipe.scheduler, state))
-        stack.enter_context(guidance.batched(pipe, state))
-        stack.enter_context(mixed_devices.mixed(state.mesh))
+            stack.enter_context(_watched_scheduler(pipe.scheduler, state))
+        stack.enter_context(batch_conditions(pipe, state))
+        stack.enter_context(allow_mixed(state.mesh))
         try:
             yield
         finally:
@@ -144,55 +154,103 @@ def _running(pipe: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stepping(scheduler: Any, state: Any) -> Iterator[None]:
-    """Let the scheduler step where it was asked to, and the progress bar see what it gives."""
-    held = vars(scheduler).get("step")
-    if state.scheduler == "device":
-        if held is None:  # a scheduler that was assigned since
-            pipeline_checks.check_scheduler(scheduler)
-            schedulers.install(scheduler)
-        own = scheduler.step
+def _watched_scheduler(scheduler: Any, state: Any) -> Iterator[None]:
+    """Let the scheduler step on the device or the host, as the port asked, and show its results to the progress bar."""
+    if state.scheduler == "host":
+        step = _step_on_host(type(scheduler).step.__get__(scheduler))
     else:
-        own = _stepping_on_host(type(scheduler).step.__get__(scheduler))
+        if "step" not in vars(scheduler):
+            # A scheduler that was assigned since the port.
+            check_scheduler(scheduler)
+            schedulers.install(scheduler)
+        step = scheduler.step
 
-    @functools.wraps(own)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        with mixed_devices.suspended():
-            result = own(*args, **kwargs)
+    @functools.wraps(step)
+    def watched_step(*args: Any, **kwargs: Any) -> Any:
+        with suspend():
+            result = step(*args, **kwargs)
         latents = result[0] if isinstance(result, tuple) else getattr(result, "prev_sample", None)
         if state.bar is not None and not state.bar.disable and isinstance(latents, torch.Tensor):
             state.bar.watch(latents if compat.is_ported(latents) else None)
         return result
 
-    held = vars(scheduler).get("step")
-    scheduler.step = step
+    installed_step = vars(scheduler).get("step")
+    scheduler.step = watched_step
     try:
         yield
     finally:
-        if held is None:
-            del scheduler.step
-        else:
-            scheduler.step = held
+        del scheduler.step
+        if installed_step is not None:
+            scheduler.step = installed_step
 
 
-def _stepping_on_host(own: Callable) -> Callable:
-    @functools.wraps(own)
+def _step_on_host(original: Callable) -> Callable:
+    @functools.wraps(original)
     def step(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = mixed_devices.hosted((args, kwargs))
-        return own(*args, **kwargs)
+        args, kwargs = to_host_tree((args, kwargs))
+        return original(*args, **kwargs)
 
     return step
 
 
 def _check_models(pipe: Any) -> None:
-    """PortError where a model of the pipeline is not the one that was ported, or is on the host again."""
-    for name, module in pipe._tpuport.components.items():
+    """PortError if a model of the pipeline is not the one that was ported, or is on the host again."""
+    state = pipe._tpuport
+    for name, module in state.components.items():
         current = getattr(pipe, name, None)
         if current is None:
-            continue
-        if current is not module or model_mesh(module) is not pipe._tpuport.mesh:
+            continue  # a pipeline drops a text encoder that it needs no longer
+        if current is not module or model_mesh(module) is not state.mesh:
             raise PortError(
                 f"its {name} was replaced, or moved, since the pipeline was ported",
                 where=type(pipe).__name__,
                 fix="tpuport.port(pipe, mesh=mesh) again",
             )
+
+
+def _wrap_callbacks(arguments: dict[str, Any]) -> None:
+    """Wrap every callback among the arguments of a pipeline's call, so that it receives tensors of the host."""
+    for name, value in list(arguments.items()):
+        if name.startswith("callback") and callable(value):
+            arguments[name] = _with_host_tensors(value)
+            # diffusers' own callback objects name the tensors that they need, for which the pipeline looks at them.
+            tensor_inputs = getattr(value, "tensor_inputs", None)
+            if tensor_inputs is not None and name == "callback_on_step_end":
+                arguments[_CALLBACK_INPUTS] = tensor_inputs
+
+
+class _HostCopy(NamedTuple):
+    """A tensor on the device, its copy for a callback, and the version of the copy."""
+
+    tensor: torch.Tensor
+    host: torch.Tensor
+    version: int
+
+
+def _with_host_tensors(callback: Callable) -> Callable:
+    # The wrapper's keyword arguments are the callback's own: pipelines only call it and look at no signature.
+    @functools.wraps(callback, assigned=("__doc__",), updated=())
+    def call_with_host_tensors(*args: Any, **kwargs: Any) -> Any:
+        copies: list[_HostCopy] = []
+
+        def copy_to_host(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: copy_to_host(item) for name, item in value.items()}
+            if type(value) in (list, tuple):
+                return type(value)(map(copy_to_host, value))
+            if not compat.is_ported(value):
+                return value
+            host = to_host(value)
+            copies.append(_HostCopy(value, host, host._version))
+            return host
+
+        args, kwargs = copy_to_host(args), copy_to_host(kwargs)
+        output = callback(*args, **kwargs)
+        if isinstance(output, dict):
+            # A tensor that the callback returns untouched continues on the device, without a copy.
+            untouched = {id(copy.host): copy.tensor for copy in copies if copy.host._version == copy.version}
+            for name, value in output.items():
+                output[name] = untouched.get(id(value), value)
+        return output
+
+    return call_with_host_tensors

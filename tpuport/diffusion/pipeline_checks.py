@@ -1,43 +1,45 @@
-"""What is wrong with a pipeline, or with a call of it, said before any work."""
+"""Errors of a pipeline, or of a call of it, reported before any work."""
 
 import functools
 import inspect
 import math
 import numbers
 import re
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
 
 from tpuport.diffusion import schedulers
+from tpuport.diffusion.mixed_devices import current_mode
 from tpuport.errors import PortError
+from tpuport.library_classes import is_pipeline
 from tpuport.static_values import exact_key
 
-_SPATIAL = ("vae_scale_factor_spatial", "vae_spatial_compression_ratio", "vae_scale_factor")
-_TEMPORAL = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
-_SCALE = re.compile(r"scale(_\d)?$")
-# How many legal sizes on each side are tried until the pipeline takes one: its own multiple may be larger.
-_TRIED = 64
-_supported: dict[Hashable, PortError | None] = {}
+# What pipelines call the factor between pixels and latents, in space and in time.
+_SPATIAL_FACTORS = ("vae_scale_factor_spatial", "vae_spatial_compression_ratio", "vae_scale_factor")
+_TEMPORAL_FACTORS = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
+_SCALE_NAME = re.compile(r"scale(_\d)?$")
+# How many legal sizes on each side are tried until the pipeline accepts one: its own multiple may be larger.
+_CANDIDATE_SIZES = 64
+_scheduler_errors: dict[Hashable, PortError | None] = {}
 
 
-def models_of(pipe: Any) -> dict[str, torch.nn.Module]:
+def pipeline_models(pipe: Any) -> dict[str, torch.nn.Module]:
     """Every model of a pipeline by name; `pipe.components` leaves out some that have a default."""
-    names = [name for name in pipe.config if not name.startswith("_")]
-    held = {
-        name: vars(pipe).get(name) for name in names
-    }  # diffusers warns of other ways to read a configuration
-    return {name: module for name, module in held.items() if isinstance(module, torch.nn.Module)}
+    # From the instance's dictionary: diffusers warns if a name of the configuration is read as an attribute.
+    attributes = vars(pipe)
+    components = {name: attributes.get(name) for name in pipe.config if not name.startswith("_")}
+    return {name: module for name, module in components.items() if isinstance(module, torch.nn.Module)}
 
 
 def check_portable(pipe: Any) -> None:
-    """PortError for a pipeline whose models something else moves between devices."""
-    hooked = [
-        name
-        for name, module in models_of(pipe).items()
-        if any("_hf_hook" in vars(part) for part in module.modules())
-    ]
+    """PortError for a pipeline whose models accelerate moves between devices."""
+    hooked = []
+    for name, module in pipeline_models(pipe).items():
+        if any("_hf_hook" in vars(part) for part in module.modules()):
+            hooked.append(name)
     if hooked:
         raise PortError(
             "accelerate moves models of this pipeline between devices: offloading, or a device map",
@@ -47,11 +49,11 @@ def check_portable(pipe: Any) -> None:
 
 
 def check_scheduler(scheduler: Any) -> None:
-    """PortError for a scheduler whose step cannot be done with tables; found out once for each configuration."""
+    """PortError for a scheduler whose step cannot be done with tables; cached for each configuration."""
     key = (type(scheduler), exact_key(dict(scheduler.config)))
-    if key not in _supported:
-        _supported[key] = _refusal(scheduler)
-    error = _supported[key]
+    if key not in _scheduler_errors:
+        _scheduler_errors[key] = _table_error(scheduler)
+    error = _scheduler_errors[key]
     if error is not None:
         raise PortError(
             f"on the device, {error.what}",
@@ -60,168 +62,242 @@ def check_scheduler(scheduler: Any) -> None:
         )
 
 
-def _refusal(scheduler: Any) -> PortError | None:
+def _table_error(scheduler: Any) -> PortError | None:
+    # A dynamic shift needs some value; the pipeline computes its own from the size of the latents.
     shift: dict[str, Any] = {"mu": 1.0} if scheduler.config.get("use_dynamic_shifting") else {}
     try:
-        schedulers.tables_for(scheduler, num_inference_steps=4, **shift)
+        schedulers.build_tables(scheduler, num_inference_steps=4, **shift)
     except PortError as error:
         return error
     return None
 
 
-def check_call(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -> None:
-    """PortError for arguments of a pipeline's call that would fail late, or silently give something else.
+def check_call(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
+    """PortError for arguments of a pipeline's call that would fail late, or silently give a wrong result.
 
     Args:
         signature: of the call.
-        given: its arguments by name.
+        arguments: its arguments by name.
     """
-    for name, value in _scales(pipe, signature, given):
+    for name, value in _scales(pipe, signature, arguments):
         _check_scale(name, value)
-    steps = given.get("num_inference_steps")
+    steps = arguments.get("num_inference_steps")
     if isinstance(steps, int) and steps < 1:
         raise PortError(f"{steps} denoising steps", where="num_inference_steps", fix="give at least 1")
-    _check_sizes(pipe, signature, given)
-    _check_frames(pipe, signature, given)
-    required = _parameters(getattr(type(pipe), "check_inputs", None))
+    _check_sizes(pipe, signature, arguments)
+    _check_frames(pipe, signature, arguments)
+    required_inputs = _parameter_names(getattr(type(pipe), "check_inputs", None))
     for name in signature.parameters:
-        if "embeds" in name and "mask" not in name and isinstance(given.get(name), torch.Tensor):
-            _check_mask(
-                name, given, [mask for mask in _masks_of(name) if mask in signature.parameters], required
-            )
+        if "embeds" in name and "mask" not in name and isinstance(arguments.get(name), torch.Tensor):
+            masks = [mask for mask in _mask_names(name) if mask in signature.parameters]
+            if masks:
+                _check_mask(name, arguments, masks, required_inputs)
 
 
-def _scales(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The scales of a call, but for those left at their default, which may be None."""
-    for name, value in given.items():
-        default = signature.parameters[name].default if name in signature.parameters else None
-        if _SCALE.search(name) and not (value is None and default is None):
-            yield name, value
+def _scales(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The scales of a call, except those that are None by default."""
+    for name, value in arguments.items():
+        if _SCALE_NAME.search(name):
+            parameter = signature.parameters.get(name)
+            if value is not None or (parameter is not None and parameter.default is not None):
+                yield name, value
     guider = getattr(pipe, "guider", None)
-    if guider is not None and hasattr(guider, "guidance_scale"):
+    if hasattr(guider, "guidance_scale"):
         yield "guider.guidance_scale", guider.guidance_scale
 
 
 def _check_scale(name: str, value: Any) -> None:
-    """PortError for what is no number, and no list or array of some for several controls."""
+    """PortError for anything but a finite number, an array, or a list of numbers for several controls."""
     if isinstance(value, (list, tuple)):
-        for one in value:
-            _check_scale(name, one)
+        for item in value:
+            _check_scale(name, item)
     elif isinstance(value, numbers.Real):
         if not math.isfinite(value):
             raise PortError(f"{name} is {value}", where=name, fix="give a finite number")
     elif not hasattr(value, "__array__"):
         raise PortError(
-            f"{name} is {value!r:.40}, which is no number", where=name, fix=f"give one: {name}=3.0"
+            f"{name} is {value!r:.40}, which is not a number", where=name, fix=f"give one: {name}=3.0"
         )
 
 
-def _masks_of(name: str) -> list[str]:
+def _mask_names(name: str) -> list[str]:
     """What pipelines call the mask that belongs to embeddings of this name."""
-    number = next((end for end in ("_2", "_3") if name.endswith(end)), "")
-    stem = name.removesuffix(number) if number else name
-    attention = stem.replace("_embeds", "_attention_mask")
-    return [f"{stem}_mask{number}", f"{stem}{number}_mask", f"{attention}{number}"]
+    number = name[-2:] if name.endswith(("_2", "_3")) else ""
+    stem = name.removesuffix(number)
+    attention_mask = stem.replace("_embeds", "_attention_mask")
+    return [f"{stem}_mask{number}", f"{stem}{number}_mask", f"{attention_mask}{number}"]
 
 
-def _check_mask(name: str, given: dict[str, Any], masks: list[str], required: frozenset[str]) -> None:
-    if not masks:
-        return
-    embeddings = given[name]
-    present = [mask for mask in masks if isinstance(given.get(mask), torch.Tensor)]
-    if not present:
-        if masks[0] in required:
+def _check_mask(
+    name: str, arguments: dict[str, Any], masks: list[str], required_inputs: frozenset[str]
+) -> None:
+    embeddings = arguments[name]
+    for mask_name in masks:
+        mask = arguments.get(mask_name)
+        if isinstance(mask, torch.Tensor):
+            break
+    else:
+        if masks[0] in required_inputs:
             raise PortError(
-                f"{name} without {masks[0]}, which says what of it is padding",
+                f"{name} without {masks[0]}, which marks its padding",
                 where=name,
-                fix=f"give the mask of shape {list(embeddings.shape[:2])} that encode_prompt gave with it; "
-                "ones where nothing is padding",
+                fix=f"give the mask of shape {list(embeddings.shape[:2])} that encode_prompt returned with it; "
+                "ones if nothing is padding",
             )
         return
-    mask = given[present[0]]
     if embeddings.ndim >= 3 and tuple(mask.shape[:2]) != tuple(embeddings.shape[:2]):
         raise PortError(
-            f"{present[0]} is {list(mask.shape)}, and {name} is {list(embeddings.shape)}: "
+            f"{mask_name} is {list(mask.shape)}, and {name} is {list(embeddings.shape)}: "
             "their first two dimensions, batch and tokens, must agree",
-            where=present[0],
-            fix="give the mask that encode_prompt gave with these embeddings",
+            where=mask_name,
+            fix="give the mask that encode_prompt returned with these embeddings",
         )
 
 
 @functools.cache
-def _parameters(function: Any) -> frozenset[str]:
+def _parameter_names(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters) if inspect.isfunction(function) else frozenset()
 
 
-def _check_sizes(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -> None:
-    factor = _number(pipe, _SPATIAL)
-    if factor is None:
+def _check_sizes(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
+    vae_factor = _positive_attribute(pipe, _SPATIAL_FACTORS)
+    if vae_factor is None:
         return
-    factor *= _patch(pipe)
-    sizes = [name for name in ("height", "width") if isinstance(given.get(name), int)]
-    for name in sizes:
-        size = given[name]
+    factor = vae_factor * _patch_size(pipe)
+    names = [name for name in ("height", "width") if isinstance(arguments.get(name), int)]
+    for name in names:
+        size = arguments[name]
         if size % factor or size < factor:
-            # Both are tried at once: a pipeline says only that one of them is wrong.
-            takes = functools.partial(_takes, pipe, signature, given, sizes)
+            # Both sides get the size that is tried: a pipeline says only that one of the two is wrong.
+            accepts = functools.partial(_is_accepted, pipe, signature, arguments, names)
             raise PortError(
-                f"{name}={size} is no multiple of {factor}, the VAE's factor times the patch size",
+                f"{name}={size} is not a multiple of {factor}, the VAE's factor times the patch size",
                 where=name,
-                fix=f"{name}={_nearest(size, factor, 0, takes)}",
+                fix=f"{name}={_suggest_sizes(size, factor, 0, accepts)}",
             )
 
 
-def _check_frames(pipe: Any, signature: inspect.Signature, given: dict[str, Any]) -> None:
-    factor, frames = _number(pipe, _TEMPORAL), given.get("num_frames")
+def _check_frames(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
+    factor, frames = _positive_attribute(pipe, _TEMPORAL_FACTORS), arguments.get("num_frames")
     if factor is None or not isinstance(frames, int):
         return
     if frames < 1 or (frames - 1) % factor:
-        takes = functools.partial(_takes, pipe, signature, given, ["num_frames"])
+        accepts = functools.partial(_is_accepted, pipe, signature, arguments, ["num_frames"])
         raise PortError(
-            f"num_frames={frames}: the VAE makes 1 + n * {factor} frames, and the rest would be dropped",
+            f"num_frames={frames}: the VAE makes 1 + n * {factor} frames, and the others would be dropped",
             where="num_frames",
-            fix=f"num_frames={_nearest(frames, factor, 1, takes)}",
+            fix=f"num_frames={_suggest_sizes(frames, factor, 1, accepts)}",
         )
 
 
-def _takes(
-    pipe: Any, signature: inspect.Signature, given: dict[str, Any], names: list[str], value: int
+def _is_accepted(
+    pipe: Any, signature: inspect.Signature, arguments: dict[str, Any], names: list[str], value: int
 ) -> bool:
-    """Whether the pipeline's own check of its inputs passes with this value; where it cannot be asked, it does."""
+    """Whether the pipeline's own check of its inputs passes with this value; True if it cannot be run."""
     check = getattr(pipe, "check_inputs", None)
     if not callable(check):
         return True
-    given = given | dict.fromkeys(names, value)
-    wanted = [name for name in inspect.signature(check).parameters if name in signature.parameters]
+    tried = arguments | dict.fromkeys(names, value)
+    inputs = {}
+    for name in inspect.signature(check).parameters:
+        if name in signature.parameters:
+            inputs[name] = tried.get(name, signature.parameters[name].default)
     try:
-        check(**{name: given.get(name, signature.parameters[name].default) for name in wanted})
+        check(**inputs)
     except ValueError:
         return False
-    except Exception:  # noqa: BLE001 - it wants what the call works out before it asks
+    except Exception:  # noqa: BLE001 - it needs values that the call computes before it checks
         return True
     return True
 
 
-def _nearest(size: int, factor: int, offset: int, takes: Callable[[int], bool]) -> str:
-    """The legal sizes on both sides that the pipeline takes, whose own multiple may be larger."""
-    place = max((size - offset) // factor, 0)
-    below = range(place, max(place - _TRIED, -1), -1)
-    above = range(place + 1, place + 1 + _TRIED)
-    sides = [[offset + n * factor for n in side if offset + n * factor > 0] for side in (below, above)]
-    found = [next(filter(takes, side), None) for side in sides]
-    choices = [str(value) for value in found if value is not None]
-    # Where it takes none, something else is wrong as well, which it will say next.
-    return " or ".join(choices) or f"{f'{offset} + ' if offset else ''}n * {factor}"
+def _suggest_sizes(size: int, factor: int, offset: int, accepts: Callable[[int], bool]) -> str:
+    """The nearest sizes `offset + n * factor` on both sides that the pipeline accepts."""
+    index = max((size - offset) // factor, 0)
+    below = range(index, max(index - _CANDIDATE_SIZES, -1), -1)
+    above = range(index + 1, index + 1 + _CANDIDATE_SIZES)
+    suggestions = []
+    for indices in (below, above):
+        candidates = [offset + n * factor for n in indices]
+        accepted = next((value for value in candidates if value > 0 and accepts(value)), None)
+        if accepted is not None:
+            suggestions.append(str(accepted))
+    # If it accepts none, something else is wrong as well, which it will report next.
+    rule = f"{offset} + n * {factor}" if offset else f"n * {factor}"
+    return " or ".join(suggestions) or rule
 
 
-def _patch(pipe: Any) -> int:
+def _patch_size(pipe: Any) -> int:
+    """The side of the transformer's patches, 1 if it has none."""
     config = getattr(getattr(pipe, "transformer", None), "config", None)
     patch = getattr(config, "patch_size", None)
     if isinstance(patch, (list, tuple)) and patch:
         patch = patch[-1]
-    return patch if isinstance(patch, int) and not isinstance(patch, bool) and patch > 0 else 1
+    is_size = isinstance(patch, int) and not isinstance(patch, bool) and patch > 0
+    return patch if is_size else 1
 
 
-def _number(pipe: Any, names: tuple[str, ...]) -> int | None:
-    found = (getattr(pipe, name, None) for name in names)
-    return next((value for value in found if isinstance(value, int) and value > 0), None)
+def _positive_attribute(pipe: Any, names: tuple[str, ...]) -> int | None:
+    """The first of these attributes that is a positive integer."""
+    for name in names:
+        value = getattr(pipe, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+# A pipeline that is not ported may have models that are: those of a ported pipeline with `from_pipe`, or by hand. No
+# code of tpuport runs before such a pipeline does, and what it does with tensors on the device fails in torch. So the
+# stack shows whose call it is, where the pipeline first reaches the device: when it calls a model, or creates a tensor
+# on the device that the model reports.
+
+
+def check_caller(module: torch.nn.Module) -> None:
+    """PortError if the pipeline that calls this ported model is not ported itself."""
+    if current_mode() is not None:
+        return
+    pipe = _unported_caller()
+    if pipe is not None:
+        raise _unported_error(pipe, f"its {type(module).__name__} is on the devices")
+
+
+@functools.cache
+def explain_tensor_creation() -> torch.library.Library:
+    """From now on, a tensor that such a pipeline creates on the device with torch is a PortError.
+
+    Elsewhere it is a NotImplementedError, as without this. Torch forgets the fallback with the library, which the
+    cache of this function therefore holds.
+    """
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(_refuse_creation, "PrivateUse1")
+    return library
+
+
+def _refuse_creation(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    pipe = _unported_caller()
+    if pipe is not None:
+        raise _unported_error(pipe, "models of it are on the devices")
+    raise NotImplementedError(
+        f"Could not run '{operator}' with arguments from the 'jax' backend: torch itself creates nothing there"
+    )
+
+
+def _unported_caller() -> Any:
+    """The innermost pipeline on the stack, if it is not ported."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_varnames[:1] == ("self",):
+            caller = frame.f_locals.get("self")
+            if is_pipeline(caller):
+                return None if "_tpuport" in vars(caller) else caller
+        frame = frame.f_back
+    return None
+
+
+def _unported_error(pipe: Any, reason: str) -> PortError:
+    return PortError(
+        f"this pipeline is not ported, and {reason}",
+        where=type(pipe).__name__,
+        fix="tpuport.port(pipe) before you call it, which leaves its models on the devices; or tpuport.to_cpu(pipe) "
+        "to have them on the host",
+    )

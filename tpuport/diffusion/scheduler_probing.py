@@ -1,10 +1,10 @@
-"""Read a diffusers scheduler's step off as tables: run on basis vectors, checked on random numbers.
+"""Turn a diffusers scheduler's step into tables: run it on basis vectors, check the tables on random numbers.
 
 Whatever the solver, a step that can be a row of a table is a linear map of the sample, the model's output, drawn noise
-and the tensors that the scheduler keeps. So the scheduler is not written again here: a copy of it runs on the host
-once, and what it does to each basis vector are the coefficients. A value that it clips or thresholds in between cuts
-the step into two linear maps, one to this value and one from it, where it is a basis vector more. Then the copy runs
-on random tensors, and a step that the table does not foretell is refused.
+and the tensors that the scheduler remembers. So no scheduler is reimplemented: a copy of it runs on the host once, and
+what it does to each basis vector are the coefficients. A value that it clips or thresholds in between cuts the step
+into two linear maps, the first to this value and the second from it, for which it is an additional basis vector. Then
+the copy runs on random tensors, and a step that the table does not predict is refused.
 """
 
 import copy
@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,109 +25,153 @@ from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
 
-# How a step is run, and how far it may be from the table, in units of the sum of the absolute terms: in float64 all
-# that is left is the rounding of the table itself; a scheduler that takes no float64 rounds as it pleases.
+# The dtypes to probe in, and how far a step may be from the table, in units of the sum of the absolute terms. In
+# float64 all that is left is the rounding of the table itself; a scheduler that takes no float64 rounds as it pleases.
 _PRECISIONS = ((torch.float64, 4 * 2.0**-24), (torch.float32, 256 * 2.0**-24))
-# A list that grows with every step is cut down to what is read again.
-_MANY_SLOTS = 6
+# A longer history, such as a list that grows with every step, is reduced to what is read again.
+_MAX_SLOTS = 6
 _BOUNDED = "the bounded value"
 _CLAMPS = (torch.clamp, torch.clip, torch.Tensor.clamp, torch.Tensor.clip)
 # Rows of the check: ordinary numbers, numbers that any clipping would cut, and zero, which must stay zero.
 _MAGNITUDES = torch.tensor([1.0, 1e3, 0.0]).reshape(3, 1, 1, 1)
-_DISCOVERY = 8
+# Steps of a run that fills the whole history of any solver.
+_HISTORY_STEPS = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Built:
+class ProbedScheduler:
     """A scheduler's tables, and what else a caller of its step expects.
 
     Attributes:
         tables: rows before the first step of the run are zeros.
-        result: class of what `step` returns.
-        returned: how many fields it returns as a tuple.
-        draws: for each step the dtypes of the noise that it draws, None for the dtype of the model's output.
+        output_class: class of what `step` returns.
+        tuple_length: how many fields it returns as a tuple.
+        noise_dtypes: for each step the dtypes of the noise that it draws, None for the dtype of the model's output.
     """
 
     tables: StepTables
-    result: type
-    returned: int
-    draws: tuple[tuple[torch.dtype | None, ...], ...]
+    output_class: type
+    tuple_length: int
+    noise_dtypes: tuple[tuple[torch.dtype | None, ...], ...]
+
+
+class _BoundedValue(NamedTuple):
+    """A value that a scheduler bounds within its step, before and after."""
+
+    bound: Bound
+    value: torch.Tensor
+    result: torch.Tensor
 
 
 @dataclasses.dataclass
 class _Record:
-    """One step on the host: tensors by name before and after, what was drawn, and the scaled model input."""
+    """A step on the host: tensors by name before and after, what was drawn, and the scaled model input."""
 
+    sample: torch.Tensor
+    model_output: torch.Tensor
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
     fields: dict[str, torch.Tensor]
     noise: list[torch.Tensor]
-    draws: tuple[torch.dtype | None, ...]
+    noise_dtypes: tuple[torch.dtype | None, ...]
     scaled: torch.Tensor
-    result: type
-    bounded: list[tuple[Bound, torch.Tensor, torch.Tensor]]  # each with what was bounded, and the result
+    output_class: type
+    bounded: list[_BoundedValue]
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Everything that the step computes, by name."""
+        outputs = self.fields | self.after
+        if self.bounded:
+            outputs[_BOUNDED] = self.bounded[0].value
+        return outputs
 
 
-class _Watched(TorchFunctionMode):
-    """Gives out our tensors where a scheduler draws normal noise, and takes note of what it bounds.
+class _Layout(NamedTuple):
+    """The names of a table's rows and columns: fields and slots are rows; sample, output, noise, slots are columns."""
+
+    fields: list[str]
+    slots: list[str]  # the bounded value, if there is one, is the last
+    noises: int
+
+    @property
+    def rows(self) -> list[str]:
+        return [*self.fields, *self.slots]
+
+    @property
+    def first_slot(self) -> int:
+        """The column of the first slot."""
+        return 2 + self.noises
+
+    @property
+    def columns(self) -> int:
+        return self.first_slot + len(self.slots)
+
+
+class _StepMode(TorchFunctionMode):
+    """Supplies tensors of ours if a scheduler draws normal noise, and records what it bounds.
 
     Args:
         supply: from the number of the draw to noise.
-        shape: of the sample; nothing else that is clamped matters.
-        bounded: what to go on with in place of a bounded value; None for the value itself.
+        shape: of the sample; clamps of other shapes do not matter.
+        replacement: what to go on with instead of a bounded value; None for the value itself.
     """
 
     def __init__(
-        self, supply: Callable[[int], torch.Tensor], shape: torch.Size, bounded: torch.Tensor | None
+        self, supply: Callable[[int], torch.Tensor], shape: torch.Size, replacement: torch.Tensor | None
     ) -> None:
         super().__init__()
-        self._supply, self._shape, self._instead = supply, shape, bounded
+        self._supply, self._shape, self._replacement = supply, shape, replacement
         self.noise: list[torch.Tensor] = []
         self.dtypes: list[torch.dtype | None] = []
-        self.bounded: list[tuple[Bound, torch.Tensor, torch.Tensor]] = []
+        self.bounded: list[_BoundedValue] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _CLAMPS and args[0].shape == self._shape:
             low, high = (*args[1:], kwargs.get("min"), kwargs.get("max"))[:2]
-            if not any(isinstance(x, torch.Tensor) for x in (low, high)):
-                limits = [-math.inf if low is None else float(low), math.inf if high is None else float(high)]
-                return self.bound(Bound("clamp", *limits), args[0], func(*args, **kwargs))
-        if func not in (torch.randn, torch.randn_like):
-            return func(*args, **kwargs)
+            if not any(isinstance(limit, torch.Tensor) for limit in (low, high)):
+                low = -math.inf if low is None else float(low)
+                high = math.inf if high is None else float(high)
+                return self._record_bound(Bound("clamp", low, high), args[0], func(*args, **kwargs))
+        if func in (torch.randn, torch.randn_like):
+            default_dtype = args[0].dtype if func is torch.randn_like else None
+            return self._supply_noise(kwargs.get("dtype") or default_dtype)
+        return func(*args, **kwargs)
+
+    def _supply_noise(self, dtype: torch.dtype | None) -> torch.Tensor:
         noise = self._supply(len(self.noise))
-        wanted = kwargs.get("dtype") or (args[0].dtype if func is torch.randn_like else noise.dtype)
+        dtype = dtype or noise.dtype
         self.noise.append(noise)
-        self.dtypes.append(None if wanted == noise.dtype else wanted)
-        return noise.to(wanted)
+        self.dtypes.append(None if dtype == noise.dtype else dtype)
+        return noise.to(dtype)
 
-    def bound(self, bound: Bound, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-        """Take note of a value that is bounded; what the scheduler goes on with."""
-        self.bounded.append((bound, value.clone(), result.clone()))
-        return result if self._instead is None else self._instead.clone()
+    def _record_bound(self, bound: Bound, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        """Record a value that is bounded; returns what the scheduler goes on with."""
+        self.bounded.append(_BoundedValue(bound, value.clone(), result.clone()))
+        return result if self._replacement is None else self._replacement.clone()
 
-    def thresholding(self, twin: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        """In the place of the `_threshold_sample` of a scheduler."""
-        own, config = type(twin)._threshold_sample, twin.config
+    def thresholding(self, scheduler: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        """A replacement for the `_threshold_sample` of a scheduler."""
+        original, config = type(scheduler)._threshold_sample, scheduler.config
 
         def threshold(sample: torch.Tensor) -> torch.Tensor:
             bound = Bound("threshold", config.dynamic_thresholding_ratio, config.sample_max_value)
-            return self.bound(bound, sample, own(twin, sample))
+            return self._record_bound(bound, sample, original(scheduler, sample))
 
         return threshold
 
 
-def clone(scheduler: Any) -> Any:
+def clone_scheduler(scheduler: Any) -> Any:
     """A copy of a scheduler that shares nothing with it, its tensors on the host, its step diffusers' own."""
-    twin = object.__new__(type(scheduler))
+    clone = object.__new__(type(scheduler))
     for name, value in vars(scheduler).items():
         if name != "step":
             on_host = compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else value
-            twin.__dict__[name] = copy.deepcopy(on_host)
-    return twin
+            clone.__dict__[name] = copy.deepcopy(on_host)
+    return clone
 
 
-def build(scheduler: Any, start: int = 0, options: dict[str, Any] | None = None) -> Built:
+def probe_scheduler(scheduler: Any, start: int = 0, options: dict[str, Any] | None = None) -> ProbedScheduler:
     """Tables of a scheduler whose timesteps are set, for a run that starts at `timesteps[start]`.
 
     Args:
@@ -136,28 +180,26 @@ def build(scheduler: Any, start: int = 0, options: dict[str, Any] | None = None)
         options: further arguments of its `step`, such as eta.
 
     Raises:
-        PortError: a step of it is no linear map, or cannot be run on the host.
+        PortError: one of its steps is not a linear map, or cannot be run on the host.
     """
-    options = dict(options or {})
     name = type(scheduler).__name__
-    state = torch.random.get_rng_state()
-    reasons = []
+    random_state = torch.random.get_rng_state()
+    reason = ""
     with torch.no_grad():
         for dtype, tolerance in _PRECISIONS:
             try:
-                return _build(scheduler, start, options, dtype, tolerance)
+                return _Probe(scheduler, start, dict(options or {}), dtype).run(tolerance)
             except PortError:
                 raise
             except _Nonlinear as error:
-                reasons.append(str(error))
+                reason = str(error)
             except Exception as error:  # noqa: BLE001 - whatever diffusers raises is the reason to report
-                reasons.append(
-                    f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
-                )
+                text = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+                reason = text.splitlines()[0]
             finally:
-                torch.random.set_rng_state(state)
+                torch.random.set_rng_state(random_state)
     raise PortError(
-        f"{name} cannot step by a table: {reasons[-1]}",
+        f"{name} cannot step by a table: {reason}",
         where=name,
         fix="take a scheduler whose step is a linear map, such as FlowMatchEulerDiscreteScheduler, "
         "DPMSolverMultistepScheduler or UniPCMultistepScheduler",
@@ -165,231 +207,247 @@ def build(scheduler: Any, start: int = 0, options: dict[str, Any] | None = None)
 
 
 class _Nonlinear(Exception):
-    """The table does not foretell a step."""
+    """The table does not predict a step."""
 
 
-def _build(
-    scheduler: Any, start: int, options: dict[str, Any], dtype: torch.dtype, tolerance: float
-) -> Built:
-    generator = torch.Generator().manual_seed(0)
+class _Probe:
+    """The runs of a scheduler's copies from which its tables are built."""
 
-    def drawn(_: int = 0) -> torch.Tensor:
-        # Values that float32 has, because some schedulers round their sample to it.
-        return (torch.randn(3, 4, 2, 2, generator=generator) * _MAGNITUDES).to(dtype)
+    def __init__(self, scheduler: Any, start: int, options: dict[str, Any], dtype: torch.dtype) -> None:
+        self.scheduler, self.start, self.options, self.dtype = scheduler, start, options, dtype
+        self._generator = torch.Generator().manual_seed(0)
 
-    inputs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def run(self, tolerance: float) -> ProbedScheduler:
+        timesteps = self.scheduler.timesteps
+        records = list(self._random_steps(self.scheduler, self.start))
+        bound = _find_bound(records)
+        slots = _slot_names([*records, *self._longer_run()])
+        if bound is not None:
+            slots.append(_BOUNDED)
+        noises = max(len(record.noise) for record in records)
+        layout = _Layout(list(records[0].fields), slots, noises)
+        coefficients = np.zeros((len(timesteps), len(layout.rows), layout.columns))
+        scales = np.ones(len(timesteps))
+        for index, record in enumerate(self._basis_steps(layout), self.start):
+            outputs = record.outputs()
+            for row, name in enumerate(layout.rows):
+                if name in outputs:
+                    coefficients[index, row] = outputs[name].reshape(layout.columns).double().numpy()
+            scales[index] = float(record.scaled.reshape(layout.columns)[0])
+        is_finite = np.isfinite(coefficients).all(axis=(1, 2)) & np.isfinite(scales)
+        if not is_finite.all():
+            raise _Nonlinear(f"its own step gives infinite numbers or NaN at step {is_finite.argmin()}")
+        for index, record in enumerate(records, self.start):
+            _check_prediction(record, coefficients[index], scales[index], layout, tolerance)
+        if len(_history_slots(slots)) > _MAX_SLOTS:
+            coefficients, slots = _drop_unused_slots(coefficients, layout)
+        numbers = timesteps.cpu().numpy()
+        tables = from_numpy(
+            numbers, coefficients, scales, _history_slots(slots), layout.fields, noises, bound
+        )
+        steps_before: tuple = ((),) * self.start
+        noise_dtypes = steps_before + tuple(record.noise_dtypes for record in records)
+        return ProbedScheduler(tables, records[0].output_class, self._count_fields(), noise_dtypes)
 
-    def random(_: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs.append((drawn(), drawn()))
-        return inputs[-1]
+    def _draw(self, _: int = 0) -> torch.Tensor:
+        # In float32 first, because some schedulers round their sample to it.
+        return (torch.randn(3, 4, 2, 2, generator=self._generator) * _MAGNITUDES).to(self.dtype)
 
-    records = list(_steps(scheduler, start, options, random, drawn))
-    slots = _slots([*records, *_longer(scheduler, options, random, drawn)])
-    inputs = inputs[: len(records)]
-    fields = list(records[0].fields)
-    noises = max(len(record.noise) for record in records)
-    bound = _bound(records)
-    rest = [*slots, *([] if bound is None else [_BOUNDED])]
-    basis = 2 + noises + len(rest)
-    coefficients = np.zeros((len(scheduler.timesteps), len(fields) + len(rest), basis))
-    scales = np.ones(len(scheduler.timesteps))
-    for place, probe in enumerate(_probes(scheduler, start, options, rest, noises, dtype), start):
-        rows = _outputs(probe)
-        for row, name in enumerate((*fields, *rest)):
-            if name in rows:
-                coefficients[place, row] = rows[name].reshape(basis).double().numpy()
-        scales[place] = float(probe.scaled.reshape(basis)[0])
-    finite = np.isfinite(coefficients).all(axis=(1, 2)) & np.isfinite(scales)
-    if not finite.all():
-        raise _Nonlinear(f"its own step gives infinite or no numbers at step {finite.argmin()}")
-    for place, (record, (sample, output)) in enumerate(zip(records, inputs, strict=True), start):
-        _check(record, sample, output, coefficients[place], scales[place], (fields, rest, noises), tolerance)
-    if len(slots) > _MANY_SLOTS:
-        coefficients, rest = _live(coefficients, rest, len(fields), 2 + noises)
-        slots = [name for name in rest if name != _BOUNDED]
-    return Built(
-        from_numpy(scheduler.timesteps.cpu().numpy(), coefficients, scales, slots, fields, noises, bound),
-        records[0].result,
-        _returned(scheduler, start, options),
-        ((),) * start + tuple(record.draws for record in records),
-    )
+    def _random_steps(self, scheduler: Any, start: int) -> Iterator[_Record]:
+        """A run on random samples and model outputs."""
+        return self._steps(scheduler, start, lambda history: (self._draw(), self._draw()), self._draw)
+
+    def _basis_steps(self, layout: _Layout) -> Iterator[_Record]:
+        """The run on basis vectors, all of them at once: row b of a tensor of the batch is basis vector b."""
+        size = layout.columns
+        identity = torch.eye(size, dtype=self.dtype)
+
+        def basis(column: int) -> torch.Tensor:
+            # A copy, because some schedulers add to their tensors in place.
+            return identity[column].clone().reshape(size, 1, 1, 1)
+
+        def set_inputs(history: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+            for name in history:
+                history[name] = basis(layout.first_slot + layout.slots.index(name))
+            return basis(0), basis(1)
+
+        supply = lambda number: basis(2 + number)  # noqa: E731
+        return self._steps(self.scheduler, self.start, set_inputs, supply, replacement=basis(size - 1))
+
+    def _longer_run(self) -> list[_Record]:
+        """A few steps more than a short run has, which may not fill the whole history."""
+        if len(self.scheduler.timesteps) >= _HISTORY_STEPS:
+            return []
+        clone = clone_scheduler(self.scheduler)
+        try:
+            clone.set_timesteps(_HISTORY_STEPS)
+            return list(self._random_steps(clone, 0))
+        except Exception as error:  # noqa: BLE001 - then a short run and a long one are two programs, nothing worse
+            logger.debug("history of %s is that of a short run: %s", type(clone).__name__, error)
+            return []
+
+    def _steps(
+        self,
+        scheduler: Any,
+        start: int,
+        set_inputs: Callable[[dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]],
+        supply: Callable[[int], torch.Tensor],
+        replacement: torch.Tensor | None = None,
+    ) -> Iterator[_Record]:
+        """Run a copy from `start` to its end.
+
+        Args:
+            set_inputs: may replace tensors of the history; gives (sample, model output).
+            supply: from the number of a draw to noise.
+            replacement: of bounded values.
+        """
+        clone = _clone_at(scheduler, start)
+        shape: tuple[int, ...] | None = None
+        for timestep in clone.timesteps[start:]:
+            history = _read_history(clone, shape)
+            sample, model_output = set_inputs(history)
+            for name, tensor in history.items():
+                _write_history(clone, name, tensor)
+            # Cloned, because some schedulers change their tensors in place.
+            before = {name: tensor.clone() for name, tensor in history.items()}
+            scaled = sample
+            if hasattr(clone, "scale_model_input"):
+                scaled = clone.scale_model_input(sample, timestep)
+            scaled = scaled.clone()
+            mode = _StepMode(supply, sample.shape, replacement)
+            if hasattr(clone, "_threshold_sample"):
+                clone._threshold_sample = mode.thresholding(clone)
+            random_state = torch.random.get_rng_state()
+            with mode:
+                output = clone.step(
+                    model_output.clone(), timestep, sample.clone(), **self.options, return_dict=True
+                )
+            if not torch.equal(random_state, torch.random.get_rng_state()):
+                raise _Nonlinear("it draws random numbers that are not taken from torch.randn")
+            shape = tuple(output.prev_sample.shape)
+            yield _Record(
+                sample=sample,
+                model_output=model_output,
+                before=before,
+                after={name: tensor.clone() for name, tensor in _read_history(clone, shape).items()},
+                fields={name: value for name, value in output.items() if isinstance(value, torch.Tensor)},
+                noise=mode.noise,
+                noise_dtypes=tuple(mode.dtypes),
+                scaled=scaled,
+                output_class=type(output),
+                bounded=mode.bounded,
+            )
+
+    def _count_fields(self) -> int:
+        """How many tensors its step returns as a tuple."""
+        clone = _clone_at(self.scheduler, self.start)
+        zero = torch.zeros(1, 4, 2, 2)
+        return len(clone.step(zero, clone.timesteps[self.start], zero, **self.options, return_dict=False))
 
 
-def _steps(
-    scheduler: Any,
-    start: int,
-    options: dict[str, Any],
-    give: Callable[[dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]],
-    supply: Callable[[int], torch.Tensor],
-    bounded: torch.Tensor | None = None,
-) -> Iterator[_Record]:
-    """Run a copy from `start` to its end; `give` takes the history and gives (sample, model output)."""
-    twin = _at(scheduler, start)
-    shape: tuple[int, ...] | None = None
-    for timestep in twin.timesteps[start:]:
-        history = _history(twin, shape)
-        sample, output = give(history)
-        for name, tensor in history.items():
-            _put(twin, name, tensor)
-        # Some schedulers change their tensors in place.
-        before = {name: tensor.clone() for name, tensor in history.items()}
-        scaled = twin.scale_model_input(sample, timestep) if hasattr(twin, "scale_model_input") else sample
-        scaled = scaled.clone()
-        drawing = _Watched(supply, sample.shape, bounded)
-        if hasattr(twin, "_threshold_sample"):
-            twin._threshold_sample = drawing.thresholding(twin)
-        state = torch.random.get_rng_state()
-        with drawing:
-            result = twin.step(output.clone(), timestep, sample.clone(), **options, return_dict=True)
-        if not torch.equal(state, torch.random.get_rng_state()):
-            raise _Nonlinear("it draws random numbers that are not taken from torch.randn")
-        shape = tuple(result.prev_sample.shape)
-        after = {name: tensor.clone() for name, tensor in _history(twin, shape).items()}
-        fields = {name: value for name, value in result.items() if isinstance(value, torch.Tensor)}
-        drawn = tuple(drawing.dtypes)
-        yield _Record(before, after, fields, drawing.noise, drawn, scaled, type(result), drawing.bounded)
-
-
-def _bound(records: list[_Record]) -> Bound | None:
-    """How the run's steps bound a value, the same one in all that do."""
-    bounds = {bound for record in records for bound, *_ in record.bounded}
+def _find_bound(records: list[_Record]) -> Bound | None:
+    """How the run's steps bound a value, the same in all that do."""
+    bounds = {bounded.bound for record in records for bounded in record.bounded}
     if len(bounds) > 1 or any(len(record.bounded) > 1 for record in records):
         raise _Nonlinear("its steps bound several values")
     return next(iter(bounds), None)
 
 
-def _outputs(record: _Record) -> dict[str, torch.Tensor]:
-    """Everything that a step makes, by name."""
-    outputs = record.fields | record.after
-    for _, value, _ in record.bounded:
-        outputs[_BOUNDED] = value
-    return outputs
+def _clone_at(scheduler: Any, start: int) -> Any:
+    """A copy whose first step is at `timesteps[start]`."""
+    clone = clone_scheduler(scheduler)
+    if hasattr(clone, "_step_index"):
+        clone._step_index = start
+        clone._begin_index = start
+    # Without it some schedulers warn that their scale_model_input was not called.
+    clone.is_scale_input_called = True
+    return clone
 
 
-def _at(scheduler: Any, start: int) -> Any:
-    """A copy that takes `timesteps[start]` for its first."""
-    twin = clone(scheduler)
-    if hasattr(twin, "_step_index"):
-        twin._step_index = start
-        twin._begin_index = start
-    twin.is_scale_input_called = True
-    return twin
-
-
-def _history(twin: Any, shape: tuple[int, ...] | None) -> dict[str, torch.Tensor]:
-    """The tensors of this shape that a scheduler keeps, by name; those of a list by their place from its end."""
-    found: dict[str, torch.Tensor] = {}
-    for name, value in vars(twin).items():
+def _read_history(scheduler: Any, shape: tuple[int, ...] | None) -> dict[str, torch.Tensor]:
+    """The tensors of this shape that a scheduler remembers, by name; those of a list by their index from its end."""
+    candidates: dict[str, Any] = {}
+    for name, value in vars(scheduler).items():
         if isinstance(value, list):
-            held = {f"{name}.{place - len(value)}": item for place, item in enumerate(value)}
+            candidates |= {f"{name}.{index - len(value)}": item for index, item in enumerate(value)}
         else:
-            held = {name: value}
-        found |= {k: v for k, v in held.items() if isinstance(v, torch.Tensor) and tuple(v.shape) == shape}
-    return found
+            candidates[name] = value
+    return {
+        name: value
+        for name, value in candidates.items()
+        if isinstance(value, torch.Tensor) and tuple(value.shape) == shape
+    }
 
 
-def _put(twin: Any, name: str, tensor: torch.Tensor) -> None:
-    attribute, _, place = name.partition(".")
-    if place:
-        getattr(twin, attribute)[int(place)] = tensor
+def _write_history(scheduler: Any, name: str, tensor: torch.Tensor) -> None:
+    attribute, _, index = name.partition(".")
+    if index:
+        getattr(scheduler, attribute)[int(index)] = tensor
     else:
-        setattr(twin, attribute, tensor)
+        setattr(scheduler, attribute, tensor)
 
 
-def _slots(records: list[_Record]) -> list[str]:
-    """Names of the history, the same however few steps a run has: every place of a list that holds some."""
+def _slot_names(records: list[_Record]) -> list[str]:
+    """Names of the history, the same however few steps a run has: every index of a list that holds tensors."""
     longest: dict[str, int] = {}
     for record in records:
         for name in record.after:
-            attribute, _, place = name.partition(".")
-            longest[attribute] = max(longest.get(attribute, 0), -int(place or 0))
-    return [
-        name
-        for attribute, length in sorted(longest.items())
-        for name in ([f"{attribute}.{place}" for place in range(-length, 0)] if length else [attribute])
-    ]
+            attribute, _, index = name.partition(".")
+            longest[attribute] = max(longest.get(attribute, 0), -int(index or 0))
+    names: list[str] = []
+    for attribute, length in sorted(longest.items()):
+        if length:
+            names += [f"{attribute}.{index}" for index in range(-length, 0)]
+        else:
+            names.append(attribute)
+    return names
 
 
-def _longer(scheduler: Any, options: dict[str, Any], give: Callable, supply: Callable) -> list[_Record]:
-    """A few steps more than a short run has, which may not fill the whole history."""
-    if len(scheduler.timesteps) >= _DISCOVERY:
-        return []
-    twin = clone(scheduler)
-    try:
-        twin.set_timesteps(_DISCOVERY)
-        return list(_steps(twin, 0, options, give, supply))
-    except Exception as error:  # noqa: BLE001 - then a short run and a long one are two programs, nothing worse
-        logger.debug("history of %s is that of a short run: %s", type(scheduler).__name__, error)
-        return []
+def _history_slots(slots: list[str]) -> list[str]:
+    return [name for name in slots if name != _BOUNDED]
 
 
-def _probes(
-    scheduler: Any, start: int, options: dict[str, Any], slots: list[str], noises: int, dtype: torch.dtype
-) -> Iterator[_Record]:
-    """The run on basis vectors, all of them at once: row b of a tensor of the batch is basis vector b."""
-    size = 2 + noises + len(slots)
-    one = lambda place: torch.eye(size, dtype=dtype)[place].reshape(size, 1, 1, 1)  # noqa: E731
-
-    def give(history: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        for name in history:
-            history[name] = one(2 + noises + slots.index(name))
-        return one(0), one(1)
-
-    return _steps(scheduler, start, options, give, lambda place: one(2 + place), one(size - 1))
-
-
-def _check(
-    record: _Record,
-    sample: torch.Tensor,
-    output: torch.Tensor,
-    coefficients: np.ndarray,
-    scale: float,
-    names: tuple[list[str], list[str], int],
-    tolerance: float,
+def _check_prediction(
+    record: _Record, coefficients: np.ndarray, scale: float, layout: _Layout, tolerance: float
 ) -> None:
-    """Raises _Nonlinear where a row of the table is not what diffusers did with random numbers."""
-    fields, slots, noises = names
-    nothing = torch.zeros_like(sample)
-    noise = [*record.noise, *[nothing] * (noises - len(record.noise))]
-    known = dict(record.before)
+    """Raise _Nonlinear if a row of the table does not predict what diffusers did with random numbers."""
+    zeros = torch.zeros_like(record.sample)
+    history = dict(record.before)
     for bound, value, result in record.bounded:
-        known[_BOUNDED] = result
-        if not np.allclose(bound(jnp.asarray(value.float().numpy())), result.float(), rtol=1e-5, atol=1e-6):
+        history[_BOUNDED] = result
+        expected = bound(jnp.asarray(value.float().numpy()))
+        if not np.allclose(expected, result.float(), rtol=1e-5, atol=1e-6):
             raise _Nonlinear(f"its {bound.kind} is not that of diffusers")
-    history = [known.get(name, nothing) for name in slots]
-    inputs = torch.stack([sample, output, *noise, *history]).double().numpy()
-    outputs = _outputs(record)
+    noise = [*record.noise, *[zeros] * (layout.noises - len(record.noise))]
+    slots = [history.get(name, zeros) for name in layout.slots]
+    inputs = torch.stack([record.sample, record.model_output, *noise, *slots]).double().numpy()
+    outputs = record.outputs()
     table = coefficients.astype(np.float32).astype(np.float64)
-    for row, name in enumerate((*fields, *slots)):
+    for row, name in zip(table, layout.rows, strict=True):
         if name not in outputs:
             continue
-        expected = np.tensordot(table[row], inputs, axes=1)
-        bound = tolerance * np.tensordot(np.abs(table[row]), np.abs(inputs), axes=1)
-        if not (np.abs(outputs[name].double().numpy() - expected) <= bound).all():
-            raise _Nonlinear(f"its step is no linear map of the sample and the model's output ({name})")
-    scaled = scale * sample.double()
-    if not torch.allclose(record.scaled.double(), scaled, rtol=tolerance, atol=0):
-        raise _Nonlinear("its scale_model_input is no multiplication")
+        error = np.abs(outputs[name].double().numpy() - np.tensordot(row, inputs, axes=1))
+        limit = tolerance * np.tensordot(np.abs(row), np.abs(inputs), axes=1)
+        # Negated, because a comparison with NaN is false.
+        if not (error <= limit).all():
+            raise _Nonlinear(f"its step is not a linear map of the sample and the model's output ({name})")
+    expected_scaled = scale * record.sample.double()
+    if not torch.allclose(record.scaled.double(), expected_scaled, rtol=tolerance, atol=0):
+        raise _Nonlinear("its scale_model_input is not a multiplication")
 
 
-def _returned(scheduler: Any, start: int, options: dict[str, Any]) -> int:
-    """How many tensors its step gives where no class of diffusers is asked for."""
-    twin = _at(scheduler, start)
-    zero = torch.zeros(1, 4, 2, 2)
-    return len(twin.step(zero, twin.timesteps[start], zero, **options, return_dict=False))
-
-
-def _live(
-    coefficients: np.ndarray, slots: list[str], fields: int, first: int
-) -> tuple[np.ndarray, list[str]]:
+def _drop_unused_slots(coefficients: np.ndarray, layout: _Layout) -> tuple[np.ndarray, list[str]]:
     """The same tables without the history that no later output depends on."""
-    used = np.abs(coefficients).sum(axis=0)[:, first:] > 0  # [O, slots]
-    always = np.array([name == _BOUNDED for name in slots])
-    live = used[:fields].any(axis=0) | always
-    while (more := live | used[fields:][live].any(axis=0)).sum() > live.sum():
-        live = more
+    fields, first = len(layout.fields), layout.first_slot
+    is_read = np.abs(coefficients).sum(axis=0)[:, first:] > 0  # [O, slots]
+    live = is_read[:fields].any(axis=0) | np.array([name == _BOUNDED for name in layout.slots])
+    # A slot is live if an output depends on it, or a slot that is live.
+    while True:
+        extended = live | is_read[fields:][live].any(axis=0)
+        if extended.sum() == live.sum():
+            break
+        live = extended
     rows = np.concatenate([np.ones(fields, bool), live])
     columns = np.concatenate([np.ones(first, bool), live])
-    return coefficients[:, rows][:, :, columns], [
-        name for name, keep in zip(slots, live, strict=True) if keep
-    ]
+    live_slots = [name for name, is_live in zip(layout.slots, live, strict=True) if is_live]
+    return coefficients[:, rows][:, :, columns], live_slots

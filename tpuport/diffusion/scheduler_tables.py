@@ -1,8 +1,8 @@
-"""A scheduler as tables: every step is a row of numbers, and the row's place is a traced index.
+"""A scheduler as tables: every step is a row of numbers, and the row's index is traced.
 
 Shapes: N timesteps, I inputs of a step (sample, model output, noise, history), O outputs (next sample, other fields
-of diffusers' output, history). Where a scheduler bounds a value within its step (`Bound`), that value is one input
-more, the last, and what it is made of is one output more.
+of diffusers' output, history). If a scheduler bounds a value within its step (`Bound`), that value is an additional
+last input, and what it is computed from is an additional last output.
 """
 
 import dataclasses
@@ -36,9 +36,10 @@ class Bound(NamedTuple):
         value = value.astype(jnp.float32)
         if self.kind == "clamp":
             return jnp.clip(value, self.low, self.high)
-        rows = value.reshape(len(value), -1)
-        most = jnp.clip(jnp.quantile(jnp.abs(rows), self.low, axis=1, keepdims=True), 1, self.high)
-        return (jnp.clip(rows, -most, most) / most).reshape(value.shape)
+        samples = value.reshape(len(value), -1)
+        quantile = jnp.quantile(jnp.abs(samples), self.low, axis=1, keepdims=True)
+        limit = jnp.clip(quantile, 1, self.high)
+        return (jnp.clip(samples, -limit, limit) / limit).reshape(value.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +47,13 @@ class StepTables:
     """What a scheduler does in each of its steps; a pytree whose arrays are leaves.
 
     Attributes:
-        timesteps: [N], what the model is told: float32, or int32 where the scheduler counts in whole numbers.
+        timesteps: [N], what the model is told: float32, or int32 if the scheduler counts in whole numbers.
         coefficients: [N, O, I] float32; a step's outputs are these sums of its inputs.
-        scales: [N] float32, what the sample is multiplied with on its way into the model.
+        scales: [N] float32, what the sample is multiplied with before it goes into the model.
         slots: names of the history tensors, such as "model_outputs.0".
         fields: names of the outputs before the history, the next sample's first.
-        noises: normal noise tensors that a step takes.
-        bound: what bounds the last input; None where no step bounds anything.
+        noises: how many normal noise tensors a step takes.
+        bound: what bounds the last input; None if no step bounds anything.
     """
 
     timesteps: Any  # arrays, or what a tree of them is mapped to
@@ -68,8 +69,11 @@ class StepTables:
 
     def padded(self, multiple: int = ROWS) -> "StepTables":
         """The same tables with rows of zeros after the last, up to a multiple of `multiple`."""
-        more = -len(self) % multiple
-        pad = lambda x: jnp.pad(x, ((0, more),) + ((0, 0),) * (x.ndim - 1))  # noqa: E731
+        missing = -len(self) % multiple
+
+        def pad(array: jax.Array) -> jax.Array:
+            return jnp.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1))
+
         return dataclasses.replace(
             self,
             timesteps=pad(self.timesteps),
@@ -86,11 +90,11 @@ jax.tree_util.register_dataclass(
 
 
 def initial_state(tables: StepTables, sample: jax.Array) -> State:
-    """The empty history of a run: a float32 array of zeros like `sample`, placed as it is, for every slot."""
+    """The empty history of a run: for every slot a float32 array of zeros with the shape and layout of `sample`."""
     return tuple(jnp.zeros_like(sample, dtype=jnp.float32) for _ in tables.slots)
 
 
-def outputs(
+def compute_outputs(
     tables: StepTables,
     index: jax.Array | int,
     model_output: jax.Array,
@@ -102,7 +106,7 @@ def outputs(
 
     Args:
         tables: of any number of rows.
-        index: the step's place in the tables, traced or not.
+        index: the step's row in the tables, traced or not.
         model_output: of the sample's shape, any floating dtype.
         sample: any shape, any floating dtype.
         state: from `initial_state` or from the step before.
@@ -112,21 +116,22 @@ def outputs(
     inputs = jnp.stack([x.astype(jnp.float32) for x in (sample, model_output, *noise, *state)])
     row = row.reshape(*row.shape, *[1] * sample.ndim)
     if tables.bound is not None:
-        inputs = jnp.concatenate([inputs, tables.bound(_sums(row[-1:, :-1], inputs)[0])[None]])
+        bounded = tables.bound(_weighted_sums(row[-1:, :-1], inputs)[0])
+        inputs = jnp.concatenate([inputs, bounded[None]])
         row = row[:-1]
-    sums = _sums(row, inputs)
+    sums = _weighted_sums(row, inputs)
     fields = len(tables.fields)
     return tuple(x.astype(sample.dtype) for x in sums[:fields]), tuple(sums[fields:])
 
 
-def _sums(row: jax.Array, inputs: jax.Array) -> jax.Array:
-    """Traced. Products and a sum, because a product of matrices would round its inputs on a TPU. What a step does not
-    take must not count, be it infinite or no number.
-    """
+def _weighted_sums(row: jax.Array, inputs: jax.Array) -> jax.Array:
+    """Traced. The outputs [O, ...] of a row [O, I, 1, ...] for inputs [I, ...]."""
+    # Products and a sum, because a product of matrices would round its inputs on a TPU. An input whose coefficient
+    # is zero must not count even if it is infinite or NaN.
     return jnp.sum(jnp.where(row == 0, 0, row * inputs), axis=1)
 
 
-def step(
+def take_step(
     tables: StepTables,
     index: jax.Array | int,
     model_output: jax.Array,
@@ -134,9 +139,9 @@ def step(
     state: State,
     noise: Sequence[jax.Array] = (),
 ) -> tuple[jax.Array, State]:
-    """Traced. One step of the scheduler: (next sample in the sample's dtype, next state); see `outputs`."""
-    (following, *_), state = outputs(tables, index, model_output, sample, state, noise)
-    return following, state
+    """Traced. A step of the scheduler: (next sample in the sample's dtype, next state); see `compute_outputs`."""
+    (next_sample, *_), state = compute_outputs(tables, index, model_output, sample, state, noise)
+    return next_sample, state
 
 
 def from_numpy(
@@ -149,9 +154,9 @@ def from_numpy(
     bound: Bound | None = None,
 ) -> StepTables:
     """Tables on the default device, in 32 bits."""
-    kind = np.int32 if np.issubdtype(timesteps.dtype, np.integer) else np.float32
+    timestep_dtype = np.int32 if np.issubdtype(timesteps.dtype, np.integer) else np.float32
     return StepTables(
-        jnp.asarray(timesteps.astype(kind)),
+        jnp.asarray(timesteps.astype(timestep_dtype)),
         jnp.asarray(coefficients.astype(np.float32)),
         jnp.asarray(scales.astype(np.float32)),
         tuple(slots),

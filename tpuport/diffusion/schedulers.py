@@ -1,28 +1,53 @@
-"""diffusers' schedulers on the device: tables of coefficients, and a step that looks its row up."""
+"""diffusers' schedulers on the device: their steps as tables of coefficients, and a `step` that looks its row up."""
 
+import copy
+import dataclasses
+import functools
 import inspect
-from typing import Any
+import logging
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import torch
 
-from tpuport.diffusion.scheduler_probing import build, clone
-from tpuport.diffusion.scheduler_steps import PortedStep, install, uninstall
-from tpuport.diffusion.scheduler_tables import StepTables, initial_state, outputs, step
+from tpuport import compat
+from tpuport.compilation import Program
+from tpuport.diffusion.mixed_devices import suspend, to_host
+from tpuport.diffusion.scheduler_probing import ProbedScheduler, clone_scheduler, probe_scheduler
+from tpuport.diffusion.scheduler_tables import (
+    State,
+    StepTables,
+    compute_outputs,
+    initial_state,
+    take_step,
+)
 from tpuport.errors import PortError
+from tpuport.static_values import exact_key
 
 __all__ = [
     "PortedStep",
     "StepTables",
+    "build_tables",
+    "compute_outputs",
     "initial_state",
     "install",
-    "outputs",
-    "step",
-    "tables_for",
+    "take_step",
     "uninstall",
 ]
 
+logger = logging.getLogger("tpuport")
 
-def tables_for(
+_PLAIN_TYPES = (bool, int, float, str, type(None))
+# A pipeline that alternates between more kinds of runs probes its scheduler again.
+_CACHED_PROBES = 8
+# Arguments of a scheduler's step that tables handle; any other decides the coefficients.
+_STEP_ARGUMENTS = frozenset({"model_output", "timestep", "sample", "generator", "return_dict"})
+
+
+def build_tables(
     scheduler: Any,
     num_inference_steps: int | None = None,
     *,
@@ -35,11 +60,11 @@ def tables_for(
     """A scheduler's steps as tables, checked against diffusers' own step for every timestep.
 
     Args:
-        scheduler: of diffusers; it is not changed. Where none of the next three arguments is given, its timesteps
-            must be set and no step be taken.
+        scheduler: of diffusers; it is not changed. If none of the next three arguments is given, its timesteps
+            must be set and no step may have been taken.
         num_inference_steps: number of steps.
-        sigmas: noise levels of one's own, from high to low.
-        timesteps: timesteps of one's own.
+        sigmas: custom noise levels, from high to low.
+        timesteps: custom timesteps.
         begin_index: the first step that will be taken; rows before it are zeros.
         step_options: further arguments of the scheduler's `step`, such as eta.
         options: further arguments of its `set_timesteps`, such as mu.
@@ -48,69 +73,369 @@ def tables_for(
         Tables of as many rows as the scheduler has timesteps, which may be more than `num_inference_steps`.
 
     Raises:
-        PortError: the scheduler's step is no linear map, or it does not take these steps.
+        PortError: the scheduler's step is not a linear map, or it does not accept these steps.
     """
-    twin = _ready(
-        scheduler,
-        {"num_inference_steps": num_inference_steps, "sigmas": sigmas, "timesteps": timesteps},
-        options,
-    )
-    count = len(twin.timesteps)
+    schedule = {"num_inference_steps": num_inference_steps, "sigmas": sigmas, "timesteps": timesteps}
+    clone = _clone_with_timesteps(scheduler, _without_nones(schedule), _without_nones(options))
+    count = len(clone.timesteps)
     if not 0 <= begin_index < count:
         raise PortError(
             f"there is no step {begin_index} of {count}", where="begin_index", fix="number them from 0"
         )
-    return build(twin, begin_index, step_options).tables
+    return probe_scheduler(clone, begin_index, step_options).tables
 
 
-def _ready(scheduler: Any, schedule: dict[str, Any], options: dict[str, Any]) -> Any:
+def _without_nones(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _clone_with_timesteps(scheduler: Any, schedule: dict[str, Any], options: dict[str, Any]) -> Any:
     """A copy of the scheduler with its timesteps set."""
     name = type(scheduler).__name__
     if not (hasattr(scheduler, "set_timesteps") and callable(getattr(scheduler, "step", None))):
         raise PortError(
-            f"a {name} is no scheduler",
+            f"a {name} is not a scheduler",
             where="scheduler",
             fix="give a scheduler of diffusers, such as pipe.scheduler",
         )
-    given, options = ({k: v for k, v in named.items() if v is not None} for named in (schedule, options))
-    if isinstance(given.get("sigmas"), list | tuple):
-        given["sigmas"] = np.array(given["sigmas"], float)  # some classes take nothing else
-    twin = clone(scheduler)
-    if given:
-        _set_timesteps(twin, given | options)
-    elif options:
+    clone = clone_scheduler(scheduler)
+    if schedule:
+        if isinstance(schedule.get("sigmas"), list | tuple):
+            # Some classes take nothing but an array.
+            schedule["sigmas"] = np.array(schedule["sigmas"], float)
+        _set_timesteps(clone, schedule | options)
+        return clone
+    if options:
         raise PortError(
             f"{', '.join(options)} without steps to set",
-            where="tables_for",
+            where="build_tables",
             fix="give num_inference_steps too",
         )
-    elif getattr(twin, "num_inference_steps", None) is None:
+    if getattr(clone, "num_inference_steps", None) is None:
         raise PortError(f"this {name} has no steps yet", where="scheduler", fix="give num_inference_steps")
-    elif getattr(twin, "step_index", None) or getattr(twin, "counter", None):
+    if getattr(clone, "step_index", None) or getattr(clone, "counter", None):
         raise PortError(
             f"this {name} is in the middle of a run",
             where="scheduler",
             fix="give num_inference_steps, or set_timesteps",
         )
-    return twin
+    return clone
 
 
-def _set_timesteps(twin: Any, given: dict[str, Any]) -> None:
-    name, known = type(twin).__name__, inspect.signature(twin.set_timesteps).parameters
-    if unknown := sorted(given.keys() - known.keys()):
+def _set_timesteps(scheduler: Any, arguments: dict[str, Any]) -> None:
+    name = type(scheduler).__name__
+    known = inspect.signature(scheduler.set_timesteps).parameters
+    unknown = sorted(arguments.keys() - known.keys())
+    if unknown:
         raise PortError(
             f"{name} does not take {', '.join(unknown)}",
             where=f"{name}.set_timesteps",
             fix=f"it takes {', '.join(key for key in known if key != 'device')}",
         )
-    steps = given.get("num_inference_steps", 1)
+    steps = arguments.get("num_inference_steps", 1)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise PortError(f"{steps!r} is no number of steps", where="num_inference_steps", fix="give 1 or more")
+        raise PortError(
+            f"{steps!r} is not a number of steps", where="num_inference_steps", fix="give 1 or more"
+        )
     try:
-        twin.set_timesteps(**given)
+        scheduler.set_timesteps(**arguments)
     except Exception as error:
         raise PortError(
-            f"{name} does not take these steps: {str(error).strip() or type(error).__name__}",
-            where=", ".join(f"{key}={value!r:.60}" for key, value in given.items()),
+            f"{name} does not accept these steps: {str(error).strip() or type(error).__name__}",
+            where=", ".join(f"{key}={value!r:.60}" for key, value in arguments.items()),
             fix="see the documentation of its set_timesteps",
         ) from error
+
+
+@functools.cache
+def step_program() -> Program:
+    """The compiled step: a single compilation for each shape and kind of scheduler, for all of its steps."""
+    return Program(compute_outputs, "scheduler step")
+
+
+@dataclasses.dataclass
+class _Run:
+    """A run through the timesteps, from `set_timesteps` to the last step."""
+
+    timesteps: Any  # the scheduler's own object: a new one means a new run
+    sigmas: Any
+    probed: ProbedScheduler
+    tables: StepTables
+    options: Hashable
+    next_index: int
+    state: State | None = None
+
+
+class _Position(NamedTuple):
+    """A step's row in the tables, and whether a run starts with it."""
+
+    index: int
+    is_first: bool
+
+
+class PortedStep:
+    """Replaces `scheduler.step`: takes tensors of the host or the device, gives tensors on the device.
+
+    The first step of a run builds the tables, on the host, unless they are cached. The history, which a scheduler's own
+    `step` would store in the scheduler, is stored here; `step_index` is updated in both.
+
+    A call that tables cannot serve (a step that is not a linear map, a tensor among its options, such as the timesteps
+    of single tokens) goes to diffusers' own step on the host, which is logged once.
+
+    Attributes:
+        original: diffusers' own step.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler: Any = scheduler
+        self.original = type(scheduler).step.__get__(scheduler)
+        # Pipelines look at which arguments a scheduler's step takes.
+        self.__signature__ = inspect.signature(self.original)
+        self._probed: dict[Hashable, ProbedScheduler | PortError] = {}
+        self._run: _Run | None = None
+        self._logged_reasons: set[str] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PortedStep":
+        return PortedStep(copy.deepcopy(self._scheduler, memo))
+
+    def __reduce__(self) -> tuple[type, tuple[Any]]:
+        return PortedStep, (self._scheduler,)
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self._scheduler).__name__}.step"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A step, with the arguments and the result of diffusers' own.
+
+        Raises:
+            PortError: the scheduler's step_index was moved within a run, or a run with history cannot continue on the
+                device.
+        """
+        bound = self.__signature__.bind(*args, **kwargs)
+        bound.apply_defaults()
+        with suspend():
+            return self._serve(bound.arguments)
+
+    def _serve(self, arguments: dict[str, Any]) -> Any:
+        reason = self._host_reason(arguments)
+        if reason is not None:
+            return self._step_on_host(arguments, reason)
+        position = self._locate(arguments["timestep"])
+        if position.is_first:
+            reason = self._begin_run(position.index, arguments)
+        elif self._run is not None and exact_key(_step_options(arguments)) != self._run.options:
+            reason = "its options change within a run"
+        if reason is not None:
+            return self._step_on_host(arguments, reason)
+        return self._step_on_device(position.index, arguments)
+
+    def _host_reason(self, arguments: dict[str, Any]) -> str | None:
+        """Why diffusers' own step must do this, or None if tables can."""
+        output, sample = arguments.get("model_output"), arguments.get("sample")
+        if not (isinstance(output, torch.Tensor) and isinstance(sample, torch.Tensor)):
+            return "its arguments are not a model's output and a sample"
+        if output.shape != sample.shape:
+            return f"the model's output is {tuple(output.shape)} and the sample {tuple(sample.shape)}"
+        if not (output.is_floating_point() and sample.is_floating_point()):
+            return "its tensors do not hold real numbers"
+        if _is_whole(arguments.get("timestep")) and self._scheduler.timesteps.is_floating_point():
+            # An index instead of a timestep, for which most classes raise an error of their own.
+            return "its timesteps are not whole numbers"
+        options = _step_options(arguments)
+        others = [name for name, value in options.items() if not isinstance(value, _PLAIN_TYPES)]
+        return f"{', '.join(others)} cannot be in a table" if others else None
+
+    def _locate(self, timestep: Any) -> _Position:
+        """Which row of the tables this step is, by the scheduler's own count."""
+        scheduler, run = self._scheduler, self._run
+        if run is not None:
+            sigmas = getattr(scheduler, "sigmas", None)
+            if run.timesteps is not scheduler.timesteps or run.sigmas is not sigmas:
+                run = None
+        if not hasattr(scheduler, "_step_index"):
+            return self._locate_by_timestep(timestep, run)
+        if scheduler._step_index is None:
+            run = None
+            scheduler._init_step_index(_to_host(timestep))
+        index: int = scheduler.step_index
+        if run is not None and index != run.next_index:
+            if run.tables.slots:
+                raise PortError(
+                    f"step_index went from {run.next_index} to {index} within a run, whose steps so far are its "
+                    "history",
+                    where=self._name,
+                    fix="call set_timesteps before another run, or tpuport.diffusion.schedulers.uninstall(scheduler)",
+                )
+            run = None
+        return _Position(index, is_first=run is None)
+
+    def _locate_by_timestep(self, timestep: Any, run: _Run | None) -> _Position:
+        """As `_locate`, for a scheduler that does not count its steps."""
+        value = float(_to_host(timestep))
+        known = self._scheduler.timesteps.tolist()
+        if run is not None and known[run.next_index : run.next_index + 1] == [value]:
+            return _Position(run.next_index, is_first=False)
+        return _Position(known.index(value) if value in known else -1, is_first=True)
+
+    def _begin_run(self, index: int, arguments: dict[str, Any]) -> str | None:
+        """Start a run at this index; returns the reason if it cannot be done by tables."""
+        self._run = None
+        scheduler = self._scheduler
+        if not 0 <= index < len(scheduler.timesteps):
+            return "this timestep is not one of the scheduler's"
+        options = _step_options(arguments)
+        probed = self._probe(index, options)
+        if isinstance(probed, PortError):
+            return probed.what
+        self._run = _Run(
+            timesteps=scheduler.timesteps,
+            sigmas=getattr(scheduler, "sigmas", None),
+            probed=probed,
+            tables=probed.tables.padded(),
+            options=exact_key(options),
+            next_index=index,
+        )
+        return None
+
+    def _probe(self, start: int, options: dict[str, Any]) -> ProbedScheduler | PortError:
+        """The tables of a run, or why there are none; either is cached."""
+        scheduler = self._scheduler
+        config = exact_key(dict(scheduler.config))
+        sigmas = getattr(scheduler, "sigmas", None)
+        key = (start, exact_key(options), config, _contents_key(scheduler.timesteps), _contents_key(sigmas))
+        if key not in self._probed:
+            if len(self._probed) >= _CACHED_PROBES:
+                oldest = next(iter(self._probed))
+                del self._probed[oldest]
+            try:
+                self._probed[key] = probe_scheduler(scheduler, start, options)
+            except PortError as error:
+                self._probed[key] = error
+        return self._probed[key]
+
+    def _step_on_device(self, index: int, arguments: dict[str, Any]) -> Any:
+        run = self._run
+        assert run is not None
+        if index >= len(run.timesteps):
+            raise PortError(
+                f"the scheduler has {len(run.timesteps)} timesteps, and all of them were taken",
+                where=self._name,
+                fix="call set_timesteps before another run",
+            )
+        output, sample = _as_array(arguments["model_output"]), _as_array(arguments["sample"])
+        state = initial_state(run.tables, sample) if run.state is None else run.state
+        noise = self._draw_noise(run, index, arguments, sample)
+        fields, run.state = step_program()(run.tables, np.int32(index), output, sample, state, noise)
+        run.next_index = index + 1
+        if hasattr(self._scheduler, "_step_index"):
+            self._scheduler._step_index = index + 1
+        tensors = dict(zip(run.tables.fields, compat.as_torch(fields), strict=True))
+        if arguments.get("return_dict", True):
+            return run.probed.output_class(**tensors)
+        return tuple(tensors.values())[: run.probed.tuple_length]
+
+    @staticmethod
+    def _draw_noise(
+        run: _Run, index: int, arguments: dict[str, Any], sample: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """Normal noise as diffusers would draw it, on the host: the same numbers for the same generator."""
+        from diffusers.utils.torch_utils import randn_tensor
+
+        output, generator = arguments["model_output"], arguments.get("generator")
+        noise = []
+        for dtype in run.probed.noise_dtypes[index]:
+            tensor = randn_tensor(
+                tuple(output.shape),
+                generator=generator,
+                device=torch.device("cpu"),
+                dtype=dtype or output.dtype,
+            )
+            noise.append(compat.to_jax(tensor))
+        # A step that draws less than others has zero coefficients for what it does not draw.
+        missing = run.tables.noises - len(noise)
+        return (*noise, *[jnp.zeros_like(sample, dtype=jnp.float32)] * missing)
+
+    def _step_on_host(self, arguments: dict[str, Any], reason: str) -> Any:
+        """diffusers' own step on the host; its tensors are moved back to the device if the sample was there."""
+        scheduler, run = self._scheduler, self._run
+        if run is not None and run.state:
+            raise PortError(
+                f"{reason}, and the history of this run is on the device",
+                where=self._name,
+                fix="give every step of a run the same options, or tpuport.diffusion.schedulers.uninstall(scheduler)",
+            )
+        if reason not in self._logged_reasons:
+            self._logged_reasons.add(reason)
+            logger.warning("%s runs on the host: %s", self._name, reason)
+        result = self.original(**{name: _to_host(value) for name, value in arguments.items()})
+        step_index = getattr(scheduler, "_step_index", None)
+        if run is not None and step_index is not None:
+            run.next_index = step_index
+        sample: Any = arguments.get("sample")
+        if not compat.is_ported(sample):
+            return result
+        sharding = compat.as_jax(sample).sharding
+
+        def to_device(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return compat.wrap(jax.device_put(compat.to_jax(value), sharding))
+
+        if isinstance(result, tuple):
+            return tuple(map(to_device, result))
+        return type(result)(**{name: to_device(value) for name, value in result.items()})
+
+
+def _step_options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a step that decide its coefficients, such as eta."""
+    return {name: value for name, value in arguments.items() if name not in _STEP_ARGUMENTS}
+
+
+def _is_whole(timestep: Any) -> bool:
+    if isinstance(timestep, torch.Tensor):
+        return not timestep.is_floating_point()
+    return isinstance(timestep, int)
+
+
+def _as_array(tensor: torch.Tensor) -> jax.Array:
+    return compat.as_jax(tensor) if compat.is_ported(tensor) else compat.to_jax(tensor)
+
+
+def _to_host(value: Any) -> Any:
+    return to_host(value) if compat.is_ported(value) else value
+
+
+def _contents_key(tensor: Any) -> Hashable:
+    """A key of a tensor's dtype and values; None for anything else."""
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    host = to_host(tensor).detach().contiguous()
+    return str(host.dtype), host.view(-1).numpy().tobytes()
+
+
+def install(scheduler: Any) -> None:
+    """Let a scheduler's `step` run on the device; does nothing if it does already.
+
+    Raises:
+        PortError: this is not a scheduler.
+    """
+    if _is_installed(scheduler):
+        return
+    if not (hasattr(scheduler, "timesteps") and callable(getattr(scheduler, "step", None))):
+        raise PortError(
+            f"a {type(scheduler).__name__} is not a scheduler",
+            where="scheduler",
+            fix="give a scheduler of diffusers",
+        )
+    scheduler.step = PortedStep(scheduler)
+
+
+def uninstall(scheduler: Any) -> None:
+    """Give a scheduler its own `step` back; does nothing if it has it."""
+    if _is_installed(scheduler):
+        del scheduler.step
+
+
+def _is_installed(scheduler: Any) -> bool:
+    return isinstance(vars(scheduler).get("step"), PortedStep)

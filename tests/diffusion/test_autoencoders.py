@@ -10,8 +10,8 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 
 import tpuport
 from tpuport import compat
-from tpuport.diffusion import mixed_devices, vae
-from tpuport.diffusion.vae import compile_parts, is_autoencoder, restore_parts
+from tpuport.diffusion import compiled_components, mixed_devices
+from tpuport.diffusion.compiled_components import compile_parts, is_autoencoder, restore_parts
 from tpuport.errors import PortError
 
 
@@ -56,7 +56,7 @@ def test_decode_and_encode_outside_of_a_pipeline(model: Any) -> None:
     expected = own.decode(latents(), return_dict=False)[0]
     assert compat.is_ported(decoded)
     torch.testing.assert_close(tpuport.to_cpu(decoded), expected, rtol=1e-4, atol=1e-5)
-    with mixed_devices.mixed():
+    with mixed_devices.allow_mixed():
         mean = mixed_devices.to_host(model.encode(expected).latent_dist.mode())
     torch.testing.assert_close(mean, own.encode(expected).latent_dist.mode(), rtol=1e-4, atol=1e-5)
     assert model.decoder.forward.program.compilations == 1
@@ -79,7 +79,7 @@ def test_with_tiling_a_program_is_of_a_tile(model: Any, monkeypatch: pytest.Monk
         vaes.enable_tiling()
         vaes.tile_latent_min_size, vaes.tile_sample_min_size = 4, 8
     given = latents(height=6, width=6)
-    with mixed_devices.mixed():
+    with mixed_devices.allow_mixed():
         for _ in range(2):
             found = model.decode(given, return_dict=False)[0]
     assert not compat.is_ported(found)  # blended on the host
@@ -93,7 +93,7 @@ def test_with_slicing_a_program_is_of_one_sample(model: Any) -> None:
     own = build()
     before = model.decoder.forward.program.compilations
     model.enable_slicing()
-    with mixed_devices.mixed():
+    with mixed_devices.allow_mixed():
         found = model.decode(latents(batch=3), return_dict=False)[0]
     torch.testing.assert_close(
         found, own.decode(latents(batch=3), return_dict=False)[0], rtol=1e-4, atol=1e-5
@@ -105,7 +105,7 @@ def test_with_slicing_a_program_is_of_one_sample(model: Any) -> None:
 def test_a_large_decode_in_one_piece_advises_tiling(
     model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(vae, "_LARGE", 100)
+    monkeypatch.setattr(compiled_components, "_LARGE_RESULT", 100)
     with caplog.at_level("WARNING", "tpuport"):
         for _ in range(2):
             model.decode(latents())

@@ -11,7 +11,7 @@ import torch
 
 from tpuport import compat, create_mesh
 from tpuport.diffusion import mixed_devices
-from tpuport.diffusion.mixed_devices import mixed, suspended
+from tpuport.diffusion.mixed_devices import allow_mixed, suspend
 
 SHAPE = (3, 4)
 
@@ -32,7 +32,7 @@ def equal(mine: Any, theirs: torch.Tensor) -> None:
 
 def test_an_operation_meets_a_host_tensor_on_the_device() -> None:
     host, other = floats(1), floats(2)
-    with mixed():
+    with allow_mixed():
         found = other * device(host) + 1
     assert compat.is_ported(found)
     equal(found, other * host + 1)
@@ -63,7 +63,7 @@ def test_outside_torch_refuses_what_inside_works() -> None:
 )
 def test_values_are_read_as_of_a_host_tensor(read: Callable[[torch.Tensor], Any]) -> None:
     host = floats(3)
-    with mixed():
+    with allow_mixed():
         found = read(device(host))
     expected = read(host)
     assert type(found) is type(expected)
@@ -73,7 +73,7 @@ def test_values_are_read_as_of_a_host_tensor(read: Callable[[torch.Tensor], Any]
 
 def test_moving_to_the_host_and_changing_the_type() -> None:
     host = floats(4)
-    with mixed():
+    with allow_mixed():
         x = device(host)
         half, moved = x.to(torch.bfloat16), x.to("cpu", torch.bfloat16)
         like, same = x.to(host.double().half()), host.to(x)
@@ -90,7 +90,7 @@ def test_moving_to_the_host_and_changing_the_type() -> None:
 
 def test_a_device_tensor_names_the_host_as_its_device_inside() -> None:
     x = device(floats())
-    with mixed():
+    with allow_mixed():
         assert x.device == torch.device("cpu")
         assert x[0].device == torch.device("cpu")
         made = torch.zeros(2, device=x.device) + torch.full((2,), 3.0, device="jax")
@@ -111,7 +111,7 @@ def test_random_numbers_are_torchs() -> None:
         torch.manual_seed(5)
         expected = draw(floats())
         torch.manual_seed(5)
-        with mixed():
+        with allow_mixed():
             found = draw(x)
         equal(found, expected)
 
@@ -139,7 +139,7 @@ def write_into_host(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("program", [write_into_device, write_into_host])
 def test_in_place_writes_go_where_the_written_tensor_is(program: Callable) -> None:
     x, h = floats(6), floats(7)
-    with mixed():
+    with allow_mixed():
         found = program(device(x), h)
     assert compat.is_ported(found) is (program is write_into_device)
     equal(found, program(x, h))
@@ -148,8 +148,8 @@ def test_in_place_writes_go_where_the_written_tensor_is(program: Callable) -> No
 
 def test_an_operation_without_a_lowering_runs_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
     host = floats(8)
-    mixed_devices._logged.clear()
-    with caplog.at_level("WARNING", "tpuport"), mixed():
+    mixed_devices._logged_functions.clear()
+    with caplog.at_level("WARNING", "tpuport"), allow_mixed():
         for _ in range(2):
             found = torch.special.airy_ai(device(host))
     equal(found, torch.special.airy_ai(host))
@@ -158,7 +158,7 @@ def test_an_operation_without_a_lowering_runs_on_the_host(caplog: pytest.LogCapt
 
 def test_double_precision_is_on_the_host() -> None:
     host = floats(8)
-    with mixed():
+    with allow_mixed():
         for found in (
             device(host).double(),
             device(host).to(torch.float64),
@@ -168,13 +168,13 @@ def test_double_precision_is_on_the_host() -> None:
 
 
 def test_errors_are_torchs_own() -> None:
-    with pytest.raises(RuntimeError, match="must match the size"), mixed():
+    with pytest.raises(RuntimeError, match="must match the size"), allow_mixed():
         device(floats()) + floats(0, 5)
 
 
 def test_a_host_tensor_is_uploaded_once_and_again_after_a_write() -> None:
     host, x = floats(9), device(floats(10))
-    with mixed() as mode:
+    with allow_mixed() as mode:
         first = mode.upload(host)
         assert mode.upload(host) is first
         host.mul_(2)
@@ -182,34 +182,34 @@ def test_a_host_tensor_is_uploaded_once_and_again_after_a_write() -> None:
         equal(x + host, floats(10) + 2 * floats(9))
         key = id(host)
         del host
-        assert key not in mode._uploaded
+        assert key not in mode._uploads
 
 
 def test_integers_that_do_not_fit_stay_on_the_host() -> None:
     wide = torch.tensor([2**40, 1])
-    with mixed():
+    with allow_mixed():
         found = device(torch.tensor([1, 1])).to(torch.int64) + wide
     assert found.tolist() == [2**40 + 1, 2]
 
 
 def test_suspended_and_left_it_does_nothing() -> None:
     x = device(floats())
-    with mixed():
-        assert mixed_devices.current() is not None
-        with suspended():
-            assert mixed_devices.current() is None
+    with allow_mixed():
+        assert mixed_devices.current_mode() is not None
+        with suspend():
+            assert mixed_devices.current_mode() is None
             assert x.device.type == "jax"
             with pytest.raises(Exception, match="device"):
                 torch.add(x, floats())
-    assert mixed_devices.current() is None
-    with contextlib.suppress(ValueError), mixed():
+    assert mixed_devices.current_mode() is None
+    with contextlib.suppress(ValueError), allow_mixed():
         raise ValueError
-    assert mixed_devices.current() is None
+    assert mixed_devices.current_mode() is None
 
 
 def test_uploads_go_whole_to_every_device_of_a_mesh() -> None:
     mesh = create_mesh(dp=2, sp=2, tp=2)
-    with mixed(mesh) as mode:
+    with allow_mixed(mesh) as mode:
         array = compat.as_jax(mode.upload(floats()))
     assert len(array.devices()) == 8
     assert array.is_fully_replicated
@@ -271,6 +271,6 @@ def run_program(seed: int, place: Callable[[torch.Tensor, int], torch.Tensor]) -
 )
 def test_random_programs_equal_torch(seed: int) -> None:
     expected = run_program(seed, lambda x, _: x)
-    with mixed():
+    with allow_mixed():
         found = run_program(seed, lambda x, n: device(x) if (seed >> n) % 2 or n == seed % 4 else x)
     torch.testing.assert_close(mixed_devices.to_host(found), expected, rtol=2e-4, atol=2e-5, equal_nan=True)

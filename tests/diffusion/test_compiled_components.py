@@ -11,7 +11,7 @@ import tpuport
 from tpuport import PortError, compat
 from tpuport.checkpoint import to_cpu
 from tpuport.diffusion.compiled_components import CompiledForward, compile_forward, restore_forward
-from tpuport.diffusion.mixed_devices import mixed, to_host
+from tpuport.diffusion.mixed_devices import allow_mixed, to_host
 
 
 def ported(module: torch.nn.Module) -> tuple[Any, CompiledForward]:
@@ -37,7 +37,7 @@ def test_arguments_in_containers_of_host_and_device() -> None:
     x, y = torch.ones(2), torch.full((2,), 3.0)
     on_device = compat.wrap(compat.to_jax(y))
     for options in ([y, None], {"a": on_device, "b": 1.5}, [], None, [on_device, y]):
-        with mixed():
+        with allow_mixed():
             found = module(x, options, flag=True)
         expected = Double()(x, tpuport.to_cpu(options), flag=True)
         torch.testing.assert_close(to_host(found["out"]), expected["out"].detach())
@@ -61,7 +61,7 @@ def test_a_text_encoder_gives_its_model_output() -> None:
     with torch.no_grad():
         expected = encoder(input_ids=ids, attention_mask=mask, output_hidden_states=True)
     module, forward = ported(encoder)
-    with mixed():
+    with allow_mixed():
         found = module(input_ids=ids, attention_mask=mask, output_hidden_states=True)
     assert type(found) is type(expected)
     assert len(found.hidden_states) == len(expected.hidden_states)
@@ -93,7 +93,7 @@ def test_a_forward_that_writes_into_its_lists_runs_uncompiled(caplog: pytest.Log
     module, _ = ported(Caching())
     mine: list[Any] = [None]
     theirs: list[Any] = [None]
-    with caplog.at_level("INFO", "tpuport"), mixed():
+    with caplog.at_level("INFO", "tpuport"), allow_mixed():
         for n in range(3):
             found = module(torch.full((2,), float(n)), mine)
             expected = Caching()(torch.full((2,), float(n)), theirs)
@@ -145,7 +145,7 @@ def test_hooks_of_diffusers_inside_are_seen(caplog: pytest.LogCaptureFixture) ->
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     module, _ = ported(model)
-    with mixed():
+    with allow_mixed():
         whole = to_host(module(torch.ones(1, 2)))
         HookRegistry.check_if_exists_or_initialize(module[1]).register_hook(Zero(), "zero")
         with caplog.at_level("INFO", "tpuport"):

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec
 
 import tpuport
 from tpuport import compat
-from tpuport.diffusion.denoising import denoise, denoiser_of
-from tpuport.diffusion.function_keys import lift, lower
+from tpuport.diffusion.denoising import denoise, find_denoiser
+from tpuport.diffusion.denoising_program import lift_function, lower_function
 from tpuport.errors import PortError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array(__|_wrap__).*:DeprecationWarning")
@@ -126,7 +126,7 @@ def test_warm_up_and_run_are_one_compilation(models):
         assert compat.is_ported(got)
         assert got.dtype == LATENTS.dtype
         assert error(got, wanted) < 1e-5
-    assert denoiser_of(ported).program.compilations == 1
+    assert find_denoiser(ported).program.compilations == 1
     assert [index for index, *_ in seen] == list(range(5))
     np.testing.assert_array_equal([float(to_host(t)) for _, t, _ in seen], scheduler.timesteps)
     assert torch.equal(to_host(seen[-1][2]), to_host(got))
@@ -201,7 +201,7 @@ def test_guidance_of_ones_own_and_rescaled(own):
     given = {"num_inference_steps": 4, "conditions": POSITIVE, "negative": NEGATIVE, "progress": False}
     got = denoise(ported, scheduler, LATENTS, guidance_scale=4.0, guidance_rescale=0.7, **given)
     assert error(got, wanted) < 1e-5
-    program = denoiser_of(ported).program
+    program = find_denoiser(ported).program
     for share in (0.7, 0.2):
         scheduler.set_timesteps(4)
         combine = functools.partial(rescaled, share=torch.tensor(share))
@@ -227,7 +227,7 @@ def test_model_input_of_ones_own():
         wider = lambda x, take=widen, **call: host(take(x), **call)  # noqa: E731
         wanted = reference(wider, scheduler, LATENTS, POSITIVE)
         assert error(denoise(ported, scheduler, LATENTS, model_input=widen, **given), wanted) < 1e-5
-    assert denoiser_of(ported).program.compilations == 1  # what the function holds is an argument
+    assert find_denoiser(ported).program.compilations == 1  # what the function holds is an argument
 
 
 def test_on_a_mesh():
@@ -242,7 +242,7 @@ def test_on_a_mesh():
     assert error(got, wanted) < 1e-5
     # From where the last run left them, a step at a time.
     denoise(ported, scheduler, got, num_inference_steps=2, progress=False, callback=lambda *_: None, **given)
-    assert denoiser_of(ported).program.compilations == 1
+    assert find_denoiser(ported).program.compilations == 1
     assert error(got, wanted) < 1e-5  # the user's own latents are still there
 
 
@@ -287,13 +287,13 @@ BAD = [
     ({"conditions": POSITIVE | {"encoder_attention_mask": torch.ones(2, 4)}}, r"\[2, 5\] tokens.*\[2, 4\]"),
     ({"negative": POSITIVE | {"encoder_attention_mask": torch.ones(1, 5)}}, "mask is"),
     ({"guidance_scale": 3.0}, "guidance needs"),
-    ({"guidance": torch.add, "negative": NEGATIVE, "guidance_scale": 2.0}, "takes the place"),
+    ({"guidance": torch.add, "negative": NEGATIVE, "guidance_scale": 2.0}, "replaces guidance_scale"),
     ({"guidance_scale": float("nan"), "negative": NEGATIVE}, "finite"),
     ({"num_inference_steps": 0}, "number of steps"),
     ({"begin_index": 9}, "no step 9"),
     ({"scheduler": Squaring()}, "cannot step by a table"),
     ({"scheduler": "EulerAncestralDiscreteScheduler"}, "draws noise"),
-    ({"scheduler": torch.nn.Identity()}, "no scheduler"),
+    ({"scheduler": torch.nn.Identity()}, "not a scheduler"),
     ({"model_input": functools.partial(torch.add, {})}, "neither a tensor nor hashable"),
 ]
 
@@ -306,10 +306,10 @@ def test_bad_input(own, change, what):
     } | change  # fmt: skip
     if isinstance(given["scheduler"], str):
         given["scheduler"] = getattr(diffusers, given["scheduler"])()
-    before = denoiser_of(own[1]).program.compilations
+    before = find_denoiser(own[1]).program.compilations
     with pytest.raises(PortError, match=what):
         denoise(**given)
-    assert denoiser_of(own[1]).program.compilations == before
+    assert find_denoiser(own[1]).program.compilations == before
 
 
 def test_an_output_of_another_shape(own):
@@ -326,16 +326,16 @@ def test_tensors_that_a_function_holds_are_arguments():
     last = torch.ones(3)
     bound = functools.partial(lambda x, y, z=last: torch.cat([x, y, z]), y=torch.ones(1))
     arrays: list[jax.Array] = []
-    key = lift(namespace["widen"], arrays)
+    key = lift_function(namespace["widen"], arrays)
     assert [x.shape for x in arrays] == [(2,)]
-    assert key == lift(namespace["widen"], [])
+    assert key == lift_function(namespace["widen"], [])
     arrays = [jnp.full(2, 7.0)]
     with compat.environment():
         np.testing.assert_array_equal(
-            compat.as_jax(lower(key, arrays)(compat.wrap(jnp.zeros(1)))), [0.0, 7.0, 7.0]
+            compat.as_jax(lower_function(key, arrays)(compat.wrap(jnp.zeros(1)))), [0.0, 7.0, 7.0]
         )
     arrays = []
-    lift(bound, arrays)
+    lift_function(bound, arrays)
     assert sorted(x.shape for x in arrays) == [(1,), (3,)]
 
 
@@ -382,4 +382,4 @@ def test_a_model_that_cannot_be_traced():
             tpuport.port(Choosing()), diffusers.FlowMatchEulerDiscreteScheduler(), LATENTS, num_inference_steps=2,
             conditions={"encoder_hidden_states": POSITIVE["encoder_hidden_states"]}, progress=False,
         )  # fmt: skip
-    assert "test_loop.py" in str(error.value)
+    assert "test_denoising.py" in str(error.value)
