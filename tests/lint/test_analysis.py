@@ -808,7 +808,7 @@ def test_findings_do_not_depend_on_how_many_modules_are_kept(
 ) -> None:
     names = _library(tree)
     alone = {name: tree.analyse(name).findings for name in names}
-    monkeypatch.setattr("tpuport.lint.project._KEPT", 2)
+    monkeypatch.setattr("tpuport.lint.project._MAX_MODULES", 2)
     analyser = Analyser(Options(rules=all_rules()))
     assert {name: tree.analyse(name, analyser).findings for name in names} == alone
 

@@ -153,7 +153,7 @@ def test_a_file_is_read_once_while_it_is_kept(
     write(tmp_path, a="", b="", c="", main="")
     main = opened(project, tmp_path / "main.py")
     assert project.module("a", main) is project.module("a", main)
-    monkeypatch.setattr("tpuport.lint.project._KEPT", 2)
+    monkeypatch.setattr("tpuport.lint.project._MAX_MODULES", 2)
     first = project.module("a", main)
     for name in "bc":
         project.module(name, main)

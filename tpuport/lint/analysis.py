@@ -1,42 +1,50 @@
-"""From a file to raw findings: what in it is traced, interpreted for the rules, and the scan of all the rest."""
+"""From a file to raw findings: the interpretation of what is traced, and the scan of everything else."""
 
 import ast
 import dataclasses
 import re
 import sys
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from tpuport.lint.abstract_values import Function, Instance, Partial, Value
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, definitions
+from tpuport.lint.modules import FunctionInfo, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
 from tpuport.lint.source import SourceFile
 
-# Functions given to one of these, or decorated with one, are traced.
-_COMPILERS = frozenset(
+# Functions that are passed to one of these, or decorated with one, are traced.
+_COMPILERS: Final = frozenset(
     "torch.compile tpuport.compile jax.jit torchax.interop.jax_jit torchax.compile torch.jit.trace"
     " torch_xla2.interop.jax_jit".split()
 )
-_MAY_COMPILE = re.compile(r"\bjit\b|\bjax_jit\b|(?<!\bre\.)\bcompile\b|\btrace\b")
-# diffusers calls an attention processor in the place of the attention module's own forward.
-_PROCESSOR = re.compile(r"(Attn|Attention)Processor")
+_COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
+# A file without one of these words is not searched for compilers; `re.compile` is too common to count.
+_MAY_COMPILE: Final = re.compile(r"\bjit\b|\bjax_jit\b|(?<!\bre\.)\bcompile\b|\btrace\b")
+# diffusers calls an attention processor instead of the attention module's own forward.
+_PROCESSOR: Final = re.compile(r"(Attn|Attention)Processor")
+# A call in the linted code costs some thirty calls here, and may be forty deep.
+_RECURSION_LIMIT: Final = 20_000
 
 
-# A function that tracing starts from, and what its `self` is.
-Entry = tuple[FunctionInfo, Value | None]
+class EntryPoint(NamedTuple):
+    """A function that tracing starts from, and what its `self` is."""
+
+    function: FunctionInfo
+    receiver: Value | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """What the analysis depends on, beside the files.
+    """What the analysis depends on, besides the files.
 
     Attributes:
-        rules: the rules to ask.
-        torchax: version that the code is to run with.
+        rules: the rules to apply.
+        torchax: version that the code will run with.
         entry_points: patterns of further functions that are traced: `package.module:Class.method`, `Class.method`,
             `function`, with `*`.
         training: the model is traced in training mode too; otherwise `self.training` is false.
@@ -50,11 +58,11 @@ class Options:
 
 @dataclasses.dataclass(slots=True)
 class Outcome:
-    """What one file, taken as the start, gave.
+    """The result of one file.
 
     Attributes:
-        findings: with absolute paths, the rule's own severities; some may lie in files reached from this one.
-        dependencies: absolute paths that were looked at, those that do not exist too.
+        findings: with absolute paths and the rules' own severities; some may lie in files reached from this one.
+        dependencies: absolute paths that the analysis looked at, including those that do not exist.
         entry_points: number of entry points in this file.
         traced: `path:qualname` of each function that tracing reaches from them.
     """
@@ -66,130 +74,161 @@ class Outcome:
 
 
 class Analyser:
-    """Analyses files one after another, remembering what they share."""
+    """Analyses files one after another, and remembers what they share."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        # A call of the linted code costs some thirty of ours, and it may be forty deep.
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))
-        self._begin()
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._project = Project()
         self._interpreter = TracingInterpreter(self._project, self.options)
         self._scanner = Scanner(self._interpreter)
 
     def analyse(self, source: SourceFile) -> Outcome:
-        """Findings from the entry points in this file, and of the rest of its text."""
+        """The findings reached from the entry points in this file, and those in the rest of its text."""
         try:
-            return self._analyse(self._project.add(source))
+            return self._analyse_module(self._project.add(source))
         except BaseException:
-            # What was under way would be taken for known by the next file.
-            self._begin()
+            # The next file must not take half an interpretation for a whole one.
+            self._reset()
             raise
 
-    def _analyse(self, module: ModuleInfo) -> Outcome:
-        interpreter = self._interpreter
-        kept = interpreter.start_recording()
-        starts = dict.fromkeys(self._entries(module))
-        for info, receiver in starts:
-            # What an outer model calls with real arguments needs no guess at them.
-            if (info, receiver.info if isinstance(receiver, Instance) else None) not in kept.reached:
-                interpreter.interpret_entry_point(info, receiver)
-        traced = sorted(
-            kept.traced, key=lambda item: (str(item[0].path), item[1].node.lineno, item[1].node.col_offset)
-        )
+    def _analyse_module(self, module: ModuleInfo) -> Outcome:
+        record = self._interpreter.start_recording()
+        entry_points = dict.fromkeys(self._entry_points(module))
+        for entry_point in entry_points:
+            function, receiver = entry_point
+            owner = receiver.info if isinstance(receiver, Instance) else None
+            # An outer model has called this one with real arguments, which are better than declared ones.
+            if (function, owner) not in record.reached:
+                self._interpreter.interpret_entry_point(function, receiver)
+        traced = sorted(record.traced, key=_position)
         for owner, function in traced:
-            self._scanner.traced(owner, function)
-        self._scanner.file(module, {function.node for owner, function in traced if owner is module})
-        interpreter.stop_recording()
-        interpreter.forget_calls()
-        consulted = self._project.dependencies({str(module.path), *kept.consulted})
-        consulted.discard(str(module.path))
+            self._scanner.scan_traced(owner, function)
+        self._scanner.scan_rest(module, {function.node for owner, function in traced if owner is module})
+        self._interpreter.stop_recording()
+        self._interpreter.forget_calls()
+        path = str(module.path)
+        dependencies = self._project.dependencies({path, *record.consulted}) - {path}
         return Outcome(
-            sorted(kept.findings.values()),
-            tuple(sorted(consulted)),
-            len(starts),
-            frozenset(f"{owner.path}:{function.qualname}" for owner, function in traced),
+            findings=sorted(record.findings.values()),
+            dependencies=tuple(sorted(dependencies)),
+            entry_points=len(entry_points),
+            traced=frozenset(f"{owner.path}:{function.qualname}" for owner, function in traced),
         )
 
-    def _entries(self, module: ModuleInfo) -> Iterator[Entry]:
-        """Functions from which tracing starts, each with what its `self` is."""
+    # --- entry points ---
+
+    def _entry_points(self, module: ModuleInfo) -> Iterator[EntryPoint]:
+        # Files define their parts first and the whole last; the whole calls its parts with real arguments.
+        yield from self._model_methods(module)
+        if any(_MAY_COMPILE.search(line) for line in module.lines):
+            nested = _nested_functions(module)
+            yield from _decorated_functions(module, nested)
+            yield from self._functions_passed_to_compilers(module, nested)
+        yield from self._configured_functions(module)
+
+    def _model_methods(self, module: ModuleInfo) -> Iterator[EntryPoint]:
+        """The forward of each module, and the `__call__` of each attention processor."""
         classes = self._interpreter.classes
-        # Files define their parts first and the whole last; the whole is where the arguments are known best.
         for info in reversed(module.classes):
             if classes.is_replaced(info):
                 continue
+            method = None
             if classes.is_module(info):
-                forward = classes.method(info, "forward")
-                if forward is not None:
-                    yield forward, Instance(info)
-            elif _PROCESSOR.search(info.node.name) and "__call__" in info.methods:
-                yield info.methods["__call__"], Instance(info)
-        yield from self._compiled(module)
-        yield from self._configured(module)
+                method = classes.method(info, "forward")
+            elif _PROCESSOR.search(info.node.name):
+                method = info.methods.get("__call__")
+            if method is not None:
+                yield EntryPoint(method, Instance(info))
 
-    def _compiled(self, module: ModuleInfo) -> Iterator[Entry]:
-        """Functions that the code itself hands to a compiler."""
-        if not any(_MAY_COMPILE.search(line) for line in module.lines):
-            return
-        known = {info.node: info for info in module.functions}
-        known |= {method.node: method for info in module.classes for method in info.methods.values()}
-        inner: dict[str, FunctionInfo] = {}
-        for node, prefix, around in definitions(module.tree):
-            if isinstance(node, ast.ClassDef):
-                continue
-            info = known.get(node) or FunctionInfo(node, module, None, prefix)
-            if around is not None and not isinstance(around, ast.ClassDef):
-                inner[node.name] = info
-            if any(_compiles(module, decorator) for decorator in node.decorator_list):
-                yield _as_entry(info)
+    def _functions_passed_to_compilers(
+        self, module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]
+    ) -> Iterator[EntryPoint]:
+        nested_by_name = {info.name: info for info in nested.values()}
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and module.dotted(node.func) in _COMPILERS:
-                yield from self._handed_over(module, node, inner)
-
-    def _handed_over(
-        self, module: ModuleInfo, node: ast.Call, inner: dict[str, FunctionInfo]
-    ) -> Iterator[Entry]:
-        """What a call of a compiler compiles; `inner`: the file's functions inside functions, by name."""
-        named = [keyword.value for keyword in node.keywords if keyword.arg in {"model", "fun", "func"}]
-        for given in (node.args or named)[:1]:
-            if isinstance(given, ast.Lambda):
-                yield FunctionInfo(given, module, None, ""), None
+            if not isinstance(node, ast.Call) or module.dotted(node.func) not in _COMPILERS:
                 continue
-            if isinstance(given, ast.Attribute) and getattr(given.value, "id", "") == "self":
-                yield from self._own_method(module, node, given.attr)
-                continue
-            value = self._interpreter.module_expression(module, given)
-            while isinstance(value, Partial):
-                value = value.target
-            if isinstance(value, Function):
-                yield _as_entry(value.info)
-            elif isinstance(given, ast.Name) and given.id in inner:
-                yield inner[given.id], None
+            named = [keyword.value for keyword in node.keywords if keyword.arg in _COMPILED_ARGUMENTS]
+            arguments = node.args or named
+            if arguments:
+                yield from self._compiled_functions(module, arguments[0], nested_by_name)
 
-    def _own_method(self, module: ModuleInfo, node: ast.Call, name: str) -> Iterator[Entry]:
-        """`self.name` at a place inside a class."""
-        for info in module.classes:  # inner classes first
+    def _compiled_functions(
+        self, module: ModuleInfo, argument: ast.expr, nested_by_name: dict[str, FunctionInfo]
+    ) -> Iterator[EntryPoint]:
+        """The functions that an argument of a compiler may be."""
+        match argument:
+            case ast.Lambda():
+                yield EntryPoint(FunctionInfo(argument, module, None, ""))
+                return
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                yield from self._method_of_enclosing_class(module, argument, name)
+                return
+        value = self._interpreter.module_expression(module, argument)
+        while isinstance(value, Partial):
+            value = value.target
+        if isinstance(value, Function):
+            yield _entry_point(value.info)
+        elif isinstance(argument, ast.Name) and argument.id in nested_by_name:
+            yield EntryPoint(nested_by_name[argument.id])
+
+    def _method_of_enclosing_class(
+        self, module: ModuleInfo, node: ast.expr, name: str
+    ) -> Iterator[EntryPoint]:
+        """`self.name` in the class around a node."""
+        # Inner classes come first in the list.
+        for info in module.classes:
             if info.node.lineno <= node.lineno <= (info.node.end_lineno or 0):
                 method = self._interpreter.classes.method(info, name)
                 if method is not None:
-                    yield method, Instance(info)
+                    yield EntryPoint(method, Instance(info))
                 return
 
-    def _configured(self, module: ModuleInfo) -> Iterator[Entry]:
+    def _configured_functions(self, module: ModuleInfo) -> Iterator[EntryPoint]:
+        """Functions and methods that a pattern of the settings matches."""
         if not self.options.entry_points:
             return
-        everything: list[tuple[FunctionInfo, ClassInfo | None]] = [(info, None) for info in module.functions]
-        everything += [(method, info) for info in module.classes for method in info.methods.values()]
-        for function, owner in everything:
-            patterns = self.options.entry_points
-            if any(matches_function(pattern, module.path, function.qualname) for pattern in patterns):
-                yield function, Instance(owner) if owner else None
+        candidates = [EntryPoint(function) for function in module.functions]
+        for info in module.classes:
+            candidates += [EntryPoint(method, Instance(info)) for method in info.methods.values()]
+        for candidate in candidates:
+            qualname = candidate.function.qualname
+            if any(matches_function(pattern, module.path, qualname) for pattern in self.options.entry_points):
+                yield candidate
 
 
-def _compiles(module: ModuleInfo, decorator: ast.expr) -> bool:
-    """Whether a decorator is a compiler, called with options or not, or a partial application of one."""
+def _position(traced: tuple[ModuleInfo, FunctionInfo]) -> tuple[str, int, int]:
+    module, function = traced
+    return str(module.path), function.node.lineno, function.node.col_offset
+
+
+def _nested_functions(module: ModuleInfo) -> dict[ast.AST, FunctionInfo]:
+    """The functions that are defined inside functions, by their definitions."""
+    nested: dict[ast.AST, FunctionInfo] = {}
+    for node, prefix, parent in definitions(module.tree):
+        is_nested = parent is not None and not isinstance(parent, ast.ClassDef)
+        if is_nested and not isinstance(node, ast.ClassDef):
+            nested[node] = FunctionInfo(node, module, None, prefix)
+    return nested
+
+
+def _decorated_functions(module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]) -> Iterator[EntryPoint]:
+    """Functions and methods with a compiler as a decorator."""
+    known = nested | {info.node: info for info in module.functions}
+    for info in module.classes:
+        known |= {method.node: method for method in info.methods.values()}
+    for node, prefix, _ in definitions(module.tree):
+        if isinstance(node, ast.ClassDef):
+            continue
+        if any(_is_compiler(module, decorator) for decorator in node.decorator_list):
+            yield _entry_point(known.get(node) or FunctionInfo(node, module, None, prefix))
+
+
+def _is_compiler(module: ModuleInfo, decorator: ast.expr) -> bool:
+    """Whether a decorator is a compiler, with or without options, or a partial application of one."""
     if not isinstance(decorator, ast.Call):
         return module.dotted(decorator) in _COMPILERS
     name = module.dotted(decorator.func)
@@ -198,5 +237,8 @@ def _compiles(module: ModuleInfo, decorator: ast.expr) -> bool:
     return name in _COMPILERS
 
 
-def _as_entry(info: FunctionInfo) -> Entry:
-    return info, Instance(info.owner) if info.owner is not None and not info.is_a("staticmethod") else None
+def _entry_point(function: FunctionInfo) -> EntryPoint:
+    """A function as an entry point; a method's `self` is an instance of its class."""
+    if function.owner is None or function.is_a("staticmethod"):
+        return EntryPoint(function)
+    return EntryPoint(function, Instance(function.owner))

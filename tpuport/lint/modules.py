@@ -1,12 +1,12 @@
-"""The linted code as an index: modules, their names, classes and functions, found across files without importing."""
+"""An index of the linted code: modules, their names, classes and functions, from the syntax alone."""
 
 import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-# Packages whose insides are library knowledge (tables), not code to follow.
+# Packages that the linter knows from tables, and whose code it does not follow.
 NOT_FOLLOWED: Final = frozenset(
     "torch torchax jax jaxlib numpy scipy einops torchvision torchaudio PIL cv2 pandas sklearn triton tensorflow flax"
     " flash_attn flash_attn_interface xformers apex bitsandbytes sageattention deepspeed megatron onnx onnxruntime"
@@ -14,39 +14,35 @@ NOT_FOLLOWED: Final = frozenset(
     " libcst typer rich wrapt sentencepiece torch_xla".split()
 )
 
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 class FunctionInfo:
     """A function or method of the linted code.
 
     Attributes:
         node: its definition (or lambda).
-        module: the `ModuleInfo` it stands in.
+        module: the `ModuleInfo` of its file.
         owner: the `ClassInfo` it is a method of, or None.
+        name: `forward`, `<lambda>`.
         qualname: `Model.forward`, `helper`, `Model.forward.inner`.
-        decorators: dotted names, as written and resolved: "property", "torch.no_grad", "functools.lru_cache".
+        decorators: dotted names, resolved through imports: "property", "torch.no_grad", "functools.lru_cache".
     """
 
-    __slots__ = ("__dict__", "decorators", "module", "node", "owner", "qualname")
+    __slots__ = ("__dict__", "decorators", "module", "name", "node", "owner", "qualname")
 
     def __init__(
-        self,
-        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
-        module: "ModuleInfo",
-        owner: "ClassInfo | None",
-        prefix: str,
+        self, node: FunctionNode | ast.Lambda, module: "ModuleInfo", owner: "ClassInfo | None", prefix: str
     ) -> None:
         self.node = node
         self.module = module
         self.owner = owner
-        name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-        self.qualname = f"{prefix}.{name}" if prefix else name
-        listed = [] if isinstance(node, ast.Lambda) else node.decorator_list
-        self.decorators = tuple(
-            module.dotted(item.func if isinstance(item, ast.Call) else item) for item in listed
-        )
+        self.name = getattr(node, "name", "<lambda>")
+        self.qualname = _join_names(prefix, self.name)
+        self.decorators = _decorator_names(module, getattr(node, "decorator_list", []))
 
     def is_a(self, *names: str) -> bool:
-        """Whether a decorator has one of these names, whatever module it is taken from."""
+        """Whether a decorator has one of these names, in whatever module it is."""
         return any(decorator.rpartition(".")[2] in names for decorator in self.decorators)
 
 
@@ -66,45 +62,46 @@ class ClassInfo:
     def __init__(self, node: ast.ClassDef, module: "ModuleInfo", prefix: str) -> None:
         self.node = node
         self.module = module
-        self.qualname = f"{prefix}.{node.name}" if prefix else node.name
-        listed = [item.func if isinstance(item, ast.Call) else item for item in node.decorator_list]
-        self.decorators = tuple(module.dotted(item) for item in listed)
+        self.qualname = _join_names(prefix, node.name)
+        self.decorators = _decorator_names(module, node.decorator_list)
         self.methods: dict[str, FunctionInfo] = {}
         self.assigned: dict[str, ast.expr | None] = {}
         self.annotated: dict[str, ast.expr] = {}
-        for statement in _flat(node.body):
-            self._take(statement)
+        for statement in _statements_of_scope(node.body):
+            self._add_statement(statement)
 
-    def _take(self, statement: ast.stmt) -> None:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            info = FunctionInfo(statement, self.module, self, self.qualname)
-            # A property's setter comes after its getter under the same name.
-            if not any(decorator.endswith((".setter", ".deleter")) for decorator in info.decorators):
-                self.methods[statement.name] = info
-        elif isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                if isinstance(target, ast.Name):
-                    self.assigned[target.id] = statement.value
-        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            self.assigned[statement.target.id] = statement.value
-            self.annotated[statement.target.id] = statement.annotation
+    def _add_statement(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                method = FunctionInfo(statement, self.module, self, self.qualname)
+                # A property's setter has the name of its getter, which comes before it.
+                if not any(decorator.endswith((".setter", ".deleter")) for decorator in method.decorators):
+                    self.methods[method.name] = method
+            case ast.Assign(value=value):
+                self.assigned |= dict.fromkeys(_target_names(statement), value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=value, annotation=annotation):
+                self.assigned[name] = value
+                self.annotated[name] = annotation
+
+
+# What a module-level name is bound to: a definition, `("import", dotted)`, `("from", dotted, name)`, or an expression.
+Binding = FunctionInfo | ClassInfo | ast.expr | tuple[str, ...]
 
 
 class ModuleInfo:
-    """A file: what its names mean.
+    """A file and the meaning of its names.
 
     Attributes:
         path: absolute.
-        name: dotted, from the root of its package; the file's stem where it is in none.
+        name: dotted, from the root of its package; the file's stem if it is in none.
         tree: its syntax.
-        lines: its text, one string a line, without line ends.
+        lines: its text without line ends.
         package: dotted name of the package that its relative imports start from, "" outside packages.
-        names: what each module-level name is bound to last: a `FunctionInfo`, a `ClassInfo`, `("import", dotted)`,
-            `("from", dotted, name)` or an expression.
+        names: the last binding of each module-level name.
         stars: modules of `from x import *`, in their order.
-        imported: what imports bind, whatever is assigned to the name as well.
-        classes: all classes, those inside functions and other classes first; of one name there may be several.
-        functions: module-level functions; of one name there may be several.
+        imported: the bindings by imports, even if another statement binds the name later.
+        classes: all classes, those inside functions and other classes first; several may have one name.
+        functions: module-level functions; several may have one name.
     """
 
     def __init__(
@@ -115,113 +112,135 @@ class ModuleInfo:
         self.name = name
         self.tree = tree
         self.package = name if is_package else name.rpartition(".")[0]
-        self.names: dict[str, FunctionInfo | ClassInfo | ast.expr | tuple[str, ...]] = {}
+        self.names: dict[str, Binding] = {}
         self.stars: list[str] = []
         self.imported: dict[str, tuple[str, ...]] = {}
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
-        self._classes: dict[ast.ClassDef, ClassInfo] = {}
-        # Imports first: the dotted names of decorators and bases need them, wherever in the file they stand. What
-        # stands in for a library that may be missing (`flash = None`) wins over it, and loses against a file here.
-        flat = list(_flat(tree.body))
-        for statement in flat:
+        self._class_by_node: dict[ast.ClassDef, ClassInfo] = {}
+        statements = _statements_of_scope(tree.body)
+        # Imports come first, because the dotted names of decorators and bases need them wherever in the file they
+        # are. So a substitute for a library that may be missing (`flash = None`) hides the library's name.
+        for statement in statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
-                self._take_import(statement)
-        for statement in flat:
-            if isinstance(statement, ast.ImportFrom) and self._is_near(statement):
-                self._take_import(statement, stars=False)
-            self._take(statement)
-        # Few files have classes inside anything, and looking for them takes a walk over all of the tree.
+                self._add_import(statement)
+        for statement in statements:
+            # An import of the file's own package, in its turn, hides a substitute before it.
+            if isinstance(statement, ast.ImportFrom) and self._is_from_own_package(statement):
+                self._add_import(statement, with_stars=False)
+            self._add_statement(statement)
+        # Few files have a class inside anything, and the search for one is a walk over the whole tree.
         if any(line[:1].isspace() and line.lstrip().startswith("class ") for line in lines):
-            inside = [(node, prefix) for node, prefix, around in definitions(tree) if around is not None]
-            self.classes[:0] = [
-                self.klass(node, name) for node, name in inside if isinstance(node, ast.ClassDef)
-            ]
+            self._add_inner_classes()
 
     def klass(self, node: ast.ClassDef, prefix: str) -> ClassInfo:
-        """The class that a definition in this file makes.
+        """The class that a definition in this file creates.
 
         Args:
             node: the definition.
-            prefix: qualified name of what it stands in, "" at module level.
+            prefix: qualified name of the function or class around it, "" at module level.
         """
-        found = self._classes.get(node)
-        if found is None:
-            found = self._classes[node] = ClassInfo(node, self, prefix)
-        return found
+        if node not in self._class_by_node:
+            self._class_by_node[node] = ClassInfo(node, self, prefix)
+        return self._class_by_node[node]
 
-    def _is_near(self, statement: ast.ImportFrom) -> bool:
-        """Whether an import is from the file's own package."""
-        top = self.package.partition(".")[0]
-        return statement.level > 0 or (bool(top) and (statement.module or "").partition(".")[0] == top)
+    def _add_inner_classes(self) -> None:
+        inner = [
+            self.klass(definition.node, definition.prefix)
+            for definition in definitions(self.tree)
+            if isinstance(definition.node, ast.ClassDef) and definition.parent is not None
+        ]
+        self.classes = inner + self.classes
 
-    def _take_import(self, statement: ast.Import | ast.ImportFrom, stars: bool = True) -> None:
+    def _is_from_own_package(self, statement: ast.ImportFrom) -> bool:
+        if statement.level > 0:
+            return True
+        own_top = self.package.partition(".")[0]
+        return bool(own_top) and (statement.module or "").partition(".")[0] == own_top
+
+    def _add_import(self, statement: ast.Import | ast.ImportFrom, with_stars: bool = True) -> None:
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                if alias.asname:
-                    self.names[alias.asname] = self.imported[alias.asname] = ("import", alias.name)
-                else:
-                    top = alias.name.partition(".")[0]
-                    self.names[top] = self.imported[top] = ("import", top)
+                # `import a.b` binds `a`, `import a.b as c` binds `c` to the submodule.
+                top = alias.name.partition(".")[0]
+                module = alias.name if alias.asname else top
+                self._bind_import(alias.asname or top, ("import", module))
             return
-        origin = self.absolute(statement)
+        module = self.absolute(statement)
         for alias in statement.names:
-            if alias.name == "*":
-                self.stars += [origin] * stars
-            else:
-                name = alias.asname or alias.name
-                self.names[name] = self.imported[name] = ("from", origin, alias.name)
+            if alias.name != "*":
+                self._bind_import(alias.asname or alias.name, ("from", module, alias.name))
+            elif with_stars:
+                self.stars.append(module)
 
-    def _take(self, statement: ast.stmt) -> None:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            function = FunctionInfo(statement, self, None, "")
-            self.functions.append(function)
-            self.names[statement.name] = function
-        elif isinstance(statement, ast.ClassDef):
-            klass = self.klass(statement, "")
-            self.classes.append(klass)
-            self.names[statement.name] = klass
-        elif isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                if isinstance(target, ast.Name):
-                    self.names[target.id] = statement.value
-        elif (
-            isinstance(statement, ast.AnnAssign)
-            and statement.value
-            and isinstance(statement.target, ast.Name)
-        ):
-            self.names[statement.target.id] = statement.value
+    def _bind_import(self, name: str, binding: tuple[str, ...]) -> None:
+        self.names[name] = self.imported[name] = binding
+
+    def _add_statement(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                function = FunctionInfo(statement, self, None, "")
+                self.functions.append(function)
+                self.names[statement.name] = function
+            case ast.ClassDef():
+                info = self.klass(statement, "")
+                self.classes.append(info)
+                self.names[statement.name] = info
+            case ast.Assign(value=value):
+                self.names |= dict.fromkeys(_target_names(statement), value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                self.names[name] = value
 
     def absolute(self, statement: ast.ImportFrom) -> str:
-        """The dotted name of the module that `from ... import` names."""
+        """The dotted name of the module in a `from ... import`."""
         if not statement.level:
             return statement.module or ""
         parts = self.package.split(".") if self.package else []
+        # One dot is the package itself, each further dot one package up.
         parts = parts[: max(0, len(parts) - (statement.level - 1))]
-        return ".".join([*parts, statement.module] if statement.module else parts)
+        if statement.module:
+            parts.append(statement.module)
+        return ".".join(parts)
 
-    def binding(self, name: str) -> FunctionInfo | ClassInfo | ast.expr | tuple[str, ...] | None:
-        """What a name is called by: of `try: from a import f; except ImportError: f = None` the import."""
-        bound = self.names.get(name)
-        return self.imported.get(name, bound) if isinstance(bound, ast.Constant) else bound
+    def binding(self, name: str) -> Binding | None:
+        """The binding of a name; of `try: from a import f; except ImportError: f = None` the import."""
+        binding = self.names.get(name)
+        if isinstance(binding, ast.Constant):
+            return self.imported.get(name, binding)
+        return binding
 
     def dotted(self, node: ast.expr) -> str:
-        """The dotted name of a Name or Attribute chain through this file's imports; "" if it is neither."""
-        trail: list[str] = []
+        """The dotted name of a Name or Attribute chain through this file's imports; "" for other expressions."""
+        attributes: list[str] = []
         while isinstance(node, ast.Attribute):
-            trail.append(node.attr)
+            attributes.append(node.attr)
             node = node.value
         if not isinstance(node, ast.Name):
             return ""
-        bound = self.binding(node.id)
         head = node.id
-        if isinstance(bound, tuple):
-            head = bound[1] if bound[0] == "import" else f"{bound[1]}.{bound[2]}"
-        return canonical(".".join([head, *reversed(trail)]))
+        match self.binding(head):
+            case ("import", module):
+                head = module
+            case ("from", module, name):
+                head = f"{module}.{name}"
+        return canonical(".".join([head, *reversed(attributes)]))
 
 
-_CANONICAL: Final = {
-    "torch.nn.modules": "torch.nn",
+def _join_names(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _decorator_names(module: ModuleInfo, decorators: list[ast.expr]) -> tuple[str, ...]:
+    functions = (decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in decorators)
+    return tuple(map(module.dotted, functions))
+
+
+def _target_names(statement: ast.Assign) -> list[str]:
+    """The plain names among the targets `a = b = value`."""
+    return [target.id for target in statement.targets if isinstance(target, ast.Name)]
+
+
+_CANONICAL_MODULES: Final = {
     "torch.nn.parameter.Parameter": "torch.nn.Parameter",
     "torch.nn.common_types": "torch.nn",
     "torch.functional": "torch",
@@ -231,59 +250,80 @@ _CANONICAL: Final = {
 
 
 def canonical(name: str) -> str:
-    """One spelling for a library name that has several: `torch.nn.modules.linear.Linear` is `torch.nn.Linear`."""
+    """The usual name of a library object that has several: `torch.nn.modules.linear.Linear` is `torch.nn.Linear`."""
+    # Nearly all names are not torch's, or are short already.
     if not name.startswith("torch."):
         return name
-    for prefix, short in _CANONICAL.items():
-        if name == prefix:
-            return short
-        if name.startswith(prefix + "."):
-            rest = name[len(prefix) + 1 :]
-            # torch.nn.modules.linear.Linear: the file between goes.
-            return f"{short}.{rest.rpartition('.')[2]}" if prefix == "torch.nn.modules" else f"{short}.{rest}"
+    if name == "torch.nn.modules":
+        return "torch.nn"
+    if name.startswith("torch.nn.modules."):
+        return f"torch.nn.{name.rpartition('.')[2]}"
+    for prefix, short_prefix in _CANONICAL_MODULES.items():
+        if name == prefix or name.startswith(f"{prefix}."):
+            return short_prefix + name[len(prefix) :]
     return name
 
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+DefinitionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def definitions(tree: ast.Module) -> Iterator[tuple[Definition, str, Definition | None]]:
-    """All functions and classes of a file, in its order, wherever they stand.
+class Definition(NamedTuple):
+    """A function or class in a file.
 
-    Yields:
-        The definition, the qualified name of the one around it ("" at module level), and that one itself.
+    Attributes:
+        node: its syntax.
+        prefix: qualified name of the function or class around it, "" at module level.
+        parent: the function or class around it.
     """
-    waiting: list[tuple[ast.AST, str, Definition | None]] = [(node, "", None) for node in reversed(tree.body)]
-    while waiting:
-        node, prefix, around = waiting.pop()
+
+    node: DefinitionNode
+    prefix: str
+    parent: DefinitionNode | None
+
+
+def definitions(tree: ast.Module) -> Iterator[Definition]:
+    """All functions and classes of a file, in its order, however deeply they are nested."""
+    # A stack instead of recursion: generated code may be nested more deeply than Python recurses.
+    stack: list[tuple[ast.AST, str, DefinitionNode | None]] = [(tree, "", None)]
+    while stack:
+        node, prefix, parent = stack.pop()
         if isinstance(node, ast.expr):
             continue
-        if isinstance(node, Definition):
-            yield node, prefix, around
-            prefix, around = f"{prefix}.{node.name}" if prefix else node.name, node
-        waiting += [(child, prefix, around) for child in reversed(list(ast.iter_child_nodes(node)))]
+        if isinstance(node, DefinitionNode):
+            yield Definition(node, prefix, parent)
+            prefix = _join_names(prefix, node.name)
+            parent = node
+        stack += [(child, prefix, parent) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
-def _flat(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements of a body and of what it holds that binds names at the same level: `if`, `try`, `with`, loops."""
-    found: list[ast.stmt] = []
+def _statements_of_scope(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a body, and those inside `if`, `try`, `with` and loops, which bind names at the same level."""
+    statements: list[ast.stmt] = []
     for statement in body:
-        if isinstance(statement, ast.If):
-            # The else branch first: where both bind a name, the condition is usually the better-equipped machine's.
-            found += [*_flat(statement.orelse), *_flat(statement.body)]
-        elif isinstance(statement, ast.Try | ast.TryStar):
-            for handler in statement.handlers:
-                found += _flat(handler.body)
-            found += [*_flat(statement.body), *_flat(statement.orelse), *_flat(statement.finalbody)]
-        elif isinstance(statement, ast.With | ast.For | ast.While):
-            found += _flat(statement.body)
-        else:
-            found.append(statement)
-    return found
+        bodies = _bodies(statement)
+        if not bodies:
+            statements.append(statement)
+        for inner_body in bodies:
+            statements += _statements_of_scope(inner_body)
+    return statements
+
+
+def _bodies(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """The bodies of a compound statement without a scope of its own; of two bindings of a name the last counts."""
+    match statement:
+        case ast.If(body=body, orelse=orelse):
+            # If both branches bind a name, the condition is usually that of the better equipped machine.
+            return [orelse, body]
+        case ast.Try() | ast.TryStar():
+            handlers = [handler.body for handler in statement.handlers]
+            return [*handlers, statement.body, statement.orelse, statement.finalbody]
+        case ast.With(body=body) | ast.For(body=body) | ast.While(body=body):
+            return [body]
+    return []
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there and may be asked for; a name too long, or a closed directory, is none."""
+    """Whether the path is a file that may be looked at; False too for a name too long, or in a closed directory."""
     try:
         return path.is_file()
     except OSError:
@@ -301,6 +341,7 @@ def package_root(path: Path) -> tuple[Path, str]:
 
 
 def search_directories() -> list[Path]:
-    """Where this environment's packages are."""
-    seen = dict.fromkeys(Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir())
-    return [path for path in seen if path.name in {"site-packages", "dist-packages"}]
+    """The directories of this environment's packages."""
+    directories = [Path(entry) for entry in sys.path if entry]
+    resolved = dict.fromkeys(directory.resolve() for directory in directories if directory.is_dir())
+    return [directory for directory in resolved if directory.name in {"site-packages", "dist-packages"}]

@@ -1,12 +1,12 @@
-"""Finds and reads the modules that linted code imports, and says what a name in one of them is."""
+"""The modules that linted code imports: where they are, and what a name in one of them means."""
 
 import ast
 import builtins
 import collections
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tpuport.lint import source
 from tpuport.lint.abstract_values import Class, External, Function, Module, Value
@@ -21,87 +21,94 @@ from tpuport.lint.modules import (
     search_directories,
 )
 
-# Modules kept parsed. The tree of a thousand-line file takes some ten megabytes.
-_KEPT: Final = 96
-# Modules that `from x import *` is followed into, from one module; and how far names are followed through modules.
-_STARS: Final = 12
-_STAR_DEPTH: Final = 6
-_DEPTH: Final = 12
-# Directories above a file in which its imports are looked for.
-_ABOVE: Final = 4
-# Bytes of a name; longer ones are no files' names.
-_LONGEST: Final = 240
+# Number of parsed modules in memory. The tree of a thousand-line file takes some ten megabytes.
+_MAX_MODULES: Final = 96
+# A package that collects hundreds of modules by stars would have to be read as a whole for one name.
+_MAX_STARS: Final = 12
+_MAX_STAR_DEPTH: Final = 6
+# Names are followed through this many modules.
+_MAX_DEPTH: Final = 12
+# Number of directories above a file in which its imports are searched.
+_MAX_PARENTS: Final = 4
+# No file has a longer name, in bytes.
+_MAX_NAME_LENGTH: Final = 240
 # Built-in functions that `from torch import *` hides.
-_HIDDEN: Final = frozenset({"abs", "all", "any", "max", "min", "pow", "range", "round", "sum"})
+_HIDDEN_BY_TORCH: Final = frozenset({"abs", "all", "any", "max", "min", "pow", "range", "round", "sum"})
+
+
+class _Location(NamedTuple):
+    """The file of a module, None if there is none, and all paths whose appearance would change that."""
+
+    path: Path | None
+    consulted: tuple[str, ...]
 
 
 class Project:
-    """Modules by path and by dotted name, read when first asked for."""
+    """Modules by path and by dotted name, read when they are needed."""
 
     def __init__(self) -> None:
         self._modules: collections.OrderedDict[Path, ModuleInfo | None] = collections.OrderedDict()
-        self._found: dict[tuple[str, Path], tuple[Path | None, tuple[str, ...]]] = {}
-        self._roots: dict[Path, Path] = {}
-        # By file, what was looked at for the names that it imports. It outlives the file's module.
-        self._looked: dict[str, set[str]] = collections.defaultdict(set)
-        self._directories = search_directories()
+        self._locations: dict[tuple[str, Path], _Location] = {}
+        self._package_roots: dict[Path, Path] = {}
+        # By file, the paths consulted for the names that it imports. This outlives the file's module.
+        self._consulted: dict[str, set[str]] = collections.defaultdict(set)
+        self._search_directories = search_directories()
 
     def add(self, file: source.SourceFile) -> ModuleInfo:
-        """The module of a file that was read already."""
-        kept = self._modules.get(file.path)
-        if kept is not None and kept.tree is file.tree:
-            return kept
-        return self._make(file)
+        """The module of a file that has been read already."""
+        module = self._modules.get(file.path)
+        if module is not None and module.tree is file.tree:
+            return module
+        return self._create_module(file)
 
     def dependencies(self, paths: Iterable[str]) -> set[str]:
-        """Files that these files' names have led to so far, however far; those looked for and not found too."""
-        found: set[str] = set()
-        waiting = list(paths)
-        while waiting:
-            path = waiting.pop()
-            if path not in found:
-                found.add(path)
-                waiting += self._looked.get(path, ())
-        return found
+        """All paths that were consulted for the names in these files, directly and through other files."""
+        dependencies: set[str] = set()
+        pending = list(paths)
+        while pending:
+            path = pending.pop()
+            if path not in dependencies:
+                dependencies.add(path)
+                pending += self._consulted.get(path, ())
+        return dependencies
 
-    def module(self, dotted: str, asked_by: ModuleInfo) -> ModuleInfo | None:
-        """The module of that dotted name as seen from another one, or None where it is a library or not there."""
+    # --- modules ---
+
+    def module(self, dotted: str, importer: ModuleInfo) -> ModuleInfo | None:
+        """The module that a dotted name means in another one; None for a library, and if there is no such module."""
         top = dotted.partition(".")[0]
         if not dotted or top in NOT_FOLLOWED or top in sys.stdlib_module_names:
             return None
-        key = (dotted, asked_by.path.parent)
-        if key not in self._found:
-            self._found[key] = self._find(dotted, asked_by.path)
-        path, looked = self._found[key]
-        self._looked[str(asked_by.path)].update(looked)
+        key = (dotted, importer.path.parent)
+        if key not in self._locations:
+            self._locations[key] = self._locate(dotted, importer.path)
+        path, consulted = self._locations[key]
+        self._consulted[str(importer.path)].update(consulted)
         return None if path is None else self._load(path)
 
-    def _find(self, dotted: str, asked_by: Path) -> tuple[Path | None, tuple[str, ...]]:
-        """A module's file, and all paths whose coming or going would change the answer."""
-        relative = Path(*dotted.split("."))
-        top = relative.parts[0]
-        if max(len(part.encode()) for part in relative.parts) > _LONGEST:
-            return None, ()
-        # A script's own directory and the directories above it are where research code keeps its packages.
-        near = [self._root(asked_by), *list(asked_by.parents)[:_ABOVE]]
-        looked: list[str] = []
-        for directory in dict.fromkeys([*near, *self._directories]):
-            base = directory / relative
+    def _locate(self, dotted: str, importer: Path) -> _Location:
+        parts = dotted.split(".")
+        if max(len(part.encode()) for part in parts) > _MAX_NAME_LENGTH:
+            return _Location(None, ())
+        # Research code keeps its packages beside the script, or in a directory above it.
+        nearby = [self._package_root(importer), *list(importer.parents)[:_MAX_PARENTS]]
+        consulted: list[str] = []
+        for directory in dict.fromkeys([*nearby, *self._search_directories]):
+            base = directory.joinpath(*parts)
             candidates = (base.with_suffix(".py"), base / "__init__.py")
             for candidate in candidates:
                 if is_file(candidate):
-                    return candidate, (*looked, str(candidate))
-            # Where the whole package is missing, that is one thing to watch for all of its modules.
-            whole = directory / top
-            missing = candidates if whole.is_dir() else (directory / f"{top}.py", whole)
-            looked += map(str, missing)
-        return None, tuple(looked)
+                    return _Location(candidate, (*consulted, str(candidate)))
+            # If the whole package is missing, its appearance is all there is to watch for.
+            package = directory / parts[0]
+            missing = candidates if package.is_dir() else (directory / f"{parts[0]}.py", package)
+            consulted += map(str, missing)
+        return _Location(None, tuple(consulted))
 
-    def _root(self, path: Path) -> Path:
-        root = self._roots.get(path.parent)
-        if root is None:
-            root = self._roots[path.parent] = package_root(path)[0]
-        return root
+    def _package_root(self, path: Path) -> Path:
+        if path.parent not in self._package_roots:
+            self._package_roots[path.parent], _ = package_root(path)
+        return self._package_roots[path.parent]
 
     def _load(self, path: Path) -> ModuleInfo | None:
         if path in self._modules:
@@ -112,71 +119,75 @@ class Project:
         except source.Unreadable:
             self._modules[path] = None
             return None
-        return self._make(file)
+        return self._create_module(file)
 
-    def _make(self, file: source.SourceFile) -> ModuleInfo:
+    def _create_module(self, file: source.SourceFile) -> ModuleInfo:
         root, name = package_root(file.path)
         module = ModuleInfo(file.path, name, file.tree, file.path.name == "__init__.py", file.lines)
-        # With an `__init__.py` there it would be a module of another name.
-        self._looked[str(file.path)].add(str(root / "__init__.py"))
+        # An `__init__.py` there would change the module's name.
+        self._consulted[str(file.path)].add(str(root / "__init__.py"))
         self._modules[file.path] = module
         self._modules.move_to_end(file.path)
-        while len(self._modules) > _KEPT:
+        while len(self._modules) > _MAX_MODULES:
             self._modules.popitem(last=False)
         return module
 
+    # --- names ---
+
     def lookup(self, module: ModuleInfo, name: str, depth: int = 0) -> Value | ast.expr | None:
-        """What a module-level name is: a value, an expression still to be evaluated there, or None: not bound."""
-        bound = module.names.get(name)
-        if bound is None:
-            return self._lookup_star(module, name, depth)
-        if isinstance(bound, FunctionInfo):
-            return Function(bound)
-        if isinstance(bound, ClassInfo):
-            return Class(bound)
-        if isinstance(bound, ast.expr):
-            return bound
-        if bound[0] == "import":
-            return self.imported(bound[1], module)
-        return self.member(bound[1], bound[2], module, depth)
+        """What a module-level name means: a value, an expression still to be evaluated there, or None if unbound."""
+        match module.names.get(name):
+            case None:
+                return self._lookup_star(module, name, depth)
+            case FunctionInfo() as function:
+                return Function(function)
+            case ClassInfo() as info:
+                return Class(info)
+            case ("import", dotted):
+                return self.imported(dotted, module)
+            case ("from", dotted, member):
+                return self.member(dotted, member, module, depth)
+            case expression:
+                assert isinstance(expression, ast.expr)
+                return expression
 
-    def imported(self, dotted: str, asked_by: ModuleInfo) -> Value:
+    def imported(self, dotted: str, importer: ModuleInfo) -> Value:
         """A module as a value."""
-        found = self.module(dotted, asked_by)
-        return Module(found) if found else External(canonical(dotted))
+        module = self.module(dotted, importer)
+        return External(canonical(dotted)) if module is None else Module(module)
 
-    def member(self, dotted: str, name: str, asked_by: ModuleInfo, depth: int = 0) -> Value:
+    def member(self, dotted: str, name: str, importer: ModuleInfo, depth: int = 0) -> Value:
         """`from dotted import name` as a value."""
-        found = self.module(dotted, asked_by) if depth < _DEPTH else None
-        if found is not None and found is not asked_by:
-            value = self.lookup(found, name, depth + 1)
-            if isinstance(value, ast.expr):
-                return Binding(found, name)
+        value = self._value_in(dotted, name, importer, depth) if depth < _MAX_DEPTH else None
+        # Otherwise it is a submodule, or a name that a lazily importing package provides.
+        return value or self.imported(f"{dotted}.{name}", importer)
+
+    def _value_in(self, dotted: str, name: str, importer: ModuleInfo, depth: int) -> Value | None:
+        """The value of a name in another module; None if that does not exist, or does not bind the name."""
+        module = self.module(dotted, importer)
+        if module is None or module is importer:
+            return None
+        value = self.lookup(module, name, depth + 1)
+        return Binding(module, name) if isinstance(value, ast.expr) else value
+
+    def _lookup_star(self, module: ModuleInfo, name: str, depth: int) -> Value | None:
+        """The value of a name that `from x import *` may bind."""
+        if depth > _MAX_STAR_DEPTH or name.startswith("_") or len(module.stars) > _MAX_STARS:
+            return None
+        # The last import wins. What torch's modules contain is not known: they are asked if nothing else has the name.
+        for dotted in reversed(module.stars):
+            value = self._value_in(dotted, name, module, depth)
             if value is not None:
                 return value
-        # A submodule, or a name that a lazily importing package makes up.
-        submodule = self.module(f"{dotted}.{name}", asked_by)
-        if submodule is not None:
-            return Module(submodule)
-        return External(canonical(f"{dotted}.{name}"))
+        is_builtin = hasattr(builtins, name) and name not in _HIDDEN_BY_TORCH
+        torch_module = next(_torch_stars(module), None)
+        if is_builtin or torch_module is None:
+            return None
+        return External(canonical(f"{torch_module}.{name}"))
 
-    def _lookup_star(self, module: ModuleInfo, name: str, depth: int) -> Value | ast.expr | None:
-        # A package that gathers hundreds of modules by stars would have them all read for one name.
-        if depth > _STAR_DEPTH or name.startswith("_") or len(module.stars) > _STARS:
-            return None
-        # The last import wins. What torch's modules have is not looked up: they are asked when nothing else has it.
-        for dotted in reversed(module.stars):
-            found = self.module(dotted, module)
-            if found is not None and found is not module:
-                value = self.lookup(found, name, depth + 1)
-                if isinstance(value, ast.expr):
-                    return Binding(found, name)
-                if value is not None:
-                    return value
-        if hasattr(builtins, name) and name not in _HIDDEN:
-            return None
-        torch = next((dotted for dotted in module.stars if dotted.partition(".")[0] == "torch"), None)
-        return External(canonical(f"{torch}.{name}")) if torch else None
+
+def _torch_stars(module: ModuleInfo) -> Iterator[str]:
+    return (dotted for dotted in module.stars if dotted.partition(".")[0] == "torch")
 
 
 class Binding(Value):
@@ -185,4 +196,5 @@ class Binding(Value):
     __slots__ = ("module", "name")
 
     def __init__(self, module: ModuleInfo, name: str) -> None:
-        self.module, self.name = module, name
+        self.module = module
+        self.name = name

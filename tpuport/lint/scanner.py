@@ -1,8 +1,9 @@
-"""The whole text of a file, traced or not: imports, library names, device words, definitions, module classes."""
+"""The scan of a file's whole text, traced or not: imports, library names, device strings, definitions, modules."""
 
 import ast
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import Tensor
@@ -10,265 +11,271 @@ from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Us
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 
-# Without one of these a stretch of text holds nothing that the rules want to hear of here.
-_WORTH: Final = re.compile(
+# Text without one of these contains nothing that a rule wants to know from the scanner.
+_RELEVANT: Final = re.compile(
     r"cuda|autocast|compile|dynamo|distributed|flex_attention|pin_memory|pin_memory_device|non_blocking|half|float16"
     r"|float64|double|load_inline|cpp_extension|triton|[Ss]tream|nccl|flash_attn|xformers|sageattention|apex"
     r"|bitsandbytes|inference_mode|lru_cache|nvtx|CUDA|jit|\.cpu|backends|deepspeed|megatron|sequence_parallel"
 )
 _DEVICE: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:\d+)?$")
-# Conditions that ask for a GPU, or for a library that needs one, before it is used.
+# Conditions that check for a GPU, or for a library that needs one, before the code uses it.
 _CHECKS: Final = re.compile(r"cuda|_available|is_initialized|\b(?i:has|have)_|gpu|triton|flash|xformers|apex")
 
 
 class Scanner:
-    """Walks syntax trees for what needs no values."""
+    """Walks over syntax trees for everything that needs no values."""
 
     def __init__(self, interpreter: TracingInterpreter) -> None:
         self.interpreter = interpreter
 
-    def traced(self, module: ModuleInfo, function: FunctionInfo) -> None:
-        """A function that tracing reaches."""
-        scan = _Scan(self.interpreter, module, function.qualname, function.owner)
-        scan.traced = True
-        self._definition(scan, function, True)
-        if _worth(module, function.node):
+    def scan_traced(self, module: ModuleInfo, function: FunctionInfo) -> None:
+        """Scan a function that tracing reaches."""
+        scan = _Scan(self.interpreter, module)
+        scan.function = function.qualname
+        scan.owner = function.owner
+        scan.is_traced = True
+        self._report_definition(scan, function)
+        node = function.node
+        if _is_relevant(module.lines[node.lineno - 1 : node.end_lineno]):
             scan.depth = 1
-            scan.body(function.node.body if isinstance(function.node.body, list) else [function.node.body])
+            body = node.body if isinstance(node.body, list) else [node.body]
+            scan.visit_all(body)
 
-    def file(self, module: ModuleInfo, traced: set[ast.AST]) -> None:
-        """A file, but for the bodies of the functions that were traced, given by their definitions."""
-        scan = _Scan(self.interpreter, module, "", None)
-        scan.skip = traced
-        if _worth(module, None):
-            scan.body(module.tree.body)
+    def scan_rest(self, module: ModuleInfo, traced: set[ast.AST]) -> None:
+        """Scan a file, except for the bodies of traced functions.
+
+        Args:
+            module: the file.
+            traced: the definitions of these functions.
+        """
+        scan = _Scan(self.interpreter, module)
+        scan.skipped = traced
+        if _is_relevant(module.lines):
+            scan.visit_all(module.tree.body)
         else:
-            scan.imports_only()
-        for info in module.functions:
-            if info.node not in traced:
-                self._definition(scan, info, False)
-        for klass in module.classes:
-            for method in klass.methods.values():
-                if method.node not in traced:
-                    self._definition(scan, method, False)
-            if self.interpreter.classes.is_module(klass):
-                scan.function, scan.owner = klass.qualname, klass
-                scan.tell(self._module_class(klass))
+            scan.visit_all(node for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+        methods = [method for info in module.classes for method in info.methods.values()]
+        for function in (*module.functions, *methods):
+            if function.node not in traced:
+                self._report_definition(scan, function)
+        for info in module.classes:
+            if self.interpreter.classes.is_module(info):
+                with scan.inside(info.qualname, info):
+                    scan.report(self._module_class(info))
 
-    def _definition(self, scan: "_Scan", function: FunctionInfo, traced: bool) -> None:
+    def _report_definition(self, scan: "_Scan", function: FunctionInfo) -> None:
         if isinstance(function.node, ast.Lambda):
             return
         owner = function.owner
         is_module = owner is not None and self.interpreter.classes.is_module(owner)
-        before = scan.function, scan.owner
-        scan.function, scan.owner = function.qualname, owner
-        scan.tell(Definition(function.node, function, traced, is_module))
-        scan.function, scan.owner = before
+        with scan.inside(function.qualname, owner):
+            scan.report(Definition(function.node, function, scan.is_traced, is_module))
 
-    def _module_class(self, klass: ClassInfo) -> ModuleClass:
-        attributes = self.interpreter.classes.attributes(klass)
-        where: dict[str, ast.AST] = {}
-        outside: dict[str, list[ast.AST]] = {}
-        for name, method in klass.methods.items():
-            for store in _self_stores(method.node):
+    def _module_class(self, info: ClassInfo) -> ModuleClass:
+        in_init: dict[str, ast.AST] = {}
+        elsewhere: dict[str, list[ast.AST]] = {}
+        for name, method in info.methods.items():
+            for target in _self_assignments(method.node):
                 if name == "__init__":
-                    where.setdefault(store.attr, store)
+                    in_init.setdefault(target.attr, target)
                 else:
-                    outside.setdefault(store.attr, []).append(store)
-        registered = {
-            name
-            for name, value in attributes.items()
-            if not isinstance(value, Tensor) or value.origin in {"parameter", "buffer"}
-        }
-        return ModuleClass(klass.node, klass, attributes, where, registered, outside)
+                    elsewhere.setdefault(target.attr, []).append(target)
+        attributes = self.interpreter.classes.attributes(info)
+        registered: set[str] = set()
+        for name, value in attributes.items():
+            if not isinstance(value, Tensor) or value.origin in {"parameter", "buffer"}:
+                registered.add(name)
+        return ModuleClass(info.node, info, attributes, in_init, registered, elsewhere)
 
 
-def _self_stores(node: ast.AST) -> Iterator[ast.Attribute]:
+def _is_relevant(lines: Iterable[str]) -> bool:
+    return bool(_RELEVANT.search("\n".join(lines)))
+
+
+def _self_assignments(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The targets `self.name` in a method."""
     for part in ast.walk(node):
-        if (
-            isinstance(part, ast.Attribute)
-            and isinstance(part.ctx, ast.Store)
-            and isinstance(part.value, ast.Name)
-            and part.value.id == "self"
-        ):
-            yield part
-
-
-def _worth(module: ModuleInfo, node: ast.AST | None) -> bool:
-    lines = module.lines
-    if node is not None:
-        lines = lines[getattr(node, "lineno", 1) - 1 : getattr(node, "end_lineno", None)]
-    return bool(_WORTH.search("\n".join(lines)))
+        match part:
+            case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
+                yield part
 
 
 class _Scan:
-    """A walk over statements, knowing where it is.
+    """A walk over statements that knows where it is.
 
     Attributes:
         function: qualified name of the function or class around, "" at module level.
         owner: the class around, or None.
-        traced: all of this is traced.
-        skip: definitions whose bodies are left out.
-        depth: number of functions around: what stands in none runs on import.
-        guards, checks: number of `if`s and `try`s around, and of `if`s that ask for a GPU or a library.
-        in_init: inside the `__init__` of a module.
-        decorating: inside a decorator.
+        is_traced: all of the code is traced.
+        skipped: definitions whose bodies are left out.
+        depth: number of functions around: code in none of them runs on import.
+        guards: number of `if`s and `try`s around.
+        checks: number of `if`s around that check for a GPU or a library.
+        in_init: inside the `__init__` of an `nn.Module`.
+        in_decorator: inside a decorator.
     """
 
-    def __init__(
-        self, interpreter: TracingInterpreter, module: ModuleInfo, function: str, owner: ClassInfo | None
-    ) -> None:
+    def __init__(self, interpreter: TracingInterpreter, module: ModuleInfo) -> None:
         self.interpreter = interpreter
         self.module = module
-        self.function = function
-        self.owner = owner
-        self.traced = False
-        self.skip: set[ast.AST] = set()
+        self.function = ""
+        self.owner: ClassInfo | None = None
+        self.is_traced = False
+        self.skipped: set[ast.AST] = set()
         self.depth = 0
         self.guards = 0
         self.checks = 0
         self.in_init = False
-        self.decorating = False
+        self.in_decorator = False
 
-    def tell(self, event: Event) -> None:
-        """Ask the rules about something in the function or class that the walk is in."""
+    def report(self, event: Event) -> None:
+        """Pass an event in the current function or class to the rules."""
         self.interpreter.report(event, self.module, self.function, self.owner)
 
+    @contextlib.contextmanager
+    def inside(self, qualname: str, owner: ClassInfo | None) -> Iterator[None]:
+        """Walk inside a function or class."""
+        before = self.function, self.owner
+        self.function, self.owner = qualname, owner
+        yield
+        self.function, self.owner = before
+
     @property
-    def where(self) -> dict[str, Any]:
+    def _circumstances(self) -> dict[str, Any]:
+        """The fields that events of library names and device strings share."""
         return {
             "at_import": self.depth == 0,
             "in_init": self.in_init,
-            "traced": self.traced,
+            "traced": self.is_traced,
             "guarded": self.guards > 0,
             "checked": self.checks > 0,
         }
 
-    def imports_only(self) -> None:
-        """The imports of a file in which nothing else can matter."""
-        for statement in self.module.tree.body:
-            if isinstance(statement, ast.Import | ast.ImportFrom):
-                self._import(statement)
-
-    def body(self, nodes: list[Any]) -> None:
-        """Walk over each."""
+    def visit_all(self, nodes: Iterable[ast.AST]) -> None:
+        """Walk over several nodes."""
         for node in nodes:
             self.visit(node)
 
     def visit(self, node: ast.AST) -> None:
-        """Walk over a node and what is in it."""
-        handler = _VISITORS.get(type(node))
-        if handler is not None:
-            handler(self, node)
+        """Walk over a node and everything in it."""
+        visitor = _VISITORS.get(type(node))
+        if visitor is not None:
+            visitor(self, node)
         else:
-            for child in ast.iter_child_nodes(node):
-                self.visit(child)
+            self.visit_all(ast.iter_child_nodes(node))
 
     # --- structure ---
 
-    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self.decorating = True
-        self.body(node.decorator_list)
-        self.decorating = False
-        self._defaults(node.args)
-        if node in self.skip:
+    def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._visit_decorators(node.decorator_list)
+        defaults = (default for default in (*node.args.defaults, *node.args.kw_defaults) if default)
+        for default in defaults:
+            self._visit_value(default, "default")
+        if node in self.skipped:
             return
-        name = f"{self.function}.{node.name}" if self.function else node.name
-        before = self.function, self.depth, self.in_init, self.guards
         is_method = self.owner is not None and self.function == self.owner.qualname
-        self.function, self.depth, self.guards = name, self.depth + 1, 0
-        self.in_init = self.in_init or (
-            is_method
-            and node.name == "__init__"
-            and self.owner is not None
-            and self.interpreter.classes.is_module(self.owner)
-        )
-        self.body(node.body)
-        self.function, self.depth, self.in_init, self.guards = before
+        is_init = is_method and node.name == "__init__" and self.interpreter.classes.is_module(self.owner)
+        before = self.depth, self.in_init, self.guards
+        self.depth += 1
+        self.in_init = self.in_init or is_init
+        # The function may be called from anywhere, also from unguarded code.
+        self.guards = 0
+        with self.inside(self._qualname(node.name), self.owner):
+            self.visit_all(node.body)
+        self.depth, self.in_init, self.guards = before
 
-    def _class(self, node: ast.ClassDef) -> None:
-        self.decorating = True
-        self.body(node.decorator_list)
-        self.decorating = False
-        before = self.function, self.owner
-        self.function = f"{self.function}.{node.name}" if self.function else node.name
-        self.owner = next((info for info in self.module.classes if info.node is node), None)
-        self.body(node.body)
-        self.function, self.owner = before
+    def _visit_class(self, node: ast.ClassDef) -> None:
+        self._visit_decorators(node.decorator_list)
+        owner = next((info for info in self.module.classes if info.node is node), None)
+        with self.inside(self._qualname(node.name), owner):
+            self.visit_all(node.body)
 
-    def _if_exp(self, node: ast.IfExp) -> None:
-        self.visit(node.test)
-        test = self.module.lines[node.test.lineno - 1 : node.test.end_lineno]
-        checks = any(_CHECKS.search(line) for line in test)
-        self.guards += 1
-        self.checks += checks
-        self.visit(node.body)
-        self.checks -= checks
-        self.visit(node.orelse)
-        self.guards -= 1
+    def _visit_decorators(self, decorators: list[ast.expr]) -> None:
+        self.in_decorator = True
+        self.visit_all(decorators)
+        self.in_decorator = False
 
-    def _if(self, node: ast.If) -> None:
+    def _qualname(self, name: str) -> str:
+        return f"{self.function}.{name}" if self.function else name
+
+    def _visit_if(self, node: ast.If) -> None:
         self.visit(node.test)
         # `if __name__ == "__main__":` does not run on import.
-        main = isinstance(node.test, ast.Compare) and getattr(node.test.left, "id", "") == "__name__"
-        test = self.module.lines[node.test.lineno - 1 : node.test.end_lineno]
-        checks = any(_CHECKS.search(line) for line in test)
+        is_main = isinstance(node.test, ast.Compare) and getattr(node.test.left, "id", "") == "__name__"
+        self._visit_branches(node.test, node.body, node.orelse, is_main)
+
+    def _visit_conditional_expression(self, node: ast.IfExp) -> None:
+        self.visit(node.test)
+        self._visit_branches(node.test, [node.body], [node.orelse])
+
+    def _visit_branches(
+        self, test: ast.expr, body: Iterable[ast.AST], orelse: Iterable[ast.AST], is_main: bool = False
+    ) -> None:
+        lines = self.module.lines[test.lineno - 1 : test.end_lineno]
+        is_check = any(_CHECKS.search(line) for line in lines)
         self.guards += 1
-        self.depth += main
-        self.checks += checks
-        self.body(node.body)
-        self.checks -= checks
-        self.depth -= main
-        self.body(node.orelse)
+        self.depth += is_main
+        self.checks += is_check
+        self.visit_all(body)
+        self.checks -= is_check
+        self.depth -= is_main
+        self.visit_all(orelse)
         self.guards -= 1
 
-    def _try(self, node: ast.Try | ast.TryStar) -> None:
+    def _visit_try(self, node: ast.Try | ast.TryStar) -> None:
         # `try: ... finally:` lets every error through.
-        guards = bool(node.handlers)
-        self.guards += guards
-        self.body(node.body)
+        is_guard = bool(node.handlers)
+        self.guards += is_guard
+        self.visit_all(node.body)
         for handler in node.handlers:
-            self.body(handler.body)
-        self.guards -= guards
-        self.body(node.orelse)
-        self.body(node.finalbody)
+            self.visit_all(handler.body)
+        self.guards -= is_guard
+        self.visit_all((*node.orelse, *node.finalbody))
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+    def _visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        prefix = f"{self.module.absolute(node)}." if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
-            name = alias.name
-            if isinstance(node, ast.ImportFrom):
-                name = f"{self.module.absolute(node)}.{name}"
-            self.tell(Import(node, name, self.guards > 0, self.depth == 0))
+            self.report(Import(node, prefix + alias.name, self.guards > 0, self.depth == 0))
 
     # --- names ---
 
-    def _call(self, node: ast.Call) -> None:
-        callee = self._name_of(node.func)
+    def _visit_call(self, node: ast.Call) -> None:
+        callee = self._library_name(node.func)
         if callee:
-            self.tell(Use(node, callee, node, **self.where, decorator=self.decorating))
-        decorating, self.decorating = self.decorating, False
-        if isinstance(node.func, ast.Attribute):
-            if callee.startswith("."):
-                self.visit(node.func.value)
-        elif not isinstance(node.func, ast.Name):
-            self.visit(node.func)
+            self._report_use(node, callee, node)
+        was_in_decorator = self.in_decorator
+        self.in_decorator = False
+        match node.func:
+            case ast.Name():
+                pass
+            case ast.Attribute(value=value):
+                # Of `torch.cuda.synchronize` the whole has been reported, of `f(x).cuda` only the method.
+                if callee.startswith("."):
+                    self.visit(value)
+            case function:
+                self.visit(function)
         for argument in node.args:
-            self._argument(argument, "argument", callee)
+            self._visit_value(argument, "argument", callee)
         for keyword in node.keywords:
-            self._argument(keyword.value, f"keyword {keyword.arg}", callee)
-        self.decorating = decorating
+            self._visit_value(keyword.value, f"keyword {keyword.arg}", callee)
+        self.in_decorator = was_in_decorator
 
-    def _argument(self, node: ast.expr, role: str, callee: str) -> None:
-        if isinstance(node, ast.Constant):
-            self._text(node, role, callee)
+    def _visit_attribute(self, node: ast.Attribute) -> None:
+        name = self._library_name(node)
+        if name and not name.startswith("."):
+            self._report_use(node, name)
         else:
-            self.visit(node)
+            self.visit(node.value)
 
-    def _text(self, node: ast.Constant, role: str, callee: str = "") -> None:
-        if isinstance(node.value, str) and _DEVICE.match(node.value):
-            self.tell(Text(node, node.value, role, callee, **self.where))
+    def _visit_name(self, node: ast.Name) -> None:
+        is_import = isinstance(self.module.names.get(node.id), tuple)
+        if is_import and isinstance(node.ctx, ast.Load):
+            self._report_use(node, self.module.dotted(node))
 
-    def _name_of(self, node: ast.expr) -> str:
+    def _report_use(self, node: ast.AST, name: str, call: ast.Call | None = None) -> None:
+        self.report(Use(node, name, call, **self._circumstances, decorator=self.in_decorator))
+
+    def _library_name(self, node: ast.expr) -> str:
         """Dotted name through imports, `.method` for a method of anything else, "" for local names."""
         dotted = self.module.dotted(node)
         head = node
@@ -278,57 +285,46 @@ class _Scan:
             return dotted
         return f".{node.attr}" if isinstance(node, ast.Attribute) else ""
 
-    def _attribute(self, node: ast.Attribute) -> None:
-        name = self._name_of(node)
-        if name and not name.startswith("."):
-            self.tell(Use(node, name, None, **self.where, decorator=self.decorating))
-        else:
-            self.visit(node.value)
+    # --- device strings ---
 
-    def _name(self, node: ast.Name) -> None:
-        bound = self.module.names.get(node.id)
-        if isinstance(bound, tuple) and isinstance(node.ctx, ast.Load):
-            self.tell(Use(node, self.module.dotted(node), None, **self.where, decorator=self.decorating))
+    def _visit_constant(self, node: ast.Constant) -> None:
+        self._visit_value(node, "other")
 
-    def _constant(self, node: ast.Constant) -> None:
-        self._text(node, "other")
+    def _visit_comparison(self, node: ast.Compare) -> None:
+        for operand in (node.left, *node.comparators):
+            self._visit_value(operand, "compare")
 
-    def _compare(self, node: ast.Compare) -> None:
-        for part in (node.left, *node.comparators):
-            if isinstance(part, ast.Constant):
-                self._text(part, "compare")
-            else:
-                self.visit(part)
+    def _visit_assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._visit_value(node.value, "assign")
 
-    def _assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        if isinstance(node.value, ast.Constant):
-            self._text(node.value, "assign")
-        elif node.value is not None:
-            self.visit(node.value)
-
-    def _defaults(self, node: ast.arguments) -> None:
-        for default in [*node.defaults, *node.kw_defaults]:
-            if isinstance(default, ast.Constant):
-                self._text(default, "default")
-            elif default is not None:
-                self.visit(default)
+    def _visit_value(self, node: ast.expr, role: str, callee: str = "") -> None:
+        """Report a device string, or walk over any other expression."""
+        match node:
+            case ast.Constant(value=str(text)):
+                if _DEVICE.match(text):
+                    self.report(Text(node, text, role, callee, **self._circumstances))
+            case ast.Constant():
+                pass
+            case _:
+                self.visit(node)
 
 
 _VISITORS: Final[dict[type, Any]] = {
-    ast.FunctionDef: _Scan._definition,
-    ast.AsyncFunctionDef: _Scan._definition,
-    ast.ClassDef: _Scan._class,
-    ast.If: _Scan._if,
-    ast.IfExp: _Scan._if_exp,
-    ast.Try: _Scan._try,
-    ast.TryStar: _Scan._try,
-    ast.Import: _Scan._import,
-    ast.ImportFrom: _Scan._import,
-    ast.Call: _Scan._call,
-    ast.Attribute: _Scan._attribute,
-    ast.Name: _Scan._name,
-    ast.Constant: _Scan._constant,
-    ast.Compare: _Scan._compare,
-    ast.Assign: _Scan._assign,
-    ast.AnnAssign: _Scan._assign,
+    ast.FunctionDef: _Scan._visit_function,
+    ast.AsyncFunctionDef: _Scan._visit_function,
+    ast.ClassDef: _Scan._visit_class,
+    ast.If: _Scan._visit_if,
+    ast.IfExp: _Scan._visit_conditional_expression,
+    ast.Try: _Scan._visit_try,
+    ast.TryStar: _Scan._visit_try,
+    ast.Import: _Scan._visit_import,
+    ast.ImportFrom: _Scan._visit_import,
+    ast.Call: _Scan._visit_call,
+    ast.Attribute: _Scan._visit_attribute,
+    ast.Name: _Scan._visit_name,
+    ast.Constant: _Scan._visit_constant,
+    ast.Compare: _Scan._visit_comparison,
+    ast.Assign: _Scan._visit_assignment,
+    ast.AnnAssign: _Scan._visit_assignment,
 }
