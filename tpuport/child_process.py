@@ -37,13 +37,15 @@ class ChildDiedError(Exception):
 
     Attributes:
         exit_code: as `subprocess` returns it, negative for a signal.
-        last_lines: the end of what the process wrote to standard error, without blank lines.
+        log_lines: what the process wrote to standard error, without blank lines.
+        last_lines: the end of it.
     """
 
-    def __init__(self, exit_code: int, last_lines: list[str]) -> None:
-        super().__init__(exit_code, last_lines)
+    def __init__(self, exit_code: int, log_lines: list[str]) -> None:
+        super().__init__(exit_code, log_lines)
         self.exit_code = exit_code
-        self.last_lines = last_lines
+        self.log_lines = log_lines
+        self.last_lines = log_lines[-_LAST_LINES:]
 
     @property
     def cause(self) -> str:
@@ -116,7 +118,7 @@ class ChildProcess:
         except queue.Empty:
             raise TimeoutError(f"no message within {timeout:g} seconds") from None
         if not line:
-            raise ChildDiedError(self.process.wait(), self._last_lines())
+            raise ChildDiedError(self.process.wait(), self._log_lines())
         return json.loads(line)
 
     def close(self) -> None:
@@ -140,10 +142,10 @@ class ChildProcess:
                 self._lines.put(line)
         self._lines.put("")
 
-    def _last_lines(self) -> list[str]:
+    def _log_lines(self) -> list[str]:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").splitlines()
-        return [line for line in lines if line.strip()][-_LAST_LINES:]
+        return [line for line in lines if line.strip()]
 
 
 @contextlib.contextmanager

@@ -132,9 +132,9 @@ def test_save(quick: type[Quick], tmp_path: Path) -> None:
     ("arguments", "why"),
     [
         (["--topology", "h100", "--shape", SMALL], "no TPU slice is called"),
-        (["--topology", "v6e", "--shape", "flux"], "is no attention shape"),
+        (["--topology", "v6e", "--shape", "flux"], "is not an attention shape"),
         (["--topology", "v6e", "--shape", "1,8,3,8,8,8"], "do not divide"),
-        (["--topology", "v6e", "--shape", SMALL, "--shape", "nonsense"], "is no attention shape"),
+        (["--topology", "v6e", "--shape", SMALL, "--shape", "nonsense"], "is not an attention shape"),
         (["--topology", "v6e"], "Missing option"),
         (["--shape", SMALL], "Missing option"),
         (["--topology", "v6e", "--shape", SMALL, "--dtype", "int8"], "int8"),

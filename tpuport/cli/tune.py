@@ -50,14 +50,13 @@ def attention(
 
     What has been measured is kept in the user's cache directory: an interrupted search goes on where it stopped.
     """
-    from tpuport.attention.tuning.attention_shapes import shape_of
+    from tpuport.attention.tuning.attention_shapes import parse_shape
     from tpuport.hardware import parse_slice
 
     full = _checked("--topology", parse_slice, topology).name
-    shapes = [_checked("--shape", shape_of, text) for text in shape]
+    shapes = [_checked("--shape", parse_shape, text) for text in shape]
     if save is not None and not save.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no directory {save.absolute().parent}", param_hint="--save")
-    # Only now: this imports jax and torch.
     from tpuport.attention.tuning.search import DTYPES, Task
 
     tasks = [Task(one, DTYPES[dtype], causal or one.causal, window, padding) for one in shapes]
@@ -103,11 +102,11 @@ def _search(tasks: "list[Task]", topology: str, timeout: float) -> "list[Search]
 
 
 def _save(file: Path, found: "list[Search]", topology: str) -> None:
-    from tpuport.attention.tuning.data_file import datafile, text_of
+    from tpuport.attention.tuning.data_file import build_data, format_data
 
-    data = datafile(found, topology.partition(":")[0], _command(found, topology, file))
+    data = build_data(found, topology.partition(":")[0], _command(found, topology, file))
     try:
-        file.write_text(text_of(data), encoding="utf-8")
+        file.write_text(format_data(data), encoding="utf-8")
     except OSError as error:
         raise PortError(f"the results cannot be written: {error.strerror}", where=f"--save {file}") from None
 
@@ -125,10 +124,10 @@ def _command(found: "list[Search]", topology: str, file: Path) -> str:
 
 def _show(found: "list[Search]", topology: str, *, as_json: bool) -> None:
     from tpuport.attention.tuning.bundle_cache import versions
-    from tpuport.attention.tuning.search import as_json as data_of
+    from tpuport.attention.tuning.search import search_to_json
 
     if as_json:
-        results = [data_of(one) for one in found]
+        results = [search_to_json(one) for one in found]
         typer.echo(
             json.dumps(
                 {"schema": 1, "topology": topology, "versions": versions(), "results": results}, indent=2

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,8 +143,8 @@ def test_a_dead_compiler_is_a_failure_and_the_next_program_compiles(
 
 def test_a_hanging_compiler_is_ended() -> None:
     with Compiler("v5e", timeout=3.0) as compiler:
-        process = compiler._process
-        assert process is not None
+        assert compiler._child is not None
+        process = compiler._child.process
         failure = compiler.count("bundle_programs:traced", {"effect": "hang"}).failure
         assert failure == "the compiler took more than 3 seconds"
         assert process.returncode == -signal.SIGKILL
@@ -169,7 +168,7 @@ def test_a_program_that_is_none_is_an_error(
 
 
 def test_an_unknown_topology_is_refused_before_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(PortError, match="h100"):
         kernel_bundles("bundle_programs:product", {}, "h100")
 
@@ -191,9 +190,9 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with Compiler("v5e") as compiler:
         compiler.count("bundle_programs:product", {})
         (directory,) = tmp_path.iterdir()
-        assert not list((directory / "schedules").iterdir())
-        process = compiler._process
-        assert process is not None
+        assert not list(directory.iterdir())
+        assert compiler._child is not None
+        process = compiler._child.process
     assert not list(tmp_path.iterdir())
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)

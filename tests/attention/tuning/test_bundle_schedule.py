@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuport.attention.tuning.bundle_schedule import kernels, sections, utilization
+from tpuport.attention.tuning.bundle_schedule import read_kernels, section_lengths, unit_utilization
 
 TABLE = """\
 == CAPACTIY:
@@ -17,7 +17,7 @@ MXU, XLU, VLOAD, VLOAD:FILL
 
 
 def test_use_is_a_share_of_the_slots() -> None:
-    assert utilization(TABLE) == {"MXU": 5 / 8, "XLU": 1 / 16, "VLOAD": 6 / 12, "VLOAD:FILL": 3 / 12}
+    assert unit_utilization(TABLE) == {"MXU": 5 / 8, "XLU": 1 / 16, "VLOAD": 6 / 12, "VLOAD:FILL": 3 / 12}
 
 
 def listing(*lines: tuple[int, str]) -> str:
@@ -43,18 +43,18 @@ def test_parts_inside_the_step_are_listed_without_those_inside_them() -> None:
         (900, TARGET.format(5)),
         (910, BRANCH.format(2)),  # back to the start of the loop
     )
-    assert sections(text) == (9, 99)
+    assert section_lengths(text) == (9, 99)
 
 
 def test_a_target_may_stand_on_a_line_of_comments() -> None:
     text = listing(
         (0, BRANCH.format(5)), (10, BRANCH.format(1)), (30, TARGET.format(1)), (60, TARGET.format(5))
     ).replace("/* Start/End empty region 1", "/* hlo: a kernel\n */ /* Start/End empty region 1")
-    assert sections(text) == (19,)
+    assert section_lengths(text) == (19,)
 
 
 def test_no_condition_at_all() -> None:
-    assert sections(listing((0, "  :  { %s0 = smov 0 }"), (7, "LB: > { }"))) == ()
+    assert section_lengths(listing((0, "  :  { %s0 = smov 0 }"), (7, "LB: > { }"))) == ()
 
 
 def test_an_analysis_without_a_total_is_not_taken_for_zero(tmp_path) -> None:
@@ -62,11 +62,11 @@ def test_an_analysis_without_a_total_is_not_taken_for_zero(tmp_path) -> None:
         'custom-call, custom_call_target="tpu_custom_call"'
     )
     with pytest.raises(ValueError, match=r"analysis of k\.1 has no total"):
-        kernels(tmp_path)
+        read_kernels(tmp_path)
 
 
 def test_files_of_other_programs_are_no_kernels(tmp_path) -> None:
     (tmp_path / "17-copy.1-01-schedule-analysis_final_bundles.txt").write_text("total scheduled bundles: 5")
     whole = 'total scheduled bundles: 5 custom_call_target="tpu_custom_call"'
     (tmp_path / "17-TLP-01-schedule-analysis_final_bundles.txt").write_text(whole)
-    assert kernels(tmp_path) == []
+    assert read_kernels(tmp_path) == []

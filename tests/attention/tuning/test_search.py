@@ -11,11 +11,11 @@ from tpuport.attention import block_sizes
 from tpuport.attention.block_sizes import rank_blocks
 from tpuport.attention.kernel_cost import Blocks, Row, cycles
 from tpuport.attention.tuning import data_file
-from tpuport.attention.tuning.attention_shapes import NAMED, Shape, shape_of
+from tpuport.attention.tuning.attention_shapes import NAMED, Shape, parse_shape
 from tpuport.attention.tuning.bundle_cache import Measurements, cache_file, versions
 from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler, kernel_bundles
 from tpuport.attention.tuning.bundle_schedule import KernelBundles
-from tpuport.attention.tuning.search import Search, Task, as_json, grid_of, search, search_all
+from tpuport.attention.tuning.search import Search, Task, search, search_all, search_to_json, steps_to_json
 from tpuport.errors import PortError
 
 LARGE = Shape("large", 1, 4, 4, 9000, 9000, 128)
@@ -101,7 +101,7 @@ def test_nothing_compiles(tmp_path: Path) -> None:
 
 def test_what_will_be_chosen_was_compiled_and_is_nearly_the_best(tmp_path: Path) -> None:
     found = searched(Task(LARGE, "bfloat16", causal=True), tmp_path / "kept")
-    chosen = found.of(found.chosen)
+    chosen = found.of(found.choice)
     assert chosen is not None
     assert chosen.cycles <= 1.02 * found.best.cycles
 
@@ -202,7 +202,7 @@ def test_a_data_file_is_read_as_it_was_found(tmp_path: Path, monkeypatch: pytest
         Task(NAMED["flux-4608"], "bfloat16"),
     ]
     found = [searched(task, tmp_path / "kept") for task in tasks]
-    data = json.loads(data_file.text_of(data_file.datafile(found, "v6e", "the command")))
+    data = json.loads(data_file.format_data(data_file.build_data(found, "v6e", "the command")))
     assert (data["generation"], data["command"], data["versions"]) == ("v6e", "the command", versions())
     assert [grid["has_band"] for grid in data["grids"]] == [False, True], "one of each kind"
     assert [Row.from_json(row) for row in data["grids"][1]["rows"]] == found[1].rows
@@ -211,18 +211,18 @@ def test_a_data_file_is_read_as_it_was_found(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(block_sizes, cached.__name__, cached.__wrapped__)
     monkeypatch.setattr(block_sizes, "_measurements", lambda _: data)
     for one in found[:2]:
-        assert one.task.default("v6e") == one.chosen
+        assert one.task.default("v6e") == one.choice
 
 
 def test_results_as_data(tmp_path: Path) -> None:
     found = searched(Task(LARGE, "bfloat16", window=512), tmp_path / "kept")
-    data = json.loads(json.dumps(as_json(found)))
+    data = json.loads(json.dumps(search_to_json(found)))
     assert data["window"] == 512
     assert data["candidates"][0]["blocks"] == list(found.best.blocks)
     assert len(data["candidates"]) == 10
     assert data["measured"] == len(found.candidates)
     assert data["default"]["blocks"] == list(found.default)
-    assert grid_of(found)["has_band"]
+    assert steps_to_json(found)["has_band"]
 
 
 def test_tasks_say_what_is_masked() -> None:
@@ -238,14 +238,14 @@ def test_tasks_say_what_is_masked() -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_named_shapes(name: str) -> None:
-    shape = shape_of(name)
+    shape = parse_shape(name)
     assert shape.name == name
     assert shape.head_dim == 128
     assert shape.causal == name.startswith("llama")
 
 
 def test_numbers_are_a_shape() -> None:
-    assert shape_of("1, 32,8,8192,4096,64") == Shape("1, 32,8,8192,4096,64", 1, 32, 8, 8192, 4096, 64)
+    assert parse_shape("1, 32,8,8192,4096,64") == Shape("1, 32,8,8192,4096,64", 1, 32, 8, 8192, 4096, 64)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +256,9 @@ def test_numbers_are_a_shape() -> None:
         ("1,8,3,8,8,8", "3 key/value heads do not divide 8"),
     ],
 )  # fmt: skip
-def test_a_shape_that_is_none(text: str, why: str) -> None:
+def test_a_text_that_is_not_a_shape(text: str, why: str) -> None:
     with pytest.raises(PortError, match=why) as raised:
-        shape_of(text)
+        parse_shape(text)
     assert "flux-4608" in str(raised.value)
 
 

@@ -37,31 +37,31 @@ NAMED: Final = {
 }
 
 
-def shape_of(text: str) -> Shape:
-    """The shape that a name, or six numbers such as "1,32,8,8192,8192,128", stands for.
+def parse_shape(text: str) -> Shape:
+    """The shape that a name, or six numbers such as "1,32,8,8192,8192,128", means.
 
     Raises:
-        PortError: neither of them, or numbers that are no attention.
+        PortError: the text is neither, or the numbers are not an attention call.
     """
     if text in NAMED:
         return NAMED[text]
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 6 or not all(part.isascii() and part.isdecimal() for part in parts):
         raise _unusable(text, f"it is neither a known name nor six numbers {_LETTERS}")
-    batch, heads, kv_heads, queries, keys, head_dim = (int(part) for part in parts)
-    shape = Shape(text, batch, heads, kv_heads, queries, keys, head_dim)
-    if 0 in (batch, heads, kv_heads, queries, keys, head_dim):
+    sizes = tuple(map(int, parts))
+    if 0 in sizes:
         raise _unusable(text, "every number must be at least 1")
+    shape = Shape(text, *sizes)
     if shape.heads % shape.kv_heads:
         raise _unusable(text, f"{shape.kv_heads} key/value heads do not divide {shape.heads} query heads")
-    if not 32 <= head_dim <= 256:
-        raise _unusable(text, f"the kernel serves head dimensions 32 to 256, not {head_dim}")
+    if not 32 <= shape.head_dim <= 256:
+        raise _unusable(text, f"the kernel serves head dimensions 32 to 256, not {shape.head_dim}")
     return shape
 
 
-def _unusable(text: str, why: str) -> PortError:
+def _unusable(text: str, reason: str) -> PortError:
     return PortError(
-        f'"{text}" is no attention shape: {why}',
+        f'"{text}" is not an attention shape: {reason}',
         where="--shape",
         fix=f"use one of {', '.join(NAMED)}, or {_LETTERS} such as 1,32,8,8192,8192,128",
     )

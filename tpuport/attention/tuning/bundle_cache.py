@@ -1,4 +1,4 @@
-"""What was compiled once, kept on disk: an interrupted search goes on where it stopped."""
+"""What was compiled once, on disk: an interrupted search continues where it stopped."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler
 
 @dataclass(frozen=True)
 class Measurement:
-    """The schedule of a program's one kernel, or why it has none."""
+    """The schedule of a program's only kernel, or why it has none."""
 
     bundles: int
     sections: tuple[int, ...]
@@ -27,46 +27,45 @@ def versions() -> dict[str, str]:
 
 
 def cache_file(topology: str) -> Path:
-    """Where measurements with these versions, this kernel and this topology are kept."""
+    """The file for measurements with these versions, this kernel and this topology."""
     digest = hashlib.blake2b(json.dumps([versions(), topology]).encode(), digest_size=8)
     digest.update((resources.files("tpuport.attention") / "flash_kernel.py").read_bytes())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "tpuport" / "tune" / f"{topology.replace(':', '-')}-{digest.hexdigest()}.jsonl"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "tpuport" / "tune" / f"{topology.replace(':', '-')}-{digest.hexdigest()}.jsonl"
 
 
 class Measurements:
-    """Measured programs, of a file and of a compiler for what is not in it.
+    """Measured programs: from a file, or else from the compiler.
 
     Args:
         compiler: entered.
-        file: a line of JSON for each program; made when the first is measured.
+        file: a line of JSON for each program; created with the first measurement.
     """
 
     def __init__(self, compiler: Compiler, file: Path) -> None:
         self._compiler = compiler
         self.file = file
-        self._known = dict(_lines(file))
-        self.compiled = 0
+        self._known = _read_lines(file)
 
-    def of(self, function: str, arguments: dict[str, Any]) -> Measurement:
+    def measure(self, function: str, arguments: dict[str, Any]) -> Measurement:
         """The measurement of a program, as `Compiler.count` takes it."""
         key = json.dumps([function, arguments], sort_keys=True)
         if key not in self._known:
             compilation = self._compiler.count(function, arguments)
-            self._known[key] = _measurement(compilation)
-            self.compiled += 1
-            if not compilation.died:  # another time, with more time or memory, it may live
-                self._keep(key, self._known[key])
+            self._known[key] = _to_measurement(compilation)
+            # A compiler that died may succeed another time, with more time or memory.
+            if not compilation.died:
+                self._append(key, self._known[key])
         return self._known[key]
 
-    def _keep(self, key: str, found: Measurement) -> None:
+    def _append(self, key: str, measurement: Measurement) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("a", encoding="utf-8") as file:
-            # The newline comes first: the last line may be one that an interruption cut off.
-            file.write("\n" + json.dumps({"program": key, **asdict(found)}))
+            # The newline comes first: an interruption may have cut off the last line.
+            file.write("\n" + json.dumps({"program": key, **asdict(measurement)}))
 
 
-def _measurement(compilation: Compilation) -> Measurement:
+def _to_measurement(compilation: Compilation) -> Measurement:
     if compilation.failure is not None:
         return Measurement(0, (), 0.0, compilation.failure)
     if len(compilation.kernels) != 1:
@@ -75,19 +74,18 @@ def _measurement(compilation: Compilation) -> Measurement:
     return Measurement(kernel.bundles, kernel.sections, kernel.utilization["MXU"], None)
 
 
-def _lines(file: Path) -> list[tuple[str, Measurement]]:
-    """What the file holds; a line that an interruption cut off is left out."""
-    found = []
+def _read_lines(file: Path) -> dict[str, Measurement]:
+    """The file's measurements by program, without a line that an interruption cut off."""
+    measurements = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return []
+        return {}
     for line in lines:
         try:
             entry = json.loads(line)
-            found.append(
-                (entry.pop("program"), Measurement(**{**entry, "sections": tuple(entry["sections"])}))
-            )
+            program = entry.pop("program")
+            measurements[program] = Measurement(**{**entry, "sections": tuple(entry["sections"])})
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return measurements

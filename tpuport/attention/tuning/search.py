@@ -1,15 +1,16 @@
-"""Searching the attention kernel's block sizes with the compiler of a TPU that is not there.
+"""Searching the attention kernel's block sizes with the compiler of a described TPU.
 
-A step's schedule depends on the block sizes, the dtype, the head dimension and the kind of mask, not on the lengths:
-so each is compiled once, at lengths of a few blocks, and kept; how often it runs is a matter of counting. First the
-steps of every size of a grid are compiled with few chunks of keys and with more, which gives the line between; then
-those that the lines rank first for the shape are compiled themselves, until what is first has been compiled.
+A step's schedule depends on the block sizes, the dtype, the head dimension and the kind of mask, not on the lengths: so
+each is compiled once, at lengths of a few blocks, and kept; the shape only decides how often it runs. First the steps
+of every size of a grid are compiled with few chunks of keys and with more, and a line through the two predicts the
+rest; then those that the lines rank first for the shape are compiled themselves, until the first has been compiled.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tpuport.attention.block_sizes import block_sizes, choose_blocks, rank_blocks
 from tpuport.attention.kernel_cost import (
@@ -40,13 +41,26 @@ _GRID: Final = {
     1536: (256, 512),
     2048: (256, 512),
 }
-_FEW: Final = 2
-# Of the sizes that the lines rank first, so many are compiled themselves, and the lines drawn again through them; in
-# the last rounds no more than what would be chosen.
+_FEW_CHUNKS: Final = 2
+# How many of the sizes that the lines rank first are compiled in each round, after which the lines are drawn again
+# through them; the last rounds compile only what would be chosen.
 _ROUNDS: Final = (3, 3, 0, 0, 0)
 _PROGRAM: Final = "tpuport.attention.tuning.search:program"
+# The JSON of a search lists no more candidates than anybody reads.
+_LISTED: Final = 10
 
 Progress = Callable[[str, int, int], None]
+
+
+class Variant(NamedTuple):
+    """Block sizes, and whether the keys are not a multiple of their block."""
+
+    blocks: Blocks
+    tail: bool
+
+
+# What was measured of one kind of kernel.
+Known = dict[Variant, Measurement]
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ class Task:
     """What is tuned: a shape, how it is masked, and in which dtype.
 
     Attributes:
-        window: keys that a query sees at most, its own included; None is all.
+        window: the most keys that a query sees, including its own; None is all.
         padding: whether keys are padded, and how they are masked.
     """
 
@@ -71,12 +85,12 @@ class Task:
 
     @property
     def right(self) -> int | None:
-        """The band's right, as in `Mask`; a window is one of the keys up to the query's own."""
+        """The band's right, as in `Mask`; a window ends with the query's own key."""
         return 0 if self.causal or self.window is not None else None
 
     @property
     def has_band(self) -> bool:
-        """Whether positions decide what is seen."""
+        """Whether positions decide what is visible."""
         return self.right is not None
 
     @property
@@ -92,12 +106,14 @@ class Task:
     @property
     def kind(self) -> dict[str, Any]:
         """The kind of kernel, whatever the sizes are: arguments of `program`."""
-        band = "none" if not self.has_band else "causal" if self.window is None else "window"
+        band = "none"
+        if self.has_band:
+            band = "causal" if self.window is None else "window"
         return {"head_dim": self.shape.head_dim, "dtype": self.dtype, "band": band, "padding": self.padding}
 
-    def sized(self, blocks: Blocks) -> tuple[Blocks, bool]:
-        """The sizes, and whether the keys have a tail with them."""
-        return blocks, self.shape.keys % blocks.key != 0
+    def variant(self, blocks: Blocks) -> Variant:
+        """The variant of the kernel that this shape runs with these sizes."""
+        return Variant(blocks, self.shape.keys % blocks.key != 0)
 
     def default(self, generation: str) -> Blocks:
         """What `block_sizes` chooses for it."""
@@ -127,6 +143,16 @@ class Candidate:
     cycles: int | float
     matrix_unit: float
 
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "blocks": list(self.blocks),
+            "bundles": self.bundles,
+            "steps": self.steps,
+            "cycles": round(self.cycles),
+            "matrix_unit": round(self.matrix_unit, 3),
+        }
+
 
 @dataclass(frozen=True)
 class Search:
@@ -134,7 +160,7 @@ class Search:
 
     Attributes:
         default: what `block_sizes` chooses today.
-        chosen: what it will choose with these results in its data file.
+        choice: what it will choose with these results in its data file.
         candidates: the fastest first.
         failures: how many did not compile, by reason.
         rows: the steps, for a data file.
@@ -142,7 +168,7 @@ class Search:
 
     task: Task
     default: Blocks
-    chosen: Blocks
+    choice: Blocks
     candidates: list[Candidate]
     failures: dict[str, int]
     rows: list[Row]
@@ -154,22 +180,19 @@ class Search:
 
     def of(self, blocks: Blocks) -> Candidate | None:
         """The candidate with these sizes, if it compiled."""
-        return next((candidate for candidate in self.candidates if candidate.blocks == blocks), None)
-
-
-# What was measured of one kind of kernel: by sizes, and whether the keys had a tail.
-Known = dict[tuple[Blocks, bool], Measurement]
+        by_blocks = {candidate.blocks: candidate for candidate in self.candidates}
+        return by_blocks.get(blocks)
 
 
 def program(
     head_dim: int, dtype: str, band: str, padding: str, blocks: list[int], tail: bool, generation: str
 ) -> tuple[Callable, tuple]:
-    """(attention, abstract arguments) with a few blocks of given sizes, for `bundles.Compiler`.
+    """(attention, abstract arguments) with a few blocks of these sizes, for `bundle_compiler.Compiler`.
 
     Args:
         band: "none", "causal" or "window".
         padding: "none", "exact" or "segment_ids".
-        tail: whether the keys are no multiple of their block.
+        tail: whether the keys are not a multiple of their block.
     """
     import jax
     import jax.numpy as jnp
@@ -177,42 +200,49 @@ def program(
     from tpuport.attention.flash import flash
     from tpuport.attention.mask import Mask
 
-    rows, keys, _ = blocks
+    rows, keys, compute = blocks
     length = 4 * keys - (64 if tail else 0)
     queries = max(4, -(-4 * keys // rows)) * rows
     left = 2 * keys if band == "window" else None
     right = None if band == "none" else 0
 
-    def attention(query: jax.Array, key: jax.Array, value: jax.Array, *real: jax.Array) -> Any:
-        mask = Mask(left=left, right=right, offset=0, keys_BT=real[0] if real else None)
+    def attention(query: jax.Array, key: jax.Array, value: jax.Array, *is_real: jax.Array) -> Any:
+        mask = Mask(left=left, right=right, offset=0, keys_BT=is_real[0] if is_real else None)
         mode = "exact" if padding == "none" else padding
         with assume_generation(generation):
             return flash(
-                query, key, value, mask, scale=head_dim**-0.5, padding=mode, blocks=(rows, keys, blocks[2])
+                query, key, value, mask, scale=head_dim**-0.5, padding=mode, blocks=(rows, keys, compute)
             )
 
-    # Two rows and two groups of heads: with one, the index of every operand would be simpler than it mostly is.
-    shape = lambda heads, n: jax.ShapeDtypeStruct((2, heads, n, head_dim), jnp.dtype(dtype))  # noqa: E731
-    real = () if padding == "none" else (jax.ShapeDtypeStruct((2, length), jnp.bool_),)
-    return attention, (shape(4, queries), shape(2, length), shape(2, length), *real)
+    def array(heads: int, n: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((2, heads, n, head_dim), jnp.dtype(dtype))
+
+    # Two rows and two groups of heads: with one, the index of every operand would be simpler than it usually is.
+    arguments = [array(4, queries), array(2, length), array(2, length)]
+    if padding != "none":
+        arguments.append(jax.ShapeDtypeStruct((2, length), jnp.bool_))
+    return attention, tuple(arguments)
 
 
 def search_all(
     tasks: list[Task], generation: str, measurements: Measurements, progress: Progress = lambda *_: None
 ) -> list[Search]:
-    """Measure block sizes for several tasks, as `search`; what one of them measures, the others know."""
+    """Measure block sizes for several tasks, as `search`; tasks of the same kind share their measurements."""
     known: dict[str, Known] = {}
 
-    def once() -> list[Search]:
+    def search_once() -> list[Search]:
         return [
             search(task, generation, measurements, progress, known.setdefault(repr(task.kind), {}))
             for task in tasks
         ]
 
-    found, before = once(), -1
-    while len(tasks) > 1 and before != (before := sum(map(len, known.values()))):
-        found = once()
-    return found
+    # A later task may measure what changes the choice of an earlier one: repeat until nothing new is measured.
+    count = -1
+    searches = search_once()
+    while len(tasks) > 1 and count != sum(map(len, known.values())):
+        count = sum(map(len, known.values()))
+        searches = search_once()
+    return searches
 
 
 def search(
@@ -234,26 +264,23 @@ def search(
     """
     known = {} if known is None else known
 
-    def measure(what: str, wanted: list[tuple[Blocks, bool]]) -> None:
-        for done, (blocks, tail) in enumerate(wanted):
-            progress(what, done, len(wanted))
-            arguments = {**task.kind, "blocks": list(blocks), "tail": tail, "generation": generation}
-            known[blocks, tail] = measurements.of(_PROGRAM, arguments)
+    def measure(title: str, variants: list[Variant]) -> None:
+        for done, variant in enumerate(variants):
+            progress(title, done, len(variants))
+            sizes = {"blocks": list(variant.blocks), "tail": variant.tail, "generation": generation}
+            known[variant] = measurements.measure(_PROGRAM, task.kind | sizes)
 
-    measure("steps", [(blocks, False) for blocks in _grid(task.call, generation)])
+    measure("steps", [Variant(blocks, False) for blocks in _grid_sizes(task.call, generation)])
     default = task.default(generation)
     for count in _ROUNDS:
-        wanted = map(task.sized, [default, *_finalists(task, generation, known, count)])
-        measure(f"candidates for {task.shape.name}", [one for one in wanted if one not in known])
-    return _result(task, generation, default, known)
+        variants = map(task.variant, [default, *_finalists(task, generation, known, count)])
+        measure(f"candidates for {task.shape.name}", [v for v in variants if v not in known])
+    return _summarize(task, generation, default, known)
 
 
-def _result(task: Task, generation: str, default: Blocks, known: Known) -> Search:
+def _summarize(task: Task, generation: str, default: Blocks, known: Known) -> Search:
     candidates = _candidates(task, generation, known)
-    failures: dict[str, int] = {}
-    for found in known.values():
-        if found.failure is not None:
-            failures[_reason(found.failure)] = failures.get(_reason(found.failure), 0) + 1
+    failures = Counter(_reason(found.failure) for found in known.values() if found.failure is not None)
     if not candidates:
         raise PortError(
             f"none of {len(known)} block sizes compiles: {'; '.join(failures)}",
@@ -262,57 +289,66 @@ def _result(task: Task, generation: str, default: Blocks, known: Known) -> Searc
         )
     rows = _rows(task, known)
     choice = choose_blocks(task.call, tuple(rows), generation) if rows else candidates[0].blocks
-    return Search(task, default, choice, candidates, failures, rows)
+    return Search(task, default, choice, candidates, dict(failures), rows)
 
 
-def _grid(call: KernelCall, generation: str) -> Iterator[Blocks]:
+def _grid_sizes(call: KernelCall, generation: str) -> Iterator[Blocks]:
     """Sizes that give the lines: few chunks and more, for each block of queries that the call can use."""
-    enough = min((size for size in _GRID if size >= call.queries), default=max(_GRID))
-    for query in (size for size in _GRID if size <= enough):
-        for compute in _GRID[query]:
-            for chunks in (_FEW, 4 if query * compute > 1024 * 512 else 8):
+    largest = min((size for size in _GRID if size >= call.queries), default=max(_GRID))
+    for query, chunk_sizes in _GRID.items():
+        if query > largest:
+            continue
+        for compute in chunk_sizes:
+            many_chunks = 4 if query * compute > 1024 * 512 else 8
+            for chunks in (_FEW_CHUNKS, many_chunks):
                 blocks = Blocks(query, chunks * compute, compute)
+                # Twice the limit, because it is an estimate: the compiler decides about what is near.
                 if vmem_bytes(call, blocks) <= 2 * vmem_limit(generation):
                     yield blocks
 
 
-def _finalists(task: Task, generation: str, known: Known, count: int) -> list[Blocks]:
+def _finalists(task: Task, generation: str, known: Known, count: int) -> Iterable[Blocks]:
     """Sizes to compile as the shape needs them: what the lines rank first, what they choose, and the best so far."""
     rows = tuple(_rows(task, known))
     if not rows:
         return []
-    first = [costed.blocks for costed in rank_blocks(task.call, rows, generation)[:count]]
+    first = [candidate.blocks for candidate in rank_blocks(task.call, rows, generation)[:count]]
     best = [candidate.blocks for candidate in _candidates(task, generation, known)[:1]]
-    return list(dict.fromkeys([*first, choose_blocks(task.call, rows, generation), *best]))
+    return dict.fromkeys([*first, choose_blocks(task.call, rows, generation), *best])
 
 
 def _rows(task: Task, known: Known) -> list[Row]:
-    by_size: dict[tuple[int, int], dict[int, Step]] = {}
-    for (blocks, tail), found in known.items():
-        steps = by_size.setdefault((blocks.query, blocks.compute), {})
-        if found.failure is None and not (tail and (blocks, False) in known):
-            steps[blocks.key // blocks.compute] = _step(task, found)
-    return [Row.through(*size, by_size[size]) for size in sorted(by_size) if len(by_size[size]) > 1]
+    """The lines through what compiled, from at least two points each."""
+    steps_by_size: dict[tuple[int, int], dict[int, Step]] = {}
+    for (blocks, tail), measurement in known.items():
+        steps = steps_by_size.setdefault((blocks.query, blocks.compute), {})
+        # Of two variants, the one without a tail is on the line.
+        if measurement.failure is None and not (tail and Variant(blocks, False) in known):
+            steps[blocks.key // blocks.compute] = _step(task, measurement)
+    return [Row.through(*size, steps) for size, steps in sorted(steps_by_size.items()) if len(steps) > 1]
 
 
 def _candidates(task: Task, generation: str, known: Known) -> list[Candidate]:
-    """What compiled, the fastest first; without what is larger than the shape."""
+    """What compiled, the fastest first; of two variants, the one that the shape runs."""
     measured: dict[Blocks, Measurement] = {}
-    for (blocks, tail), found in known.items():
-        if found.failure is None and (blocks not in measured or task.sized(blocks)[1] == tail):
-            measured[blocks] = found
-    costed = [_candidate(task, blocks, found, generation) for blocks, found in measured.items()]
-    return sorted(costed, key=lambda candidate: (candidate.cycles, candidate.bundles))
+    for variant, measurement in known.items():
+        blocks = variant.blocks
+        if measurement.failure is None and (blocks not in measured or task.variant(blocks) == variant):
+            measured[blocks] = measurement
+    candidates = [
+        _candidate(task, blocks, measurement, generation) for blocks, measurement in measured.items()
+    ]
+    return sorted(candidates, key=lambda candidate: (candidate.cycles, candidate.bundles))
 
 
-def _step(task: Task, found: Measurement) -> Step:
-    return Step.of(found.bundles, found.sections, has_band=task.has_band)
+def _step(task: Task, measurement: Measurement) -> Step:
+    return Step.of(measurement.bundles, measurement.sections, has_band=task.has_band)
 
 
-def _candidate(task: Task, blocks: Blocks, found: Measurement, generation: str) -> Candidate:
+def _candidate(task: Task, blocks: Blocks, measurement: Measurement, generation: str) -> Candidate:
     steps = task.call.heads * visits(task.call, blocks).steps
-    total = cycles(task.call, blocks, _step(task, found), generation)
-    return Candidate(blocks, found.bundles, steps, total, found.matrix_unit)
+    total = cycles(task.call, blocks, _step(task, measurement), generation)
+    return Candidate(blocks, measurement.bundles, steps, total, measurement.matrix_unit)
 
 
 def _reason(failure: str) -> str:
@@ -322,31 +358,21 @@ def _reason(failure: str) -> str:
     return failure[:160]
 
 
-def as_json(found: Search) -> dict[str, Any]:
-    """The result as data: without the rows, which `grid_of` gives, and with no more candidates than one reads."""
-    default, choice = found.of(found.default), found.of(found.chosen)
+def search_to_json(search: Search) -> dict[str, Any]:
+    """The result as plain data: without the steps, which `steps_to_json` gives, and with the best candidates only."""
+    default, choice = search.of(search.default), search.of(search.choice)
     return {
-        **dataclasses.asdict(found.task),
-        "default": default and _candidate_json(default),
-        "chosen": choice and _candidate_json(choice),
-        "candidates": [_candidate_json(candidate) for candidate in found.candidates[:10]],
-        "measured": len(found.candidates),
-        "failures": found.failures,
+        **dataclasses.asdict(search.task),
+        "default": default and default.to_json(),
+        "chosen": choice and choice.to_json(),
+        "candidates": [candidate.to_json() for candidate in search.candidates[:_LISTED]],
+        "measured": len(search.candidates),
+        "failures": search.failures,
     }
 
 
-def _candidate_json(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "blocks": list(candidate.blocks),
-        "bundles": candidate.bundles,
-        "steps": candidate.steps,
-        "cycles": round(candidate.cycles),
-        "matrix_unit": round(candidate.matrix_unit, 3),
-    }
-
-
-def grid_of(found: Search) -> dict[str, Any]:
+def steps_to_json(search: Search) -> dict[str, Any]:
     """The measured steps, as a `grid` of a data file."""
-    task = found.task
+    task = search.task
     kind = {"head_dim": task.shape.head_dim, "dtype": task.dtype, "has_band": task.has_band}
-    return {**kind, "rows": [dataclasses.asdict(row) for row in found.rows]}
+    return {**kind, "rows": [dataclasses.asdict(row) for row in search.rows]}
