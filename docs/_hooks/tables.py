@@ -91,7 +91,7 @@ def api() -> str:
     rooms = {
         "attention.register": "tpuport.attention.register.register",
         "attention.unregister": "tpuport.attention.register.unregister",
-        "attention.explain": "tpuport.attention.explain.explain",
+        "attention.explain": "tpuport.attention.call_report.explain",
         "attention.attention": "tpuport.attention.reference.attention",
     }
     blocks = [block(name, f"{module}.{name}") for name, module in tpuport._PUBLIC.items()]
