@@ -1,20 +1,20 @@
-"""Run a language model and a video transformer on eight devices, compare with torch, and say what computed attention.
+"""Run a language model and a video transformer on eight devices, compare with torch, and explain their attention.
 
-    python -m recipes.attention                      on virtual devices of this CPU
+    python -m recipes.attention                      on simulated devices of this CPU
     python -m recipes.attention --sequence ring
 
-Both models are tiny, have random weights, and are transformers' and diffusers' own classes. Uses the public API of
-tpuport alone.
+Both models are tiny, have random weights, and are transformers' and diffusers' own classes. Uses only the public
+API of tpuport.
 """
 
+import argparse
 import os
-import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
 import tpuport
+from recipes.command import at_least, run_command, simulate_devices
 
 console = Console(highlight=False)
 
@@ -26,12 +26,13 @@ VIDEO: dict[str, Any] = {
     "in_channels": 16, "out_channels": 16, "num_attention_heads": 4, "attention_head_dim": 32,
     "cross_attention_dim": 128, "num_layers": 2, "caption_channels": 64,
 }  # fmt: skip
-# Latent frames, height and width; caption tokens, and how many of them are real in each row.
+# Latent frames, height and width; caption tokens, and the number of real ones in each row.
 FRAMES, HEIGHT, WIDTH = 5, 12, 16
-CAPTION, REAL = 128, (100, 17)
+CAPTION = 128
+REAL = (100, 17)
 
 
-def llama() -> tuple[Any, dict[str, Any]]:
+def build_llama() -> tuple[Any, dict[str, Any]]:
     """A Llama, and three prompts of different lengths, padded on the left."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -44,7 +45,7 @@ def llama() -> tuple[Any, dict[str, Any]]:
     return model, {"input_ids": tokens, "attention_mask": mask}
 
 
-def video() -> tuple[Any, dict[str, Any]]:
+def build_video_transformer() -> tuple[Any, dict[str, Any]]:
     """An LTX video transformer, and inputs for guidance: two rows whose captions are padded differently."""
     import torch
     from diffusers.models.transformers.transformer_ltx import LTXVideoTransformer3DModel
@@ -63,69 +64,77 @@ def video() -> tuple[Any, dict[str, Any]]:
     return model, inputs
 
 
-def show(title: str, agreement: str) -> None:
-    """A model's result, and what computed each of its attention calls."""
+def print_result(title: str, agreement: str) -> None:
+    """Print a model's result, and what computed each of its attention calls."""
     console.rule(title)
     console.print(agreement)
     console.print(tpuport.attention.explain(clear=True))
 
 
-def speak(mesh: Any) -> bool:
-    """Generate with transformers on the CPU and with tpuport on the mesh; whether the tokens are the same."""
+def generate_on_mesh(mesh: Any) -> bool:
+    """Generate with transformers on the CPU and with tpuport on the mesh; return whether the tokens are equal."""
     import torch
 
-    model, inputs = llama()
+    model, inputs = build_llama()
     with torch.no_grad():
         expected = model.generate(**inputs, max_new_tokens=16, do_sample=False, pad_token_id=0)
     tokens = tpuport.generate(
         tpuport.port(model, mesh=mesh), **inputs, max_new_tokens=16, do_sample=False, pad_token_id=0
     )
-    same = bool(torch.equal(tokens, expected))
-    show("Llama, three prompts, 16 new tokens", f"tokens equal transformers' generate: {same}")
-    return same
+    is_equal = bool(torch.equal(tokens, expected))
+    print_result("Llama, three prompts, 16 new tokens", f"tokens equal transformers' generate: {is_equal}")
+    return is_equal
 
 
-def denoise(mesh: Any) -> bool:
-    """One call of the video transformer with torch and on the mesh; whether the outputs agree to 1e-4."""
+def denoise_on_mesh(mesh: Any) -> bool:
+    """Call the video transformer with torch and on the mesh; return whether the outputs agree to 1e-4."""
     import torch
 
-    model, inputs = video()
+    model, inputs = build_video_transformer()
     with torch.no_grad():
         expected = model(**inputs, return_dict=False)[0]
-        # What a port does that drops the mask.
+        # The result of a port that drops the mask.
         unmasked = model(**inputs | {"encoder_attention_mask": None}, return_dict=False)[0]
     step = tpuport.compile(tpuport.port(model, mesh=mesh))
     output = tpuport.to_cpu(step(**inputs, return_dict=False)[0])
     scale = expected.abs().max()
-    error, dropped = (float((x - expected).abs().max() / scale) for x in (output, unmasked))
-    text = (
-        f"largest difference from torch: {error:.1e} of the largest output (the mask dropped: {dropped:.1e})"
+    error = float((output - expected).abs().max() / scale)
+    error_unmasked = float((unmasked - expected).abs().max() / scale)
+    print_result(
+        "LTX video transformer, one step",
+        f"largest difference from torch: {error:.1e} of the largest output "
+        f"(without the mask: {error_unmasked:.1e})",
     )
-    show("LTX video transformer, one step", text)
-    return error < 1e-4 < dropped
+    return error < 1e-4 < error_unmasked
 
 
-def main(
-    sequence: Annotated[str, typer.Option(help="gather, ring or ulysses")] = "gather",
-    dp: Annotated[int, typer.Option(min=1, help="devices that share out the batch")] = 1,
-    sp: Annotated[int, typer.Option(min=1, help="devices that share out the sequence")] = 4,
-    tp: Annotated[int, typer.Option(min=1, help="devices that share out the heads")] = 2,
-) -> None:
-    """Run both models on dp x sp x tp devices; on a machine without a TPU, the CPU stands in for them."""
+def parse_arguments() -> argparse.Namespace:
+    """The options of the recipe."""
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.attention",
+        description="Run a language model and a video transformer on several devices and explain their attention.",
+    )
+    parser.add_argument("--sequence", default="gather", help="gather (default), ring or ulysses")
+    parser.add_argument("--dp", type=at_least(1), default=1, help="devices that shard the batch (default 1)")
+    parser.add_argument(
+        "--sp", type=at_least(1), default=4, help="devices that shard the sequence (default 4)"
+    )
+    parser.add_argument("--tp", type=at_least(1), default=2, help="devices that shard the heads (default 2)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run both models on dp x sp x tp devices; without a TPU, the CPU simulates them."""
+    arguments = parse_arguments()
     if os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":
-        os.environ["JAX_PLATFORMS"] = "cpu"
-        flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={dp * sp * tp}".strip()
+        simulate_devices(arguments.dp * arguments.sp * arguments.tp)
     tpuport.enable()
-    mesh = tpuport.create_mesh(dp=dp, sp=sp, tp=tp)
-    with tpuport.attention.register(sequence=sequence):
-        agree = [speak(mesh), denoise(mesh)]
-    if not all(agree):
+    mesh = tpuport.create_mesh(dp=arguments.dp, sp=arguments.sp, tp=arguments.tp)
+    with tpuport.attention.register(sequence=arguments.sequence):
+        results = [generate_on_mesh(mesh), denoise_on_mesh(mesh)]
+    if not all(results):
         raise tpuport.PortError("an output differs from torch", where="see above")
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except tpuport.PortError as error:
-        sys.exit(f"error: {error}")
+    run_command(main)

@@ -1,20 +1,22 @@
-"""Port a diffusion pipeline and let it draw: `python -m recipes.hunyuan_video --prompt "a red circle moves left"`.
+"""Port a diffusion pipeline and render clips: `python -m recipes.hunyuan_video --prompt "a red circle moves left"`.
 
-Uses the public API of tpuport alone; README.md beside this file goes through it step by step.
+Uses only the public API of tpuport; README.md beside this file explains it step by step.
 """
 
+import argparse
 import logging
-import os
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
 import tpuport
+from recipes.command import at_least, run_command, simulate_devices
 from recipes.hunyuan_video import request as requests
-from recipes.hunyuan_video.linting import look
+from recipes.hunyuan_video.linting import lint_model_code
 
 DEFAULT_CHECKPOINT = Path(__file__).parent / "checkpoint"
 DEFAULT_OUTPUT = Path("outputs/hunyuan_video")
@@ -24,27 +26,20 @@ DEFAULT_PROMPTS = (
     "in this short clip a small green triangle drifts upwards in front of a dark background",
     "one tiny yellow box is moving gently towards the left side",
 )
-DEFAULT_SIZE = {"height": 48, "width": 48, "frames": 9, "steps": 30}  # of the tiny model; of a real one:
+# Of the tiny model, and of a real one.
+DEFAULT_SIZE = {"height": 48, "width": 48, "frames": 9, "steps": 30}
 REAL_SIZE = {"height": 480, "width": 848, "frames": 121, "steps": 50}
 
 console = Console(highlight=False, soft_wrap=True)
 
 
-def pretend_devices(count: int) -> None:
-    """Let the CPU stand in for `count` devices; must come before jax is used."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
-
-
-def make_mesh(sizes: dict[str, int]) -> Any:
-    """The mesh, of as many devices as it needs, and a line that says what it is."""
+def create_mesh(sizes: dict[str, int]) -> Any:
+    """A mesh of as many devices as it needs."""
     import jax
 
-    needed = 1
-    for size in sizes.values():
-        needed *= size
-    devices = None if -1 in sizes.values() else jax.devices()[:needed]
+    devices = None
+    if -1 not in sizes.values():
+        devices = jax.devices()[: math.prod(sizes.values())]
     mesh = tpuport.create_mesh(**sizes, devices=devices)
     shape = " ".join(f"{axis}={mesh.shape[axis]}" for axis in sizes)
     console.print(f"mesh: {shape}, {mesh.devices.flat[0].platform}")
@@ -52,7 +47,7 @@ def make_mesh(sizes: dict[str, int]) -> Any:
 
 
 def write_latents(latents: Any, output: Path) -> None:
-    """The latents in a safetensors file."""
+    """Write the latents to a safetensors file."""
     from safetensors.torch import save
 
     from recipes.hunyuan_video.pictures import whole_file
@@ -64,7 +59,7 @@ def write_latents(latents: Any, output: Path) -> None:
 
 
 def write_clips(clips: Any, names: list[str], output: Path) -> None:
-    """A GIF of all clips, and a contact sheet."""
+    """Write a GIF of all clips, and a contact sheet."""
     from recipes.hunyuan_video import pictures
 
     scale = max(1, 192 // clips.shape[2])
@@ -73,145 +68,170 @@ def write_clips(clips: Any, names: list[str], output: Path) -> None:
     console.print(f"wrote {pictures.save_image(sheet, output / 'contact_sheet.png')}")
 
 
-def largest(a: Any, b: Any) -> float:
+def largest_difference(a: Any, b: Any) -> float:
     """The largest difference of two arrays."""
     return float(abs(a - b).max())
 
 
-def compare(ours: Any, checkpoint: Path, request: requests.Request, output: Path) -> bool:
-    """Draw the lesson's figure and say the numbers; whether no pixel is off by more than 1/255 from torch's."""
+def compare(clips: Any, checkpoint: Path, request: requests.Request, output: Path) -> bool:
+    """Draw the lesson's figure and print the differences; return whether none from torch exceeds 1/255."""
     import torch
 
     from recipes.hunyuan_video import generation, pictures
 
-    console.print("torch draws the same, on the CPU, without tpuport; then wrongly, in two ways", style="dim")
+    console.print(
+        "torch renders the same clips on the CPU, without tpuport; then two wrong versions", style="dim"
+    )
     if checkpoint == DEFAULT_CHECKPOINT:
-        torch.set_num_threads(1)  # of a model so small, more threads only wait for each other
+        torch.set_num_threads(1)  # with such a small model, more threads only wait for each other
     reference = generation.load(checkpoint, request, torch.float32)
     reference.set_progress_bar_config(disable=True)
-    torchs = generation.call(reference, request)
-    ways: dict[str, Any] = {"tpuport": ours, "torch": torchs} | generation.wrong_ways(reference, request)
-    figure = pictures.lesson_figure(request.names, ways, "torch", scale=max(1, 96 // request.height))
+    reference_clips = generation.call(reference, request)
+    wrong_clips = generation.wrong_ways(reference, request)
+    versions: dict[str, Any] = {"tpuport": clips, "torch": reference_clips} | wrong_clips
+    figure = pictures.lesson_figure(request.names, versions, "torch", scale=max(1, 96 // request.height))
     path = pictures.save_image(figure, output / "lesson.png")
-    relative = float(((ours - torchs) ** 2).sum() ** 0.5 / (torchs**2).sum() ** 0.5)
-    for name, clips in ways.items():
-        if name != "torch":
-            console.print(
-                f"{name}: a pixel is off from torch's by up to {largest(clips, torchs) * 255:.3g} of 255"
-            )
-    good = largest(ours, torchs) <= 1 / 255
-    style = "green" if good else "red"
-    verdict = "the same clips" if good else "other clips"
-    console.print(f"torch draws {verdict}: relative error {relative:.1e}", style=style)
+    for name in ("tpuport", *wrong_clips):
+        difference = largest_difference(versions[name], reference_clips) * 255
+        console.print(f"{name}: a pixel differs from torch's by up to {difference:.3g} of 255")
+    is_equal = largest_difference(clips, reference_clips) <= 1 / 255
+    error = float(((clips - reference_clips) ** 2).sum() ** 0.5 / (reference_clips**2).sum() ** 0.5)
+    if is_equal:
+        console.print(f"torch renders the same clips: relative error {error:.1e}", style="green")
+    else:
+        console.print(f"torch renders other clips: relative error {error:.1e}", style="red")
     console.print(f"wrote {path}")
-    return good
+    return is_equal
 
 
-def port_and_draw(
-    checkpoint: Path, request: requests.Request, mesh: Any, dtype: str, output: Path, latents_only: bool
-) -> Any:
-    """Load, port, generate, write; returns the clips, or the latents."""
+def port_and_generate(arguments: argparse.Namespace, request: requests.Request, mesh: Any) -> Any:
+    """Load, port, generate and write the results; return the clips, or the latents."""
     from recipes.hunyuan_video import generation
 
-    pipeline = generation.load(checkpoint, request, requests.DTYPES[dtype])
+    pipeline = generation.load(arguments.checkpoint, request, requests.DTYPES[arguments.dtype])
     size = sum(weight.numel() for weight in pipeline.transformer.parameters()) / 1e6
     pipeline = tpuport.port(pipeline, mesh=mesh)
     console.print(f"ported {type(pipeline).__name__}, its transformer has {size:.1f} M parameters")
-    options = {"output_type": "latent"} if latents_only else {}
-    made, timing = generation.timed_call(pipeline, request, **options)
+    options = {}
+    if arguments.latents_only:
+        options["output_type"] = "latent"
+    results, timing = generation.timed_call(pipeline, request, **options)
     console.print(
         f"{timing.first:.1f} s for a first call of two steps, then {timing.whole:.2f} s for {timing.steps} steps: "
-        f"{timing.step:.3f} s a step, text encoders and VAE counted in"
+        f"{timing.step:.3f} s per step, including text encoders and VAE"
     )
     counts = ", ".join(f"{name} {count}" for name, count in generation.compilations(pipeline).items())
     console.print(f"programs compiled over both calls: {counts}")
-    if latents_only:
-        write_latents(made, output)
+    if arguments.latents_only:
+        write_latents(results, arguments.output)
     else:
-        write_clips(made, request.names, output)
-    return made
+        write_clips(results, request.names, arguments.output)
+    return results
 
 
-def read_request(
-    checkpoint: Path,
-    prompts: list[str] | None,
-    negative: str | None,
-    embeds: Path | None,
-    options: dict[str, Any],
-) -> requests.Request:
-    """What was asked for, checked; nothing large is read for it.
+def read_request(arguments: argparse.Namespace) -> requests.Request:
+    """The request, checked; nothing large is read.
 
     Raises:
-        PortError: something cannot be.
+        PortError: it is impossible.
     """
-    if embeds is not None and (prompts or negative is not None):
-        fix = "leave --prompt and --negative-prompt out; the file has both"
-        raise tpuport.PortError("there are embeddings and prompts", where="--prompt-embeds", fix=fix)
+    checkpoint = arguments.checkpoint
+    has_embeddings = arguments.prompt_embeds is not None
+    if has_embeddings and (arguments.prompt or arguments.negative_prompt is not None):
+        fix = "leave out --prompt and --negative-prompt; the file contains both"
+        raise tpuport.PortError("there are both embeddings and prompts", where="--prompt-embeds", fix=fix)
     requests.check_checkpoint(checkpoint)
-    tiny = checkpoint.resolve() == DEFAULT_CHECKPOINT.resolve()
-    if not tiny and embeds is None and not prompts:
-        raise tpuport.PortError(
-            "nothing is asked for", where="--prompt", fix='--prompt "a cat walks on the grass"'
-        )
-    given: dict[str, Any] = {"guidance_scale": None} | (DEFAULT_SIZE if tiny else REAL_SIZE)
-    given |= {name: value for name, value in options.items() if value is not None}
-    requests.check_size(checkpoint, given["height"], given["width"], given["frames"])
-    scale = given["guidance_scale"]
-    held = {} if embeds is None else requests.read_embeddings(embeds, checkpoint, guided=scale != 1.0)
-    texts = () if embeds else tuple(prompts or DEFAULT_PROMPTS)
-    return requests.Request(texts, negative or "", held, **given)
+    is_tiny = checkpoint.resolve() == DEFAULT_CHECKPOINT.resolve()
+    prompts = arguments.prompt or []
+    if not prompts and not has_embeddings:
+        if not is_tiny:
+            fix = '--prompt "a cat walks on the grass"'
+            raise tpuport.PortError("there is no prompt", where="--prompt", fix=fix)
+        prompts = list(DEFAULT_PROMPTS)
+    sizes = dict(DEFAULT_SIZE if is_tiny else REAL_SIZE)
+    for name in sizes:
+        if getattr(arguments, name) is not None:
+            sizes[name] = getattr(arguments, name)
+    requests.check_size(checkpoint, sizes["height"], sizes["width"], sizes["frames"])
+    embeddings = {}
+    if has_embeddings:
+        is_guided = arguments.guidance_scale != 1.0
+        embeddings = requests.read_embeddings(arguments.prompt_embeds, checkpoint, guided=is_guided)
+    return requests.Request(
+        tuple(prompts),
+        arguments.negative_prompt or "",
+        embeddings,
+        **sizes,
+        guidance_scale=arguments.guidance_scale,
+        seed=arguments.seed,
+    )
 
 
-def run(
-    prompt: Annotated[list[str] | None, typer.Option(help="What to show; may be repeated.")] = None,
-    negative_prompt: Annotated[str | None, typer.Option(help="What to steer away from.")] = None,
-    prompt_embeds: Annotated[
-        Path | None, typer.Option(help="A safetensors file with embeddings and their masks.")
-    ] = None,
-    checkpoint: Annotated[Path, typer.Option(help="In diffusers' layout.")] = DEFAULT_CHECKPOINT,
-    output: Annotated[Path, typer.Option(help="The folder for pictures.")] = DEFAULT_OUTPUT,
-    height: Annotated[int | None, typer.Option(help="Pixels.")] = None,
-    width: Annotated[int | None, typer.Option(help="Pixels.")] = None,
-    frames: Annotated[int | None, typer.Option(help="1, and a multiple of what a latent spans.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Of denoising.")] = None,
-    guidance_scale: Annotated[float | None, typer.Option(help="1: no guidance.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the noise.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    tp: Annotated[int, typer.Option(help="Devices that share the weights; -1: all left.")] = 1,
-    sp: Annotated[int, typer.Option(help="Devices that share the sequence; -1: all left.")] = 1,
-    dp: Annotated[int, typer.Option(help="Devices that share the batch; -1: all left.")] = 1,
-    cpu_devices: Annotated[int, typer.Option(min=0, help="Let the CPU stand in for so many devices.")] = 0,
-    latents_only: Annotated[bool, typer.Option("--latents-only", help="No VAE, no pictures.")] = False,
-    comparing: Annotated[
-        bool | None, typer.Option("--compare/--no-compare", help="With torch; on for the tiny model.")
-    ] = None,
-    lint: Annotated[
-        bool, typer.Option(help="Look first for what in the model's code cannot be traced.")
-    ] = True,
-) -> None:
-    """Port a HunyuanVideo-1.5 pipeline, generate clips with it as before, compare them with torch's own."""
-    requests.check_dtype(dtype)
-    if comparing and (dtype != "float32" or latents_only):
-        raise typer.BadParameter("clips are compared in float32, and decoded", param_hint="--compare")
-    size = {"height": height, "width": width, "frames": frames, "steps": steps}
-    options = size | {"guidance_scale": guidance_scale, "seed": seed}
-    request = read_request(checkpoint, prompt, negative_prompt, prompt_embeds, options)
-    requests.check_mesh({"dp": dp, "sp": sp, "tp": tp}, checkpoint)
-    requests.check_output(output)
-    if lint:
-        look(console)
-    if cpu_devices:
-        pretend_devices(cpu_devices)
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the recipe, from these words or from the command line; wrong usage exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.hunyuan_video",
+        description="Port a HunyuanVideo-1.5 pipeline, generate clips with it as before, compare with torch's own.",
+    )
+    add = parser.add_argument
+    add("--prompt", action="append", help="what to show; may be repeated")
+    add("--negative-prompt", help="what to steer away from")
+    add("--prompt-embeds", type=Path, help="a safetensors file with embeddings and their masks")
+    add("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT, help="a directory in diffusers' layout")
+    add(
+        "--output",
+        type=Path,
+        default=DEFAULT_OUTPUT,
+        help=f"the folder for pictures (default {DEFAULT_OUTPUT})",
+    )
+    add("--height", type=int, help="in pixels")
+    add("--width", type=int, help="in pixels")
+    add("--frames", type=int, help="1, plus a multiple of the frames of a latent")
+    add("--steps", type=at_least(1), help="denoising steps")
+    add("--guidance-scale", type=float, help="1: no guidance; default: the checkpoint's")
+    add("--seed", type=at_least(0), default=0, help="of the noise (default 0)")
+    add("--dtype", default="float32", help="float32 (default) or bfloat16")
+    add("--tp", type=int, default=1, help="devices that shard the weights; -1: all that are left")
+    add("--sp", type=int, default=1, help="devices that shard the sequence; -1: all that are left")
+    add("--dp", type=int, default=1, help="devices that shard the batch; -1: all that are left")
+    add("--cpu-devices", type=at_least(0), default=0, help="let the CPU simulate this many devices")
+    add("--latents-only", action="store_true", help="neither decode nor write pictures")
+    add("--compare", action=argparse.BooleanOptionalAction, help="with torch; default for the tiny model")
+    add("--lint", action=argparse.BooleanOptionalAction, default=True, help="first lint the model's code")
+    arguments = parser.parse_args(words)
+    if arguments.compare and not is_comparable(arguments):
+        parser.error("--compare: clips are compared in float32, and decoded")
+    return arguments
+
+
+def is_comparable(arguments: argparse.Namespace) -> bool:
+    """Whether torch must generate the same clips."""
+    return arguments.dtype == "float32" and not arguments.latents_only
+
+
+def main() -> None:
+    """Run the recipe."""
+    arguments = parse_arguments()
+    sizes = {"dp": arguments.dp, "sp": arguments.sp, "tp": arguments.tp}
+    requests.check_dtype(arguments.dtype)
+    request = read_request(arguments)
+    requests.check_mesh(sizes, arguments.checkpoint)
+    requests.check_output(arguments.output)
+    if arguments.lint:
+        lint_model_code(console)
+    if arguments.cpu_devices:
+        simulate_devices(arguments.cpu_devices)
     start()
-    mesh = make_mesh({"dp": dp, "sp": sp, "tp": tp})
-    made = port_and_draw(checkpoint, request, mesh, dtype, output, latents_only)
-    by_default = checkpoint == DEFAULT_CHECKPOINT and dtype == "float32" and not latents_only
-    if (by_default if comparing is None else comparing) and not compare(made, checkpoint, request, output):
+    clips = port_and_generate(arguments, request, create_mesh(sizes))
+    is_compared = arguments.compare
+    if is_compared is None:
+        is_compared = arguments.checkpoint == DEFAULT_CHECKPOINT and is_comparable(arguments)
+    if is_compared and not compare(clips, arguments.checkpoint, request, arguments.output):
         sys.exit(1)
 
 
 def start() -> None:
-    """Let tpuport in, now that the devices are chosen, and leave out what the libraries say while they load."""
+    """Enable tpuport, now that the devices are chosen, and hide what the libraries print while they load."""
     import diffusers
     from transformers.utils import logging as transformers_logging
 
@@ -223,14 +243,5 @@ def start() -> None:
     diffusers.utils.logging.disable_progress_bar()
 
 
-def main() -> None:
-    """Run the recipe; what cannot work is said in a sentence and exits with 1."""
-    try:
-        typer.run(run)
-    except tpuport.PortError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(str(error), style="red", markup=False)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,4 +1,4 @@
-"""Clips from a pipeline, ported or not: the call is the same, and that is the point of the recipe.
+"""Clips from a pipeline, ported or not: the call is the same, which is the point of the recipe.
 
 Clips are arrays `[B, F, H, W, 3]` from 0 to 1; latents are tensors `[B, C, F, H, W]`.
 """
@@ -19,7 +19,7 @@ from recipes.hunyuan_video.tiny import load_pipeline
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Seconds of the first call, two steps that compile everything, and of the whole call after it."""
+    """Seconds of the first call, whose two steps compile everything, and of the whole call after it."""
 
     first: float
     whole: float
@@ -27,7 +27,7 @@ class Timing:
 
     @property
     def step(self) -> float:
-        """Seconds a step; text encoders and VAE are counted in."""
+        """Seconds per step, including text encoders and VAE."""
         return self.whole / self.steps
 
 
@@ -51,54 +51,52 @@ def load(checkpoint: Path, request: Request, dtype: torch.dtype) -> Any:
 def call(
     pipeline: Any, request: Request, embeddings: dict[str, torch.Tensor] | None = None, **options: Any
 ) -> Any:
-    """One call of the pipeline; the noise depends on the seed and on the clip's number alone.
+    """One call of the pipeline; the noise depends only on the seed and the clip's number.
 
     Args:
-        embeddings: in place of the request's prompts.
-        options: over those of the request.
+        embeddings: used instead of the request's prompts.
+        options: override those of the request.
     """
-    given: dict[str, Any] = dict(request.embeddings if embeddings is None else embeddings)
-    if not given:
-        given = {
-            "prompt": list(request.prompts),
-            "negative_prompt": [request.negative_prompt] * request.count,
-        }
+    texts: dict[str, Any] = dict(embeddings or request.embeddings)
+    if not texts:
+        texts["prompt"] = list(request.prompts)
+        texts["negative_prompt"] = [request.negative_prompt] * request.count
     generators = [torch.Generator().manual_seed(request.seed + row) for row in range(request.count)]
     shape = {"height": request.height, "width": request.width, "num_frames": request.frames}
-    asked = {"num_inference_steps": request.steps, "generator": generators, "output_type": "np"}
-    return pipeline(**(given | shape | asked | options)).frames
+    defaults = {"num_inference_steps": request.steps, "generator": generators, "output_type": "np"}
+    return pipeline(**(texts | shape | defaults | options)).frames
 
 
 def timed_call(pipeline: Any, request: Request, **options: Any) -> tuple[Any, Timing]:
-    """The pipeline's result and what it took; a call of two steps goes first, which compiles the same programs."""
+    """The pipeline's result and its times; a call of two steps comes first and compiles the same programs."""
     start = time.perf_counter()
     pipeline.set_progress_bar_config(disable=True)
     call(pipeline, request, num_inference_steps=min(2, request.steps), **options)
     middle = time.perf_counter()
     pipeline.set_progress_bar_config(disable=None)
-    result = call(pipeline, request, **options)  # of the host, so the device has finished
+    result = call(pipeline, request, **options)  # on the host, so the device has finished
     return result, Timing(middle - start, time.perf_counter() - middle, request.steps)
 
 
-def embedded(pipeline: Any, request: Request) -> dict[str, torch.Tensor]:
-    """The request's texts as embeddings and masks, negative ones too."""
+def embed_texts(pipeline: Any, request: Request) -> dict[str, torch.Tensor]:
+    """Embeddings and masks of the request's texts, including the negative ones."""
     if request.embeddings:
         return dict(request.embeddings)
     names = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
     texts = (("", list(request.prompts)), ("negative_", [request.negative_prompt] * request.count))
-    found: dict[str, torch.Tensor] = {}
+    embeddings: dict[str, torch.Tensor] = {}
     with torch.no_grad():
-        for sign, prompts in texts:
+        for prefix, prompts in texts:
             parts = pipeline.encode_prompt(
                 prompts, batch_size=request.count, dtype=pipeline.transformer.dtype
             )
-            found |= {sign + name: part for name, part in zip(names, parts, strict=True)}
-    return found
+            embeddings |= {prefix + name: part for name, part in zip(names, parts, strict=True)}
+    return embeddings
 
 
 def wrong_ways(pipeline: Any, request: Request) -> dict[str, np.ndarray]:
-    """What torch makes of the request where padding is treated wrongly; the pipeline is not a ported one."""
-    texts = embedded(pipeline, request)
+    """The clips of two wrong ways to handle padding, in plain torch; the pipeline must not be ported."""
+    texts = embed_texts(pipeline, request)
     dropped = call(pipeline, request, without_masks(texts))
     with zeroed_padding(pipeline.transformer):
         zeroed = call(pipeline, request, texts)
@@ -106,7 +104,7 @@ def wrong_ways(pipeline: Any, request: Request) -> dict[str, np.ndarray]:
 
 
 def compilations(pipeline: Any) -> dict[str, int]:
-    """How many programs each model of a ported pipeline was compiled to, by its name in the pipeline."""
+    """The number of programs compiled for each model of a ported pipeline, by its name in the pipeline."""
     counts: dict[str, int] = {}
     for name, module in pipeline.components.items():
         if not isinstance(module, torch.nn.Module):
@@ -116,8 +114,8 @@ def compilations(pipeline: Any) -> dict[str, int]:
             f"{name}.encoder": getattr(module, "encoder", None),
             f"{name}.decoder": getattr(module, "decoder", None),
         }
-        for place, part in parts.items():
+        for part_name, part in parts.items():
             program = getattr(getattr(part, "forward", None), "program", None)
             if program is not None and program.compilations:
-                counts[place] = program.compilations
+                counts[part_name] = program.compilations
     return counts

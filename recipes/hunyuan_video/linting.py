@@ -1,4 +1,4 @@
-"""Look at the transformer's code before it is loaded: what could not be traced, and which patch answers for it."""
+"""Lint the transformer's code before it is loaded, and list the patches that replace it."""
 
 import importlib.util
 from pathlib import Path
@@ -13,26 +13,27 @@ MODULE = "diffusers.models.transformers.transformer_hunyuan_video15"
 
 
 def source_file() -> Path | None:
-    """The file of diffusers that holds the transformer; found without importing it."""
+    """The file of diffusers that defines the transformer, if this version has it; found without importing it."""
     package = importlib.util.find_spec("diffusers")
-    folders = (package.submodule_search_locations if package else None) or []
-    files = [Path(folder, *MODULE.split(".")[1:]).with_suffix(".py") for folder in folders]
-    return next((file for file in files if file.is_file()), None)
+    assert package is not None
+    assert package.origin is not None
+    file = Path(package.origin).parent.joinpath(*MODULE.split(".")[1:]).with_suffix(".py")
+    return file if file.is_file() else None
 
 
-def look(console: Console) -> None:
-    """Print how many of which findings there are, the verdict, and the patches that replace this code."""
+def lint_model_code(console: Console) -> None:
+    """Print the linter's errors by kind, its verdict, and the patches that replace this code."""
     file = source_file()
     if file is None:
-        console.print("lint: diffusers has no HunyuanVideo-1.5 here", style="yellow")
+        console.print("lint: this version of diffusers has no HunyuanVideo-1.5", style="yellow")
         return
     report = lint.lint_paths([file])
     errors: dict[str, list[int]] = {}
     for finding in report.findings:
         if finding.severity == lint.Severity.ERROR:
             errors.setdefault(f"{finding.rule}: {finding.reason}", []).append(finding.line)
-    for what, lines in errors.items():
-        console.print(f"  line {', '.join(str(line) for line in lines)}  {escape(what)}")
+    for error, lines in errors.items():
+        console.print(f"  line {', '.join(map(str, lines))}  {escape(error)}")
     console.print(f"lint: {file.name}, {report.lines} lines. {escape(report.verdict())}")
     for status in registry.statuses():
         if status.patch.target.startswith(MODULE):

@@ -1,41 +1,35 @@
-"""Port a causal language model and let it speak: `python -m recipes.llama --prompt "..."`.
+"""Port a causal language model and generate text: `python -m recipes.llama --prompt "..."`.
 
-Uses the public API of tpuport alone; README.md beside this file goes through it step by step.
+Uses only the public API of tpuport; README.md beside this file explains it step by step.
 """
 
+import argparse
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 import tpuport
-from recipes.llama.linting import look
+from recipes.command import at_least, run_command, simulate_devices
+from recipes.llama.linting import lint_model_code
 
 DEFAULT_CHECKPOINT = Path(__file__).parent / "checkpoint"
+SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "seed": 0}
 DEFAULT_PROMPTS = ["To port a model", "The harbour", "On Wednesday the Blue Heron"]
 
 console = Console(highlight=False, soft_wrap=True)
 
 
-def pretend_devices(count: int) -> None:
-    """Let the CPU stand in for `count` devices; must come before jax is imported."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
-
-
-def require(checkpoint: Path) -> None:
-    """Raise unless the checkpoint is a directory here."""
+def check_checkpoint(checkpoint: Path) -> None:
+    """Raise a PortError unless the checkpoint is a local directory."""
     if not checkpoint.is_dir():
-        fix = "give a local directory; `hf download NAME --local-dir DIR` makes one"
-        raise tpuport.PortError("there is no such directory", where=str(checkpoint), fix=fix)
+        fix = "give a local directory; `hf download NAME --local-dir DIR` creates one"
+        raise tpuport.PortError("no such directory", where=str(checkpoint), fix=fix)
 
 
 def read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
@@ -49,21 +43,20 @@ def read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
             f"the tokenizer cannot be read: {str(error).strip().splitlines()[0]}",
             where=str(checkpoint),
             fix="put the tokenizer's files (tokenizer.json, tokenizer_config.json) into the checkpoint's directory: "
-            "tokenizer.save_pretrained(directory), or copy them from where the checkpoint came from",
+            "tokenizer.save_pretrained(directory), or copy them from the checkpoint's source",
         ) from error
 
 
 def read_prompts(tokenizer: Any, prompts: list[str]) -> Any:
-    """Token ids and mask of the prompts, padded on the left: decoding goes on from the last column."""
-    empty = [prompt for prompt in prompts if not tokenizer(prompt)["input_ids"]]
-    if empty:
-        raise tpuport.PortError(
-            f"the tokenizer makes no token of {empty[0]!r}",
-            where="--prompt",
-            fix="give at least a word"
-            if not empty[0]
-            else "put the tokenizer's files into the checkpoint's directory",
-        )
+    """Token ids and mask of the prompts, padded on the left: decoding continues after the last column."""
+    for prompt in prompts:
+        if not tokenizer(prompt)["input_ids"]:
+            fix = (
+                "put the tokenizer's files into the checkpoint's directory"
+                if prompt
+                else "give at least a word"
+            )
+            raise tpuport.PortError(f"the tokenizer makes no token of {prompt!r}", where="--prompt", fix=fix)
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -71,39 +64,38 @@ def read_prompts(tokenizer: Any, prompts: list[str]) -> Any:
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result and the seconds it took; generate's tokens are on the host, so the device has finished."""
+    """The result and the seconds of a call; generate's tokens are on the host, so the device has finished."""
     start = time.perf_counter()
     result = call()
     return result, time.perf_counter() - start
 
 
-def speak(model: Any, inputs: Any, options: dict[str, Any]) -> Any:
-    """Generate, and print what compiling, the prompt and each token cost; returns the tokens."""
+def generate_timed(model: Any, inputs: Any, options: dict[str, Any]) -> Any:
+    """Generate, print the times of compilation, prefill and decoding, and return the tokens."""
     rows, length = inputs["input_ids"].shape
-    # One cache length for both measurements: the prompt alone then runs in the program that is there already.
+    # One cache length for both measurements, so that the prompt alone runs in the same program.
     options = options | {"max_cache_len": length + options["max_new_tokens"]}
 
     def generate(**changes: Any) -> Any:
         return tpuport.generate(model, inputs["input_ids"], inputs["attention_mask"], **(options | changes))
 
-    _, first = timed(generate)
-    tokens, whole = timed(generate)
-    _, prompt = timed(lambda: generate(max_new_tokens=1))
-    made = tokens.shape[1] - length
-    console.print(f"compiled in {first - whole:.1f} s")
-    console.print(
-        f"prefill: {int(inputs['attention_mask'].sum()) / prompt:.0f} tokens/s ({prompt * 1000:.0f} ms)"
-    )
-    if made > 1 and whole > prompt:
-        # Rows that have ended are filled up with padding, which is nothing said.
-        said = int((tokens[:, length + 1 :] != options["pad_token_id"]).sum())
-        rate = said / (whole - prompt)
-        console.print(f"decode: {rate:.0f} tokens/s ({said} in {rows} rows, the whole loop on the device)")
+    _, first_seconds = timed(generate)
+    tokens, seconds = timed(generate)
+    _, prefill_seconds = timed(lambda: generate(max_new_tokens=1))
+    console.print(f"compiled in {first_seconds - seconds:.1f} s")
+    prompt_tokens = int(inputs["attention_mask"].sum())
+    rate = prompt_tokens / prefill_seconds
+    console.print(f"prefill: {rate:.0f} tokens/s ({prefill_seconds * 1000:.0f} ms)")
+    if tokens.shape[1] - length > 1 and seconds > prefill_seconds:
+        # Rows that have ended are padded, and padding does not count.
+        decoded = int((tokens[:, length + 1 :] != options["pad_token_id"]).sum())
+        rate = decoded / (seconds - prefill_seconds)
+        console.print(f"decode: {rate:.0f} tokens/s ({decoded} in {rows} rows, the whole loop on the device)")
     return tokens
 
 
 def compare(checkpoint: Path, inputs: Any, options: dict[str, Any], tokens: Any) -> bool:
-    """Whether transformers' own generate, on the CPU in float32, gives the same tokens."""
+    """Whether transformers' own generate, on the CPU in float32, produces the same tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -111,16 +103,16 @@ def compare(checkpoint: Path, inputs: Any, options: dict[str, Any], tokens: Any)
     expected = reference.generate(**inputs, **options)
     if expected.shape == tokens.shape and bool((expected == tokens).all()):
         count = tokens[:, inputs["input_ids"].shape[1] :].numel()
-        console.print(f"torch says the same: all {count} tokens are equal", style="green")
+        console.print(f"torch generates the same: all {count} tokens are equal", style="green")
         return True
-    console.print(f"torch says something else: {expected.tolist()}", style="red")
+    console.print(f"torch generates other tokens: {expected.tolist()}", style="red")
     return False
 
 
-def port_and_speak(
+def port_and_generate(
     checkpoint: Path, mesh: Any, prompts: list[str], options: dict[str, Any], **loading: Any
 ) -> tuple:
-    """Load, generate, print the texts; returns the model's inputs, the tokens, the padding id."""
+    """Load, generate, print the texts; returns the model's inputs, the tokens and the padding id."""
     from transformers import AutoModelForCausalLM
 
     tokenizer = read_tokenizer(checkpoint, loading.get("trust_remote_code", False))
@@ -128,7 +120,7 @@ def port_and_speak(
     model, seconds = timed(lambda: tpuport.load(AutoModelForCausalLM, checkpoint, mesh=mesh, **loading))
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     console.print(f"loaded {type(model).__name__}, {size:.1f} M parameters, in {seconds:.1f} s")
-    tokens = speak(model, inputs, options | {"pad_token_id": tokenizer.pad_token_id})
+    tokens = generate_timed(model, inputs, options | {"pad_token_id": tokenizer.pad_token_id})
     for text in tokenizer.batch_decode(tokens, skip_special_tokens=True):
         console.rule()
         console.print(escape(text))
@@ -136,85 +128,104 @@ def port_and_speak(
     return inputs, tokens, tokenizer.pad_token_id
 
 
-def sampling_options(do_sample: bool, **given: float | None) -> dict[str, Any]:
-    """Those that were given over the defaults; wrong usage where nothing would be drawn."""
-    wanted = {name: value for name, value in given.items() if value is not None}
-    if wanted and not do_sample:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in wanted)
-        raise typer.BadParameter("nothing is drawn without --do-sample", param_hint=names)
-    return {"temperature": 1.0, "top_p": 1.0, "seed": 0} | wanted if do_sample else {}
+def parse_arguments() -> argparse.Namespace:
+    """The options of the recipe; wrong usage exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.llama",
+        description="Load a causal language model straight into sharded arrays, generate, compare with torch.",
+    )
+    add = parser.add_argument
+    add("--prompt", action="append", help="text to continue; may be repeated")
+    add("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT, help="a local Hugging Face causal LM")
+    add("--tp", type=int, default=1, help="devices that shard the weights; -1: all that are left")
+    add("--dp", type=int, default=1, help="devices that shard the batch; -1: all that are left")
+    add("--max-new-tokens", type=at_least(1), default=280, help="tokens to generate per row (default 280)")
+    add("--dtype", default="float32", help="float32 (default) or bfloat16")
+    add("--do-sample", action="store_true", help="sample instead of taking the most likely token")
+    add("--temperature", type=float, help="with --do-sample; default 1")
+    add("--top-p", type=float, help="with --do-sample; default 1")
+    add("--seed", type=int, help="with --do-sample; default 0")
+    add(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        help="compare with torch; default for the tiny Llama",
+    )
+    add("--allow", action="append", help="a weight or sharding rule whose error to accept; may be repeated")
+    add("--lint", action=argparse.BooleanOptionalAction, default=True, help="first lint the model's code")
+    add("--trust-remote-code", action="store_true", help="run code from the checkpoint's directory")
+    add("--cpu-devices", type=at_least(0), default=0, help="let the CPU simulate this many devices")
+    arguments = parser.parse_args()
+    sampling = sampling_options(arguments)
+    if sampling and not arguments.do_sample:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sampling)
+        parser.error(f"{names}: nothing is sampled without --do-sample")
+    if arguments.check and not is_comparable(arguments):
+        parser.error("--check: equal tokens are promised for greedy float32 decoding")
+    return arguments
 
 
-def run(
-    prompt: Annotated[list[str] | None, typer.Option(help="What to continue; may be repeated.")] = None,
-    checkpoint: Annotated[Path, typer.Option(help="A local Hugging Face causal LM.")] = DEFAULT_CHECKPOINT,
-    tp: Annotated[int, typer.Option(help="Devices that share the weights; -1: all left.")] = 1,
-    dp: Annotated[int, typer.Option(help="Devices that share the batch; -1: all left.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a row.")] = 280,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    do_sample: Annotated[bool, typer.Option("--do-sample", help="Draw instead of taking the best.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="With --do-sample; 1 by default.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="With --do-sample; 1 by default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="With --do-sample; 0 by default.")] = None,
-    check: Annotated[
-        bool | None, typer.Option(help="Compare with torch; on by default for the tiny Llama.")
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(help="A weight or a sharding rule that the checks let pass; may be repeated."),
-    ] = None,
-    lint: Annotated[
-        bool, typer.Option(help="Look first for what in the model's code cannot be traced.")
-    ] = True,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
-    cpu_devices: Annotated[int, typer.Option(min=0, help="Let the CPU stand in for so many devices.")] = 0,
-) -> None:
-    """Load a causal language model straight into sharded arrays, generate on the device, compare with torch."""
-    if check and (do_sample or dtype != "float32"):
-        raise typer.BadParameter(
-            "equal tokens are promised for greedy float32 decoding", param_hint="--check"
-        )
-    drawing = sampling_options(do_sample, temperature=temperature, top_p=top_p, seed=seed)
-    require(checkpoint)
-    if lint:
-        look(checkpoint, console)
-    if cpu_devices:
-        pretend_devices(cpu_devices)
+def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The sampling options that were given on the command line."""
+    options = {name: getattr(arguments, name) for name in SAMPLING_DEFAULTS}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def is_comparable(arguments: argparse.Namespace) -> bool:
+    """Whether torch must generate the same tokens."""
+    return not arguments.do_sample and arguments.dtype == "float32"
+
+
+def create_mesh(dp: int, tp: int) -> Any:
+    """A mesh of as many devices as it needs."""
     import jax
-    from transformers.utils.logging import disable_progress_bar
 
-    import tpuport.auto
+    devices = None
+    if dp > 0 and tp > 0:
+        devices = jax.devices()[: dp * tp]
+    mesh = tpuport.create_mesh(dp=dp, tp=tp, devices=devices)
+    console.print(f"mesh: dp={mesh.shape['dp']} tp={mesh.shape['tp']}, {mesh.devices.flat[0].platform}")
+    return mesh
+
+
+def quiet_libraries() -> None:
+    """Hide what transformers prints while it loads a model."""
+    from transformers.utils.logging import disable_progress_bar
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     disable_progress_bar()
-    devices = jax.devices()[: dp * tp] if min(dp, tp) > 0 else None
-    mesh = tpuport.create_mesh(dp=dp, tp=tp, devices=devices)
-    console.print(f"mesh: dp={mesh.shape['dp']} tp={mesh.shape['tp']}, {mesh.devices.flat[0].platform}")
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": do_sample}
-    inputs, tokens, pad = port_and_speak(
-        checkpoint,
-        mesh,
-        prompt or DEFAULT_PROMPTS,
-        options | drawing,
-        dtype=dtype,
-        allow=allow or (),
-        trust_remote_code=trust_remote_code,
-    )
-    by_default = checkpoint == DEFAULT_CHECKPOINT and not do_sample and dtype == "float32"
-    if (by_default if check is None else check) and not compare(
-        checkpoint, inputs, options | {"pad_token_id": pad}, tokens
-    ):
-        sys.exit(1)
 
 
 def main() -> None:
-    """Run the recipe; what cannot work is said in a sentence and exits with 1."""
-    try:
-        typer.run(run)
-    except tpuport.PortError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(str(error), style="red", markup=False)
+    """Run the recipe."""
+    arguments = parse_arguments()
+    checkpoint = arguments.checkpoint
+    check_checkpoint(checkpoint)
+    if arguments.lint:
+        lint_model_code(checkpoint, console)
+    if arguments.cpu_devices:
+        simulate_devices(arguments.cpu_devices)
+    import tpuport.auto  # noqa: F401
+
+    quiet_libraries()
+    mesh = create_mesh(arguments.dp, arguments.tp)
+    options: dict[str, Any] = {"max_new_tokens": arguments.max_new_tokens, "do_sample": arguments.do_sample}
+    if arguments.do_sample:
+        options |= SAMPLING_DEFAULTS | sampling_options(arguments)
+    inputs, tokens, pad_token_id = port_and_generate(
+        checkpoint,
+        mesh,
+        arguments.prompt or DEFAULT_PROMPTS,
+        options,
+        dtype=arguments.dtype,
+        allow=arguments.allow or (),
+        trust_remote_code=arguments.trust_remote_code,
+    )
+    is_compared = arguments.check
+    if is_compared is None:
+        is_compared = checkpoint == DEFAULT_CHECKPOINT and is_comparable(arguments)
+    if is_compared and not compare(checkpoint, inputs, options | {"pad_token_id": pad_token_id}, tokens):
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

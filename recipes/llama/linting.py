@@ -1,4 +1,4 @@
-"""Look at the model's code before anything is loaded: what in it could not be traced."""
+"""Lint the model's code before anything is loaded."""
 
 import importlib.util
 import json
@@ -12,38 +12,42 @@ from tpuport import lint
 
 
 def model_files(checkpoint: Path) -> list[Path]:
-    """The Python files that define the checkpoint's model: its own, or those in transformers for its model type."""
-    own = sorted(checkpoint.glob("modeling*.py"))
-    if own:
-        return own
+    """The Python files that define the model: those of the checkpoint, or the one of transformers for its type."""
+    checkpoint_files = sorted(checkpoint.glob("modeling*.py"))
+    if checkpoint_files:
+        return checkpoint_files
     try:
-        kind = str(json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["model_type"])
+        model_type = str(json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["model_type"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise tpuport.PortError(
             "the configuration cannot be read, or names no model_type",
             where=str(checkpoint / "config.json"),
             fix="give a directory that save_pretrained wrote",
         ) from error
-    library = importlib.util.find_spec("transformers")
-    folders = library.submodule_search_locations if library else None
-    # Some types live in the folder of a larger family: gemma3_text in gemma3.
-    names = [kind.replace("-", "_"), kind.replace("-", "_").removesuffix("_text")]
-    found = [
-        Path(folder, "models", name, f"modeling_{name}.py") for folder in folders or () for name in names
-    ]
-    return [file for file in dict.fromkeys(found) if file.is_file()][:1]
+    # Found without importing it, which would take seconds.
+    package = importlib.util.find_spec("transformers")
+    assert package is not None
+    assert package.origin is not None
+    models = Path(package.origin).parent / "models"
+    # Some types are in the folder of a larger family: gemma3_text in gemma3.
+    name = model_type.replace("-", "_")
+    for candidate in (name, name.removesuffix("_text")):
+        file = models / candidate / f"modeling_{candidate}.py"
+        if file.is_file():
+            return [file]
+    return []
 
 
-def look(checkpoint: Path, console: Console) -> None:
+def lint_model_code(checkpoint: Path, console: Console) -> None:
     """Print the linter's errors in the model's code, and whether it is expected to trace."""
     files = model_files(checkpoint)
     if not files:
-        console.print("lint: no code was found for this model type", style="yellow")
+        console.print("lint: there is no code for this model type", style="yellow")
         return
     report = lint.lint_paths(files)
     for finding in report.findings:
         if finding.severity == lint.Severity.ERROR:
-            place = f"{Path(finding.path).name}:{finding.line}"
-            console.print(f"  {place} {finding.rule}: {escape(finding.reason)}")
+            location = f"{Path(finding.path).name}:{finding.line}"
+            console.print(f"  {location} {finding.rule}: {escape(finding.reason)}")
     names = ", ".join(file.name for file in files)
     console.print(f"lint: {names}, {report.lines} lines. {escape(report.verdict())}")

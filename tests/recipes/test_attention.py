@@ -34,4 +34,4 @@ def test_a_wrong_option_is_an_error_of_one_line() -> None:
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 1
-    assert run.stderr.startswith("error: sequence cannot be 'rings'")
+    assert run.stderr.startswith("sequence cannot be 'rings'")

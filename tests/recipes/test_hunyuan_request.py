@@ -69,25 +69,25 @@ def test_embeddings_with_their_masks_are_read(checkpoint: Path, tmp_path: Path) 
 def test_embeddings_that_do_not_fit_are_refused(
     checkpoint: Path, tmp_path: Path, name: str, tensor: torch.Tensor | None, words: str
 ) -> None:
-    held = _embeddings()
+    embeddings = _embeddings()
     if tensor is None:
-        del held[name]
+        del embeddings[name]
     else:
-        held[name] = tensor
+        embeddings[name] = tensor
     with pytest.raises(PortError, match=words):
-        _read(checkpoint, tmp_path, held)
+        _read(checkpoint, tmp_path, embeddings)
 
 
 def test_rows_that_differ_and_files_that_are_none_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    held = _embeddings()
+    embeddings = _embeddings()
     for name in ("prompt_embeds_2", "prompt_embeds_mask_2"):
-        held[name] = held[name][:1]
+        embeddings[name] = embeddings[name][:1]
     with pytest.raises(PortError, match="different numbers of rows"):
-        _read(checkpoint, tmp_path, held)
+        _read(checkpoint, tmp_path, embeddings)
     (tmp_path / "text").write_text("no tensors")
-    for place in ("text", "nowhere"):
+    for name in ("text", "nowhere"):
         with pytest.raises(PortError, match="cannot be read"):
-            request.read_embeddings(tmp_path / place, checkpoint, guided=False)
+            request.read_embeddings(tmp_path / name, checkpoint, guided=False)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,14 @@ def test_meshes_outputs_and_checkpoints_that_cannot_be_are_refused(checkpoint: P
 
 
 def test_prompts_and_embeddings_exclude_each_other_and_a_real_model_needs_a_prompt(checkpoint: Path) -> None:
+    def read(*words: str) -> request.Request:
+        return recipe.read_request(recipe.parse_arguments(["--checkpoint", str(checkpoint), *words]))
+
     with pytest.raises(PortError, match="embeddings and prompts"):
-        recipe.read_request(checkpoint, ["a"], None, Path("some.safetensors"), {})
-    with pytest.raises(PortError, match="nothing is asked for"):
-        recipe.read_request(checkpoint, None, None, None, {})
-    options = {"height": 64, "width": 32, "frames": 5, "steps": 3, "guidance_scale": None, "seed": 1}
-    asked = recipe.read_request(checkpoint, ["a", "b"], None, None, options)
-    assert (asked.count, asked.names, asked.height, asked.guidance_scale) == (2, ["a", "b"], 64, None)
+        read("--prompt", "a", "--prompt-embeds", "some.safetensors")
+    with pytest.raises(PortError, match="there is no prompt"):
+        read()
+    size = ("--height", "64", "--width", "32", "--frames", "5", "--steps", "3", "--seed", "1")
+    two_clips = read("--prompt", "a", "--prompt", "b", *size)
+    assert (two_clips.count, two_clips.names, two_clips.height) == (2, ["a", "b"], 64)
+    assert two_clips.guidance_scale is None

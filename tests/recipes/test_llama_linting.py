@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recipes.llama.linting import look, model_files
+from recipes.llama.linting import lint_model_code, model_files
 from tpuport import PortError
 
 _BAD = """
@@ -32,7 +32,7 @@ def test_code_beside_the_checkpoint_comes_first_and_its_errors_are_named(tmp_pat
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "modeling_own.py").write_text(_BAD)
     said = io.StringIO()
-    look(tmp_path, Console(file=said, width=300))
+    lint_model_code(tmp_path, Console(file=said, width=300))
     assert "modeling_own.py:7 TPU201" in said.getvalue()
     assert "Not expected to trace: 1 error" in said.getvalue()
 
