@@ -225,7 +225,7 @@ def test_module_classes(tmp_path: Path) -> None:
     assert isinstance(event.attributes["plain"], Tensor)
     assert {"weight", "kept", "layer", "n"} <= event.registered
     assert "plain" not in event.registered
-    assert {name: node.lineno - event.node.lineno for name, node in event.where.items()} == {
+    assert {name: node.lineno - event.node.lineno for name, node in event.assignments.items()} == {
         "n": 3, "plain": 4, "weight": 5, "layer": 7,
     }  # fmt: skip
     assert {name: len(nodes) for name, nodes in event.assigned_outside_init.items()} == {"plain": 1, "n": 1}

@@ -85,7 +85,7 @@ class Tensor(Value):
         optional: it may be None as well.
         view: it shares memory with another tensor (`x[0]`, `x.view(...)`, `x.transpose(...)`).
         origin: where it comes from, as far as a rule needs that: "mask" (a name or a comparison says so),
-            "parameter", "buffer", "attribute" (a plain tensor attribute), "uninitialised", "square_mask" or "".
+            "parameter", "buffer" or "".
     """
 
     __slots__ = ("dtype", "exact", "ndim", "optional", "origin", "view")

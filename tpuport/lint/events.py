@@ -1,6 +1,6 @@
-"""What the interpreter sees in code that is traced, and what the scanner sees in all code: the rules' input.
+"""What rules hear of: events of the interpreter in traced code, and of the scanner in all code.
 
-An event carries the syntax node and the abstract values of its parts. Rules never walk trees themselves.
+An event has the syntax node and the abstract values of its parts. Rules never walk a file's tree themselves.
 """
 
 import ast
@@ -23,12 +23,12 @@ class Call(Event):
 
     Attributes:
         name: dotted name of a library function ("torch.nonzero", "torch.nn.functional.one_hot", "numpy.array",
-            "builtins.int", "math.sqrt", "einops.rearrange"), or the bare method name for a method of a tensor or
-            other value ("item"). Of `F.relu(x)` and `x.relu()` the first has the dotted name. "" if it is a
-            function or method of the linted code, or not known.
+            "builtins.int", "math.sqrt", "einops.rearrange"), or the bare name of a method of a tensor or another
+            value ("item"). Of `F.relu(x)` and `x.relu()` the first has the dotted name. "" for functions and methods
+            of the linted code, and if the callee is not known.
         receiver: what the method belongs to, else None.
-        args, keywords: values of the arguments; `*args` are spread where known, `**kwargs` are dropped.
-        result: what the call gives.
+        args, keywords: values of the arguments; `*args` are spread if known, `**kwargs` are dropped.
+        result: what the call returns.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Call(Event):
 
     @property
     def call(self) -> ast.Call:
-        """The syntax node, typed."""
+        """The syntax node with its type."""
         assert isinstance(self.node, ast.Call)
         return self.node
 
@@ -49,13 +49,13 @@ class Truth(Event):
     """A value whose truth decides what Python does next.
 
     Attributes:
-        value: what is asked for its truth.
-        where: "if", "while", "assert", "and", "or", "not", "conditional expression", "comprehension".
-        statement: the statement it stands in, where that is known.
+        value: the value.
+        construct: "if", "while", "assert", "and", "or", "not", "conditional expression", "comprehension".
+        statement: the statement that it is in, if known.
     """
 
     value: Value
-    where: str
+    construct: str
     statement: ast.stmt | None = None
 
 
@@ -65,11 +65,11 @@ class Iteration(Event):
 
     Attributes:
         value: what is iterated.
-        where: "for", "comprehension", "unpacking", "star".
+        construct: "for", "comprehension", "unpacking", "star".
     """
 
     value: Value
-    where: str
+    construct: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,12 +78,12 @@ class Subscript(Event):
 
     Attributes:
         base: what is indexed.
-        indices: the index, or the elements of the index tuple; a slice is an `ast.Slice`, seen by `SliceBound` too.
-        nodes: the index's syntax, one for each of `indices`.
-        store: it is assigned to, or deleted.
+        indices: the index, or the elements of the index tuple; a slice is `Static("slice")`.
+        nodes: the syntax of each of `indices`.
+        store: it is assigned to.
         operator: the operator of `base[index] += value`, else None.
-        assigned: what is assigned, where `store`.
-        statement: the assignment, where `store`.
+        assigned: what is assigned, if `store`.
+        statement: the assignment, if `store`.
     """
 
     base: Value
@@ -97,7 +97,7 @@ class Subscript(Event):
 
 @dataclasses.dataclass(slots=True)
 class SliceBound(Event):
-    """The lower, upper or step of a slice of `base`; `node` is the bound."""
+    """The lower bound, upper bound or step of a slice of `base`; `node` is the bound."""
 
     base: Value
     value: Value
@@ -105,7 +105,7 @@ class SliceBound(Event):
 
 @dataclasses.dataclass(slots=True)
 class Membership(Event):
-    """`item in container`; `not in` too."""
+    """`item in container`, and `not in`."""
 
     item: Value
     container: Value
@@ -113,36 +113,20 @@ class Membership(Event):
 
 @dataclasses.dataclass(slots=True)
 class Formatting(Event):
-    """A value made into text: an f-string's part, `%`, an argument of `print`; not inside `raise`.
+    """A tensor that becomes text: an f-string's part, an operand of `%`; not inside `raise`.
 
     Attributes:
         value: what is formatted.
-        spec: a format is given (`{x:.2f}`, `%d`), for which a number is needed.
+        has_spec: there is a format (`{x:.2f}`, `%d`), which needs a number.
     """
 
     value: Value
-    spec: bool = False
-
-
-@dataclasses.dataclass(slots=True)
-class Reference(Event):
-    """A library name is used as a value: `torch.float64`, `torch.inf`, `torch.cuda`; the longest dotted form."""
-
-    name: str
-
-
-@dataclasses.dataclass(slots=True)
-class Comparison(Event):
-    """A comparison (after its parts): `left op right` with one operator."""
-
-    left: Value
-    operator: ast.cmpop
-    right: Value
+    has_spec: bool = False
 
 
 @dataclasses.dataclass(slots=True)
 class Arithmetic(Event):
-    """A binary or unary operation (`right` None), or an augmented assignment (`inplace`)."""
+    """A binary or unary operation on a tensor (`right` is None if unary), or an augmented assignment (`inplace`)."""
 
     left: Value
     operator: ast.operator | ast.unaryop
@@ -153,11 +137,11 @@ class Arithmetic(Event):
 
 @dataclasses.dataclass(slots=True)
 class AttributeStore(Event):
-    """`base.name = value` (or `+=`, or `del`).
+    """`base.name = value`.
 
     Attributes:
         base: what gets the attribute.
-        on_self: it is the `self` of the method.
+        on_self: `base` is the `self` of the method.
         name: the attribute.
         value: what is stored.
         in_container: `self.name[key] = value` or `self.name.append(value)` rather than the attribute itself.
@@ -171,23 +155,13 @@ class AttributeStore(Event):
 
 
 @dataclasses.dataclass(slots=True)
-class AttributeLoad(Event):
-    """`base.name` is read; `value` is what it is."""
-
-    base: Value
-    on_self: bool
-    name: str
-    value: Value
-
-
-@dataclasses.dataclass(slots=True)
 class FunctionEntry(Event):
-    """A function of the linted code is traced (once for each function and root).
+    """A function of the linted code is traced.
 
     Attributes:
         info: `modules.FunctionInfo` (`node`, `qualname`, `decorators`: dotted names).
         entry: it is an entry point (`forward` of a module, or explicitly compiled).
-        parameters: value by parameter name.
+        parameters: values by parameter name.
     """
 
     info: Any
@@ -227,12 +201,12 @@ class Use(Event):
     """A dotted library name, used or called, anywhere in a file, resolved through the file's imports.
 
     Attributes:
-        name: "torch.cuda.synchronize", "torch.compile", "torch.distributed.init_process_group"; for a method of
-            something not known ".cuda", ".pin_memory" (with the leading dot).
+        name: "torch.cuda.synchronize", "torch.compile", "torch.distributed.init_process_group"; for a method of an
+            unknown object ".cuda", ".pin_memory" (with the leading dot).
         call: the call node if it is called, else None.
         at_import: it runs when the file is imported (module and class bodies, decorators, default values).
-        in_init: it stands in the `__init__` of an `nn.Module` subclass, or what that calls in the same class.
-        traced: it stands in a function that is traced.
+        in_init: it is in the `__init__` of an `nn.Module` subclass, or in what that calls in the same class.
+        traced: it is in a function that is traced.
         guarded: under an `if` or a `try`.
         decorator: it is (the function of) a decorator.
         checked: under an `if` that asks for the GPU or the library: `torch.cuda.is_available()`, `x.is_cuda`,
@@ -253,8 +227,9 @@ class Use(Event):
 class Text(Event):
     """A string constant that is an argument or a compared or assigned value: "cuda", "cuda:0".
 
-    Attributes: as in `Use`; `role` is "argument", "keyword NAME", "default", "compare", "assign" or "other";
-        `callee` is the dotted name of the call it is an argument of (`.to` for a method), else "".
+    Attributes: as in `Use`, and
+        role: "argument", "keyword NAME", "default", "compare", "assign" or "other".
+        callee: the dotted name of the call that it is an argument of (`.to` for a method), else "".
     """
 
     text: str
@@ -269,7 +244,7 @@ class Text(Event):
 
 @dataclasses.dataclass(slots=True)
 class Definition(Event):
-    """A function of a file, traced or not: for what the definition itself says (defaults, decorators).
+    """A function of a file, traced or not, for what the definition itself says (defaults, decorators).
 
     Attributes:
         info: `modules.FunctionInfo`.
@@ -288,14 +263,14 @@ class ModuleClass(Event):
 
     Attributes:
         info: `modules.ClassInfo`.
-        attributes: value by name of what `__init__` sets (`self.x = ...`), with the node of each in `where`.
-        where: the assignment of each attribute.
+        attributes: what `__init__` sets (`self.x = ...`), by name.
+        assignments: nodes of these assignments, by name.
         registered: names of parameters, buffers and submodules.
-        assigned_outside_init: attribute name -> nodes of stores in other methods.
+        assigned_outside_init: nodes of the assignments in other methods, by name.
     """
 
     info: Any
     attributes: dict[str, Value]
-    where: dict[str, ast.AST]
+    assignments: dict[str, ast.AST]
     registered: set[str]
     assigned_outside_init: dict[str, list[ast.AST]]

@@ -34,11 +34,8 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import (
     Arithmetic,
-    AttributeLoad,
-    Comparison,
     Formatting,
     Membership,
-    Reference,
     SliceBound,
     Subscript,
     Truth,
@@ -73,26 +70,15 @@ def _name(frame: Frame, node: ast.Name) -> Value:
 
 def _attribute(frame: Frame, node: ast.Attribute) -> Value:
     base = frame.evaluate(node.value)
-    value = _narrowed_attribute(frame, node)
-    if value is None:
-        value = attribute(frame, base, node.attr)
-    if isinstance(base, External):
-        frame.report(Reference(node, f"{base.name}.{node.attr}"))
-    else:
-        frame.report(AttributeLoad(node, base, frame.is_self(node.value), node.attr, value))
-    return value
-
-
-def _narrowed_attribute(frame: Frame, node: ast.Attribute) -> Value | None:
-    """What the frame knows of `self.x` or `self.x.y` better than the object's class does."""
-    # Written out, since this runs for every attribute, and longer paths are rare.
+    # What the frame knows of `self.x` or `self.x.y` is better than what the object's class does.
     match node.value:
         case ast.Name(id=name):
-            return frame.env.get(f"{name}.{node.attr}")
+            known = frame.env.get(f"{name}.{node.attr}")
         case ast.Attribute(value=ast.Name(id=name), attr=middle):
-            return frame.env.get(f"{name}.{middle}.{node.attr}")
+            known = frame.env.get(f"{name}.{middle}.{node.attr}")
         case _:
-            return None
+            known = None
+    return attribute(frame, base, node.attr) if known is None else known
 
 
 # --- displays, strings, functions ---
@@ -307,7 +293,6 @@ def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, 
         case ast.In() | ast.NotIn():
             frame.report(Membership(node, left, right))
             return BOOL
-    frame.report(Comparison(node, left, operator, right))
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         other = right if isinstance(left, Tensor) else left
         if isinstance(other, Static) and other.kind in _NEVER_TENSORS:

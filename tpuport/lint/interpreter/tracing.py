@@ -35,7 +35,7 @@ from tpuport.lint.interpreter.parameters import (
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.project import Binding, Project
-from tpuport.lint.rules.rule import Answer, Context, Hit, Rule
+from tpuport.lint.rules.rule import Context, Hit, Rule
 from tpuport.lint.source import node_span
 
 # Calls deeper than this return what their annotations promise; no model calls that deep without recursion.
@@ -353,8 +353,11 @@ class TracingInterpreter(Interpreter):
             return
         context = self._context(module, function, owner)
         for rule in listeners:
-            for hit in _hits(rule.check(event, context)):
-                self._add_finding(rule, hit, event.node, module, function)
+            answer = rule.check(event, context)
+            # Nearly all answers are no.
+            if answer:
+                for hit in _hits(answer):
+                    self._add_finding(rule, hit, event.node, module, function)
 
     def _context(self, module: ModuleInfo, function: str, owner: ClassInfo | None) -> Context:
         known: dict[str, Context] = vars(module).setdefault("contexts", {})
@@ -385,16 +388,10 @@ class TracingInterpreter(Interpreter):
         self.records[-1].add((rule.id, path, line, column), finding)
 
 
-def _hits(answer: Answer) -> Iterable[Hit]:
-    match answer:
-        case None | False:
-            return ()
-        case True:
-            return (Hit(),)
-        case Hit():
-            return (answer,)
-        case _:
-            return answer
+def _hits(answer: bool | Hit | Iterable[Hit]) -> Iterable[Hit]:
+    if isinstance(answer, bool):
+        return (Hit(),)
+    return (answer,) if isinstance(answer, Hit) else answer
 
 
 def _set_receiver(frame: Frame, function: Function, values: Environment) -> None:

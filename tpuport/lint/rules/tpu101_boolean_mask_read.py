@@ -1,21 +1,24 @@
 """TPU101: `x[mask]` read with a mask of booleans."""
 
-from tpuport.lint.abstract_values import Sequence, Tensor, Unknown
+import itertools
+
+from tpuport.lint.abstract_values import Sequence, Tensor, Unknown, Value
 from tpuport.lint.events import Subscript
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import is_mask
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_mask
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Subscript, context: Context) -> Hit | None:
-    """A read whose index holds a boolean tensor."""
+def check(event: Subscript, context: Context) -> bool:
+    """A read whose index contains a boolean tensor."""
     if event.store or not isinstance(event.base, Tensor | Unknown):
-        return None
-    for value in event.indices:
-        inside = value.items or () if isinstance(value, Sequence) else (value,)
-        if any(is_mask(part) for part in inside):
-            return Hit()
-    return None
+        return False
+    return any(map(is_mask, itertools.chain.from_iterable(map(_parts, event.indices))))
+
+
+def _parts(index: Value) -> tuple[Value, ...]:
+    """The tensors in an index: `x[[mask]]` has them in a list."""
+    return index.items or () if isinstance(index, Sequence) else (index,)
 
 
 RULE = Rule(

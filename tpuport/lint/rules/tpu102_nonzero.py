@@ -2,35 +2,31 @@
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import is_call_of, operands
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """Functions that give the places of the true elements."""
+def check(event: Call, context: Context) -> bool:
+    """Functions that return the positions of true elements."""
     if is_call_of(event, "nonzero", "argwhere"):
-        return Hit()
-    if (
-        is_call_of(event, "where")
-        and len(operands(event)) + len(event.keywords) == 1
-        and event.receiver is None
-    ):
-        return Hit()
-    return None
+        return True
+    # The method `x.where(condition, other)` always chooses.
+    is_function = is_call_of(event, "where") and event.receiver is None
+    return is_function and len(event.args) + len(event.keywords) == 1
 
 
 RULE = Rule(
     id="TPU102",
     name="nonzero",
     severity=Severity.ERROR,
-    summary="the places of true elements: `nonzero`, `argwhere`, `torch.where(condition)`",
+    summary="the positions of true elements: `nonzero`, `argwhere`, `torch.where(condition)`",
     why="The number of nonzero elements is the length of the result, and it depends on values that do not "
     "exist while "
-    "the program is traced: tracing ends with `ConcretizationTypeError`. As an index the places are "
+    "the program is traced: tracing ends with `ConcretizationTypeError`. As an index the positions are "
     "seldom needed: "
     "`torch.where` with three arguments, or arithmetic with the mask itself, gives the same.",
     reason="the number of nonzero elements is not known while tracing",
-    remedy="use the mask itself: `torch.where(mask, a, b)`, or `argmax`/`argsort` of the mask for places",
+    remedy="use the mask itself: `torch.where(mask, a, b)`, or `argmax`/`argsort` of the mask for positions",
     bad=Example(
         """
 class Model(nn.Module):

@@ -2,13 +2,13 @@
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """`torch.masked_select(x, mask)` and `x.masked_select(mask)`."""
-    return Hit() if is_call_of(event, "masked_select") else None
+    return is_call_of(event, "masked_select")
 
 
 _INPUTS = "(torch.randn(2, 4), torch.tensor([[True, False, True, True], [False, True, True, False]]))"

@@ -2,13 +2,13 @@
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """The different elements of a tensor."""
-    return Hit() if is_call_of(event, "unique", "unique_consecutive") else None
+    return is_call_of(event, "unique", "unique_consecutive")
 
 
 RULE = Rule(

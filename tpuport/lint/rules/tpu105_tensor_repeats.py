@@ -1,21 +1,18 @@
 """TPU105: `repeat_interleave` with repeats that are a tensor."""
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import argument, is_call_of, is_none
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import argument, is_call_of, is_missing_or_none, is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """Repeats given as a tensor, and no `output_size`."""
+def check(event: Call, context: Context) -> bool:
+    """Repeats in a tensor, and no `output_size`."""
     if not is_call_of(event, "repeat_interleave"):
-        return None
-    repeats = argument(event, 1, "repeats")
-    alone = repeats is None and isinstance(argument(event, 0, "input"), Tensor)
-    if (alone or isinstance(repeats, Tensor)) and is_none(event.keywords.get("output_size")):
-        return Hit()
-    return None
+        return False
+    # `repeat_interleave(repeats)` has the repeats as its only tensor.
+    repeats = argument(event, 1, "repeats") or argument(event, 0, "input")
+    return is_tensor(repeats) and is_missing_or_none(event.keywords.get("output_size"))
 
 
 RULE = Rule(

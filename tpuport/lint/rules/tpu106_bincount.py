@@ -1,14 +1,14 @@
-"""TPU106: `bincount`, whose length comes out of the values."""
+"""TPU106: `bincount`, whose length depends on the values."""
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """`bincount`, whose `minlength` is a lower bound only; `histc` has a static number of bins and traces."""
-    return Hit() if is_call_of(event, "bincount") else None
+def check(event: Call, context: Context) -> bool:
+    """`bincount`, whose `minlength` is only a lower bound; `histc` has a static number of bins and traces."""
+    return is_call_of(event, "bincount")
 
 
 RULE = Rule(

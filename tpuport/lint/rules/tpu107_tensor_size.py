@@ -1,54 +1,47 @@
-"""TPU107: a tensor where a size belongs."""
+"""TPU107: a tensor given as a size."""
 
-from tpuport.lint.abstract_values import Tensor
+from typing import Final
+
+from tpuport.lint.abstract_values import Value
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import holds_tensor, is_call_of, operands
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import has_tensor, is_call_of, is_method_of_tensor, is_tensor, operands
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_FACTORIES = ("zeros", "ones", "empty", "rand", "randn", "eye")
-_RANGES = ("arange", "linspace", "logspace", "randperm")
-_METHODS = (
-    "view",
-    "reshape",
-    "expand",
-    "repeat",
-    "unflatten",
-    "tile",
-    "new_zeros",
-    "new_ones",
-    "new_empty",
-    "resize_",
+_FACTORIES: Final = tuple("zeros ones empty rand randn eye arange linspace logspace randperm".split())
+_METHODS: Final = tuple(
+    "view reshape expand repeat unflatten tile new_zeros new_ones new_empty resize_".split()
 )
+_RESIZING: Final = ("interpolate", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "upsample")
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """Sizes of factories, of reshapes and of padding."""
-    given = operands(event)
-    if is_call_of(event, *_FACTORIES, *_RANGES) and event.receiver is None:
-        wrong = any(
-            holds_tensor(value) for value in [*given, event.keywords.get("size"), event.keywords.get("end")]
-        )
-    elif is_call_of(event, "full", "new_full"):
-        wrong = holds_tensor(event.args[0]) if event.args else False
-    elif is_call_of(event, "randint"):
-        wrong = holds_tensor(event.args[-1]) if event.args else False
-    elif event.receiver is not None and isinstance(event.receiver, Tensor) and event.name in _METHODS:
-        wrong = any(holds_tensor(value) for value in event.args)
-    elif is_call_of(event, "pad"):
-        wrong = len(given) > 1 and holds_tensor(given[1])
-    elif is_call_of(event, "as_strided"):
-        wrong = any(
-            holds_tensor(value)
-            for value in [*given[1:], event.keywords.get("size"), event.keywords.get("stride")]
-        )
-    elif is_call_of(event, "narrow"):
-        wrong = any(isinstance(value, Tensor) for value in given[2:])
-    elif is_call_of(event, "interpolate", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "upsample"):
-        wrong = any(holds_tensor(value) for value in [*given[1:3], event.keywords.get("size")])
-    else:
-        return None
-    return Hit() if wrong else None
+    return any(map(has_tensor, _sizes(event)))
+
+
+def _sizes(event: Call) -> list[Value | None]:
+    """The arguments of a call that are sizes."""
+    arguments: list[Value | None] = [*operands(event)]
+    keywords = event.keywords
+    if event.receiver is None and is_call_of(event, *_FACTORIES):
+        return [*arguments, keywords.get("size"), keywords.get("end")]
+    if is_method_of_tensor(event, *_METHODS):
+        return [*event.args]
+    if is_call_of(event, "full", "new_full"):
+        return [*event.args[:1]]
+    # The size comes after the bounds.
+    if is_call_of(event, "randint"):
+        return [*event.args[-1:]]
+    if is_call_of(event, "pad"):
+        return arguments[1:2]
+    if is_call_of(event, "as_strided"):
+        return [*arguments[1:], keywords.get("size"), keywords.get("stride")]
+    if is_call_of(event, "narrow"):
+        return [value for value in arguments[2:] if is_tensor(value)]
+    if is_call_of(event, *_RESIZING):
+        return [*arguments[1:3], keywords.get("size")]
+    return []
 
 
 RULE = Rule(

@@ -1,14 +1,14 @@
 """TPU108: a slice bound that is a tensor."""
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import SliceBound
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: SliceBound, context: Context) -> Hit | None:
-    """`x[: n]` with a tensor n, of whatever is sliced."""
-    return Hit() if isinstance(event.value, Tensor) else None
+def check(event: SliceBound, context: Context) -> bool:
+    """`x[: n]` with a tensor n, whatever is sliced."""
+    return is_tensor(event.value)
 
 
 RULE = Rule(

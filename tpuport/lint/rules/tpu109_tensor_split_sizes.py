@@ -2,16 +2,16 @@
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import argument, holds_tensor, is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import argument, has_tensor, is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """Sizes or places of a split, in a tensor or a list of tensors."""
+def check(event: Call, context: Context) -> bool:
+    """Sizes or positions of a split, in a tensor or a list of tensors."""
     if not is_call_of(event, "split", "split_with_sizes", "tensor_split", "chunk", "unsafe_split"):
-        return None
+        return False
     sizes = argument(event, 1, "split_size_or_sections", "split_size", "indices_or_sections", "split_sizes")
-    return Hit() if holds_tensor(sizes) else None
+    return has_tensor(sizes)
 
 
 RULE = Rule(

@@ -1,20 +1,20 @@
 """TPU110: `one_hot` without the number of classes."""
 
-from tpuport.lint.abstract_values import Static, Tensor
+from tpuport.lint.abstract_values import Static
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import argument, is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import argument, is_call_of, is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """No `num_classes`, the -1 that means none, or a tensor."""
     if not is_call_of(event, "one_hot"):
-        return None
+        return False
     classes = argument(event, 1, "num_classes")
-    if classes is None or isinstance(classes, Tensor):
-        return Hit()
-    return Hit() if isinstance(classes, Static) and classes.constant == -1 else None
+    if isinstance(classes, Static):
+        return classes.constant == -1
+    return classes is None or is_tensor(classes)
 
 
 RULE = Rule(

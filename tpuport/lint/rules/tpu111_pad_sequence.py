@@ -1,27 +1,25 @@
 """TPU111: `pad_sequence` and its relatives."""
 
+from typing import Final
+
 from tpuport.lint.abstract_values import Sequence
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_PACKED = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpad_sequence"})
+_PACKED: Final = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpad_sequence"})
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """Of `torch.nn.utils.rnn`: packing reads lengths; padding belongs to sequences of different lengths."""
     head, _, last = event.name.rpartition(".")
     if head != "torch.nn.utils.rnn":
-        return None
-    if last in _PACKED:
-        return Hit()
+        return False
+    if last != "pad_sequence":
+        return last in _PACKED
     sequences = event.args[0] if event.args else event.keywords.get("sequences")
-    # A display of tensors has shapes that are known; a list filled in a loop has lengths out of values.
-    return (
-        Hit()
-        if last == "pad_sequence" and isinstance(sequences, Sequence) and sequences.items is None
-        else None
-    )
+    # A display of tensors has known shapes; the lengths in a list that a loop fills come from values.
+    return isinstance(sequences, Sequence) and sequences.items is None
 
 
 RULE = Rule(

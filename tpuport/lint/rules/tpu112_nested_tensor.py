@@ -1,18 +1,17 @@
 """TPU112: nested (jagged) tensors."""
 
+from typing import Final
+
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule
+
+_OTHER_NAMES: Final = frozenset({"torch._nested_tensor_from_mask", "to_padded_tensor"})
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """Anything of `torch.nested`, and the methods of nested tensors."""
-    if event.name.startswith("torch.nested.") or event.name in {
-        "torch._nested_tensor_from_mask",
-        "to_padded_tensor",
-    }:
-        return Hit()
-    return None
+    return event.name.startswith("torch.nested.") or event.name in _OTHER_NAMES
 
 
 RULE = Rule(
@@ -22,7 +21,7 @@ RULE = Rule(
     summary="nested (jagged) tensors: `torch.nested.*`",
     why="A nested tensor has rows of different lengths. XLA knows arrays of one shape, and torchax has no "
     "nested tensors.",
-    reason="rows of different lengths are no array that XLA could compile for",
+    reason="rows of different lengths do not form an array that XLA can compile for",
     remedy="pad to one length and carry a mask",
     bad=Example(
         """

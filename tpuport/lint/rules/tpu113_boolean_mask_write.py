@@ -1,27 +1,25 @@
 """TPU113: writes through a boolean mask that read it too."""
 
-from tpuport.lint.abstract_values import Static, Tensor
 from tpuport.lint.events import Subscript
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import is_mask
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_mask, is_tensor
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
-def check(event: Subscript, context: Context) -> Hit | None:
+def check(event: Subscript, context: Context) -> Answer:
     """`x[mask] += v`, and a mask beside an index of integers; a plain `x[mask] = v` traces."""
-    if not event.store or not any(is_mask(value) for value in event.indices):
-        return None
+    if not event.store or not any(map(is_mask, event.indices)):
+        return False
     if event.operator is not None:
         return Hit(node=event.statement)
-    beside = [value for value in event.indices if isinstance(value, Tensor) and not is_mask(value)]
-    if beside and len(event.indices) > 1 and not any(isinstance(value, Static) for value in beside):
-        return Hit(
-            reason="a boolean mask beside an index of integers becomes a list of places, whose length is not known",
-            remedy="write through the mask alone, with `torch.where`",
-            node=event.statement,
-            fix=Applicability.NONE,
-        )
-    return None
+    if not any(is_tensor(index) and not is_mask(index) for index in event.indices):
+        return False
+    return Hit(
+        reason="a boolean mask beside an index of integers becomes a list of positions, whose length is not known",
+        remedy="write through the mask alone, with `torch.where`",
+        node=event.statement,
+        fix=Applicability.NONE,
+    )
 
 
 _INPUTS = "(torch.randn(2, 4), torch.tensor([[True, False, True, True], [False, True, True, False]]))"
@@ -35,7 +33,7 @@ RULE = Rule(
     "while the"
     " program is traced, and ends with `NonConcreteBooleanIndexError`. A mask beside integers has to "
     "become a list of"
-    " places for the same reason. A plain `x[mask] = value` traces: with tpuport enabled a number, a "
+    " positions for the same reason. A plain `x[mask] = value` traces: with tpuport enabled a number, a "
     "tensor that"
     " broadcasts and the values for the true elements alike.",
     reason="`x[mask]` is read before it is written, and its length is not known while tracing",

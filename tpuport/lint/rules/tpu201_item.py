@@ -2,13 +2,13 @@
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """The method, of a tensor or of a thing not known: nothing else in traced code has it."""
-    return Hit() if event.receiver is not None and is_call_of(event, "item") else None
+def check(event: Call, context: Context) -> bool:
+    """The method of a tensor or an unknown object: nothing else in traced code has it."""
+    return event.receiver is not None and is_call_of(event, "item")
 
 
 RULE = Rule(

@@ -1,18 +1,16 @@
-"""TPU203: tensors handed to NumPy."""
+"""TPU203: tensors passed to NumPy."""
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import holds_tensor, is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import has_tensor, is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """`.numpy()`, and functions of NumPy that get a tensor."""
     if event.receiver is not None:
-        return Hit() if is_call_of(event, "numpy", "__array__") else None
-    if event.name.startswith("numpy.") and any(holds_tensor(value) for value in event.args):
-        return Hit()
-    return None
+        return is_call_of(event, "numpy", "__array__")
+    return event.name.startswith("numpy.") and any(map(has_tensor, event.args))
 
 
 RULE = Rule(

@@ -1,18 +1,20 @@
 """TPU204: Python numbers made of tensors."""
 
-from tpuport.lint.abstract_values import Tensor
+from typing import Final
+
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_CONVERSIONS = frozenset({"builtins.int", "builtins.float", "builtins.bool", "builtins.complex"})
+_CONVERSIONS: Final = frozenset({"builtins.int", "builtins.float", "builtins.bool", "builtins.complex"})
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """`int(t)` and its like, and functions of `math` that get a tensor."""
-    if event.receiver is not None or not any(isinstance(value, Tensor) for value in event.args):
-        return None
-    return Hit() if event.name in _CONVERSIONS or event.name.startswith("math.") else None
+    if event.receiver is not None or not any(map(is_tensor, event.args)):
+        return False
+    return event.name in _CONVERSIONS or event.name.startswith("math.")
 
 
 RULE = Rule(

@@ -1,16 +1,16 @@
 """TPU205: Python branches on tensors."""
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Truth
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
-def check(event: Truth, context: Context) -> Hit | None:
-    """Every question for a tensor's truth but an assertion's, which is TPU206."""
-    if not isinstance(event.value, Tensor) or event.where == "assert":
-        return None
-    return Hit(reason=f"`{event.where}` asks for the value of a tensor, and while tracing there is none")
+def check(event: Truth, context: Context) -> Answer:
+    """Every question for a tensor's truth except an assertion's, which is TPU206."""
+    if event.construct == "assert" or not is_tensor(event.value):
+        return False
+    return Hit(reason=f"`{event.construct}` asks for the value of a tensor, and while tracing there is none")
 
 
 RULE = Rule(

@@ -1,23 +1,22 @@
 """TPU206: assertions about values."""
 
-from tpuport.lint.abstract_values import Tensor
+from typing import Final
+
 from tpuport.lint.events import Call, Truth
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+
+_CHECKS: Final = frozenset({"torch._assert", "torch._check"})
 
 
-def check(event: Call | Truth, context: Context) -> Hit | None:
+def check(event: Call | Truth, context: Context) -> Answer:
     """`assert` of a tensor, and torch's own checks of one."""
     if isinstance(event, Truth):
-        return (
-            Hit(node=event.statement) if event.where == "assert" and isinstance(event.value, Tensor) else None
-        )
-    checks = (
-        event.name in {"torch._assert", "torch._check"}
-        and bool(event.args)
-        and isinstance(event.args[0], Tensor)
-    )
-    return Hit(fix=Applicability.NONE) if checks else None
+        is_assertion = event.construct == "assert" and is_tensor(event.value)
+        return is_assertion and Hit(node=event.statement)
+    is_check = event.name in _CHECKS and any(map(is_tensor, event.args[:1]))
+    return is_check and Hit(fix=Applicability.NONE)
 
 
 RULE = Rule(

@@ -1,14 +1,14 @@
 """TPU207: Python loops over the rows of a tensor."""
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Iteration
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Iteration, context: Context) -> Hit | None:
-    """A loop or comprehension over a tensor; unpacking two or three rows is meant to be."""
-    return Hit() if isinstance(event.value, Tensor) and event.where in {"for", "comprehension"} else None
+def check(event: Iteration, context: Context) -> bool:
+    """A loop or comprehension over a tensor; whoever unpacks two or three rows means to."""
+    return is_tensor(event.value) and event.construct in {"for", "comprehension"}
 
 
 RULE = Rule(
@@ -17,7 +17,7 @@ RULE = Rule(
     severity=Severity.WARNING,
     summary="a Python loop over a tensor: `for row in x`",
     why="The number of rows is a shape, so the loop traces; but it is unrolled: the program holds its body "
-    "once for each row, takes as many times longer to compile, and is compiled anew for another number of"
+    "once for each row, takes as many times longer to compile, and is compiled again for another number of"
     " rows. And if the body needs a row's value as a Python number, it does not trace at all.",
     reason="the loop is unrolled: the program grows with the number of rows and is compiled anew for another "
     "number",

@@ -1,16 +1,14 @@
 """TPU208: `range` of a tensor."""
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """`range(n)` with a tensor among its arguments."""
-    return (
-        Hit() if event.name == "builtins.range" and any(isinstance(v, Tensor) for v in event.args) else None
-    )
+    return event.name == "builtins.range" and any(map(is_tensor, event.args))
 
 
 RULE = Rule(

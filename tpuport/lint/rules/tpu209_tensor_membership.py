@@ -1,26 +1,23 @@
 """TPU209: `in` with tensors."""
 
-from tpuport.lint.abstract_values import Mapping, Sequence, Tensor
+from typing import Final
+
+from tpuport.lint.abstract_values import Sequence
 from tpuport.lint.events import Membership
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import holds_tensor
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
+
+# These look for a hash, and a tensor's hash is its identity.
+_HASHED: Final = frozenset({"set", "dict_views"})
 
 
-def check(event: Membership, context: Context) -> Hit | None:
+def check(event: Membership, context: Context) -> bool:
     """A tensor looked for in a list, or anything looked for in a tensor or a list of tensors."""
-    if isinstance(event.container, Mapping) or (
-        isinstance(event.container, Sequence) and event.container.kind in {"set", "dict_views"}
-    ):
-        # These look for a hash, and a tensor's is its identity.
-        return None
-    if isinstance(event.container, Tensor):
-        return Hit()
-    if isinstance(event.container, Sequence) and (
-        isinstance(event.item, Tensor) or holds_tensor(event.container)
-    ):
-        return Hit()
-    return None
+    container = event.container
+    if not isinstance(container, Sequence):
+        return is_tensor(container)
+    return container.kind not in _HASHED and (container.tensors or is_tensor(event.item))
 
 
 RULE = Rule(

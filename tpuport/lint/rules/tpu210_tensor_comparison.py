@@ -1,14 +1,14 @@
-"""TPU210: comparisons that give Python's booleans."""
+"""TPU210: comparisons that return Python's booleans."""
 
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """`equal`, `allclose`, `is_nonzero`."""
-    return Hit() if is_call_of(event, "equal", "allclose", "is_nonzero") else None
+    return is_call_of(event, "equal", "allclose", "is_nonzero")
 
 
 RULE = Rule(

@@ -1,22 +1,21 @@
 """TPU211: tensors made into text."""
 
-from tpuport.lint.abstract_values import Tensor
+from typing import Final
+
 from tpuport.lint.events import Call, Formatting
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_TEXT = frozenset({"builtins.print", "builtins.str", "builtins.repr", "builtins.format"})
+_TO_TEXT: Final = frozenset({"builtins.print", "builtins.str", "builtins.repr", "builtins.format"})
 
 
-def check(event: Call | Formatting, context: Context) -> Hit | None:
-    """Printed, formatted or logged tensors."""
+def check(event: Call | Formatting, context: Context) -> Answer:
+    """Printed, formatted or logged tensors. Only a format that needs a number stops the trace."""
     if isinstance(event, Formatting):
-        return Hit(stops=event.spec)
-    return (
-        Hit(stops=False)
-        if event.name in _TEXT and any(isinstance(value, Tensor) for value in event.args)
-        else None
-    )
+        return Hit(stops=event.has_spec)
+    is_printed = event.name in _TO_TEXT and any(map(is_tensor, event.args))
+    return is_printed and Hit(stops=False)
 
 
 RULE = Rule(
@@ -26,7 +25,7 @@ RULE = Rule(
     summary="a tensor printed or formatted in traced code",
     why="The text is made once, while the program is traced, when the tensor has no value yet: at best it "
     "shows the tracer, and a format such as `{x:.2f}` raises. It never shows what later runs compute.",
-    reason="the text is made once while tracing, when there is no value to show",
+    reason="the text is built once while tracing, when there is no value to show",
     remedy="print after the call, or use `jax.debug.print` where the value is wanted on the way",
     bad=Example(
         """

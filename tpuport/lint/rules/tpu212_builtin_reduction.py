@@ -1,29 +1,30 @@
 """TPU212: Python's own reductions over tensors."""
 
-from tpuport.lint.abstract_values import Sequence, Tensor
+from typing import Final
+
+from tpuport.lint.abstract_values import Sequence
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import holds_tensor
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import has_tensor, is_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_COMPARING = frozenset({"builtins.max", "builtins.min", "builtins.sorted", "builtins.any", "builtins.all"})
+_COMPARING: Final = frozenset(
+    {"builtins.max", "builtins.min", "builtins.sorted", "builtins.any", "builtins.all"}
+)
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """`max`, `min`, `sorted`, `any`, `all` that compare tensors or ask them for their truth."""
-    if event.name not in _COMPARING or not event.args:
-        return None
-    first = event.args[0]
+    # What is compared by a key is not the tensor.
+    if event.name not in _COMPARING or not event.args or "key" in event.keywords:
+        return False
     if len(event.args) > 1 and event.name != "builtins.sorted":
-        compared = any(isinstance(value, Tensor) for value in event.args)
-    else:
-        compared = isinstance(first, Tensor) or (isinstance(first, Sequence) and holds_tensor(first))
+        return any(map(is_tensor, event.args))
+    values = event.args[0]
+    if isinstance(values, Sequence) and values.items is not None and len(values.items) < 2:
         # One element needs no comparison.
-        compared = compared and not (
-            isinstance(first, Sequence) and first.items is not None and len(first.items) < 2
-        )
-    keyed = "key" in event.keywords
-    return Hit() if compared and not keyed else None
+        return False
+    return has_tensor(values)
 
 
 RULE = Rule(

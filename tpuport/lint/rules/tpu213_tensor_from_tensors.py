@@ -1,31 +1,31 @@
 """TPU213: `torch.tensor` of tensors."""
 
-from tpuport.lint.abstract_values import Sequence, Tensor
+from typing import Final
+
+from tpuport.lint.abstract_values import Sequence
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import holds_tensor
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_tensor
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
+
+_FROM_DATA: Final = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.scalar_tensor"})
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> Answer:
     """`torch.tensor([t, ...])`; or of a tensor itself."""
-    if event.name not in {
-        "torch.tensor",
-        "torch.as_tensor",
-        "torch.asarray",
-        "torch.full",
-        "torch.scalar_tensor",
-    }:
-        return None
     if event.name == "torch.full":
-        return Hit() if len(event.args) > 1 and isinstance(event.args[1], Tensor) else None
-    first = event.args[0] if event.args else event.keywords.get("data")
-    if event.name == "torch.tensor" and isinstance(first, Tensor):
-        return Hit(
-            reason="`torch.tensor` of a tensor gives one without values while tracing",
-            remedy="write `x.clone()` or `x.detach()`",
-        )
-    return Hit() if isinstance(first, Sequence) and holds_tensor(first) else None
+        return any(map(is_tensor, event.args[1:2]))
+    if event.name not in _FROM_DATA:
+        return False
+    data = event.args[0] if event.args else event.keywords.get("data")
+    if isinstance(data, Sequence):
+        return data.tensors
+    if event.name != "torch.tensor" or not is_tensor(data):
+        return False
+    return Hit(
+        reason="`torch.tensor` of a tensor gives one without values while tracing",
+        remedy="write `x.clone()` or `x.detach()`",
+    )
 
 
 RULE = Rule(

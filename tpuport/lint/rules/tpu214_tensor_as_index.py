@@ -3,27 +3,29 @@
 import ast
 
 from tpuport.lint.abstract_values import Sequence, Static, Tensor
-from tpuport.lint.events import Arithmetic, Call, Subscript
+from tpuport.lint.events import (
+    Arithmetic,
+    Call,
+    Subscript,
+)
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import (
+    is_tensor,
+)
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
-def check(event: Arithmetic | Call | Subscript, context: Context) -> Hit | None:
+def check(event: Arithmetic | Call | Subscript, context: Context) -> Answer:
     """`items[t]` of a list, a tuple or an `nn.ModuleList`; `[x] * t`; `operator.index(t)`."""
-    if isinstance(event, Arithmetic):
-        listed = isinstance(event.left, Sequence) and isinstance(event.operator, ast.Mult)
-        repeated = listed and isinstance(event.right, Tensor)
-        return Hit(reason="how long the list becomes is not known while tracing") if repeated else None
-    if isinstance(event, Call):
-        return (
-            Hit()
-            if event.name == "operator.index" and any(isinstance(v, Tensor) for v in event.args)
-            else None
-        )
-    held = isinstance(event.base, Sequence) or (
-        isinstance(event.base, Static) and event.base.kind in {"shape", "str"}
-    )
-    return Hit() if held and len(event.indices) == 1 and isinstance(event.indices[0], Tensor) else None
+    match event:
+        case Arithmetic(left=Sequence(), operator=ast.Mult(), right=Tensor()):
+            return Hit(reason="how long the list becomes is not known while tracing")
+        case Call(name="operator.index"):
+            return any(map(is_tensor, event.args))
+        case Subscript(base=Sequence() | Static(kind="shape" | "str"), indices=[Tensor()]):
+            return True
+        case _:
+            return False
 
 
 RULE = Rule(

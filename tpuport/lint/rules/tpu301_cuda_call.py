@@ -2,15 +2,15 @@
 
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules import gpu
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import gpu_hit
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
-def check(event: Use, context: Context) -> Hit | None:
-    """The method, of a tensor or a module; not where a class passes its own on to its base."""
-    if event.name not in {".cuda", "torch.Tensor.cuda"} or event.call is None:
-        return None
-    return None if context.function.endswith(".cuda") else gpu.hit(event)
+def check(event: Use, context: Context) -> Answer:
+    """The method of a tensor or a module; not in a class's own `cuda`, which calls its base's."""
+    if event.call is None or event.name not in {".cuda", "torch.Tensor.cuda"}:
+        return False
+    return not context.function.endswith(".cuda") and gpu_hit(event)
 
 
 RULE = Rule(

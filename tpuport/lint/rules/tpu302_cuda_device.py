@@ -1,36 +1,41 @@
 """TPU302: `"cuda"` as a device."""
 
 import re
+from typing import Final
 
 from tpuport.lint.events import Text
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules import gpu
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import gpu_hit
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_CUDA = re.compile(r"cuda(:\d+)?$")
-# torchax takes "cuda" for its own device in these, while tracing only.
-_CONSTRUCTORS = frozenset(
+_CUDA: Final = re.compile(r"cuda(:\d+)?$")
+# While tracing, torchax takes "cuda" for its own device in these.
+_CONSTRUCTORS: Final = frozenset(
     f"torch.{name}"
     for name in "ones zeros empty full arange linspace logspace tensor as_tensor eye rand randn randint".split()
 )
+_DEVICE_FUNCTIONS: Final = frozenset({".to", "torch.device", "torch.Generator", "torch.set_default_device"})
 
 
-def check(event: Text, context: Context) -> Hit | None:
+def check(event: Text, context: Context) -> Answer:
     """A device word as a `device=`, in `.to(...)` and `torch.device(...)`, or as a default."""
-    if not _CUDA.match(event.text) or not _names_a_device(event):
-        return None
-    found = gpu.hit(event)
-    if found and event.traced and event.callee in _CONSTRUCTORS:
-        return Hit(severity=Severity.WARNING)
-    return found if event.role != "default" or found is None else Hit(severity=Severity.WARNING)
+    if not _CUDA.match(event.text) or not _is_device(event):
+        return False
+    hit = gpu_hit(event)
+    # A default may never be used.
+    is_harmless = event.role == "default" or (event.traced and event.callee in _CONSTRUCTORS)
+    return Hit(severity=Severity.WARNING) if hit and is_harmless else hit
 
 
-def _names_a_device(event: Text) -> bool:
-    if event.role == "argument":
-        return event.callee in {".to", "torch.device", "torch.Generator", "torch.set_default_device"}
-    if event.role in {"keyword device", "keyword device_type", "keyword map_location"}:
-        return not event.callee.endswith("autocast")
-    return event.role in {"default", "assign"}
+def _is_device(event: Text) -> bool:
+    match event.role:
+        case "argument":
+            return event.callee in _DEVICE_FUNCTIONS
+        case "keyword device" | "keyword device_type" | "keyword map_location":
+            # Autocast is TPU304.
+            return not event.callee.endswith("autocast")
+        case role:
+            return role in {"default", "assign"}
 
 
 RULE = Rule(

@@ -4,29 +4,30 @@ from typing import Final
 
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules import gpu
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import gpu_hit
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
-# Without a GPU these answer "no", or do nothing. Streams have a rule of their own, and so has autocast.
+# Without a GPU these answer "no", or do nothing.
 _HARMLESS: Final = frozenset(
     "is_available is_bf16_supported is_initialized device_count empty_cache manual_seed manual_seed_all"
     " memory_allocated max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats"
     " ipc_collect seed seed_all is_current_stream_capturing init memory_stats reset_max_memory_allocated"
     " get_arch_list".split()
 )
-_ELSEWHERE: Final = frozenset(
+# TPU310 reports these, and TPU304 reports autocast.
+_STREAMS: Final = frozenset(
     "Stream stream current_stream default_stream ExternalStream Event StreamContext".split()
 )
 
 
-def check(event: Use, context: Context) -> Hit | None:
-    """A call of a function of `torch.cuda` that fails where there is no GPU."""
-    head, _, rest = event.name.partition("torch.cuda.")
-    if head or not rest or event.call is None:
-        return None
-    if rest in _HARMLESS or rest in _ELSEWHERE or rest.startswith("amp."):
-        return None
-    return gpu.hit(event)
+def check(event: Use, context: Context) -> Answer:
+    """A call of a function of `torch.cuda` that fails if there is no GPU."""
+    if event.call is None or not event.name.startswith("torch.cuda."):
+        return False
+    function = event.name.removeprefix("torch.cuda.")
+    if function in _HARMLESS | _STREAMS or function.startswith("amp."):
+        return False
+    return gpu_hit(event)
 
 
 RULE = Rule(
@@ -37,7 +38,7 @@ RULE = Rule(
     why="`torch.cuda.synchronize`, `current_device`, `get_device_capability`, `mem_get_info` and their like "
     "ask the CUDA driver, and raise where there is none. jax has its own words: `jax.devices()`, "
     "`jax.block_until_ready`, `device.memory_stats()`. Functions that answer without a GPU, "
-    "`is_available` first among them, are no finding.",
+    "`is_available` first among them, are not reported.",
     reason="this function of `torch.cuda` raises on a machine without a GPU",
     remedy="drop it, or ask `torch.cuda.is_available()` first; jax waits for its results by itself",
     bad=Example("""

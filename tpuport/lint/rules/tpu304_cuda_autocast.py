@@ -1,35 +1,41 @@
 """TPU304: autocast."""
 
 import ast
+from typing import Final
 
-from tpuport.lint.events import Use
+from tpuport.lint.events import (
+    Use,
+)
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import (
+    keyword_nodes,
+)
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_NAMES = frozenset(
+_NAMES: Final = frozenset(
     {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast_mode.autocast"}
 )
 
 
-def check(event: Use, context: Context) -> Hit | None:
+def check(event: Use, context: Context) -> bool:
     """Autocast for the GPU anywhere in model code, and any autocast in traced code, unless it is switched off."""
     if event.name not in _NAMES or event.call is None or event.checked or _is_off(event.call):
-        return None
-    if not (event.traced or event.decorator or event.in_init):
-        return None
-    return Hit() if event.traced or _is_cuda(event) else None
+        return False
+    if event.traced:
+        return True
+    return (event.decorator or event.in_init) and _is_for_cuda(event.name, event.call)
 
 
 def _is_off(call: ast.Call) -> bool:
-    values = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"]
-    return any(isinstance(value, ast.Constant) and not value.value for value in values)
+    flags = keyword_nodes(call, "enabled")
+    return any(isinstance(flag, ast.Constant) and not flag.value for flag in flags)
 
 
-def _is_cuda(event: Use) -> bool:
-    if event.name.startswith("torch.cuda.") or event.call is None:
+def _is_for_cuda(name: str, call: ast.Call) -> bool:
+    if name.startswith("torch.cuda."):
         return True
-    given = [*event.call.args[:1], *(word.value for word in event.call.keywords if word.arg == "device_type")]
-    return any(isinstance(value, ast.Constant) and value.value == "cuda" for value in given)
+    devices = [*call.args[:1], *keyword_nodes(call, "device_type")]
+    return any(isinstance(device, ast.Constant) and device.value == "cuda" for device in devices)
 
 
 RULE = Rule(
@@ -40,7 +46,7 @@ RULE = Rule(
     why="Autocast works in torch's own dispatcher, per device, and torchax is not among its devices: the "
     "block is traced as if it were not there. Products that ran in bfloat16 on the GPU run in whatever "
     "the weights are, usually float32: more memory, a fraction of the speed, other numbers. With "
-    "`enabled=False` nothing changes, so that is no finding.",
+    "`enabled=False` nothing changes, so that is not reported.",
     reason="autocast does nothing under torchax: the block computes in the dtype of its inputs and weights",
     remedy="port the weights in the dtype that is meant, `tpuport.port(model, dtype=torch.bfloat16)`, and cast "
     "inputs where the block begins",

@@ -3,11 +3,14 @@
 import ast
 from typing import Final
 
-from tpuport.lint.events import Import, Use
+from tpuport.lint.events import (
+    Import,
+    Use,
+)
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-PACKAGES: Final = frozenset(
+_PACKAGES: Final = frozenset(
     "flash_attn flash_attn_interface flash_attn_2_cuda flash_attn_3 xformers sageattention sageattn triton apex"
     " bitsandbytes transformer_engine causal_conv1d mamba_ssm selective_scan_cuda cupy pycuda tensorrt nvdiffrast"
     " block_sparse_attn spas_sage_attn deepspeed flashinfer liger_kernel vllm fused_dense_lib spconv MinkowskiEngine"
@@ -15,26 +18,27 @@ PACKAGES: Final = frozenset(
 )
 
 
-def check(event: Import | Use, context: Context) -> Hit | None:
-    """An import without a way out, at module level or in a function; a traced call without one."""
+def check(event: Import | Use, context: Context) -> Answer:
+    """An import without an alternative, at module level or in a function; a traced call without one."""
+    package = event.name.partition(".")[0]
+    if package not in _PACKAGES or event.guarded:
+        return False
     if isinstance(event, Use):
-        return _called(event)
-    relative = isinstance(event.node, ast.ImportFrom) and event.node.level > 0
-    name = event.name.partition(".")[0]
-    if name not in PACKAGES or event.guarded or relative:
-        return None
-    reason = f"{name} needs a GPU to be installed or imported"
+        return _check_call(event, package)
+    # A file of the project may have a package's name.
+    if isinstance(event.node, ast.ImportFrom) and event.node.level > 0:
+        return False
+    reason = f"{package} needs a GPU to be installed or imported"
     return Hit(reason, severity=None if event.at_import else Severity.WARNING)
 
 
-def _called(event: Use) -> Hit | None:
-    """A guarded import helps only where the call is guarded too; an early return may do that, so it is a warning."""
-    name = event.name.partition(".")[0]
-    if name not in PACKAGES or event.call is None or not event.traced or event.guarded or event.decorator:
-        return None
+def _check_call(event: Use, package: str) -> Answer:
+    """A guarded import helps only if the call is guarded too; an early return may do that, so it is a warning."""
+    if event.call is None or not event.traced or event.decorator:
+        return False
     return Hit(
-        f"{name} needs a GPU, and this call in traced code is under no condition",
-        "call it where the import succeeded only, and `F.scaled_dot_product_attention` elsewhere",
+        f"{package} needs a GPU, and this call in traced code is under no condition",
+        "call it only if the import succeeded, and `F.scaled_dot_product_attention` otherwise",
         severity=Severity.WARNING,
     )
 
@@ -46,7 +50,7 @@ RULE = Rule(
     summary="an unguarded import of a package that needs a GPU: flash_attn, xformers, triton, apex, ...",
     why="These packages are built for CUDA: on a TPU machine they cannot be installed, or raise when they are"
     " imported, and with them every file that imports them without a guard. An import inside `try: ... "
-    "except ImportError`, or under `if is_xformers_available():`, is no finding.",
+    "except ImportError`, or under `if is_xformers_available():`, is not reported.",
     reason="this package needs a GPU to be installed or imported",
     remedy="guard the import with `try: ... except ImportError`, and let `F.scaled_dot_product_attention`, which"
     " tpuport gives to the TPU's kernel, do the work",

@@ -1,19 +1,23 @@
 """TPU306: CUDA extensions."""
 
+from typing import Final
+
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules import gpu
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import gpu_hit
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_BUILDERS = frozenset({"load", "load_inline", "CUDAExtension"})
+_LOADERS: Final = frozenset({"torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline"})
 
 
-def check(event: Use, context: Context) -> Hit | None:
+def check(event: Use, context: Context) -> Answer:
     """A call that compiles or loads an extension of torch."""
-    head, _, last = event.name.rpartition(".")
-    if event.call is None or head != "torch.utils.cpp_extension" or last not in _BUILDERS:
-        return None
-    return gpu.hit(event) if last != "CUDAExtension" else Hit(severity=Severity.WARNING)
+    if event.call is None:
+        return False
+    # A build script declares its extension; nothing is compiled yet.
+    if event.name == "torch.utils.cpp_extension.CUDAExtension":
+        return Hit(severity=Severity.WARNING)
+    return event.name in _LOADERS and gpu_hit(event)
 
 
 RULE = Rule(

@@ -2,15 +2,15 @@
 
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules import gpu
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import gpu_hit
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
-def check(event: Use, context: Context) -> Hit | None:
+def check(event: Use, context: Context) -> Answer:
     """A call of `flex_attention`, or of what builds its block masks."""
-    if not event.name.startswith("torch.nn.attention.flex_attention.") or event.call is None:
-        return None
-    return gpu.hit(event, host=False) if event.traced or event.in_init or event.at_import else None
+    if event.call is None or not event.name.startswith("torch.nn.attention.flex_attention."):
+        return False
+    return gpu_hit(event, warn_in_host_code=False)
 
 
 RULE = Rule(
@@ -22,7 +22,7 @@ RULE = Rule(
     " under torchax it raises `ValueError: FlexAttention is only supported on CUDA, CPU, HPU, or MPS "
     "devices`. What most of its masks say, causal, sliding window, documents, "
     "`scaled_dot_product_attention` says with `is_causal` or a boolean mask.",
-    reason="flex_attention knows no TPU and raises",
+    reason="flex_attention does not support TPUs and raises",
     remedy="use `F.scaled_dot_product_attention` with `is_causal=True` or a boolean mask; with transformers, "
     '`attn_implementation="sdpa"`',
     bad=Example(

@@ -1,19 +1,20 @@
 """TPU308: `torch.compile` and dynamo at module level."""
 
+from typing import Final
+
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_COMPILERS = frozenset({"torch.compile", "torch._dynamo.optimize"})
+_COMPILERS: Final = frozenset({"torch.compile", "torch._dynamo.optimize"})
 
 
-def check(event: Use, context: Context) -> Hit | None:
-    """A compiler of torch's own, called or used as a decorator where that is not asked for."""
+def check(event: Use, context: Context) -> bool:
+    """A compiler of torch, called or used as a decorator under no condition."""
     if event.name not in _COMPILERS or event.checked or event.guarded:
-        return None
-    if not (event.call is not None or event.decorator):
-        return None
-    return Hit() if event.at_import or event.in_init or event.traced else None
+        return False
+    is_applied = event.call is not None or event.decorator
+    return is_applied and (event.at_import or event.in_init or event.traced)
 
 
 RULE = Rule(

@@ -4,14 +4,12 @@ from typing import Final
 
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_QUERIES: Final = frozenset(
-    "is_available is_initialized is_nccl_available is_gloo_available is_mpi_available".split()
-)
-# Classes, options and submodules: they need no process group.
-_GROUP: Final = frozenset(
-    "init_process_group new_group get_rank get_world_size barrier all_reduce all_gather all_gather_object"
+# Queries, classes, options and other submodules need no process group.
+_GROUP_FUNCTIONS: Final = frozenset(
+    f"torch.distributed.{name}"
+    for name in "init_process_group new_group get_rank get_world_size barrier all_reduce all_gather all_gather_object"
     " reduce broadcast broadcast_object_list all_gather_into_tensor reduce_scatter reduce_scatter_tensor"
     " all_to_all all_to_all_single send recv isend irecv scatter gather get_backend"
     " get_process_group_ranks device_mesh.init_device_mesh monitored_barrier init_device_mesh"
@@ -19,14 +17,11 @@ _GROUP: Final = frozenset(
 )
 
 
-def check(event: Use, context: Context) -> Hit | None:
-    """A call that needs a process group, where it is not asked whether there is one."""
-    head, _, last = event.name.partition("torch.distributed.")
-    if head or last in _QUERIES or last not in _GROUP or event.call is None:
-        return None
-    if event.guarded or event.checked:
-        return None
-    return Hit() if event.at_import or event.in_init or event.traced else None
+def check(event: Use, context: Context) -> bool:
+    """A call that needs a process group, in code that does not ask whether there is one."""
+    if event.name not in _GROUP_FUNCTIONS or event.call is None or event.guarded or event.checked:
+        return False
+    return event.at_import or event.in_init or event.traced
 
 
 RULE = Rule(
@@ -37,7 +32,7 @@ RULE = Rule(
     why="One process drives all chips of a TPU host: there is no process group, NCCL does not exist, and "
     "`get_rank()` or `all_reduce` raise `Default process group has not been initialized`. How tensors are"
     " spread over chips is said by the sharding rules, and XLA inserts the collectives. A call under `if "
-    "torch.distributed.is_initialized():` is no finding.",
+    "torch.distributed.is_initialized():` is not reported.",
     reason="there is no process group on TPU: one process drives all chips",
     remedy="guard it with `torch.distributed.is_initialized()`; let `tpuport.port(model, mesh=mesh)` spread the "
     "weights",

@@ -4,8 +4,8 @@ from typing import Final
 
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules import gpu
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import gpu_hit
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 _STREAMS: Final = frozenset(
     f"torch.cuda.{name}"
@@ -13,9 +13,9 @@ _STREAMS: Final = frozenset(
 ) | {".record_stream", ".wait_stream"}
 
 
-def check(event: Use, context: Context) -> Hit | None:
-    """A stream or an event made or used."""
-    return gpu.hit(event) if event.name in _STREAMS and event.call is not None else None
+def check(event: Use, context: Context) -> Answer:
+    """A stream or an event that is created or used."""
+    return event.name in _STREAMS and event.call is not None and gpu_hit(event)
 
 
 RULE = Rule(

@@ -1,34 +1,37 @@
 """TPU311: pinned memory."""
 
 import ast
+from typing import Final
 
-from tpuport.lint.events import Use
+from tpuport.lint.events import (
+    Use,
+)
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules import gpu
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import (
+    gpu_hit,
+    keyword_nodes,
+)
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_METHODS = frozenset({".pin_memory", ".is_pinned", "torch.Tensor.pin_memory"})
+_METHODS: Final = frozenset({".pin_memory", ".is_pinned", "torch.Tensor.pin_memory"})
 
 
-def check(event: Use, context: Context) -> Hit | None:
+def check(event: Use, context: Context) -> Answer:
     """`.pin_memory()`, and `pin_memory=True` given to anything of torch."""
     if event.call is None:
-        return None
+        return False
     if event.name in _METHODS:
-        return gpu.hit(event)
-    if not event.name.startswith("torch."):
-        return None
-    found = gpu.hit(event) if any(_pins(keyword) for keyword in event.call.keywords) else None
-    # A loader without a GPU to copy to only warns.
-    return Hit(severity=Severity.INFO) if found and event.name.endswith("DataLoader") else found
+        return gpu_hit(event)
+    if not event.name.startswith("torch.") or not _pins(event.call):
+        return False
+    hit = gpu_hit(event)
+    # Without a GPU to copy to, a loader only warns.
+    return Hit(severity=Severity.INFO) if hit and event.name.endswith("DataLoader") else hit
 
 
-def _pins(keyword: ast.keyword) -> bool:
-    return (
-        keyword.arg == "pin_memory"
-        and isinstance(keyword.value, ast.Constant)
-        and keyword.value.value is True
-    )
+def _pins(call: ast.Call) -> bool:
+    flags = keyword_nodes(call, "pin_memory")
+    return any(isinstance(flag, ast.Constant) and flag.value is True for flag in flags)
 
 
 RULE = Rule(

@@ -1,19 +1,18 @@
 """TPU312: `.cpu()` and `.to("cpu")` in traced code."""
 
-from tpuport.lint.abstract_values import Static, Tensor
+from tpuport.lint.abstract_values import Static
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_method_of_tensor
+from tpuport.lint.rules.rule import Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """A tensor sent to the host."""
-    if not isinstance(event.receiver, Tensor) or event.name not in {"cpu", "to"}:
-        return None
-    if event.name == "cpu":
-        return Hit()
-    given = [*event.args[:1], event.keywords.get("device")]
-    return Hit() if any(isinstance(value, Static) and value.constant == "cpu" for value in given) else None
+    if not is_method_of_tensor(event, "cpu", "to"):
+        return False
+    devices = [*event.args[:1], event.keywords.get("device")]
+    return event.name == "cpu" or any(isinstance(x, Static) and x.constant == "cpu" for x in devices)
 
 
 RULE = Rule(

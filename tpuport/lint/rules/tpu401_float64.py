@@ -1,18 +1,16 @@
 """TPU401: float64."""
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import said_dtype
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import dtype_hits, is_tensor
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """A cast to float64, or a tensor made in it."""
+def check(event: Call, context: Context) -> Answer:
+    """A cast to float64, or a tensor created in it."""
     if event.name == "double":
-        return Hit() if isinstance(event.receiver, Tensor) else None
-    node = said_dtype(event, "float64")
-    return Hit(node=node) if node is not None else None
+        return is_tensor(event.receiver)
+    return dtype_hits(event, "float64")
 
 
 RULE = Rule(

@@ -1,20 +1,18 @@
 """TPU402: float16."""
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Call, Use
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import said_dtype
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import dtype_hits, is_tensor
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
-def check(event: Call | Use, context: Context) -> Hit | None:
-    """A cast to float16, or a tensor made in it, in traced code; `.half()` in a module's `__init__`."""
+def check(event: Call | Use, context: Context) -> Answer:
+    """A cast to float16, or a tensor created in it, in traced code; `.half()` in a module's `__init__`."""
     if isinstance(event, Use):
-        return Hit() if event.name == ".half" and event.call is not None and event.in_init else None
+        return event.name == ".half" and event.call is not None and event.in_init
     if event.name == "half":
-        return Hit() if isinstance(event.receiver, Tensor) else None
-    node = said_dtype(event, "float16")
-    return Hit(node=node) if node is not None else None
+        return is_tensor(event.receiver)
+    return dtype_hits(event, "float16")
 
 
 RULE = Rule(
@@ -22,7 +20,7 @@ RULE = Rule(
     name="float16",
     severity=Severity.WARNING,
     summary="float16 where bfloat16 is meant: `.half()`, `dtype=torch.float16`",
-    why="The matrix units of a TPU take bfloat16. float16 is no type of theirs: XLA widens it for each "
+    why="The matrix units of a TPU take bfloat16. float16 is not one of their types: XLA widens it for each "
     "product, so it saves nothing, and its range ends at 65504, where bfloat16 reaches as far as float32."
     " Models written for GPUs say float16 out of habit, with loss scaling and clamps around it.",
     reason="TPUs compute in bfloat16; float16 is emulated and overflows at 65504",

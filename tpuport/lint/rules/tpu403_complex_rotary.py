@@ -1,19 +1,18 @@
 """TPU403: complex numbers."""
 
+from typing import Final
+
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import said_dtype
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import dtype_hits
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
-_MAKERS = frozenset({"torch.polar", "torch.complex", "torch.view_as_complex"})
+_CONSTRUCTORS: Final = frozenset({"torch.polar", "torch.complex", "torch.view_as_complex"})
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """A complex tensor made in traced code."""
-    if event.name in _MAKERS:
-        return Hit()
-    node = said_dtype(event, "complex64", "complex128")
-    return Hit(node=node) if node is not None else None
+def check(event: Call, context: Context) -> Answer:
+    """A complex tensor created in traced code."""
+    return event.name in _CONSTRUCTORS or dtype_hits(event, "complex64", "complex128")
 
 
 RULE = Rule(

@@ -1,20 +1,17 @@
 """TPU404: masks of minus infinity."""
 
-import ast
-
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import is_call_of, minus_infinity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of, is_minus_infinity
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """`masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)`: rows may lose all their entries."""
+def check(event: Call, context: Context) -> Answer:
+    """`masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)`: all entries of a row may be masked."""
     if not is_call_of(event, "masked_fill", "masked_fill_", "where"):
-        return None
-    given = [*event.call.args, *(keyword.value for keyword in event.call.keywords)]
-    filled: ast.expr | None = next((node for node in given if minus_infinity(node)), None)
-    return Hit(node=filled) if filled is not None else None
+        return False
+    nodes = [*event.call.args, *(keyword.value for keyword in event.call.keywords)]
+    return [Hit(node=node) for node in nodes if is_minus_infinity(node)][:1]
 
 
 RULE = Rule(

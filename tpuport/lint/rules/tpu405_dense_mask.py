@@ -2,48 +2,58 @@
 
 import ast
 import re
+from typing import Final
 
-from tpuport.lint.events import Call
+from tpuport.lint.events import (
+    Call,
+)
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import is_call_of, minus_infinity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import (
+    is_call_of,
+    is_minus_infinity,
+)
+from tpuport.lint.rules.rule import Context, Example, Rule
 
-_SMALL = re.compile("chunk|block|window|patch|kernel")
-_FILLED = frozenset({"ones", "zeros", "full", "ones_like", "new_ones", "new_full", "new_zeros"})
+# A chunk, a block or a window has the same small size whatever the length is.
+_SMALL: Final = re.compile("chunk|block|window|patch|kernel")
+_FACTORIES: Final = frozenset({"ones", "zeros", "full", "ones_like", "new_ones", "new_full", "new_zeros"})
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """`tril`, `triu` of a square made on the spot, and a square of minus infinity."""
+def check(event: Call, context: Context) -> bool:
+    """`tril`, `triu` of a square that is built for it, and a square of minus infinity."""
     if is_call_of(event, "tril", "triu"):
-        func = event.call.func
-        made = (
-            event.call.args[:1]
-            if event.receiver is None
-            else [func.value]
-            if isinstance(func, ast.Attribute)
-            else []
-        )
-        return Hit() if any(_square(node) for node in made) else None
-    if is_call_of(event, "full", "new_full") and any(minus_infinity(node) for node in event.call.args):
-        return Hit() if _square(event.call) else None
-    return None
+        return any(map(_is_square, _operand_nodes(event)))
+    if is_call_of(event, "full", "new_full") and any(map(is_minus_infinity, event.call.args)):
+        return _is_square(event.call)
+    return False
 
 
-def _square(node: ast.expr) -> bool:
-    """A tensor made with its last two sizes equal, and not written out as a small number."""
-    if not isinstance(node, ast.Call) or _name(node.func) not in _FILLED:
-        return False
-    sizes = node.args
-    if sizes and isinstance(sizes[0], ast.Tuple | ast.List):
-        sizes = sizes[0].elts
-    last = [size for size in sizes if not minus_infinity(size)][-2:]
-    same = len(last) == 2 and ast.dump(last[0]) == ast.dump(last[1])
-    # A chunk, a block or a window has the same small size whatever the length is.
-    return same and not isinstance(last[0], ast.Constant) and not _SMALL.search(ast.unparse(last[0]))
+def _operand_nodes(event: Call) -> list[ast.expr]:
+    """The expression of the tensor that a function or method works on."""
+    func = event.call.func
+    if event.receiver is None:
+        return event.call.args[:1]
+    return [func.value] if isinstance(func, ast.Attribute) else []
 
 
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+def _is_square(node: ast.expr) -> bool:
+    """A new tensor whose last two sizes are equal, and not small."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FACTORIES:
+            sizes = node.args
+        case _:
+            return False
+    match sizes:
+        case [ast.Tuple() | ast.List() as shape, *_]:
+            sizes = shape.elts
+    # `full(n, n, -inf)` ends with the value.
+    match [size for size in sizes if not is_minus_infinity(size)][-2:]:
+        case [ast.Constant(), _]:
+            return False
+        case [rows, columns] if ast.dump(rows) == ast.dump(columns):
+            return not _SMALL.search(ast.unparse(rows))
+        case _:
+            return False
 
 
 RULE = Rule(

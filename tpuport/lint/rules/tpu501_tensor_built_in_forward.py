@@ -6,37 +6,39 @@ from typing import Final
 from tpuport.lint.abstract_values import Tensor, Unknown
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import is_call_of
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import is_call_of
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _TABLES: Final = ("arange", "linspace", "logspace", "tril_indices", "triu_indices")
 _OTHERS: Final = ("ones", "zeros", "full", "eye", "tensor")
-# What takes the tensor to the device, or to Python: on the same line, or at the start of the next.
-_TAKEN: Final = re.compile(r".*\.(to|type_as|tolist|item|numpy|cuda)\(|[^\n]*\n[\s)]*\.to\(")
+# What moves the tensor to the device, or to Python: on the same line, or at the start of the next.
+_MOVED: Final = re.compile(r".*\.(to|type_as|tolist|item|numpy|cuda)\(|[^\n]*\n[\s)]*\.to\(")
 
 
-def check(event: Call, context: Context) -> Hit | None:
-    """A table whose arguments are all static, or any tensor that is made on the host and left there."""
+def check(event: Call, context: Context) -> Answer:
+    """A table whose arguments are all static, or any tensor that is created on the host and left there."""
     if event.receiver is not None or not is_call_of(event, *_TABLES, *_OTHERS):
-        return None
+        return False
     if not event.args or any(isinstance(value, Tensor | Unknown) for value in event.args):
-        return None
+        return False
     if _stays_on_host(event, context.source):
         reason = "without `device=` it is on the host: an operation on it and a tensor of the device raises"
         return Hit(reason, "say `device=x.device`, or keep it in a buffer", severity=Severity.WARNING)
-    return Hit() if is_call_of(event, *_TABLES) else None
+    return is_call_of(event, *_TABLES)
 
 
 def _stays_on_host(event: Call, source: tuple[str, ...]) -> bool:
     call = event.call
+    # `**kwargs` may contain a device.
     if any(keyword.arg in {None, "device"} for keyword in call.keywords):
         return False
-    # One element is taken for a number.
+    # torch accepts a single element of the host beside tensors of any device.
     if isinstance(event.result, Tensor) and event.result.ndim == 0:
         return False
     last = (call.end_lineno or call.lineno) - 1
-    rest = source[last].encode()[call.end_col_offset :].decode()
-    return not _TAKEN.match("\n".join((rest, *source[last + 1 : last + 2])))
+    # Offsets of syntax nodes count bytes.
+    rest_of_line = source[last].encode()[call.end_col_offset :].decode()
+    return not _MOVED.match("\n".join((rest_of_line, *source[last + 1 : last + 2])))
 
 
 RULE = Rule(

@@ -2,13 +2,13 @@
 
 from tpuport.lint.events import AttributeStore
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules import state
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import stored_tensor_hit
+from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 
-def check(event: AttributeStore, context: Context) -> Hit | None:
+def check(event: AttributeStore, context: Context) -> Answer:
     """`self.x = tensor` in a module's traced code."""
-    return None if event.in_container else state.hit(event, context)
+    return not event.in_container and stored_tensor_hit(event)
 
 
 RULE = Rule(

@@ -1,34 +1,41 @@
 """TPU504: `lru_cache` over tensors."""
 
 import ast
+from typing import Any, Final
 
-from tpuport.lint.events import FunctionEntry, Return
+from tpuport.lint.events import (
+    FunctionEntry,
+    Return,
+)
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.matching import holds_tensor
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import (
+    has_tensor,
+)
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_CACHES = ("lru_cache", "cache", "cached_property")
+_CACHES: Final = ("lru_cache", "cache", "cached_property")
 
 
-def check(event: FunctionEntry | Return, context: Context) -> Hit | None:
-    """A function that remembers its results takes a tensor, or gives one."""
+def check(event: FunctionEntry | Return, context: Context) -> Answer:
+    """A function that remembers its results takes a tensor, or returns one."""
     info = event.info
     if info is None or not info.is_a(*_CACHES):
-        return None
-    kept = event.parameters.values() if isinstance(event, FunctionEntry) else (event.value,)
-    if not any(holds_tensor(value) for value in kept):
-        return None
-    # A property is often one of host code, made from host tensors.
+        return False
+    values = event.parameters.values() if isinstance(event, FunctionEntry) else (event.value,)
+    if not any(map(has_tensor, values)):
+        return False
+    # A property is often one of host code, computed from host tensors.
     severity = Severity.WARNING if info.is_a("cached_property") else None
-    # The first tracing gets through; it is the second that fails.
-    return Hit(node=_decorator(info.node), severity=severity, stops=False)
+    # The first tracing succeeds; the second one fails.
+    return Hit(node=_cache_decorator(info.node), severity=severity, stops=False)
 
 
-def _decorator(node: ast.AST) -> ast.AST:
-    for decorator in getattr(node, "decorator_list", ()):
-        named = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if (named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", "")) in _CACHES:
-            return decorator
+def _cache_decorator(node: Any) -> ast.AST:
+    for decorator in node.decorator_list:
+        function = decorator.func if isinstance(decorator, ast.Call) else decorator
+        match function:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _CACHES:
+                return decorator
     return node
 
 

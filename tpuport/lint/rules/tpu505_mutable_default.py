@@ -1,42 +1,57 @@
 """TPU505: mutable default arguments."""
 
 import ast
+from typing import Final
 
-from tpuport.lint.events import Definition
+from tpuport.lint.events import (
+    Definition,
+)
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_CHANGES = frozenset("append extend insert update setdefault add appendleft pop clear".split())
+_CHANGING_METHODS: Final = frozenset(
+    "append extend insert update setdefault add appendleft pop clear".split()
+)
 
 
-def check(event: Definition, context: Context) -> list[Hit] | None:
+def check(event: Definition, context: Context) -> Answer:
     """A default that is a list, dict or set, in a traced function that changes it."""
-    arguments = getattr(event.info.node, "args", None)
-    if not event.traced or arguments is None or not (arguments.defaults or arguments.kw_defaults):
-        return None
-    named = [*arguments.posonlyargs, *arguments.args]
-    pairs = list(zip(reversed(named), reversed(arguments.defaults), strict=False))
-    pairs += [
-        pair for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if pair[1] is not None
+    if not event.traced:
+        return False
+    defaults = _mutable_defaults(event.info.node.args)
+    if not defaults:
+        return False
+    changed = set(map(_changed_name, ast.walk(event.info.node)))
+    return [Hit(node=default) for name, default in defaults.items() if name in changed]
+
+
+def _mutable_defaults(parameters: ast.arguments) -> dict[str, ast.expr]:
+    positional = [*parameters.posonlyargs, *parameters.args]
+    # The last parameters have the defaults.
+    pairs = [
+        *zip(reversed(positional), reversed(parameters.defaults), strict=False),
+        *zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True),
     ]
-    mutable = {name.arg: default for name, default in pairs if _is_mutable(default)}
-    changed = {name for part in ast.walk(event.info.node) for name in _changed(part)} if mutable else set()
-    return [Hit(node=default) for name, default in mutable.items() if name in changed]
+    return {parameter.arg: default for parameter, default in pairs if default and _is_mutable(default)}
 
 
 def _is_mutable(node: ast.expr) -> bool:
-    if isinstance(node, ast.List | ast.Dict | ast.Set):
-        return True
-    return isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"list", "dict", "set"}
+    match node:
+        case ast.List() | ast.Dict() | ast.Set() | ast.Call(func=ast.Name(id="list" | "dict" | "set")):
+            return True
+        case _:
+            return False
 
 
-def _changed(node: ast.AST) -> list[str]:
-    """Names whose contents this changes."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
-        return [getattr(node.func.value, "id", "")]
-    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        return [getattr(node.value, "id", "")]
-    return []
+def _changed_name(node: ast.AST) -> str:
+    """The name whose contents this changes, else ""."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
+            return name if method in _CHANGING_METHODS else ""
+        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+            return name
+        case _:
+            return ""
 
 
 RULE = Rule(

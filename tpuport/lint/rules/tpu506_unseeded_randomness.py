@@ -1,36 +1,43 @@
 """TPU506: randomness without a generator."""
 
 import ast
+from typing import Final
 
-from tpuport.lint.abstract_values import Static, Tensor
-from tpuport.lint.events import Call
-from tpuport.lint.findings import Severity
-from tpuport.lint.rules.matching import argument, is_call_of, is_none
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
-
-_DRAWS = tuple(
-    "rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal gumbel_softmax".split()
+from tpuport.lint.abstract_values import Static, Unknown
+from tpuport.lint.events import (
+    Call,
 )
-_IN_PLACE = tuple("normal_ uniform_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_".split())
-_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+from tpuport.lint.findings import Severity
+from tpuport.lint.rules.event_queries import (
+    argument,
+    is_call_of,
+    is_missing_or_none,
+    keyword_nodes,
+)
+from tpuport.lint.rules.rule import Context, Example, Rule
+
+_DRAWS: Final = tuple(
+    "rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal gumbel_softmax"
+    " normal_ uniform_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_".split()
+)
+_DROPOUTS: Final = tuple("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split())
 
 
-def check(event: Call, context: Context) -> Hit | None:
+def check(event: Call, context: Context) -> bool:
     """A draw from the global generator."""
     if is_call_of(event, *_DROPOUTS):
-        return Hit() if event.receiver is None and _drops(event) else None
-    if event.receiver is not None and not isinstance(event.receiver, Tensor):
-        return None
-    if not is_call_of(event, *_DRAWS, *_IN_PLACE):
-        return None
-    return Hit() if is_none(event.keywords.get("generator")) else None
+        return event.receiver is None and _drops(event)
+    # An unknown receiver may be a generator of another library.
+    if isinstance(event.receiver, Unknown) or not is_call_of(event, *_DRAWS):
+        return False
+    return is_missing_or_none(event.keywords.get("generator"))
 
 
 def _drops(event: Call) -> bool:
-    training = argument(event, 2, "training")
-    shares = [*event.call.args[1:2], *(word.value for word in event.call.keywords if word.arg == "p")]
-    if any(isinstance(share, ast.Constant) and share.value == 0 for share in shares):
+    probabilities = [*event.call.args[1:2], *keyword_nodes(event.call, "p")]
+    if any(isinstance(node, ast.Constant) and node.value == 0 for node in probabilities):
         return False
+    training = argument(event, 2, "training")
     return training is None or (isinstance(training, Static) and training.constant is True)
 
 

@@ -1,21 +1,23 @@
-"""TPU507: tensors that are no buffers."""
+"""TPU507: tensors that are not buffers."""
 
-from tpuport.lint.abstract_values import Tensor
+from tpuport.lint.abstract_values import Value
 from tpuport.lint.events import ModuleClass
 from tpuport.lint.findings import Applicability, Severity
+from tpuport.lint.rules.event_queries import is_tensor, is_weight
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 
 def check(event: ModuleClass, context: Context) -> list[Hit]:
     """`self.x = tensor` in `__init__`, neither a parameter nor a buffer."""
-    found = []
-    for name, node in event.where.items():
-        value = event.attributes.get(name)
-        if isinstance(value, Tensor) and value.origin not in {"parameter", "buffer"} and name in event.where:
-            found.append(
-                Hit(f"self.{name} is neither a parameter nor a buffer: it stays on the host", node=node)
-            )
-    return found
+    return [
+        Hit(f"self.{name} is neither a parameter nor a buffer: it stays on the host", node=node)
+        for name, node in event.assignments.items()
+        if _is_plain_tensor(event.attributes.get(name))
+    ]
+
+
+def _is_plain_tensor(value: Value | None) -> bool:
+    return is_tensor(value) and not is_weight(value)
 
 
 RULE = Rule(

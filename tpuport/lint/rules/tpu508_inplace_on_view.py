@@ -3,49 +3,58 @@
 import ast
 from typing import Final
 
-from tpuport.lint.abstract_values import Tensor
-from tpuport.lint.events import Call, Subscript
+from tpuport.lint.events import (
+    Call,
+    Subscript,
+)
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.event_queries import (
+    is_tensor,
+)
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _VIEWS: Final = frozenset(
     "view reshape flatten t transpose permute movedim moveaxis swapaxes swapdims chunk split unbind"
     " tensor_split unsqueeze squeeze narrow select diagonal expand expand_as unflatten detach view_as"
     " reshape_as ravel view_as_real".split()
 )
-_PROPERTIES: Final = frozenset("T mT H mH real imag".split())
-# Of an indexed part, `x[0]`, torchax writes these to the part alone; its other operations reach the whole.
-_STAY: Final = frozenset(
+_VIEW_PROPERTIES: Final = frozenset("T mT H mH real imag".split())
+# torchax writes these only to the indexed part of `x[0]`; its other in-place operations reach the whole tensor.
+_LOST_ON_PARTS: Final = frozenset(
     "zero_ fill_ index_add_ index_fill_ index_copy_ addcmul_ lerp_ fill_diagonal_ triu_ tril_ masked_fill_".split()
 )
 
 
-def check(event: Call | Subscript, context: Context) -> Hit | None:
+def check(event: Call | Subscript, context: Context) -> Answer:
     """A change made through a view that nothing keeps: only the tensor behind it could show it."""
     if isinstance(event, Subscript):
-        base = getattr(event.node, "value", None)
-        lost = event.store and isinstance(event.base, Tensor) and _is_view(base)
-        return Hit(fix=Applicability.NONE) if lost else None
+        is_lost = event.store and is_tensor(event.base) and _is_view(getattr(event.node, "value", None))
+        return is_lost and Hit(fix=Applicability.NONE)
     func = event.call.func
-    if not (event.name.endswith("_") and not event.name.startswith("_") and isinstance(func, ast.Attribute)):
-        return None
-    if not isinstance(event.receiver, Tensor) or not _is_statement(event.call, context.source):
-        return None
+    is_in_place = event.name.endswith("_") and not event.name.startswith("_")
+    if not is_in_place or not isinstance(func, ast.Attribute) or not is_tensor(event.receiver):
+        return False
+    if not _is_statement(event.call, context.source):
+        return False
     if _is_view(func.value):
         return Hit(fix=Applicability.NONE)
-    return Hit() if isinstance(func.value, ast.Subscript) and event.name in _STAY else None
+    return isinstance(func.value, ast.Subscript) and event.name in _LOST_ON_PARTS
 
 
 def _is_view(node: ast.expr | None) -> bool:
-    if isinstance(node, ast.Attribute):
-        return node.attr in _PROPERTIES
-    if isinstance(node, ast.Subscript):
-        return _is_view(node.value)
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS
+    match node:
+        case ast.Attribute(attr=name):
+            return name in _VIEW_PROPERTIES
+        case ast.Subscript(value=base):
+            return _is_view(base)
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name in _VIEWS
+        case _:
+            return False
 
 
 def _is_statement(node: ast.Call, source: tuple[str, ...]) -> bool:
-    """Whether the call stands alone, its result unused."""
+    """Whether the call is alone on its line, so that nothing uses its result."""
     before = source[node.lineno - 1].encode()[: node.col_offset].strip()
     after = source[(node.end_lineno or node.lineno) - 1].encode()[node.end_col_offset :].strip()
     return not before and (not after or after.startswith(b"#"))

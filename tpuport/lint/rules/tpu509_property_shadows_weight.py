@@ -1,23 +1,16 @@
 """TPU509: properties that shadow weights."""
 
-from typing import Any, Final
+from typing import Final
 
 from tpuport.lint.abstract_values import Instance, Layer, Tensor
 from tpuport.lint.events import ModuleClass
 from tpuport.lint.findings import Severity
+from tpuport.lint.rules.event_queries import class_facts, is_weight
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
-# Weights that torch's own layers register.
-_OWN: Final = (
-    "Linear",
-    "Conv",
-    "Embedding",
-    "LayerNorm",
-    "RMSNorm",
-    "GroupNorm",
-    "BatchNorm",
-    "InstanceNorm",
-    "Bilinear",
+# torch's layers that register a weight.
+_WEIGHTED_LAYERS: Final = tuple(
+    "Linear Conv Embedding LayerNorm RMSNorm GroupNorm BatchNorm InstanceNorm Bilinear".split()
 )
 
 
@@ -31,13 +24,13 @@ def check(event: ModuleClass, context: Context) -> list[Hit]:
 
 
 def _is_registered(event: ModuleClass, name: str) -> bool:
-    value: Any = event.attributes.get(name)
+    value = event.attributes.get(name)
     if isinstance(value, Tensor):
-        return value.origin in {"parameter", "buffer"}
+        return is_weight(value)
     if isinstance(value, Layer | Instance):
         return True
-    bases = [base.rpartition(".")[2] for base in event.info.__dict__.get("external_bases", ())]
-    return name in {"weight", "bias"} and any(base.startswith(_OWN) for base in bases)
+    bases = [base.rpartition(".")[2] for base in class_facts(event.info).get("external_bases", ())]
+    return name in {"weight", "bias"} and any(base.startswith(_WEIGHTED_LAYERS) for base in bases)
 
 
 RULE = Rule(

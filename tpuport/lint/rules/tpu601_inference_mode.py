@@ -1,22 +1,20 @@
 """TPU601: `inference_mode`."""
 
-import ast
+from typing import Final
 
 from tpuport.lint.events import FunctionEntry, Use
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.rule import Context, Example, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_NAME = "torch.inference_mode"
+_NAME: Final = "torch.inference_mode"
 
 
-def check(event: FunctionEntry | Use, context: Context) -> Hit | None:
+def check(event: FunctionEntry | Use, context: Context) -> Answer:
     """The context manager inside traced code, and the decorator of a traced function."""
     if isinstance(event, Use):
-        return Hit() if event.name == _NAME and event.call is not None and event.traced else None
-    if _NAME not in event.info.decorators:
-        return None
-    decorators: list[ast.expr] = event.info.node.decorator_list
-    return Hit(node=decorators[event.info.decorators.index(_NAME)])
+        return event.name == _NAME and event.call is not None and event.traced
+    decorators = event.info.decorators
+    return _NAME in decorators and Hit(node=event.info.node.decorator_list[decorators.index(_NAME)])
 
 
 RULE = Rule(

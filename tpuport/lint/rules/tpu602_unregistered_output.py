@@ -1,56 +1,65 @@
-"""TPU602: classes that are no pytrees."""
+"""TPU602: classes that are not pytrees."""
 
 import ast
 from collections.abc import Iterator
 from typing import Any
 
 from tpuport.lint.abstract_values import Instance, Mapping, Sequence, Value
-from tpuport.lint.events import FunctionEntry, Return
+from tpuport.lint.events import (
+    FunctionEntry,
+    Return,
+)
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules import pytrees
+from tpuport.lint.rules.event_queries import (
+    has_tensor_fields,
+    is_pytree,
+)
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 
-def check(event: FunctionEntry | Return, context: Context) -> list[Hit] | None:
-    """A module's `forward` gives an object of a class that jax does not know, or takes one that holds tensors."""
+def check(event: FunctionEntry | Return, context: Context) -> list[Hit]:
+    """A module's `forward` returns an object of a class that jax does not know, or takes one that holds tensors."""
     if not event.entry:
-        return None
+        return []
     if isinstance(event, Return):
-        names = {value.info.node.name for value in _instances(event.value) if pytrees.is_unknown(value.info)}
-        return [Hit(f"{name} is no pytree: `jax.jit` cannot return it") for name in sorted(names)][:1]
-    found = []
-    for name, value in event.parameters.items():
-        if (
-            isinstance(value, Instance)
-            and pytrees.is_unknown(value.info)
-            and pytrees.holds_tensors(value.info)
-        ):
-            reason = f"{value.info.node.name} is no pytree: its tensors are constants of the program, or fail"
-            found.append(Hit(reason, node=_argument(event.info.node, name)))
-    return found
+        infos = [instance.info for instance in _instances(event.value)]
+        names = sorted({info.node.name for info in infos if not is_pytree(info)})
+        return [Hit(f"{name} is not a pytree: `jax.jit` cannot return it") for name in names[:1]]
+    return [
+        Hit(
+            f"{value.info.node.name} is not a pytree: its tensors are constants of the program, or fail",
+            node=_parameter(event.info.node, name),
+        )
+        for name, value in event.parameters.items()
+        if isinstance(value, Instance) and not is_pytree(value.info) and has_tensor_fields(value.info)
+    ]
 
 
 def _instances(value: Value) -> Iterator[Instance]:
-    if isinstance(value, Instance):
-        yield value
-    elif isinstance(value, Sequence):
-        for item in value.items if value.items is not None else (value.element,):
-            yield from _instances(item)
-    elif isinstance(value, Mapping):
-        for _, item in value.entries:
-            yield from _instances(item)
+    """The objects in a result, in lists and dicts too."""
+    match value:
+        case Instance():
+            yield value
+        case Sequence():
+            for item in value.items if value.items is not None else (value.element,):
+                yield from _instances(item)
+        case Mapping():
+            for _, item in value.entries:
+                yield from _instances(item)
 
 
-def _argument(node: Any, name: str) -> ast.AST:
-    arguments = node.args
-    return next((arg for arg in [*arguments.args, *arguments.kwonlyargs] if arg.arg == name), node)
+def _parameter(node: Any, name: str) -> ast.AST:
+    for parameter in [*node.args.args, *node.args.kwonlyargs]:
+        if parameter.arg == name:
+            return parameter
+    return node
 
 
 RULE = Rule(
     id="TPU602",
     name="unregistered-output",
     severity=Severity.WARNING,
-    summary="`forward` gives or takes an object of a class that is no pytree",
+    summary="`forward` gives or takes an object of a class that is not a pytree",
     why="`jax.jit` takes arguments apart and puts results together again, and can do so with classes it "
     "knows: tuples, lists, dicts, named tuples, `None`, and the outputs and caches of transformers and "
     "diffusers, which tpuport registers. An object of any other class as a result ends the trace; as an "

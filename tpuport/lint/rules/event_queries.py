@@ -1,0 +1,208 @@
+"""What several rules ask about an event or a value."""
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tpuport.lint.abstract_values import Instance, Sequence, Static, Tensor, Unknown, Value
+from tpuport.lint.events import AttributeStore, Call, Text, Use
+from tpuport.lint.findings import Severity
+from tpuport.lint.interpreter.dtype_families import dtype_of_argument
+from tpuport.lint.rules.rule import Hit
+
+# --- values ---
+
+
+def is_tensor(value: Value | None) -> bool:
+    """Whether it is certainly a tensor."""
+    return isinstance(value, Tensor)
+
+
+def has_tensor(value: Value | None) -> bool:
+    """Whether it is certainly a tensor, or a list or tuple with a tensor in it."""
+    return value.tensors if isinstance(value, Sequence) else isinstance(value, Tensor)
+
+
+def is_mask(value: Value) -> bool:
+    """Whether it is a tensor of booleans: by its dtype, or by its name if the dtype is not known."""
+    if not isinstance(value, Tensor):
+        return False
+    return value.dtype == "bool" or (value.dtype == "" and value.origin == "mask")
+
+
+def is_weight(value: Value | None) -> bool:
+    """Whether it is a parameter or a buffer."""
+    return isinstance(value, Tensor) and value.origin in {"parameter", "buffer"}
+
+
+def is_missing_or_none(value: Value | None) -> bool:
+    """Whether an argument is missing, or certainly None."""
+    return value is None or (isinstance(value, Static) and value.kind == "none")
+
+
+# --- calls ---
+
+_TENSOR_NAMESPACES: Final = frozenset({"torch", "torch.nn.functional", "torch.Tensor"})
+
+
+def is_call_of(event: Call, *names: str) -> bool:
+    """Whether it is `torch.name(...)`, `torch.nn.functional.name(...)` or `tensor.name(...)`.
+
+    A method of an unknown receiver counts too: only tensors have methods of the names that rules ask for.
+    """
+    if event.receiver is not None:
+        return event.name in names and isinstance(event.receiver, Tensor | Unknown)
+    head, _, last = event.name.rpartition(".")
+    return last in names and head in _TENSOR_NAMESPACES
+
+
+def is_method_of_tensor(event: Call, *names: str) -> bool:
+    """Whether it is `tensor.name(...)` of what is certainly a tensor."""
+    return event.name in names and isinstance(event.receiver, Tensor)
+
+
+def operands(event: Call) -> list[Value]:
+    """The tensor that the function works on and its further arguments, for both ways of writing it."""
+    return event.args if event.receiver is None else [event.receiver, *event.args]
+
+
+def argument(event: Call, position: int, *names: str) -> Value | None:
+    """An argument by position (the tensor itself is 0) or by one of its names; None if it is missing."""
+    for name in names:
+        if name in event.keywords:
+            return event.keywords[name]
+    positional = operands(event)
+    return positional[position] if position < len(positional) else None
+
+
+def keyword_nodes(call: ast.Call, *names: str) -> list[ast.expr]:
+    """The expressions of these keyword arguments."""
+    return [keyword.value for keyword in call.keywords if keyword.arg in names]
+
+
+def dtype_hits(event: Call, *dtypes: str) -> list[Hit]:
+    """A hit at the first argument that names one of these dtypes: in `dtype=`, `.to(...)` or `.type(...)`."""
+    pairs: list[tuple[ast.expr, Value]] = []
+    # `finfo(torch.float16)` computes nothing in the dtype; a function without a name is the linted code's.
+    if "dtype" in event.keywords and event.name not in {"", "torch.finfo", "torch.iinfo"}:
+        pairs += [(node, event.keywords["dtype"]) for node in keyword_nodes(event.call, "dtype")]
+    if event.name in {"to", "type"} and not any(isinstance(node, ast.Starred) for node in event.call.args):
+        pairs += zip(event.call.args, event.args, strict=False)
+    for node, value in pairs:
+        dtype = dtype_of_argument(value)
+        if dtype and dtype.exact in dtypes:
+            return [Hit(node=node)]
+    return []
+
+
+def is_minus_infinity(node: ast.expr) -> bool:
+    """Whether an expression is minus infinity as it is written: `float("-inf")`, `-torch.inf`."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Attribute(attr="inf")):
+            return True
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_float_of(operand, "inf", "infinity")
+        case _:
+            return _is_float_of(node, "-inf", "-infinity")
+
+
+def _is_float_of(node: ast.expr, *texts: str) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=text), *_]):
+            return text in texts
+        case _:
+            return False
+
+
+# --- GPU-only code ---
+
+
+def gpu_hit(event: Use | Text, warn_in_host_code: bool = True) -> Hit | None:
+    """A hit for something that needs a GPU.
+
+    An error if the port is certain to run it: at import, in a module's `__init__`, in traced code. A warning under a
+    condition, and in host code unless `warn_in_host_code` is false. None if the code asks for the GPU first.
+    """
+    is_model_code = event.traced or event.in_init
+    if event.checked or (event.guarded and not is_model_code):
+        return None
+    if not is_model_code and not event.at_import:
+        return Hit(severity=Severity.WARNING) if warn_in_host_code else None
+    return Hit(severity=Severity.WARNING if event.guarded else Severity.ERROR)
+
+
+# --- state ---
+
+
+def class_facts(info: Any) -> dict[str, Any]:
+    """What the interpreter found out about a class; missing if it had no reason to ask."""
+    return vars(info)
+
+
+def stored_tensor_hit(event: AttributeStore) -> Hit | None:
+    """A tensor stored in a module: an error if the class reads it too, a warning if nothing seems to read it.
+
+    What is stored in a buffer or a parameter is put back after tracing: it is lost, but leaks nothing.
+    """
+    if not isinstance(event.base, Instance) or not has_tensor(event.value):
+        return None
+    info = event.base.info
+    if not class_facts(info).get("is_module"):
+        return None
+    if isinstance(event.value, Tensor) and event.value.origin == "parameter":
+        # A longer table, built when a longer input comes: a condition on shapes that is rarely met.
+        return Hit(severity=Severity.WARNING)
+    if is_weight(class_facts(info).get("attributes", {}).get(event.name)):
+        reason = f"{event.name} is put back after tracing: compiled calls do not change it"
+        return Hit(reason, severity=Severity.WARNING)
+    is_read = event.in_container or _reads_attribute(info, event.name)
+    # The first tracing succeeds; the second one fails.
+    return Hit(severity=Severity.ERROR if is_read else Severity.WARNING, stops=False)
+
+
+def _reads_attribute(info: Any, name: str) -> bool:
+    """Whether the class, or one of its bases, reads the attribute anywhere."""
+    for ancestor in class_facts(info).get("mro", (info,)):
+        for node in ast.walk(ancestor.node):
+            if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
+                return True
+    return False
+
+
+# --- classes that `jax.jit` can take apart ---
+
+# Bases whose subclasses tpuport registers, or that jax knows.
+_REGISTERED_BASES: Final = re.compile(
+    r"(ModelOutput|BaseOutput|NamedTuple|Cache|CacheLayerMixin|DynamicLayer|StaticLayer|Enum)$"
+)
+_REGISTRATION: Final = re.compile(
+    r"register_pytree|register_dataclass|register_static|tree_util|flax\.struct|jax_dataclasses"
+)
+
+
+def is_pytree(info: Any) -> bool:
+    """Whether jax or tpuport may know how to take instances of a class apart, as far as its text tells."""
+    facts = class_facts(info)
+    if facts.get("is_module"):
+        return True
+    ancestors = facts.get("mro", (info,))
+    bases = [base for ancestor in ancestors for base in ancestor.node.bases]
+    names = [*(ancestor.node.name for ancestor in ancestors), *map(ast.unparse, bases)]
+    # A file that registers any class is taken to register all of its own.
+    return _any_matches(_REGISTERED_BASES, names) or _any_matches(_REGISTRATION, info.module.lines)
+
+
+def _any_matches(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
+    return any(map(pattern.search, texts))
+
+
+def has_tensor_fields(info: Any) -> bool:
+    """Whether an annotated field, an argument of `__init__` or an attribute set there is a tensor."""
+    annotations = list(info.annotated.values())
+    if "__init__" in info.methods:
+        parameters = info.methods["__init__"].node.args.args
+        annotations += [parameter.annotation for parameter in parameters if parameter.annotation]
+    if any("Tensor" in ast.unparse(annotation) for annotation in annotations):
+        return True
+    return any(map(is_tensor, class_facts(info).get("attributes", {}).values()))
