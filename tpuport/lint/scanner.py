@@ -173,8 +173,9 @@ class _Scan:
             self._visit_value(default, "default")
         if node in self.skipped:
             return
-        is_method = self.owner is not None and self.function == self.owner.qualname
-        is_init = is_method and node.name == "__init__" and self.interpreter.classes.is_module(self.owner)
+        is_init = False
+        if node.name == "__init__" and self.owner is not None and self.function == self.owner.qualname:
+            is_init = self.interpreter.classes.is_module(self.owner)
         before = self.depth, self.in_init, self.guards
         self.depth += 1
         self.in_init = self.in_init or is_init

@@ -66,7 +66,7 @@ class Suppressions:
     def from_json(value: Any) -> "Suppressions":
         """The inverse of `to_json`."""
         comments, problems = value
-        suppressions = [Suppression(*position, tuple(ids)) for *position, ids in comments]
+        suppressions = [Suppression(*position, ids=tuple(ids)) for *position, ids in comments]
         return Suppressions(tuple(suppressions), tuple(CommentProblem(*problem) for problem in problems))
 
 

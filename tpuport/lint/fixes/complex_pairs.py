@@ -12,6 +12,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import (
+    expect,
     is_simple,
     name_uses,
     names_assigned_in,
@@ -126,10 +127,10 @@ def find_pairs(site: Site, function: cst.FunctionDef, products: Sequence[Product
 
 
 class _Creation(NamedTuple):
-    """Statement number `index` of a block, which binds a name to a complex tensor."""
+    """Statement number `position` of a block, which binds a name to a complex tensor."""
 
     block: cst.IndentedBlock
-    index: int
+    position: int
     call: cst.Call
 
 
@@ -161,17 +162,13 @@ def _creation_before(site: Site, factor: cst.Name) -> _Creation | None:
     block = site.parent(line) if line is not None else None
     if not isinstance(block, cst.IndentedBlock):
         return None
-    line_index = _index_of(line, block)
-    for index in reversed(range(line_index)):
-        statement = block.body[index]
+    line_position = [id(statement) for statement in block.body].index(id(line))
+    for position in reversed(range(line_position)):
+        statement = block.body[position]
         if factor.value in names_assigned_in(statement):
             call = _complex_value(site, statement)
-            return None if call is None else _Creation(block, index, call)
+            return None if call is None else _Creation(block, position, call)
     return None
-
-
-def _index_of(statement: cst.CSTNode, block: cst.IndentedBlock) -> int:
-    return [id(candidate) for candidate in block.body].index(id(statement))
 
 
 def _complex_value(site: Site, statement: cst.CSTNode) -> cst.Call | None:
@@ -196,7 +193,7 @@ def _unit_angle(site: Site, node: cst.CSTNode) -> cst.BaseExpression | None:
 def _reads_of(creation: _Creation, name: str) -> list[cst.Name]:
     """The names that read what the creation assigned, up to the statement that assigns the name again."""
     reads: list[cst.Name] = []
-    for statement in creation.block.body[creation.index + 1 :]:
+    for statement in creation.block.body[creation.position + 1 :]:
         target_ids = {
             id(part) for node in walk(statement) if isinstance(node, cst.AssignTarget) for part in walk(node)
         }
@@ -210,14 +207,14 @@ def _may_read(site: Site, use: cst.Name, creation: _Creation) -> bool:
     """Whether a use outside the statements after the creation may read the complex value too."""
     path = [use, *site.ancestors(use)]
     path_ids = set(map(id, path))
-    if id(creation.block.body[creation.index]) in path_ids:
+    if id(creation.block.body[creation.position]) in path_ids:
         return False
     if isinstance(site.parent(use), cst.AssignTarget | cst.Param):
         return False
     for index, statement in enumerate(creation.block.body):
         if id(statement) in path_ids:
             # After the creation another value has the name by then; before it only a loop leads there.
-            return index < creation.index and site.enclosing(creation.block, *_LOOPS) is not None
+            return index < creation.position and site.enclosing(creation.block, *_LOOPS) is not None
     return not _is_in_other_branch(site, path_ids, creation.block)
 
 
@@ -284,8 +281,12 @@ class ComplexParts(NamedTuple):
     imaginary: str
 
 
-def factor_parts(site: Site, factor: cst.BaseExpression, pairs: Pairs) -> ComplexParts | None:
-    """Texts of a factor's parts; None if the text would repeat an expensive expression."""
+def factor_parts(site: Site, factor: cst.BaseExpression, pairs: Pairs) -> ComplexParts:
+    """Texts of a factor's parts.
+
+    Raises:
+        CannotRewriteError: the text would repeat an expensive expression.
+    """
     if id(factor) in pairs.factor_ids:
         pair = factor.args[0].value if isinstance(factor, cst.Call) else factor
         text = site.code(pair)
@@ -294,8 +295,7 @@ def factor_parts(site: Site, factor: cst.BaseExpression, pairs: Pairs) -> Comple
     if angle is not None:
         text = site.code(angle)
         return ComplexParts(f"{text}.cos()", f"{text}.sin()")
-    if not _is_cheap(factor):
-        return None
+    expect(_is_cheap(factor))
     text = site.code(factor)
     return ComplexParts(f"{text}.real", f"{text}.imag")
 

@@ -56,7 +56,8 @@ class Rewrite:
     Attributes:
         rule: the rule's id.
         nodes: kinds of syntax that the finding may be on; anything else at its position is left alone.
-        function: from the node and its surroundings to the edit; None if the code is not of the expected shape.
+        function: from the node and its surroundings to the edit. If the code is not of the expected shape, it
+            returns None or raises `CannotRewriteError`.
         within: the finding may be on any part of such a node; the innermost one around it is taken.
     """
 
@@ -100,9 +101,8 @@ def replace_expression(site: Site, old: cst.BaseExpression, new: cst.BaseExpress
     if line is not None and is_simple(new) and _does_nothing(site, site.parent(old), new):
         return replace_node(line, _only_comments(line))
     # Without the old parentheses an expression over several lines would end at the first.
-    parenthesized: Any = old
-    if parenthesized.lpar and not new.lpar:  # pyright: ignore[reportAttributeAccessIssue]
-        new = new.with_changes(lpar=parenthesized.lpar, rpar=parenthesized.rpar)
+    if old.lpar and not new.lpar:
+        new = new.with_changes(lpar=old.lpar, rpar=old.rpar)
     return replace_node(old, new)
 
 

@@ -10,9 +10,11 @@ from tpuport.lint.fixes.boolean_masks import negated
 from tpuport.lint.fixes.edits import Edit, introduce_name, replace_node
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import (
+    CannotRewriteError,
+    expect,
     is_simple,
-    keyword_argument,
     names_assigned_in,
+    require,
     simple_assignment,
     single_index,
     target_names,
@@ -54,10 +56,9 @@ def reorder_masked_reads(site: Site, node: cst.Subscript) -> Edit | None:
     if call is None or not site.is_torch_call(call, *_CONCATENATIONS):
         return None
     reads = _masked_reads(site, call)
-    is_about_node = any(read.node is node for read in reads)
+    expect(any(read.node is node for read in reads))
+    expect(_are_complementary(site, reads))
     torch = site.torch_name(call)
-    if torch is None or not is_about_node or not _are_complementary(site, reads):
-        return None
     is_one_dimensional = all(_is_loop_sample(site, read) for read in reads)
     # Two complementary reads have the same base; without `zeros_like` around them one sort of the base will do.
     if len(reads) == 2 and all(isinstance(site.parent(read.node), cst.Element) for read in reads):
@@ -76,28 +77,22 @@ def reorder_masked_reads(site: Site, node: cst.Subscript) -> Edit | None:
 
 
 def _masked_reads(site: Site, call: cst.Call) -> list[_Read]:
-    """The masked reads in the list, some of them perhaps in `zeros_like`; none if the list has other elements."""
+    """The masked reads in the list, some of them perhaps in `zeros_like`."""
     match call.args:
-        case [cst.Arg(value=cst.List() | cst.Tuple() as sequence, keyword=None)]:
-            pass
-        case [cst.Arg(value=cst.List() | cst.Tuple() as sequence, keyword=None), second]:
-            dimension = keyword_argument(call, "dim") or second
-            if site.code(dimension.value) != "0":
-                return []
-        case _:
-            return []
-    reads = [_masked_read(site, element.value) for element in sequence.elements]
-    known_reads = [read for read in reads if read is not None]
-    return known_reads if len(known_reads) == len(reads) else []
+        case [cst.Arg(value=cst.List() | cst.Tuple() as sequence, keyword=None), *others]:
+            # The only other argument may be the dimension.
+            expect(len(others) <= 1 and all(site.code(argument.value) == "0" for argument in others))
+            return [_masked_read(site, element.value) for element in sequence.elements]
+    raise CannotRewriteError
 
 
-def _masked_read(site: Site, value: cst.BaseExpression) -> _Read | None:
+def _masked_read(site: Site, value: cst.BaseExpression) -> _Read:
     match value:
         case cst.Call(args=[argument]) if site.is_torch_call(value, *_FILLS):
             value = argument.value
-    index = single_index(value)
-    if index is None or not isinstance(value, cst.Subscript) or not is_simple(value.value):
-        return None
+    index = require(single_index(value))
+    assert isinstance(value, cst.Subscript)
+    expect(is_simple(value.value))
     positive = negated(index)
     return _Read(value, value.value, positive or index, is_negated=positive is not None)
 

@@ -17,7 +17,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, Posi
 from tpuport.lint.findings import Applicability, Finding
 from tpuport.lint.fixes.edits import Edit, Removed, Rewrite, Statements
 from tpuport.lint.fixes.site import ParsedFile, Site
-from tpuport.lint.fixes.syntax import walk
+from tpuport.lint.fixes.syntax import CannotRewriteError, walk
 from tpuport.lint.source import Span
 
 # What libcst and Python raise for text that is not Python, or too deeply nested.
@@ -137,7 +137,10 @@ def _check_syntax(text: str) -> None:
 def _run_rewrite(rewrite: Rewrite, node: cst.CSTNode, site: Site) -> Edit | None:
     try:
         edit = rewrite.function(node, site)
-    except _PARSE_ERRORS:  # pieces of the text, put together, are not Python
+    except (
+        CannotRewriteError,
+        *_PARSE_ERRORS,
+    ):  # parse errors: pieces of the text, put together, are not Python
         return None
     if edit is None or not _keeps_comments(edit):
         return None

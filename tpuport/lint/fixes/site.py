@@ -13,6 +13,7 @@ from tpuport.lint.fixes.syntax import (
     FUNCTION_NODES,
     FunctionNode,
     bound_names,
+    expect,
     imported_names,
     is_simple,
     method_name,
@@ -184,10 +185,14 @@ class Site:
         """The name of the method that a call calls on a value; "" for functions of a library and other nodes."""
         return "" if self.function_name(node) else method_name(node)
 
+    def torch_function(self, node: cst.CSTNode) -> str:
+        """The name of the function of torch or torch.nn.functional that a call calls; "" for any other node."""
+        module, _, name = self.function_name(node).rpartition(".")
+        return name if module in {"torch", "torch.nn.functional"} else ""
+
     def is_torch_call(self, node: cst.CSTNode, *names: str) -> bool:
         """Whether the node calls one of these functions of torch or torch.nn.functional."""
-        module, _, name = self.function_name(node).rpartition(".")
-        return name in names and module in {"torch", "torch.nn.functional"}
+        return self.torch_function(node) in names
 
     def is_shadowed(self, node: cst.CSTNode, name: str) -> bool:
         """Whether a name means something else at this node than the file's import of it."""
@@ -204,12 +209,15 @@ class Site:
             if isinstance(ancestor, FUNCTION_NODES) and name in self.file.local_names(ancestor):
                 yield ancestor
 
-    def torch_name(self, node: cst.CSTNode) -> TorchName | None:
-        """How new text at this node names torch; None if it cannot."""
+    def torch_name(self, node: cst.CSTNode) -> TorchName:
+        """How new text at this node names torch.
+
+        Raises:
+            CannotRewriteError: every name is taken.
+        """
         for name, module in self.file.imports.items():
             if module == "torch" and not self.is_shadowed(node, name):
                 return TorchName(name, ())
         # `import torch` in some other function, or another meaning of the name, would clash with a new import.
-        if "torch" in self.file.imports or self.is_shadowed(node, "torch"):
-            return None
+        expect("torch" not in self.file.imports and not self.is_shadowed(node, "torch"))
         return TorchName("torch", ("torch",))

@@ -1,7 +1,7 @@
 """Questions about libcst nodes that need nothing but the nodes: names in scopes, parts of calls and subscripts."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import libcst as cst
 from libcst.helpers import get_absolute_module_for_import, get_full_name_for_node
@@ -9,6 +9,26 @@ from libcst.helpers import get_absolute_module_for_import, get_full_name_for_nod
 FunctionNode = cst.FunctionDef | cst.Lambda
 FUNCTION_NODES: Final = (cst.FunctionDef, cst.Lambda)
 _SCOPES: Final = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
+
+
+_T = TypeVar("_T")
+
+
+class CannotRewriteError(Exception):
+    """The code is not of the shape that a rewrite expects. Ends the rewrite of this finding, and nothing else."""
+
+
+def expect(condition: object) -> None:
+    """Leave the code alone unless the condition holds."""
+    if not condition:
+        raise CannotRewriteError
+
+
+def require(value: _T | None) -> _T:
+    """The value; leave the code alone if there is none."""
+    if value is None:
+        raise CannotRewriteError
+    return value
 
 
 # --- walks ---

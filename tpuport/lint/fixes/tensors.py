@@ -186,9 +186,10 @@ def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
     parent = site.parent(use)
     match parent:
         case cst.AssignTarget():
-            assignment = site.parent(parent)
-            is_single = isinstance(assignment, cst.Assign) and len(assignment.targets) == 1
-            return is_single and _has_own_memory(site, assignment.value)
+            match site.parent(parent):
+                case cst.Assign(targets=[_], value=value):
+                    return _has_own_memory(site, value)
+            return False
         case cst.AugAssign(target=target, operator=operator):
             # `names += x` may extend a list by the tensor.
             return target is use or not isinstance(operator, cst.AddAssign)

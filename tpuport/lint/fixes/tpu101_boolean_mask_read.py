@@ -8,7 +8,7 @@ from tpuport.lint.fixes.boolean_masks import MaskedAccess, masked_access
 from tpuport.lint.fixes.edits import Edit, Rewrite, introduce_name, mark_unsafe
 from tpuport.lint.fixes.mask_reordering import reorder_masked_reads
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_simple
+from tpuport.lint.fixes.syntax import expect, is_simple, method_name, require
 from tpuport.lint.fixes.tpu113_boolean_mask_write import rewrite as rewrite_mask_write
 
 # What to put in the place of the masked-out values: it leaves the reduction as it is.
@@ -27,16 +27,14 @@ def rewrite(node: cst.Subscript, site: Site) -> Edit | None:
 
 def _rewrite_reduction(site: Site, node: cst.Subscript) -> Edit | None:
     """`x[mask].sum()` as a sum over all elements, with a neutral value in the place of the others."""
-    access = masked_access(node)
+    access = require(masked_access(node))
     torch = site.torch_name(node)
-    attribute = site.parent(node)
-    call = site.parent(attribute) if isinstance(attribute, cst.Attribute) else None
-    match call:
-        case cst.Call(func=cst.Attribute(attr=cst.Name(value=method)) as function, args=[]):
-            if function is not attribute or method not in _NEUTRAL_VALUES or access is None or torch is None:
-                return None
-        case _:
-            return None
+    attribute = require(site.parent(node))
+    call = require(site.parent(attribute))
+    method = method_name(call)
+    expect(method in _NEUTRAL_VALUES and isinstance(call, cst.Call))
+    assert isinstance(call, cst.Call)
+    expect(call.func is attribute and not call.args)
 
     def build(mask: str) -> cst.BaseExpression:
         condition = mask if access.covers_whole_base(site) else access.aligned_mask(site, mask)

@@ -7,24 +7,23 @@ import libcst as cst
 from tpuport.lint.fixes.boolean_masks import boolean_text
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import name_uses, receiver, single_index
+from tpuport.lint.fixes.syntax import expect, name_uses, receiver, require, single_index
 from tpuport.lint.fixes.tensors import only_assignment
 
 _REDUCTIONS: Final = frozenset({"sum", "mean", "any", "all"})
 
 
-def rewrite(node: cst.Call, site: Site) -> Edit | None:
+def rewrite(node: cst.Call, site: Site) -> Edit:
     """`x[torch.where(mask)] = v` as `x[mask] = v`; so too for a name that is only the index of such writes."""
-    mask = _mask(node, site)
-    if mask is None:
-        return None
+    mask = require(_mask(node, site))
     if isinstance(site.parent(node), cst.Index):
         subscript = _subscript_indexed_by(site, node)
         # TPU101 and TPU113 rewrite these uses of a mask, and no others.
         is_rewritable = _is_written(site, subscript) or _is_reduced(site, subscript)
     else:
         is_rewritable = _is_bound_for_writes(site, node)
-    return replace_node(node, site.expression(boolean_text(site, mask))) if is_rewritable else None
+    expect(is_rewritable)
+    return replace_node(node, site.expression(boolean_text(site, mask)))
 
 
 def _mask(call: cst.Call, site: Site) -> cst.BaseExpression | None:

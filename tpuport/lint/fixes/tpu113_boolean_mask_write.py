@@ -7,7 +7,7 @@ import libcst as cst
 from tpuport.lint.fixes.boolean_masks import MaskedAccess, is_scalar, masked_access
 from tpuport.lint.fixes.edits import Edit, Rewrite, Statements, unused_name
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_simple, walk
+from tpuport.lint.fixes.syntax import expect, is_simple, require, walk
 from tpuport.lint.fixes.tensors import can_be_rebound, is_private
 
 _OPERATORS: Final = {
@@ -32,20 +32,16 @@ _RISKY_OPERATORS: Final = (
 _Assignment = cst.Assign | cst.AugAssign
 
 
-def rewrite(node: _Assignment, site: Site) -> Edit | None:
+def rewrite(node: _Assignment, site: Site) -> Edit:
     """`x[mask] = v` and `x[mask] *= v`, if x is a local name, and v a number or read through the same mask."""
-    access = _written_access(node)
-    function = site.enclosing_function(node)
+    access = require(_written_access(node))
+    function = require(site.enclosing_function(node))
+    line = require(site.statement_line(node))
     torch = site.torch_name(node)
-    line = site.statement_line(node)
-    if access is None or function is None or torch is None or line is None:
-        return None
     base = access.base
-    if not isinstance(base, cst.Name) or not can_be_rebound(site, base, function):
-        return None
+    expect(isinstance(base, cst.Name) and can_be_rebound(site, base, function))
+    assert isinstance(base, cst.Name)
     value = _new_value(site, node, access)
-    if value is None:
-        return None
     mask = site.code(access.mask)
     statements: list[cst.BaseStatement] = []
     names: tuple[str, ...] = ()
@@ -73,18 +69,15 @@ def _written_access(node: _Assignment) -> MaskedAccess | None:
     return None
 
 
-def _new_value(site: Site, node: _Assignment, access: MaskedAccess) -> str | None:
+def _new_value(site: Site, node: _Assignment, access: MaskedAccess) -> str:
     """Text of what to write, for all elements."""
     value = _unmasked_text(site, node.value, access)
-    if value is None or isinstance(node, cst.Assign):
+    if isinstance(node, cst.Assign):
         return value
-    operator = _OPERATORS.get(type(node.operator))
-    if operator is None:
-        return None
+    operator = require(_OPERATORS.get(type(node.operator)))
     is_atom = isinstance(node.value, cst.Subscript | cst.Name | cst.Integer | cst.Float)
-    if not is_atom and not node.value.lpar:  # pyright: ignore[reportAttributeAccessIssue]
-        value = f"({value})"
-    return f"{site.code(access.base)} {operator} {value}"
+    operand = value if is_atom or node.value.lpar else f"({value})"
+    return f"{site.code(access.base)} {operator} {operand}"
 
 
 def _may_divide_by_zero(site: Site, node: _Assignment) -> bool:
@@ -99,35 +92,35 @@ def _cast_text(site: Site, node: _Assignment, name: str) -> str:
     return f".to({name}.dtype)"
 
 
-def _unmasked_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) -> str | None:
-    """Text of a value for all elements, from one for the masked ones; None if it may depend on which these are."""
+def _unmasked_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) -> str:
+    """Text of a value for all elements, from one for the masked ones.
+
+    Raises:
+        CannotRewriteError: the value may depend on which elements are masked.
+    """
     if is_scalar(site, value):
         return site.code(value)
     match value:
         case cst.UnaryOperation(operator=cst.Minus(), expression=operand):
             text = _unmasked_text(site, operand, access)
-            if text is None:
-                return None
-            is_closed = isinstance(operand, cst.Subscript) or operand.lpar  # pyright: ignore[reportAttributeAccessIssue]
+            is_closed = isinstance(operand, cst.Subscript) or operand.lpar
             text = f"-{text}" if is_closed else f"-({text})"
         case cst.BinaryOperation(left=left, operator=operator, right=right):
+            # A matrix product mixes the elements.
+            expect(not isinstance(operator, cst.MatrixMultiply))
             left_text = _unmasked_text(site, left, access)
-            right_text = _unmasked_text(site, right, access)
-            is_elementwise = not isinstance(operator, cst.MatrixMultiply)
-            if left_text is None or right_text is None or not is_elementwise:
-                return None
-            text = f"{left_text}{site.code(operator)}{right_text}"
+            text = f"{left_text}{site.code(operator)}{_unmasked_text(site, right, access)}"
         case _:
             return _base_text(site, value, access)
     return f"({text})" if value.lpar else text
 
 
-def _base_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) -> str | None:
+def _base_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) -> str:
     """`y` for `y[mask]` with the mask that is written through."""
-    read = masked_access(value)
-    if read is None or read.lead != access.lead or _has_effect(read.mask):
-        return None
-    return site.code(read.base) if site.code(read.mask) == site.code(access.mask) else None
+    read = require(masked_access(value))
+    expect(read.lead == access.lead and site.code(read.mask) == site.code(access.mask))
+    expect(not _has_effect(read.mask))
+    return site.code(read.base)
 
 
 def _has_effect(mask: cst.BaseExpression) -> bool:

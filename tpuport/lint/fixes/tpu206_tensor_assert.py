@@ -6,7 +6,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, remove_line
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import called_name, method_name, walk
+from tpuport.lint.fixes.syntax import called_name, expect, method_name, walk
 
 _MUTATING_METHODS: Final = frozenset(
     "append extend insert pop popitem remove add update setdefault clear write send __setitem__".split()
@@ -15,8 +15,7 @@ _MUTATING_METHODS: Final = frozenset(
 
 def rewrite(node: cst.Assert, site: Site) -> Edit | None:
     """Remove the whole assertion, unless its evaluation has an effect."""
-    if any(_has_effect(part) for part in walk(node)):
-        return None
+    expect(not any(map(_has_effect, walk(node))))
     return remove_line(site, node)
 
 

@@ -4,16 +4,15 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, mark_unsafe, remove_line
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import called_name, walk
+from tpuport.lint.fixes.syntax import called_name, expect, walk
 
 
 def rewrite(node: cst.Expr, site: Site) -> Edit | None:
     """Remove a `print` on a line of its own: it shows no values during tracing, and does not run afterwards."""
     call = node.value
-    if called_name(call) != "print" or site.is_shadowed(call, "print"):
-        return None
-    if any(isinstance(part, cst.NamedExpr | cst.Await) for part in walk(call)):
-        return None
+    expect(called_name(call) == "print" and not site.is_shadowed(call, "print"))
+    # The arguments' evaluation may have an effect.
+    expect(not any(isinstance(part, cst.NamedExpr | cst.Await) for part in walk(call)))
     return mark_unsafe(remove_line(site, call))
 
 

@@ -1,6 +1,6 @@
 """TPU302: "cuda" as a device."""
 
-from typing import Final
+from typing import Any, Final
 
 import libcst as cst
 
@@ -13,7 +13,7 @@ from tpuport.lint.fixes.edits import (
     replace_node,
 )
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import receiver
+from tpuport.lint.fixes.syntax import expect, receiver, require
 from tpuport.lint.fixes.tensors import FACTORIES, device_of_input
 from tpuport.lint.fixes.tpu301_cuda_call import remove_move
 
@@ -28,23 +28,22 @@ _LIKE_FUNCTIONS: Final = frozenset(f"torch.{kind}_like" for kind in (*_KINDS, "r
 
 def rewrite(node: cst.SimpleString, site: Site) -> Edit | None:
     """The string as an argument of `.to`, of a function that creates tensors, or of `torch.load`."""
-    argument = site.parent(node)
-    call = site.argument_of(node)
-    if call is None or not isinstance(argument, cst.Arg):
-        return None
+    call = require(site.argument_of(node))
+    argument: Any = site.parent(node)
     keyword = argument.keyword.value if argument.keyword else ""
-    if keyword in {"", "device"} and site.method_of_value(call) == "to":
-        edit = remove_device(site, call, argument)
-    elif keyword == "map_location" and site.function_name(call) == "torch.load":
-        edit = replace_node(node, cst.SimpleString('"cpu"'))
-    elif keyword == "device":
-        edit = _rewrite_creation(site, call, argument)
-    else:
-        return None
+    match keyword, site.method_of_value(call), site.function_name(call):
+        case "" | "device", "to", _:
+            edit = remove_device(site, call, argument)
+        case "map_location", _, "torch.load":
+            edit = replace_node(node, cst.SimpleString('"cpu"'))
+        case "device", _, function:
+            edit = _rewrite_creation(site, call, argument, function)
+        case _:
+            return None
     return mark_unsafe(edit, site.is_host_code)
 
 
-def remove_device(site: Site, call: cst.Call, device: cst.Arg) -> Edit | None:
+def remove_device(site: Site, call: cst.Call, device: cst.Arg) -> Edit:
     """`x.to("cuda")` as `x`; `x.to("cuda", dtype)` as `x.to(dtype)`.
 
     Args:
@@ -52,15 +51,13 @@ def remove_device(site: Site, call: cst.Call, device: cst.Arg) -> Edit | None:
         call: a call of `.to`.
         device: its argument that is the device.
     """
-    if device.keyword is None and device is not call.args[0]:
-        return None
+    expect(device.keyword is not None or device is call.args[0])
     others = [argument for argument in call.args if argument is not device and not _is_move_option(argument)]
     if not others:
         return remove_move(site, call)
     # The third positional argument is non_blocking.
-    positional_count = sum(argument.keyword is None for argument in others)
-    if positional_count > 1 or any(argument.star for argument in others):
-        return None
+    expect(sum(argument.keyword is None for argument in others) <= 1)
+    expect(not any(argument.star for argument in others))
     texts = [site.code(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in others]
     text = f"{site.operand(receiver(call))}.to({', '.join(texts)})"
     return replace_expression(site, call, site.expression(text))
@@ -70,18 +67,14 @@ def _is_move_option(argument: cst.Arg) -> bool:
     return argument.keyword is not None and argument.keyword.value in _MOVE_OPTIONS
 
 
-def _rewrite_creation(site: Site, call: cst.Call, device: cst.Arg) -> Edit | None:
+def _rewrite_creation(site: Site, call: cst.Call, device: cst.Arg, function: str) -> Edit:
     """`torch.zeros(..., device="cuda")`: on an input's device in traced code, on the host where a module is built."""
-    function = site.function_name(call)
     if site.method_of_value(call) in _NEW_METHODS or function in _LIKE_FUNCTIONS:
         return replace_node(device, REMOVED)
-    module, _, name = function.partition(".")
-    if module != "torch" or name.rpartition(".")[2] not in FACTORIES:
-        return None
+    expect(function.startswith("torch.") and function.rpartition(".")[2] in FACTORIES)
     if not site.is_traced:
         return replace_node(device, REMOVED)
-    text = device_of_input(site, call)
-    return None if text is None else replace_node(device.value, site.expression(text))
+    return replace_node(device.value, site.expression(require(device_of_input(site, call))))
 
 
 REWRITE = Rewrite("TPU302", (cst.SimpleString,), rewrite)

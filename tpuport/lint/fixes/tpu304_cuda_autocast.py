@@ -4,13 +4,12 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_node, unwrap_with
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_name, keyword_argument
+from tpuport.lint.fixes.syntax import expect, is_name, keyword_argument
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit | None:
     """Replace `with torch.autocast("cuda", ...)` by its body; remove the decorator."""
-    if not _has_no_effect(node, site):
-        return None
+    expect(_has_no_effect(node, site))
     parent = site.parent(node)
     match parent, parent and site.parent(parent):
         case cst.Decorator(), _:

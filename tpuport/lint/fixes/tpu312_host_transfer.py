@@ -6,7 +6,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_expression
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import keyword_argument, receiver
+from tpuport.lint.fixes.syntax import expect, keyword_argument, receiver, require
 from tpuport.lint.fixes.tpu302_cuda_device import remove_device
 
 # If Python values are made of the tensor at once, it is not the transfer that stops the trace.
@@ -15,15 +15,15 @@ _LEAVING_METHODS: Final = frozenset({"numpy", "tolist", "item", "detach"})
 
 def rewrite(node: cst.Call | cst.SimpleString, site: Site) -> Edit | None:
     """`x.cpu()` as `x`, `x.to("cpu", ...)` without the device. Host code keeps them."""
-    call = node if isinstance(node, cst.Call) else site.enclosing(node, cst.Call)
-    if call is None or site.is_host_code or _is_leaving(site, call):
-        return None
+    call = node if isinstance(node, cst.Call) else require(site.enclosing(node, cst.Call))
+    expect(not site.is_host_code and not _is_leaving(site, call))
     match site.method_of_value(call):
         case "cpu":
             return replace_expression(site, call, receiver(call))
         case "to" if call.args:
             argument = keyword_argument(call, "device") or call.args[0]
-            return remove_device(site, call, argument) if _is_cpu(argument.value) else None
+            expect(_is_cpu(argument.value))
+            return remove_device(site, call, argument)
     return None
 
 

@@ -6,7 +6,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_name, keyword_argument, parameter_names, receiver
+from tpuport.lint.fixes.syntax import is_name, keyword_argument, parameter_names, receiver, require
 from tpuport.lint.fixes.tensors import is_created_on_host
 
 _DOUBLE: Final = frozenset({"torch.float64", "torch.double"})
@@ -20,10 +20,8 @@ def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     """
     if site.method_of_value(node) == "double":
         return _rewrite_method(node, site)
-    constant = find_constant(node, site, _DOUBLE)
+    constant = require(find_constant(node, site, _DOUBLE))
     torch = site.torch_name(node)
-    if constant is None or torch is None:
-        return None
     is_unsafe = True
     match site.parent(constant):
         case cst.Arg():

@@ -12,10 +12,10 @@ from tpuport.lint.fixes.complex_pairs import (
 )
 from tpuport.lint.fixes.edits import Edit, Replacement, Rewrite
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import walk
+from tpuport.lint.fixes.syntax import expect, walk
 
 
-def rewrite(node: cst.Call, site: Site) -> Edit | None:
+def rewrite(node: cst.Call, site: Site) -> Edit:
     """`view_as_real(view_as_complex(x) * freqs)` as (x0 cos - x1 sin, x0 sin + x1 cos), for a whole function at once.
 
     The name that was bound to `view_as_complex(x)` is bound to x itself, pairs in its last dimension. The table keeps
@@ -23,35 +23,30 @@ def rewrite(node: cst.Call, site: Site) -> Edit | None:
     """
     function = site.enclosing_function(node)
     torch = site.torch_name(node)
-    if not isinstance(function, cst.FunctionDef) or torch is None:
-        return None
+    expect(isinstance(function, cst.FunctionDef))
+    assert isinstance(function, cst.FunctionDef)
     products = find_products(site, function)
     pairs = find_pairs(site, function, products)
     changes: list[tuple[cst.CSTNode, Replacement]] = []
     for product in products:
         if pairs.factor_ids.isdisjoint(map(id, product.factors)):
             continue
-        text = _product_text(site, product, pairs, torch.name)
-        if text is None:
-            return None
-        changes.append((product.node, site.expression(text)))
+        changes.append((product.node, site.expression(_product_text(site, product, pairs, torch.name))))
         changes += [(view, view.args[0].value) for view in product.views]
     # Without a product there is nothing to gain from pairs.
-    if not changes:
-        return None
+    expect(changes)
     for creation in pairs.creations:
         changes.append((creation, site.expression(pair_text(site, creation, torch.name))))
     for use in pairs.shape_uses:
         changes.append((use, site.expression(f"{use.value}[..., 0]")))
     changed_ids = {id(part) for changed, _ in changes for part in walk(changed)}
-    return Edit(tuple(changes), unsafe=True, imports=torch.imports) if id(node) in changed_ids else None
+    expect(id(node) in changed_ids)
+    return Edit(tuple(changes), unsafe=True, imports=torch.imports)
 
 
-def _product_text(site: Site, product: Product, pairs: Pairs, torch: str) -> str | None:
+def _product_text(site: Site, product: Product, pairs: Pairs, torch: str) -> str:
     """Text of the product of two complex numbers, as a real tensor with pairs in its last dimension."""
     left, right = (factor_parts(site, factor, pairs) for factor in product.factors)
-    if left is None or right is None:
-        return None
     return (
         f"{torch}.stack(\n"
         "    [\n"

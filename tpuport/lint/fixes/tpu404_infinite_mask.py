@@ -1,28 +1,33 @@
 """TPU404: minus infinity as the lowest finite number."""
 
-from typing import Final
+from typing import Any, Final
 
 import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import called_name, is_simple, keyword_argument, receiver, walk
+from tpuport.lint.fixes.syntax import (
+    CannotRewriteError,
+    called_name,
+    expect,
+    is_simple,
+    keyword_argument,
+    receiver,
+    require,
+    walk,
+)
 
 _INFINITIES: Final = frozenset({"math.inf", "torch.inf", "numpy.inf"})
 
 
-def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
+def rewrite(node: Any, site: Site) -> Edit:
     """In `x.masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)` and `torch.full(size, -inf, dtype=...)`."""
     is_call = isinstance(node, cst.Call) and not _is_minus_infinity(site, node)
-    call = node if is_call else site.argument_of(node)
-    if not isinstance(call, cst.Call):
-        return None
+    call = node if is_call else require(site.argument_of(node))
     infinities = [argument.value for argument in call.args if _is_minus_infinity(site, argument.value)]
-    dtype = _dtype_text(site, call)
+    expect(len(infinities) == 1)
     torch = site.torch_name(call)
-    if len(infinities) != 1 or dtype is None or torch is None:
-        return None
-    dtype = dtype.replace("torch.", f"{torch.name}.")
+    dtype = _dtype_text(site, call).replace("torch.", f"{torch.name}.")
     new = site.expression(f"{torch.name}.finfo({dtype}).min")
     return replace_node(infinities[0], new, unsafe=True, imports=torch.imports)
 
@@ -44,26 +49,29 @@ def _text_in_float(node: cst.BaseExpression) -> str:
     return str(texts[0]).strip().lower() if len(texts) == 1 else ""
 
 
-def _dtype_text(site: Site, call: cst.Call) -> str | None:
+def _dtype_text(site: Site, call: cst.Call) -> str:
     """Text for the dtype of the tensor that is filled."""
-    dtype = keyword_argument(call, "dtype")
     if site.method_of_value(call) in {"masked_fill", "masked_fill_"}:
         return _dtype_of(site, receiver(call))
-    if site.is_torch_call(call, "full", "full_like") and dtype is not None:
-        return site.code(dtype.value) if is_simple(dtype.value) else None
-    if site.is_torch_call(call, "full"):
-        return "torch.get_default_dtype()"
-    if site.is_torch_call(call, "masked_fill", "full_like"):
-        return _dtype_of(site, call.args[0].value)
-    if site.is_torch_call(call, "where") and len(call.args) == 3:
-        values = [argument.value for argument in call.args[1:]]
-        finite = [value for value in values if not _is_minus_infinity(site, value)]
-        return _dtype_of(site, finite[0]) if len(finite) == 1 else None
-    return None
+    dtype = keyword_argument(call, "dtype")
+    match site.torch_function(call), call.args:
+        case "full" | "full_like", _ if dtype is not None:
+            expect(is_simple(dtype.value))
+            return site.code(dtype.value)
+        case "full", _:
+            return "torch.get_default_dtype()"
+        case "masked_fill" | "full_like", [tensor, *_]:
+            return _dtype_of(site, tensor.value)
+        case "where", [_, first, second]:
+            # The infinity has the dtype of the other branch.
+            branch = second if _is_minus_infinity(site, first.value) else first
+            return _dtype_of(site, branch.value)
+    raise CannotRewriteError
 
 
-def _dtype_of(site: Site, value: cst.BaseExpression) -> str | None:
-    return f"{site.code(value)}.dtype" if is_simple(value) else None
+def _dtype_of(site: Site, value: cst.BaseExpression) -> str:
+    expect(is_simple(value))
+    return f"{site.code(value)}.dtype"
 
 
 REWRITE = Rewrite("TPU404", (cst.Call, cst.UnaryOperation), rewrite)

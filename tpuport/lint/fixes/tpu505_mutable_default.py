@@ -1,13 +1,15 @@
 """TPU505: a mutable default becomes None, and each call creates its own object."""
 
-from typing import Final
+from typing import Any, Final
 
 import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, Statements
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import (
+    CannotRewriteError,
     called_name,
+    expect,
     is_name,
     name_uses,
     names_bound_by_statements,
@@ -26,20 +28,20 @@ _READING_METHODS: Final = frozenset(
 )
 
 
-def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
+def rewrite(node: Any, site: Site) -> Edit:
     """`def f(x=[])` as `def f(x=None)` with `if x is None: x = []` first.
 
     Safe if the function only reads it: then no call can see what another left in it.
     """
-    parameter = _parameter(node, site)
-    function = node if isinstance(node, cst.FunctionDef) else site.enclosing(node, cst.FunctionDef)
-    if parameter is None or parameter.default is None or not _is_mutable(parameter.default):
-        return None
+    function = node
+    if not isinstance(function, cst.FunctionDef):
+        # A lambda has no body to create the object in.
+        function = site.enclosing(node, cst.FunctionDef, cst.Lambda)
+        expect(isinstance(function, cst.FunctionDef))
+    parameter, default = _mutable_parameter(site, function, node)
     name = parameter.name.value
-    default = parameter.default
+    expect(name not in names_declared_outside(function))
     statement = _first_statement(function)
-    if statement is None or name in names_declared_outside(function):
-        return None
     indent = function.body.indent or site.file.module.default_indent
     check = site.statement(f"if {name} is None:\n{indent}{name} = {site.code(default)}\n")
     first = check.with_changes(leading_lines=statement.leading_lines)
@@ -48,30 +50,29 @@ def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
     return Edit(changes, unsafe=not _is_only_read(site, function, name))
 
 
-def _parameter(node: cst.CSTNode, site: Site) -> cst.Param | None:
-    """The parameter whose default the finding is about."""
-    if isinstance(node, cst.FunctionDef):
-        defaults = ((parameter, parameter.default) for parameter in parameters(node))
-        mutable = [parameter for parameter, default in defaults if default and _is_mutable(default)]
-        return mutable[0] if mutable else None
-    parameter = node if isinstance(node, cst.Param) else site.parent(node)
-    # Not a parameter of a lambda inside the function.
-    function = site.enclosing(node, cst.FunctionDef, cst.Lambda)
-    is_own = isinstance(function, cst.FunctionDef) and parameter in parameters(function)
-    return parameter if is_own and isinstance(parameter, cst.Param) else None
+def _mutable_parameter(
+    site: Site, function: cst.FunctionDef, node: cst.CSTNode
+) -> tuple[cst.Param, cst.BaseExpression]:
+    """The parameter that the finding is about, and its default; for a finding on the function the first of them."""
+    for parameter in parameters(function):
+        is_meant = node is function or parameter in (node, site.parent(node))
+        if is_meant and parameter.default is not None and _is_mutable(parameter.default):
+            return parameter, parameter.default
+    raise CannotRewriteError
 
 
-def _first_statement(function: cst.FunctionDef) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
-    """The first statement after the docstring; None if the body is on the line of the `def` or has no other."""
-    if not isinstance(function.body, cst.IndentedBlock):
-        return None
+def _first_statement(function: cst.FunctionDef) -> Any:
+    """The first statement after the docstring."""
+    # A body on the line of the `def` has no line for the check.
+    expect(isinstance(function.body, cst.IndentedBlock))
     statements = list(function.body.body)
     match statements[0]:
         case cst.SimpleStatementLine(
             body=[cst.Expr(value=cst.SimpleString() | cst.ConcatenatedString()), *_]
         ):
             statements = statements[1:]
-    return statements[0] if statements else None  # pyright: ignore[reportReturnType]
+    expect(statements)
+    return statements[0]
 
 
 def _is_mutable(default: cst.BaseExpression) -> bool:

@@ -4,40 +4,36 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import bound_names, is_name, method_name, walk
+from tpuport.lint.fixes.syntax import FunctionNode, bound_names, expect, method_name, require, walk
 
 
-def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
+def rewrite(node: cst.CSTNode, site: Site) -> Edit:
     """`self.x = value` in `__init__` as `self.register_buffer("x", value, persistent=False)`.
 
     Unsafe: `.to()` and `.half()` now change it too. Left alone if the class assigns it elsewhere.
     """
-    assignment = node if isinstance(node, cst.Assign) else site.enclosing(node, cst.Assign)
-    owner = site.enclosing(node, cst.ClassDef)
-    if assignment is None or owner is None:
-        return None
-    line = site.statement_line(assignment)
-    target = assignment.targets[0].target
-    if line is None or len(assignment.targets) > 1 or not _is_self_attribute(target):
-        return None
-    function = site.enclosing_function(assignment)
-    if not isinstance(function, cst.FunctionDef) or not _runs_after_super_init(function, line):
-        return None
-    if not _can_be_buffer(site, owner, target.attr.value):
-        return None
-    instance = site.code(target.value)
-    value = site.code(assignment.value)
-    text = f'{instance}.register_buffer("{target.attr.value}", {value}, persistent=False)'
+    assignment = node if isinstance(node, cst.Assign) else require(site.enclosing(node, cst.Assign))
+    owner = require(site.enclosing(assignment, cst.ClassDef))
+    line = require(site.statement_line(assignment))
+    expect(len(assignment.targets) == 1)
+    name = _self_attribute(assignment.targets[0].target)
+    expect(name and _can_be_buffer(site, owner, name))
+    expect(_runs_after_super_init(require(site.enclosing_function(assignment)), line))
+    text = f'self.register_buffer("{name}", {site.code(assignment.value)}, persistent=False)'
     return replace_node(line, site.statement(text, line), unsafe=True)
 
 
-def _is_self_attribute(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Attribute) and is_name(node.value, "self")
+def _self_attribute(node: cst.CSTNode) -> str:
+    """`name` in `self.name`; "" for any other node."""
+    match node:
+        case cst.Attribute(value=cst.Name(value="self"), attr=cst.Name(value=name)):
+            return name
+    return ""
 
 
-def _runs_after_super_init(function: cst.FunctionDef, line: cst.CSTNode) -> bool:
+def _runs_after_super_init(function: FunctionNode, line: cst.CSTNode) -> bool:
     """Whether the line is in `__init__`, behind `super().__init__()`: before it there are no buffers."""
-    if function.name.value != "__init__":
+    if isinstance(function, cst.Lambda) or function.name.value != "__init__":
         return False
     for node in walk(function.body):
         if node is line:
@@ -62,7 +58,7 @@ def _count_stores(owner: cst.ClassDef, name: str) -> int:
     count = 0
     for node in walk(owner):
         if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign):
-            count += sum(_is_self_attribute(part) and part.attr.value == name for part in walk(node.target))
+            count += sum(_self_attribute(part) == name for part in walk(node.target))
     return count
 
 

@@ -4,7 +4,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_number, is_simple
+from tpuport.lint.fixes.syntax import expect, is_number, is_simple, require
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit | None:
@@ -21,9 +21,8 @@ def rewrite(node: cst.Call, site: Site) -> Edit | None:
             value = site.code(fill)
         case _:
             return None
-    line = site.statement_line(node)
-    if line is None or not site.is_statement(node) or not _is_view(view):
-        return None
+    line = require(site.statement_line(node))
+    expect(site.is_statement(node) and _is_view(view))
     return replace_node(line, site.statement(f"{site.code(view)} = {value}", line))
 
 

@@ -4,6 +4,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import expect
 
 
 def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
@@ -17,9 +18,8 @@ def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
             name = node
         case _:
             return None
+    expect(site.dotted_name(name) == "torch.inference_mode")
     torch = site.torch_name(node)
-    if torch is None or site.dotted_name(name) != "torch.inference_mode":
-        return None
     return replace_node(name, site.expression(f"{torch.name}.no_grad"), imports=torch.imports)
 
 
