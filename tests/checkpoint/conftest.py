@@ -1,7 +1,5 @@
 """Tiny random checkpoints, and a comparison of loaded models with torch's."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -109,7 +107,7 @@ def assert_same():
 @pytest.fixture(scope="session")
 def logits():
     """A function from a model, ported or not, to its logits for fixed tokens, as a torch tensor."""
-    from tpuport import compat
+    from tpuport import compat, compile
 
     tokens = torch.arange(12).reshape(2, 6)
 
@@ -117,9 +115,7 @@ def logits():
         if not compat.is_ported(next(model.parameters())):
             with torch.no_grad():
                 return model(tokens).logits
-        with compat.environment(), warnings.catch_warnings():
-            # torchax asks for 64-bit positions, which jax narrows and says so.
-            warnings.filterwarnings("ignore", message="Explicitly requested dtype int64")
-            return compat.to_torch(compat.as_jax(model(compat.wrap(compat.to_jax(tokens))).logits))
+        # Compiled, because operation by operation a model takes ten times as long.
+        return compat.to_torch(compat.as_jax(compile(model)(tokens, use_cache=False).logits))
 
     return run

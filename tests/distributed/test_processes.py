@@ -1,4 +1,4 @@
-"""Two processes form one mesh and compute what one process computes; what goes wrong is told."""
+"""Two processes form one mesh and compute what a single process computes; errors name their cause."""
 
 import jax
 import numpy as np
@@ -26,7 +26,14 @@ def compute(mesh):
 SHOW = """
 mesh = tpuport.create_mesh(dp=2, tp=-1)
 tpuport.initialize_distributed(*meeting)  # again: nothing happens
+coordinator, processes, process = meeting
+try:
+    tpuport.initialize_distributed(coordinator, processes, 1 - process)
+    contradiction = ""
+except tpuport.PortError as error:
+    contradiction = str(error)
 answer({
+    "contradiction": contradiction,
     "shape": dict(mesh.shape), "process": jax.process_index(), "local": len(mesh.local_devices),
     "owners": [[device.process_index for device in row] for row in mesh.devices[:, 0]], "result": compute(mesh),
 })
@@ -34,26 +41,20 @@ answer({
 
 
 def test_a_mesh_over_two_processes_computes_what_one_computes(run_two):
-    here = {}
-    exec(COMPUTE, here)
-    expected = here["compute"](tpuport.create_mesh(dp=2, tp=4))
+    namespace = {}
+    exec(COMPUTE, namespace)
+    expected = namespace["compute"](tpuport.create_mesh(dp=2, tp=4))
     for process, answer in enumerate(run_two(COMPUTE + SHOW)):
         assert answer["process"] == process
+        assert f"joined already, as number {process} of 2" in answer["contradiction"]
         assert answer["shape"] == {"dp": 2, "sp": 1, "tp": 4}
         assert answer["local"] == 4
         assert answer["owners"] == [[0] * 4, [1] * 4]  # tp stays inside a process
-        for found, wanted in zip(answer["result"], expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        for actual, reference in zip(answer["result"], expected, strict=True):
+            np.testing.assert_allclose(actual, reference, rtol=1e-6)
     assert jax.process_count() == 1
 
 
-REFUSED = """
-where, processes, process = meeting
-try:
-    tpuport.initialize_distributed(where, processes, 1 - process)
-except tpuport.PortError as error:
-    answer(str(error))
-"""
 LATE = """
 import jax
 jax.devices()
@@ -64,15 +65,10 @@ except tpuport.PortError as error:
 """
 
 
-def test_a_contradiction_of_an_earlier_call(run_two):
-    for process, said in enumerate(run_two(REFUSED)):
-        assert f"joined already, as number {process} of 2" in said
-
-
 def test_a_process_that_has_started_its_devices(run_two):
-    for said in run_two(LATE, join=False):
-        assert "started its devices already" in said
-        assert "before create_mesh" in said
+    for message in run_two(LATE, join=False):
+        assert "started its devices already" in message
+        assert "before create_mesh" in message
 
 
 ALONE = """
@@ -90,9 +86,9 @@ except tpuport.PortError as error:
 
 
 def test_processes_that_do_not_meet(run_two):
-    zero, one = run_two(ALONE, join=False)
-    assert "cannot listen for the others" in zero
-    assert "process 0 did not answer in 1 seconds" in one
+    listening, waiting = run_two(ALONE, join=False)
+    assert "cannot listen for the others" in listening
+    assert "process 0 did not answer in 1 seconds" in waiting
 
 
 def test_what_fails_or_hangs_is_ended(run_processes):
@@ -100,6 +96,6 @@ def test_what_fails_or_hangs_is_ended(run_processes):
     first, second = run_processes(failing, join=False)
     assert (first.returncode, second.returncode) == (1, -9)
     assert "no more" in first.stderr
-    hanging = run_processes("print('here', flush=True)\nimport time\ntime.sleep(600)", join=False, timeout=5)
+    hanging = run_processes("print('here', flush=True)\nimport time\ntime.sleep(600)", join=False, timeout=3)
     assert [process.returncode for process in hanging] == [-9, -9]
     assert hanging[0].stdout == "here\n"

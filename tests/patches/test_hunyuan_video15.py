@@ -115,7 +115,7 @@ def test_one_program_for_a_shape(compiled):
         compiled(**call(*prompts, seed=7))
         compiled(**call(*prompts, image=True, seed=7))
     assert compiled.program.compilations == counted
-    parts = compiled._ready((), CASES["text, guidance"])
+    parts = compiled._program_arguments((), CASES["text, guidance"])
     assert max((x.nbytes for x in compiled.program.constants(*parts)), default=0) < 1 << 20
     assert "f64" not in compiled.lower(**CASES["text, guidance"]).as_text()
 

@@ -89,8 +89,7 @@ def test_tied_weights_count_once_and_must_agree(mesh_of):
         differing.raise_on_errors()
 
 
-@pytest.mark.parametrize(("tp", "dp"), [(8, 1), (4, 2), (2, 1)])
-@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
+@pytest.mark.parametrize(("name", "tp", "dp"), [("llama", 8, 1), ("llama", 2, 1), ("gpt_oss", 4, 2)])
 def test_the_bytes_are_those_of_the_real_shards(tiny, mesh_of, name, tp, dp):
     model, mesh = tiny(name, on="meta", num_key_value_heads=4), mesh_of(tp=tp, dp=dp)
     rules, parameters = ShardingRules.from_model(model), dict(model.named_parameters())

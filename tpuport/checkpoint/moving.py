@@ -219,13 +219,18 @@ def to_cpu(value: Any) -> Any:
         return _move_module_to_cpu(value)
     pytrees.register()
     pytrees.register_used(value)
-    return jax.tree.map(_fetch, value)
+    return jax.tree.map(fetch, value)
 
 
-def _fetch(leaf: Any) -> Any:
-    if not (isinstance(leaf, jax.Array) or compat.is_ported(leaf)):
+def fetch(leaf: Any) -> Any:
+    """A tensor or array on the devices as a host tensor; anything else unchanged.
+
+    Raises:
+        PortError: as for `to_cpu`.
+    """
+    array = compat.as_jax(leaf) if compat.is_ported(leaf) else leaf
+    if not isinstance(array, jax.Array):
         return leaf
-    array = compat.as_jax(leaf)
     _check_fetchable(array, f"{array.dtype} {list(array.shape)}")
     return compat.to_torch(array)
 
@@ -256,13 +261,13 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     for names in parameter_groups(model):
         parameter = model.get_parameter(names[0])
         if compat.is_ported(parameter):
-            host_parameter = torch.nn.Parameter(_fetch(parameter), requires_grad=False)
+            host_parameter = torch.nn.Parameter(fetch(parameter), requires_grad=False)
             for module, leaf in (find_owner(model, name) for name in names):
                 module._parameters[leaf] = host_parameter
     for module in model.modules():
         for attributes in (module._buffers, vars(module)):
             for name, tensor in list(attributes.items()):
                 if compat.is_ported(tensor):
-                    attributes[name] = _fetch(tensor)
+                    attributes[name] = fetch(tensor)
     vars(model).pop("tpuport_mesh", None)
     return model

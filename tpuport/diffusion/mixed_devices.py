@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
-from tpuport.errors import PortError
+from tpuport.checkpoint.moving import fetch as to_host
 
 logger = logging.getLogger("tpuport")
 
@@ -218,24 +218,6 @@ def suspend() -> Iterator[None]:
         yield
     finally:
         _state.suspensions -= 1
-
-
-def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a tensor on the device as a host tensor; a host tensor is returned unchanged.
-
-    Raises:
-        PortError: a part of it is on the devices of another process.
-    """
-    if not compat.is_ported(tensor):
-        return tensor
-    array = compat.as_jax(tensor)
-    if not (array.is_fully_addressable or array.is_fully_replicated):
-        raise PortError(
-            "a part of this tensor is on the devices of another process",
-            where=f"{array.dtype} {list(array.shape)}",
-            fix="gather it first: jax.experimental.multihost_utils.process_allgather(array, tiled=True)",
-        )
-    return compat.to_torch(array)
 
 
 def to_host_tree(tree: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tpuport import compat
+from tpuport.diffusion.mixed_devices import to_host
 from tpuport.diffusion.scheduler_tables import Bound, StepTables, from_numpy
 from tpuport.errors import PortError
 
@@ -166,8 +166,7 @@ def clone_scheduler(scheduler: Any) -> Any:
     clone = object.__new__(type(scheduler))
     for name, value in vars(scheduler).items():
         if name != "step":
-            on_host = compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else value
-            clone.__dict__[name] = copy.deepcopy(on_host)
+            clone.__dict__[name] = copy.deepcopy(to_host(value))
     return clone
 
 

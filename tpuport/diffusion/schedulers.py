@@ -257,7 +257,7 @@ class PortedStep:
             return self._locate_by_timestep(timestep, run)
         if scheduler._step_index is None:
             run = None
-            scheduler._init_step_index(_to_host(timestep))
+            scheduler._init_step_index(to_host(timestep))
         index: int = scheduler.step_index
         if run is not None and index != run.next_index:
             if run.tables.slots:
@@ -272,7 +272,7 @@ class PortedStep:
 
     def _locate_by_timestep(self, timestep: Any, run: _Run | None) -> _Position:
         """As `_locate`, for a scheduler that does not count its steps."""
-        value = float(_to_host(timestep))
+        value = float(to_host(timestep))
         known = self._scheduler.timesteps.tolist()
         if run is not None and known[run.next_index : run.next_index + 1] == [value]:
             return _Position(run.next_index, is_first=False)
@@ -323,7 +323,7 @@ class PortedStep:
                 where=self._name,
                 fix="call set_timesteps before another run",
             )
-        output, sample = _as_array(arguments["model_output"]), _as_array(arguments["sample"])
+        output, sample = compat.to_jax(arguments["model_output"]), compat.to_jax(arguments["sample"])
         state = initial_state(run.tables, sample) if run.state is None else run.state
         noise = self._draw_noise(run, index, arguments, sample)
         fields, run.state = step_program()(run.tables, np.int32(index), output, sample, state, noise)
@@ -368,7 +368,7 @@ class PortedStep:
         if reason not in self._logged_reasons:
             self._logged_reasons.add(reason)
             logger.warning("%s runs on the host: %s", self._name, reason)
-        result = self.original(**{name: _to_host(value) for name, value in arguments.items()})
+        result = self.original(**{name: to_host(value) for name, value in arguments.items()})
         step_index = getattr(scheduler, "_step_index", None)
         if run is not None and step_index is not None:
             run.next_index = step_index
@@ -396,14 +396,6 @@ def _is_whole(timestep: Any) -> bool:
     if isinstance(timestep, torch.Tensor):
         return not timestep.is_floating_point()
     return isinstance(timestep, int)
-
-
-def _as_array(tensor: torch.Tensor) -> jax.Array:
-    return compat.as_jax(tensor) if compat.is_ported(tensor) else compat.to_jax(tensor)
-
-
-def _to_host(value: Any) -> Any:
-    return to_host(value) if compat.is_ported(value) else value
 
 
 def _contents_key(tensor: Any) -> Hashable:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import torch
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -96,9 +95,7 @@ class StepBar(tqdm):
         watched, self._watched = self._watched, None
         if self.disable:
             return super().update(n)
-        if isinstance(watched, torch.Tensor):
-            watched = compat.as_jax(watched)
-        jax.block_until_ready(watched)
+        jax.block_until_ready(compat.as_jax(watched))
         if n:
             self._measure(int(n))
         return super().update(n)
