@@ -15,6 +15,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from tpuport.errors import PortError
+from tpuport.hardware import start_backends
 
 logger = logging.getLogger("tpuport")
 
@@ -37,7 +38,10 @@ def create_mesh(dp: int = 1, sp: int = 1, tp: int = 1, *, devices: Sequence[Any]
     Raises:
         PortError: a size below 1 other than a single -1, or a product that is not the number of devices.
     """
-    mesh_devices = list(jax.devices() if devices is None else devices)
+    if devices is None:
+        start_backends()
+        devices = jax.devices()
+    mesh_devices = list(devices)
     shape = _axis_sizes({"dp": dp, "sp": sp, "tp": tp}, mesh_devices)
     return Mesh(_arrange_devices(shape, mesh_devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 

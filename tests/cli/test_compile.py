@@ -14,8 +14,15 @@ from typing import Any
 import pytest
 
 from tpuport.cli import main
-from tpuport.cli.compile import compile as run
 from tpuport.errors import PortError
+from tpuport.topology.compile_messages import (
+    CompileRequest,
+    CompileResult,
+    Event,
+    LogMessage,
+    Progress,
+    SplitRanking,
+)
 from tpuport.topology.compile_report import Costs, Estimate, Failure, Memory, Report, Source
 
 GIB = 1 << 30
@@ -41,35 +48,40 @@ FAILURE = dataclasses.asdict(
     Failure("trace", "a branch on a tensor", Source("model.py", 3, "forward", "if x:"), "TPU205", "torch.where",
             traceback="jax said so")
 )  # fmt: skip
-Say = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+Say = Callable[[CompileRequest], Iterator[Event]]
+
+
+def run(arguments: list[str]) -> int:
+    return main(["compile", *arguments])
 
 
 class Child:
-    """In the process's place: says what it is told to."""
+    """Takes the place of the process and emits the events of `say`."""
 
     def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
+        self.requests: list[CompileRequest] = []
         self.say: Say = fine
 
-    def events(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def run_in_child(self, request: CompileRequest) -> Iterator[Event]:
         self.requests.append(request)
-        yield {"event": "progress", "stage": "compiling", "target": "model", "mesh": request["mesh"]}
+        yield Progress("compiling", "model", request.mesh)
         yield from self.say(request)
 
 
-def told(kind: str, value: dict[str, Any], target: str = "model") -> dict[str, Any]:
-    return {"event": kind, "target": target, kind: value, "seconds": {"compile": 1.5}, "cached": False}
+def result(**outcome: Any) -> CompileResult:
+    return CompileResult("model", "v5e:2x4", seconds={"compile": 1.5}, **outcome)
 
 
-def fine(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {"event": "note", "target": "model", "text": "batch 1 was assumed"}
-    yield told("report", report(topology=request["topology"]))
+def fine(request: CompileRequest) -> Iterator[Event]:
+    notes = [*request.notes, "batch 1 was assumed"]
+    plain = report(topology=request.topology)
+    yield CompileResult("model", request.topology, plain, notes=notes, seconds={"compile": 1.5})
 
 
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Child:
     made = Child()
-    monkeypatch.setattr("tpuport.topology.process.events", made.events)
+    monkeypatch.setattr("tpuport.topology.compile_process.run_in_child", made.run_in_child)
     monkeypatch.setenv("COLUMNS", "110")
     return made
 
@@ -83,7 +95,7 @@ def test_text(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
     assert "compile 1.50 s" in out
     assert "v5e:2x4: compiling model tp=8" in err
     [request] = child.requests
-    assert request["mesh"] == {"dp": 1, "sp": 1, "tp": 8}
+    assert request.mesh == {"dp": 1, "sp": 1, "tp": 8}
 
 
 def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> None:
@@ -97,23 +109,23 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
     )
     assert run([TARGET, *options.split()]) == 0
     [request] = child.requests
-    assert request == {
-        "target": TARGET, "topology": "v6e:2x4", "mesh": {"dp": 2, "sp": 1, "tp": 4}, "attention": "xla",
-        "rules": {r".*q_proj\.weight": ["tp", None], "embed": [["dp", "tp"]]}, "scan_layers": False, "effort": -0.5,
-        "suggest": {"dp": 2}, "rules_from": f"--rules {rules}", "allow": ["norm", "bias"], "cache": False,
-        "save_hlo": None,
-        "options": {
+    assert request == CompileRequest(
+        target=TARGET, topology="v6e:2x4", mesh={"dp": 2, "sp": 1, "tp": 4}, attention="xla",
+        rules={r".*q_proj\.weight": ["tp", None], "embed": [["dp", "tp"]]}, scan_layers=False, effort=-0.5,
+        fixed_axes={"dp": 2}, rules_source=f"--rules {rules}", allow=["norm", "bias"], use_cache=False,
+        notes=["the mesh is the best of the splits that were tried"],
+        options={
             "task": "prefill", "batch": 3, "length": 64, "max_cache_len": 128, "image_size": (480, 832), "frames": 81,
             "dtype": "float32", "inputs": "json:b", "component": "vae", "trust_remote_code": True,
         },
-    }  # fmt: skip
+    )  # fmt: skip
 
 
 def test_rules_in_toml(child: Child, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("'.*q_proj\\.weight' = ['tp', '']\n")
     assert run([TARGET, "--topology", "v5e", "--rules", str(rules)]) == 0
-    assert child.requests[0]["rules"] == {r".*q_proj\.weight": ["tp", None]}
+    assert child.requests[0].rules == {r".*q_proj\.weight": ["tp", None]}
 
 
 def test_json_is_the_same_for_two_runs_and_holds_no_times(
@@ -133,7 +145,7 @@ def test_json_is_the_same_for_two_runs_and_holds_no_times(
 
 def test_several_topologies_have_a_process_each_and_the_same_one_only_once(child: Child) -> None:
     run([TARGET, "--topology", "v6e", "--topology", "v5e:2x4", "--topology", "v6e:2x2"])
-    assert [request["topology"] for request in child.requests] == ["v6e:2x2", "v5e:2x4"]
+    assert [request.topology for request in child.requests] == ["v6e:2x2", "v5e:2x4"]
 
 
 def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,9 +155,9 @@ def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
         "units_per_second": 16.0, "binds": "memory", "why": "",
     }  # fmt: skip
 
-    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def say(request: CompileRequest) -> Iterator[Event]:
         yield from fine(request)
-        yield {"event": "splits", "target": "model", "splits": [split]}
+        yield SplitRanking([split])
 
     child.say = say
     assert run([TARGET, "--topology", "v5e:2x4", "--suggest"]) == 0
@@ -155,10 +167,10 @@ def test_suggestions(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_exit_codes_of_programs(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
-    child.say = lambda request: iter([told("report", report(fits=False))])
+    child.say = lambda request: iter([result(report=report(fits=False))])
     assert run([TARGET, "--topology", "v5e:2x4"]) == 1
     assert "does not fit: 20.00 of 16.00 GiB" in capsys.readouterr().out
-    child.say = lambda request: iter([told("failure", FAILURE), told("report", report())])
+    child.say = lambda request: iter([result(failure=FAILURE), result(report=report())])
     assert run([TARGET, "--topology", "v5e:2x4"]) == 1
     out = capsys.readouterr().out
     assert "cannot be compiled: a branch on a tensor" in out
@@ -167,15 +179,15 @@ def test_exit_codes_of_programs(child: Child, capsys: pytest.CaptureFixture[str]
     assert "jax said so" not in out
     assert run([TARGET, "--topology", "v5e:2x4", "--traceback"]) == 1
     assert "jax said so" in capsys.readouterr().out
-    child.say = lambda request: iter([told("failure", FAILURE | {"kind": "defect"})])
+    child.say = lambda request: iter([result(failure=FAILURE | {"kind": "defect"})])
     assert run([TARGET, "--topology", "v5e:2x4"]) == 2
 
 
 def test_what_stops_one_topology_is_told_and_the_next_has_its_turn(
     child: Child, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        if request["topology"] == "v6e:2x2":
+    def say(request: CompileRequest) -> Iterator[Event]:
+        if request.topology == "v6e:2x2":
             raise PortError("the process that compiles has died (killed by SIGKILL)", fix="more memory")
         return fine(request)
 
@@ -187,7 +199,7 @@ def test_what_stops_one_topology_is_told_and_the_next_has_its_turn(
 
 
 def test_nothing_is_written_where_nothing_was_compiled(child: Child, tmp_path: Path) -> None:
-    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def say(request: CompileRequest) -> Iterator[Event]:
         raise PortError("no libtpu")
 
     child.say = say
@@ -212,7 +224,7 @@ def test_output_goes_into_a_file(child: Child, tmp_path: Path, form: str, start:
 def test_a_bug_is_not_mistaken_for_a_program_that_does_not_fit(
     child: Child, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    child.say = lambda request: iter([{"event": "report"}])
+    child.say = lambda request: iter([result(report={})])
     assert run([TARGET, "--topology", "v6e"]) == 2
     err = capsys.readouterr().err
     assert "KeyError" in err
@@ -220,8 +232,8 @@ def test_a_bug_is_not_mistaken_for_a_program_that_does_not_fit(
 
 
 def test_an_interruption_leaves_no_file_and_no_half_program(child: Child, tmp_path: Path) -> None:
-    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        (Path(request["save_hlo"]) / "model.hlo.txt").write_text("half")
+    def say(request: CompileRequest) -> Iterator[Event]:
+        (Path(request.save_hlo or "") / "model.hlo.txt").write_text("half")
         raise KeyboardInterrupt
 
     child.say = say
@@ -233,8 +245,8 @@ def test_an_interruption_leaves_no_file_and_no_half_program(child: Child, tmp_pa
 
 
 def test_programs_are_saved(child: Child, tmp_path: Path) -> None:
-    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        (Path(request["save_hlo"]) / f"{request['topology'][:3]}.hlo.txt").write_text("whole")
+    def say(request: CompileRequest) -> Iterator[Event]:
+        (Path(request.save_hlo or "") / f"{request.topology[:3]}.hlo.txt").write_text("whole")
         return fine(request)
 
     child.say = say
@@ -259,15 +271,18 @@ def test_programs_are_saved(child: Child, tmp_path: Path) -> None:
         ([TARGET, "--topology", "v5e:2x4", "--topology", "v6e", "--tp", "8"], "v6e:2x2 has 4"),
         ([TARGET, "--topology", "v6e", "--tp", "0"], "at least one device"),
         ([TARGET, "--topology", "v6e", "--tp", "-1", "--dp", "-1"], "only one axis"),
-        ([TARGET, "--topology", "v6e", "--batch", "0"], "no number from 1 up"),
-        ([TARGET, "--topology", "v6e", "--image-size", "wide"], "no size"),
-        ([TARGET, "--topology", "v6e", "--effort", "2"], "no number from -1 to 1"),
+        ([TARGET, "--topology", "v6e", "--batch", "0"], "is not a positive integer"),
+        ([TARGET, "--topology", "v6e", "--image-size", "wide"], "is not a size"),
+        ([TARGET, "--topology", "v6e", "--effort", "2"], "is not a number from -1 to 1"),
         ([TARGET, "--topology", "v6e", "--task", "train"], "invalid choice"),
         ([TARGET, "--topology", "v6e", "--format", "pdf"], "invalid choice"),
         ([TARGET, "--topology", "v6e", "--output", "/no/such/directory/x"], "there is no directory"),
         ([TARGET, "--topology", "v6e", "--output", "/proc/x"], "cannot be written there"),
         ([TARGET, "--topology", "v6e", "--output", "/tmp"], "is a directory"),
-        ([TARGET, "--topology", "v6e", "--effort", "7"], "'7' is no number from -1 to 1\n  where: --effort"),
+        (
+            [TARGET, "--topology", "v6e", "--effort", "7"],
+            "'7' is not a number from -1 to 1\n  where: --effort",
+        ),
         ([TARGET, "--topology", "v5e:2x4", "--suggest", "--dp", "3"], "a multiple of 3 devices"),
         (
             [TARGET, "--topology", "v6e", "--suggest", "--dp", "2", "--tp", "2", "--sp", "1"],
@@ -302,13 +317,13 @@ def test_wrong_usage_exits_with_2_before_anything_starts(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "are no JSON"),
-        ("[]", "no map of patterns"),
-        ("{}", "no map of patterns"),
-        ('{"(": ["tp"]}', "no regular expression"),
-        ('{"a": "tp"}', "no list of axis names"),
-        ('{"a": ["model"]}', "'model' is no axis of the mesh"),
-        ('{"a": [["tp", 3]]}', "3 is no axis"),
+        ("{", "are not JSON"),
+        ("[]", "not a map of patterns"),
+        ("{}", "not a map of patterns"),
+        ('{"(": ["tp"]}', "not a regular expression"),
+        ('{"a": "tp"}', "not a list of axis names"),
+        ('{"a": ["model"]}', "'model' is not an axis of the mesh"),
+        ('{"a": [["tp", 3]]}', "3 is not an axis"),
     ],
 )
 def test_rules_that_are_none_are_refused(
@@ -327,16 +342,16 @@ def test_a_dimension_that_is_whole_has_a_name_too(child: Child, tmp_path: Path, 
     entries = '["tp", "none", "", "null"]'
     rules.write_text(f'{{"a": {entries}}}' if name == "x.json" else f"a = {entries}\n")
     assert run([TARGET, "--topology", "v5e", "--rules", str(rules)]) == 0
-    assert child.requests[0]["rules"] == {"a": ["tp", None, None, None]}
+    assert child.requests[0].rules == {"a": ["tp", None, None, None]}
 
 
 def test_a_warning_is_said_once_and_after_what_is_said_of_progress(
     child: Child, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def say(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def say(request: CompileRequest) -> Iterator[Event]:
         for _ in range(2):
-            yield {"event": "log", "level": "warning", "text": "weights are replicated"}
-            yield {"event": "progress", "stage": "tracing", "target": "model", "mesh": None}
+            yield LogMessage("warning", "weights are replicated")
+            yield Progress("tracing", "model")
         yield from fine(request)
 
     child.say = say
@@ -373,19 +388,17 @@ def test_the_command_is_one_of_tpuports(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["tpuport", "compile", "--help"])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 0
+    assert main() == 0
     assert "Exit code: 0 compiled and fits" in capsys.readouterr().out
 
 
 def test_what_asks_imports_neither_torch_nor_jax() -> None:
     code = (
-        "import sys; from tpuport.cli.compile import compile;"
+        "import sys; from tpuport.cli import main; compile = lambda arguments: main(['compile', *arguments]);"
         "compile(['--list-topologies']); compile(['json:b', '--topology', 'v6e', '--tp', '3']);"
         "compile(['nope.py:b', '--topology', 'v6e']); compile(['llama-2-8b', '--topology', 'v6e']);"
         "compile(['flux-dev', '--topology', 'v6e', '--image-size', '1001']);"
-        "import tpuport.topology.process, tpuport.topology.reports.html, tpuport.topology.reports.text;"
+        "import tpuport.topology.compile_process, tpuport.topology.reports.html, tpuport.topology.reports.text;"
         "sys.exit(bool({'torch', 'jax', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -414,7 +427,13 @@ def untraceable():
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from tpuport.cli import main; main()", "compile", *arguments]
+    return [
+        sys.executable,
+        "-c",
+        "import sys; from tpuport.cli import main; sys.exit(main())",
+        "compile",
+        *arguments,
+    ]
 
 
 @pytest.fixture

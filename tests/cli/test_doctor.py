@@ -1,5 +1,7 @@
 """`tpuport doctor`, on the real installation and on broken ones."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -7,12 +9,11 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from typer.testing import CliRunner
 
-from tpuport.cli import app, diagnosis
+from tpuport.cli import diagnosis, main
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cache = tmp_path_factory.mktemp("cache")
     (cache / "program").write_bytes(b"x" * 1000)
     done = subprocess.run(
-        [sys.executable, "-c", "from tpuport.cli import main; main()", "doctor", "--json"],
+        [
+            sys.executable,
+            "-c",
+            "import sys; from tpuport.cli import main; sys.exit(main())",
+            "doctor",
+            "--json",
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)},
@@ -68,8 +75,17 @@ def test_the_report_has_the_documented_fields(report: dict[str, Any]) -> None:
     assert report["schema"] == 1
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["doctor", *arguments])
+class Result(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: str) -> Result:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_code = main(["doctor", *arguments])
+    return Result(exit_code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -151,7 +167,7 @@ def test_a_tpu_host(quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch)
     result = run()
     assert result.exit_code == 0
     assert "2 x tpu TPU v5 lite, 16.0 GiB each" in result.stdout
-    assert "no TPU here" not in result.stdout
+    assert "no TPU:" not in result.stdout
     assert "These versions work together: a note." in result.stdout
 
 
@@ -178,10 +194,8 @@ def test_a_libtpu_of_another_jax_is_a_problem(
     assert problem["fix"].removeprefix("pip install '").removesuffix("'") in wanted
 
 
-@pytest.mark.parametrize(
-    "arguments", [["doctor", "--nonsense"], ["nonsense"], ["doctor", "--timeout", "soon"]]
-)
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["nonsense"], ["--timeout", "soon"]])
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, arguments)
+    result = run(*arguments)
     assert result.exit_code == 2
-    assert "Traceback" not in result.output
+    assert "Traceback" not in result.stderr

@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tpuport import cli
-from tpuport.cli.lint import lint
+from tpuport.cli import main
+
+
+def lint(arguments: list[str]) -> int:
+    return main(["lint", *arguments])
+
 
 MODEL = """\
 import torch
@@ -154,7 +157,7 @@ def test_a_baseline_without_a_name(project: Path, capsys: pytest.CaptureFixture[
 )
 def test_output_that_cannot_be_written_is_said_in_a_sentence(project: Path, where: str, why: str) -> None:
     (project / "model.py").write_text(MODEL)
-    code = "import sys; from tpuport.cli.lint import lint; sys.exit(lint(['model.py', *sys.argv[1:]]))"
+    code = "import sys; from tpuport.cli import main; sys.exit(main(['lint', 'model.py', *sys.argv[1:]]))"
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         shell = ["sh", "-c", f'exec "$@" {where}', "sh", sys.executable, "-c", code, *more]
@@ -236,16 +239,16 @@ def test_explain_and_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_is_a_command_of_tpuport_too(project: Path) -> None:
     (project / "model.py").write_text(MODEL)
-    result = CliRunner().invoke(cli.app, ["lint", "model.py", "--format", "concise", "-j", "1"])
-    assert result.exit_code == 1
-    assert "TPU101" in result.stdout
-    assert "--unsafe-fixes" in CliRunner().invoke(cli.app, ["lint", "--help"]).stdout
+    command = [sys.executable, "-m", "tpuport.cli", "lint", "model.py", "--format", "concise", "-j", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "TPU101" in done.stdout
 
 
 COMMAND = [
     sys.executable,
     "-c",
-    "import sys; from tpuport.cli import main; sys.argv[0] = 'tpuport'; main()",
+    "import sys; from tpuport.cli import main; sys.exit(main())",
     "lint",
 ]
 
@@ -253,7 +256,7 @@ COMMAND = [
 def test_neither_torch_nor_jax_is_imported(project: Path) -> None:
     (project / "model.py").write_text(MODEL)
     arguments = ["model.py", "--fix", "--unsafe-fixes"]
-    code = f"import sys; from tpuport.cli.lint import lint; lint({arguments}); print(*sys.modules)"
+    code = f"import sys; from tpuport.cli import main; main({['lint', *arguments]}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stdout.splitlines()[-1].split())
     assert modules.isdisjoint({"torch", "jax", "jaxlib", "torchax", "transformers", "numpy", "typer", "rich"})
@@ -262,7 +265,7 @@ def test_neither_torch_nor_jax_is_imported(project: Path) -> None:
 
 def test_start_up_does_little(project: Path) -> None:
     (project / "model.py").write_text("x = 1\n")
-    code = "import sys; from tpuport.cli.lint import lint; lint(['model.py']); print(*sys.modules)"
+    code = "import sys; from tpuport.cli import main; main(['lint', 'model.py']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stdout.splitlines()[-1].split())
     assert modules.isdisjoint({"libcst", "multiprocessing", "difflib", "rich", "typer", "xml"})

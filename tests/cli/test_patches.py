@@ -56,7 +56,7 @@ def run(site, *arguments: str, **environment: str) -> subprocess.CompletedProces
     code = (
         "import sys, tpuport.cli\n"
         "sys.argv[0] = 'tpuport'\n"
-        "try:\n    tpuport.cli.main()\n"
+        "try:\n    sys.exit(tpuport.cli.main())\n"
         "finally:\n    print(*sorted({'torch', 'diffusers', 'clilib'} & set(sys.modules)), file=sys.stderr)\n"
     )
     inherited = {key: value for key, value in os.environ.items() if key != "TPUPORT_PATCHES"}

@@ -1,24 +1,34 @@
 """`tpuport tune attention` as a user runs it."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from typer.testing import CliRunner
 
 from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler
 from tpuport.attention.tuning.bundle_schedule import KernelBundles
-from tpuport.cli import app
+from tpuport.cli import main
 
 SMALL = "1,2,2,100,200,64"
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["tune", "attention", *arguments])
+class Result(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: str) -> Result:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_code = main(["tune", "attention", *arguments])
+    return Result(exit_code, out.getvalue(), err.getvalue())
 
 
 class Quick(Compiler):
@@ -55,7 +65,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Quick]:
 
 def test_the_table(quick: type[Quick]) -> None:
     result = run("--topology", "v6e", "--shape", "flux-4608")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.stderr
     assert "flux-4608 on v6e:2x2, bfloat16, no mask" in result.stdout
     assert "+0.0%" in result.stdout
     assert "The default is " in result.stdout
@@ -64,7 +74,7 @@ def test_the_table(quick: type[Quick]) -> None:
 
 def test_json(quick: type[Quick]) -> None:
     result = run("--topology", "v5e:2x4", "--shape", "llama3-8b-8k", "--shape", SMALL, "--json")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert list(report) == ["schema", "topology", "versions", "results"]
     assert report["topology"] == "v5e:2x4"
@@ -95,7 +105,7 @@ def test_an_interrupted_search_says_how_to_go_on(quick: type[Quick], monkeypatch
     monkeypatch.setattr(quick, "count", interrupted)
     result = run("--topology", "v6e", "--shape", "flux-4608")
     assert result.exit_code == 130
-    assert "the same command goes on" in result.stderr
+    assert "the same command continues" in result.stderr
     assert result.stdout == ""
     monkeypatch.setattr(quick, "count", count)
     assert run("--topology", "v6e", "--shape", "flux-4608").exit_code == 0
@@ -116,7 +126,7 @@ def test_save(quick: type[Quick], tmp_path: Path) -> None:
         "exact",
     ]
     result = run(*options, "--save", str(file))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.stderr
     data = json.loads(file.read_text())
     assert data["command"] == (
         "tpuport tune attention --topology v6e:2x2 --shape flux-4608 --dtype f32 --window 512 --padding exact"
@@ -135,8 +145,8 @@ def test_save(quick: type[Quick], tmp_path: Path) -> None:
         (["--topology", "v6e", "--shape", "flux"], "is not an attention shape"),
         (["--topology", "v6e", "--shape", "1,8,3,8,8,8"], "do not divide"),
         (["--topology", "v6e", "--shape", SMALL, "--shape", "nonsense"], "is not an attention shape"),
-        (["--topology", "v6e"], "Missing option"),
-        (["--shape", SMALL], "Missing option"),
+        (["--topology", "v6e"], "the following arguments are required"),
+        (["--shape", SMALL], "the following arguments are required"),
         (["--topology", "v6e", "--shape", SMALL, "--dtype", "int8"], "int8"),
         (["--topology", "v6e", "--shape", SMALL, "--padding", "none_at_all"], "none_at_all"),
         (["--topology", "v6e", "--shape", SMALL, "--window", "0"], "--window"),
@@ -151,7 +161,7 @@ def test_wrong_usage_exits_with_2_before_anything_is_compiled(
 ) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
-    assert why in " ".join(result.stderr.replace("│", " ").split())
+    assert why in result.stderr
     assert quick.asked == 0
 
 
@@ -159,13 +169,13 @@ def test_no_candidate_is_exit_code_1(quick: type[Quick], monkeypatch: pytest.Mon
     failed = Compilation((), "Ran out of memory in memory space vmem.", False, 0.1)
     monkeypatch.setattr(Quick, "count", lambda *_: failed)
     result = run("--topology", "v6e", "--shape", SMALL)
-    assert result.exit_code == 1, result.output
-    assert "block sizes" in str(result.exception)
+    assert result.exit_code == 1, result.stderr
+    assert "block sizes" in result.stderr
 
 
 @pytest.mark.slow
 def test_the_real_compiler(tmp_path: Path) -> None:
-    code = "from tpuport.cli import main; main()"
+    code = "import sys; from tpuport.cli import main; sys.exit(main())"
     options = ["--topology", "v5e", "--shape", "1,1,1,128,128,64", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", code, "tune", "attention", *options],

@@ -8,10 +8,15 @@ from types import ModuleType
 import pytest
 import yaml
 
-from tpuport.cli.lint import lint
+from tpuport.cli import main
 from tpuport.errors import PortError
 from tpuport.lint.configuration import find_settings, parse_torchax_version
 from tpuport.lint.rule_catalogue import all_entries
+
+
+def lint(arguments: list[str]) -> int:
+    return main(["lint", *arguments])
+
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lint.md").read_text()

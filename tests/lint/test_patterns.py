@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tpuport.cli.lint import lint
+from tpuport.cli import main
 from tpuport.lint.patterns import matches_function
+
+
+def lint(arguments: list[str]) -> int:
+    return main(["lint", *arguments])
+
 
 FILE = Path("/elsewhere/repo/pipelines/video.py")
 

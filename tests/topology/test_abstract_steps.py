@@ -8,7 +8,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 import tpuport
 from tpuport.errors import PortError
 from tpuport.topology import abstract_steps, compile_for, described
-from tpuport.topology.abstract_weights import abstract_weights, built, local_nbytes
+from tpuport.topology.abstract_weights import abstract_weights, build_model, local_nbytes
 from tpuport.topology.generation_tasks import Decode, Prefill
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
@@ -21,7 +21,7 @@ CONFIG = LlamaConfig(
 
 def _made(task, config=CONFIG, kind=LlamaForCausalLM, dtype=None, **axes):
     mesh = tpuport.create_mesh(**axes, devices=described("v6e").devices)
-    model = built(lambda: kind(config))
+    model = build_model(lambda: kind(config))
     weights = abstract_weights(model, mesh, None, dtype, ())
     make = abstract_steps.prefill if isinstance(task, Prefill) else abstract_steps.decode
     return model, mesh, make(model, task, weights, mesh)
@@ -52,7 +52,7 @@ def test_a_batch_is_filled_up_as_generate_does() -> None:
 
 def test_a_decode_step_gives_back_what_it_takes() -> None:
     model, mesh, step = _made(Decode(2, 64), dp=2, tp=2)
-    with abstract_steps.on(model, mesh):
+    with abstract_steps.on_mesh(model, mesh):
         after = jax.eval_shape(step.function, *step.arguments)
     before = [(x.shape, x.dtype) for x in jax.tree.leaves(step.arguments[1])]
     assert [(x.shape, x.dtype) for x in jax.tree.leaves(after)] == before
@@ -74,9 +74,9 @@ def test_bad_tasks_are_refused_before_work() -> None:
         Decode(0)
     with pytest.raises(PortError, match="longer than the cache"):
         Prefill(1, 64, 32)
-    with pytest.raises(PortError, match="knows 256 positions"):
+    with pytest.raises(PortError, match="has 256 positions"):
         _made(Decode(1, 512), tp=4)
-    with pytest.raises(PortError, match="knows 256 positions"):
+    with pytest.raises(PortError, match="has 256 positions"):
         _made(Prefill(1, 64, 512), tp=4)
 
 
@@ -92,9 +92,9 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
     limit = jax.ShapeDtypeStruct((), jax.numpy.int32, sharding=columns.sharding)
 
     def loop(weights, state, keys, columns, limit):
-        return decoder._advance(weights, state, keys, columns, limit, abstract_steps._greedy())
+        return decoder._advance(weights, state, keys, columns, limit, abstract_steps._greedy_settings())
 
-    with abstract_steps.on(model, mesh):
+    with abstract_steps.on_mesh(model, mesh):
         program = jax.jit(loop, donate_argnums=1).trace(weights, state, keys, columns, limit)
         said = program.lower(lowering_platforms=("tpu",)).compile().memory_analysis()
     cache = sum(local_nbytes(one) for one in step.cache)
@@ -104,12 +104,12 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_decode_step_of_one_chip_overwrites_its_cache(rows: int) -> None:
-    model = built(lambda: LlamaForCausalLM(CONFIG))
+    model = build_model(lambda: LlamaForCausalLM(CONFIG))
     mesh = tpuport.create_mesh(devices=described("v6e:1x1").devices)
     step = abstract_steps.decode(
         model, Decode(rows, 256), abstract_weights(model, mesh, None, None, ()), mesh
     )
-    with abstract_steps.on(model, mesh):
+    with abstract_steps.on_mesh(model, mesh):
         program = jax.jit(step.function, donate_argnums=step.donated).trace(*step.arguments)
         said = program.lower(lowering_platforms=("tpu",)).compile().memory_analysis()
     cache = sum(local_nbytes(one) for one in step.cache)

@@ -16,7 +16,13 @@ from tpuport.compilation import collect_weights
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
 from tpuport.topology import compile_for, described
-from tpuport.topology.abstract_weights import abstract_weights, built, bytes_by_dtype, local_nbytes, nbytes
+from tpuport.topology.abstract_weights import (
+    abstract_weights,
+    build_model,
+    bytes_by_dtype,
+    local_nbytes,
+    nbytes,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
@@ -91,7 +97,7 @@ def _abstract(config, split, rules, dtype):
     dp, sp, tp = split
     devices = described("v5e:2x4").devices[: prod(split)]
     mesh = tpuport.create_mesh(dp, sp, tp, devices=devices)
-    return abstract_weights(built(lambda: LlamaForCausalLM(config)), mesh, rules, dtype, ())
+    return abstract_weights(build_model(lambda: LlamaForCausalLM(config)), mesh, rules, dtype, ())
 
 
 def test_the_report_has_the_same_sum() -> None:
@@ -112,9 +118,9 @@ def test_the_report_has_the_same_sum() -> None:
 
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(PortError, match="neither a model nor a function"):
-        built("model")
+        build_model("model")
     with pytest.raises(PortError, match="built an object of class dict"):
-        built(dict)
+        build_model(dict)
 
 
 def test_shared_parameters_stay_shared_and_nothing_is_allocated() -> None:
@@ -126,7 +132,7 @@ def test_shared_parameters_stay_shared_and_nothing_is_allocated() -> None:
             self.second.weight = self.first.weight
             self.register_buffer("there", torch.ones(3))
 
-    model = built(Tied)
+    model = build_model(Tied)
     assert model.second.weight is model.first.weight
     assert {one.device.type for one in model.parameters()} == {"meta"}
     assert model.there.tolist() == [1, 1, 1]
@@ -141,7 +147,7 @@ def test_a_parameter_larger_than_the_host_is_not_made() -> None:
             self.weight = torch.nn.Parameter(torch.empty(1 << 14, 1 << 14, 1 << 12, dtype=torch.bfloat16))
             self.register_buffer("small", torch.empty(4).fill_(2.0))
 
-    model = built(Huge)
+    model = build_model(Huge)
     assert model.weight.shape == (1 << 14, 1 << 14, 1 << 12)
     assert model.small.tolist() == [2, 2, 2, 2]
 
@@ -151,7 +157,7 @@ def test_a_function_that_fails_is_named_with_its_line() -> None:
         raise ValueError("my config is wrong")
 
     with pytest.raises(PortError, match="my config is wrong") as said:
-        built(build)
+        build_model(build)
     assert __file__ in said.value.where
 
 
@@ -162,12 +168,12 @@ def test_a_library_that_refuses_its_arguments_is_told_at_the_users_line() -> Non
     with pytest.raises(
         PortError, match="RuntimeError: Trying to create tensor with negative dimension"
     ) as said:
-        built(build)
+        build_model(build)
     assert said.value.where == f"{__file__}, line {build.__code__.co_firstlineno + 1}"
     assert "\n" not in said.value.what
 
 
 def test_what_fails_without_code_of_the_users_is_at_no_line_of_tpuports() -> None:
     with pytest.raises(PortError, match="negative dimension") as said:
-        built(functools.partial(torch.nn.Linear, -3, 4))
+        build_model(functools.partial(torch.nn.Linear, -3, 4))
     assert said.value.where == "model"

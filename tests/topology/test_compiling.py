@@ -164,14 +164,14 @@ def test_identical_blocks_are_in_a_loop_and_count_as_often_as_it_runs() -> None:
 
 
 def test_what_does_not_fit_in_a_loop_is_compiled_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = compiling._compiled
+    compile = compiling._compile
 
     def refusing(lowered, effort):
         if lowered.scanned:
-            return None, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: in a loop")
-        return compiled(lowered, effort)
+            return compiling.Compilation(None, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: in a loop"))
+        return compile(lowered, effort)
 
-    monkeypatch.setattr(compiling, "_compiled", refusing)
+    monkeypatch.setattr(compiling, "_compile", refusing)
     x = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
     report = compile_for(Deep, {"x": x}, topology="v5e:1x1", dtype="bfloat16")
     assert report.fits
@@ -319,12 +319,12 @@ def test_a_mesh_of_ones_own() -> None:
     mesh = tpuport.create_mesh(dp=2, tp=2, devices=described("v6e").devices)
     made = lower_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v6e", mesh=mesh, rules=RULES)
     assert made.mesh is mesh
-    with pytest.raises(PortError, match="not of the described TPU"):
+    with pytest.raises(PortError, match="do not belong to the described TPU"):
         lower_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v5e", mesh=mesh, rules=RULES)
 
 
 def test_a_mesh_of_other_devices_is_refused() -> None:
-    with pytest.raises(PortError, match="not of the described TPU"):
+    with pytest.raises(PortError, match="do not belong to the described TPU"):
         compile_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v6e", mesh=tpuport.create_mesh(tp=-1))
 
 

@@ -11,8 +11,9 @@ import torch
 
 import tpuport
 from tpuport.topology import compile_for, compiling, lower_for
-from tpuport.topology.lowering import Lowered
-from tpuport.topology.mesh_splits import Facts, Split, facts_of, splits
+from tpuport.topology.lowering import Lowered, LoweringOptions
+from tpuport.topology.mesh_splits import Facts, Split, split_reasons, suitable_splits
+from tpuport.topology.split_search import facts_of
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.target import empty
 
@@ -39,24 +40,25 @@ class Trebling(torch.nn.Module):
 def test_which_line_of_the_package_asked_for_a_program_is_no_part_of_its_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Enough(Exception):
-        pass
+    class Lowering(Exception):
+        """Ends `compile_for` where it would compile."""
 
-    def instead(lowered: Lowered, effort: float | None) -> None:
-        raise Enough(lowered)
+    def stop(lowered: Lowered, effort: float | None) -> None:
+        raise Lowering(lowered)
 
-    monkeypatch.setattr(compiling, "report", instead)
-    found = []
-    for ask, model in ((lower_for, Doubling), (compile_for, Doubling), (lower_for, Trebling)):
+    monkeypatch.setattr(compiling, "compile_lowered", stop)
+    programs = []
+    # On one line of this file, which is a part of the key.
+    for function, model in ((lower_for, Doubling), (compile_for, Doubling), (lower_for, Trebling)):
         try:
-            found.append(ask(model, {"x": torch.empty(1, 8, device="meta")}, topology="v6e", tp=4))
-        except Enough as enough:
-            found.append(enough.args[0])
-    direct, through_another, other = found
+            programs.append(function(model, {"x": torch.empty(1, 8, device="meta")}, topology="v6e", tp=4))
+        except Lowering as stopped:
+            programs.append(stopped.args[0])
+    direct, through_another, other = programs
     assert direct.stage.as_text(debug_info=True) != through_another.stage.as_text(debug_info=True)
     assert direct.key == through_another.key
     assert direct.key != other.key
-    assert direct.key != dataclasses.replace(direct, apart=lambda: other).key
+    assert direct.key != dataclasses.replace(direct, lower_unrolled=lambda: other).key
 
 
 def test_the_text_of_a_line_that_reports_quote_is_part_of_the_key(tmp_path: Path) -> None:
@@ -72,10 +74,11 @@ def test_the_text_of_a_line_that_reports_quote_is_part_of_the_key(tmp_path: Path
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_lowering_takes_what_compiling_takes_but_for_the_effort() -> None:
-    taken = dict(inspect.signature(compile_for).parameters)
-    assert taken.pop("effort").default is None
-    assert taken == dict(inspect.signature(lower_for).parameters)
+def test_the_options_that_compiling_passes_on_are_those_of_lowering() -> None:
+    options = set(inspect.signature(lower_for).parameters) - {"model", "inputs"}
+    assert set(LoweringOptions.__annotations__) == options
+    with pytest.raises(TypeError, match="no_such"):
+        compile_for(Doubling, {}, no_such=1)
 
 
 VIDEO = {
@@ -112,12 +115,14 @@ def test_of_a_picture_with_text_beside_it_the_text_is_not_counted(tmp_path: Path
     text = {"encoder_hidden_states": empty(1, 77, 8), "txt_ids": empty(77, 3)}
     found = facts(tmp_path, PICTURE, text, image_size=128)
     assert found.sequences == (8 * 8,)
-    assert Split(1, 4, 1) in splits(4, found)  # 64 patches and 77 tokens are 141, which 4 does not divide
+    assert Split(1, 4, 1) in suitable_splits(
+        4, found
+    )  # 64 patches and 77 tokens are 141, which 4 does not divide
 
 
 def test_of_a_unet_the_queries_are_shared_out(tmp_path: Path) -> None:
     found = facts(tmp_path, UNET, image_size=128)
     assert found.sequences == (8 * 8, 16 * 16)
-    whole, *others = splits(4, Facts(heads=10, sequences=(1024, 4096)))  # as SDXL's
-    assert (whole.tp, whole.why_not) == (4, "tp=4 does not divide 10 heads")
-    assert others == [Split(1, 4, 1), Split(1, 2, 2)]
+    unet = Facts(heads=10, sequences=(1024, 4096))  # as SDXL's
+    assert suitable_splits(4, unet) == (Split(1, 1, 4), Split(1, 4, 1), Split(1, 2, 2))
+    assert split_reasons(4, unet)[Split(1, 1, 4)] == "tp=4 does not divide 10 heads"

@@ -13,22 +13,27 @@ from hypothesis import strategies as st
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.heads import Undivided
 from tpuport.topology.advice.tpc007_heads_not_divided import remedy
-from tpuport.topology.mesh_splits import Facts, Outcome, Split, considered, left_out, outcome, ranked, splits
+from tpuport.topology.mesh_splits import (
+    Facts,
+    Split,
+    SplitOutcome,
+    outcome_of,
+    rank,
+    split_reasons,
+    suitable_splits,
+    untried_reasons,
+)
 
 DEVICES = st.sampled_from([1, 2, 4, 8, 12, 16, 32, 64])
 HEADS = st.none() | st.integers(1, 64)
 
 
-def sizes(found: tuple[Split, ...]) -> list[tuple[int, ...]]:
-    return [tuple(one[:3]) for one in found]
-
-
 def test_llama_2_7b_decoding_one_row_has_tp_only() -> None:
-    assert sizes(splits(8, Facts(heads=32, kv_heads=32, batch=1))) == [(1, 1, 8)]
+    assert list(suitable_splits(8, Facts(heads=32, kv_heads=32, batch=1))) == [(1, 1, 8)]
 
 
 def test_rows_and_heads_are_shared_out_fewest_axes_first() -> None:
-    assert sizes(splits(8, Facts(heads=32, kv_heads=8, batch=32))) == [
+    assert list(suitable_splits(8, Facts(heads=32, kv_heads=8, batch=32))) == [
         (1, 1, 8),
         (8, 1, 1),
         (2, 1, 4),
@@ -37,48 +42,46 @@ def test_rows_and_heads_are_shared_out_fewest_axes_first() -> None:
 
 
 def test_key_value_heads_may_be_repeated_where_that_comes_out_even() -> None:
-    assert Split(1, 1, 16) in splits(16, Facts(heads=64, kv_heads=8, batch=1))
-    assert Split(1, 1, 8) in splits(8, Facts(heads=8, kv_heads=1, batch=1))
-    [refused] = [one for one in considered(4, Facts(heads=24, kv_heads=3)) if one[:3] == (1, 1, 4)]
-    assert refused.why_not == "tp=4 neither divides 3 key/value heads nor is a multiple of them"
+    assert Split(1, 1, 16) in suitable_splits(16, Facts(heads=64, kv_heads=8, batch=1))
+    assert Split(1, 1, 8) in suitable_splits(8, Facts(heads=8, kv_heads=1, batch=1))
+    reasons = split_reasons(4, Facts(heads=24, kv_heads=3))
+    assert reasons[Split(1, 1, 4)] == "tp=4 neither divides 3 key/value heads nor is a multiple of them"
 
 
 def test_a_video_transformer_has_its_tokens_shared_out() -> None:
-    found = sizes(splits(8, Facts(heads=16, sequences=(48_000,))))
+    found = list(suitable_splits(8, Facts(heads=16, sequences=(48_000,))))
     assert found == [(1, 1, 8), (1, 8, 1), (1, 2, 4), (1, 4, 2)]
-    reasons = {one[:3]: one.why_not for one in considered(8, Facts(heads=16, sequences=(48_001,)))}
+    reasons = split_reasons(8, Facts(heads=16, sequences=(48_001,)))
     assert reasons[1, 8, 1] == "sp=8 does not divide 48001 tokens"
     assert reasons[2, 4, 1] == "dp=2 does not divide a batch of 1; sp=4 does not divide 48001 tokens"
-    assert [one.why_not for one in considered(2, Facts(heads=4))] == [
+    assert list(split_reasons(2, Facts(heads=4)).values()) == [
         "", "dp=2 does not divide a batch of 1",
-        "sp=2 has no sequence to share out: there is no attention",
+        "sp=2 has no sequence to divide: there is no attention",
     ]  # fmt: skip
 
 
 def test_where_nothing_comes_out_even_there_are_still_some_to_try() -> None:
     """All over tp, and what TPC007 proposes in its place for a fuller batch."""
-    assert all(one.why_not for one in considered(8, Facts(heads=6, batch=3)))
-    assert sizes(splits(8, Facts(heads=6, batch=3))) == [(1, 1, 8), (4, 1, 2)]
-    assert sizes(splits(8, Facts(heads=5, batch=3))) == [(1, 1, 8), (8, 1, 1)]
+    assert all(split_reasons(8, Facts(heads=6, batch=3)).values())
+    assert list(suitable_splits(8, Facts(heads=6, batch=3))) == [(1, 1, 8), (4, 1, 2)]
+    assert list(suitable_splits(8, Facts(heads=5, batch=3))) == [(1, 1, 8), (8, 1, 1)]
 
 
 def test_a_prompt_may_be_shared_out_by_its_queries() -> None:
     """Six heads, two of keys and values, one row: tp=4 is uneven, and there all the same; dp has no rows."""
-    prompt = Facts(heads=6, kv_heads=2, sequences=(256,), cut=False)
-    assert sizes(splits(4, prompt)) == [(1, 1, 4), (1, 4, 1), (1, 2, 2)]
-    assert sizes(splits(4, dataclasses.replace(prompt, sequences=(257,)))) == [(1, 1, 4), (2, 1, 2)]
-    token = {one[:3]: one.why_not for one in considered(2, dataclasses.replace(prompt, sequences=(1,)))}
-    assert token[1, 2, 1] == "sp=2 has no sequence to share out: a row is one token"
+    prompt = Facts(heads=6, kv_heads=2, sequences=(256,), divides_blocks=False)
+    assert list(suitable_splits(4, prompt)) == [(1, 1, 4), (1, 4, 1), (1, 2, 2)]
+    assert list(suitable_splits(4, dataclasses.replace(prompt, sequences=(257,)))) == [(1, 1, 4), (2, 1, 2)]
+    token = split_reasons(2, dataclasses.replace(prompt, sequences=(1,)))
+    assert token[1, 2, 1] == "sp=2 has no sequence to divide: a row is one token"
 
 
 def test_sp_is_not_tried_beside_dp_where_dp_alone_has_the_rows() -> None:
-    facts = Facts(heads=8, batch=4, sequences=(256,), cut=False)
-    found = {one[:3]: one.why_not for one in considered(8, facts)}
-    assert found[2, 2, 2] == "sp=2 beside dp=2 sends what dp=4 need not"
-    assert found[4, 2, 1] == found[1, 4, 2] == ""
-    assert {one[:3]: one.why_not for one in considered(8, dataclasses.replace(facts, cut=True))}[
-        2, 2, 2
-    ] == ""
+    facts = Facts(heads=8, batch=4, sequences=(256,), divides_blocks=False)
+    reasons = split_reasons(8, facts)
+    assert reasons[Split(2, 2, 2)] == "sp=2 beside dp=2 sends what dp=4 need not"
+    assert reasons[Split(4, 2, 1)] == reasons[Split(1, 4, 2)] == ""
+    assert split_reasons(8, dataclasses.replace(facts, divides_blocks=True))[Split(2, 2, 2)] == ""
 
 
 @settings(deadline=None)
@@ -95,8 +98,8 @@ def test_what_tpc007_proposes_is_tried(devices: int, kv: int, group: int, batch:
         weights={}, cache=(), model=None,
     )  # fmt: skip
     said = remedy(evidence, Undivided("tp", devices, kv * group, kv, 64))
-    facts = Facts(kv * group, kv, batch, (256 * 3,) if task == "prefill" else (1,), cut=False)
-    tried = sizes(splits(devices, facts))
+    facts = Facts(kv * group, kv, batch, (256 * 3,) if task == "prefill" else (1,), divides_blocks=False)
+    tried = suitable_splits(devices, facts)
     for axis, rest, tp in re.findall(r"--(dp|sp) (\d+) --tp (\d+)", said):
         other_rows = axis == "dp" and "a batch of a multiple" in said
         split = (int(rest), 1, int(tp)) if axis == "dp" else (1, int(rest), int(tp))
@@ -105,14 +108,14 @@ def test_what_tpc007_proposes_is_tried(devices: int, kv: int, group: int, batch:
 
 def test_splits_that_are_left_out_are_told_once_for_each_reason() -> None:
     told = [
-        {"target": "llama", "topology": "v5e:2x2", "tried": not one.why_not, "why": one.why_not}
-        for one in considered(4, Facts(heads=6, kv_heads=2, sequences=(1,)))
+        SplitOutcome(split, tried=not reason, why=reason).to_dict("llama", "v5e:2x2")
+        for split, reason in split_reasons(4, Facts(heads=6, kv_heads=2, sequences=(1,))).items()
     ]
-    assert left_out(told) == {
+    assert untried_reasons(told) == {
         "llama on v5e:2x2": "tp=4 (does not divide 6 heads); dp=4, dp=2 (does not divide a batch of 1); "
-        "sp=4, sp=2 (has no sequence to share out: a row is one token)"
+        "sp=4, sp=2 (has no sequence to divide: a row is one token)"
     }
-    assert left_out([{**told[0], "tried": True}]) == {}
+    assert untried_reasons([{**told[0], "tried": True}]) == {}
 
 
 @settings(deadline=None)
@@ -121,41 +124,52 @@ def test_splits_are_exactly_the_factorizations_that_divide(
     devices: int, heads: int | None, kv_heads: int | None, batch: int, lengths: tuple[int, ...]
 ) -> None:
     facts = Facts(heads, kv_heads, batch, lengths)
-    every = considered(devices, facts)
+    reasons = split_reasons(devices, facts)
     sides = [size for size in range(1, devices + 1) if devices % size == 0]
     triples = [triple for triple in itertools.product(sides, repeat=3) if math.prod(triple) == devices]
-    assert sorted(sizes(every)) == sorted(triples)
+    assert sorted(reasons) == sorted(triples)
     shared = heads if kv_heads is None else kv_heads
-    for dp, sp, tp, why_not in every:
+    for (dp, sp, tp), reason in reasons.items():
         even = heads is None or (heads % tp == 0 and (not shared or shared % tp == 0 or tp % shared == 0))
         cut = sp == 1 or (lengths != () and math.gcd(*lengths) % sp == 0)
-        assert (why_not == "") == ((even or tp == 1) and batch % dp == 0 and cut)
-    found = splits(devices, facts)
-    suiting = {one for one in every if not one.why_not}
-    assert suiting <= set(found)
-    assert Split(1, 1, devices) in [one._replace(why_not="") for one in found]
-    assert len(found) <= max(len(suiting) + 1, 2)
-    assert [one.axes for one in found] == sorted(one.axes for one in found)
+        assert (reason == "") == ((even or tp == 1) and batch % dp == 0 and cut)
+    suitable = suitable_splits(devices, facts)
+    even_splits = {split for split, reason in reasons.items() if not reason}
+    assert even_splits <= set(suitable)
+    assert Split(1, 1, devices) in suitable
+    assert len(suitable) <= max(len(even_splits) + 1, 2)
+    assert [split.axes for split in suitable] == sorted(split.axes for split in suitable)
+
+
+ESTIMATE = {"compute": 0.1, "interconnect": 0.25, "binds": "memory", "unit": "tokens", "units": 3.0}
 
 
 def report(seconds: float, used: int | None, fits: bool = True, message: str = "") -> dict:
     return {
         "fits": fits,
         "memory": {"used": used, "capacity": 16 << 30},
-        "estimate": {"compute": 0.1, "memory": seconds, "interconnect": 0.25, "binds": "memory"}
-        if fits
-        else None,
+        "estimate": ESTIMATE | {"memory": seconds} if fits else None,
         "failure": {"message": message} if message else None,
     }
 
 
 def test_an_outcome_says_why_it_does_not_fit() -> None:
     split = Split(1, 1, 8)
-    assert outcome(split, report(0.5, 7)) == Outcome(split, True, 0.75, 7, "memory")
-    assert outcome(split, report(0, 20 << 30, False)).why == "needs 20.00 GiB a device, which has 16.00 GiB"
-    assert outcome(split, report(0, None, False)).why == "needs more a device, which has 16.00 GiB"
-    assert outcome(split, report(0, None, False, "too large")).why == "too large"
-    assert outcome(split, None, "the rules do not fit").why == "the rules do not fit"
+    assert outcome_of(split, report(0.5, 7)) == SplitOutcome(
+        split,
+        fits=True,
+        used=7,
+        capacity=16 << 30,
+        seconds=0.75,
+        unit="tokens",
+        units_per_second=4.0,
+        binds="memory",
+    )
+    assert (
+        outcome_of(split, report(0, 20 << 30, False)).why == "needs 20.00 GiB a device, which has 16.00 GiB"
+    )
+    assert outcome_of(split, report(0, None, False)).why == "needs more a device, which has 16.00 GiB"
+    assert outcome_of(split, report(0, None, False, "too large")).why == "too large"
 
 
 def test_of_splits_that_compute_the_same_those_that_send_less_are_first() -> None:
@@ -165,18 +179,19 @@ def test_of_splits_that_compute_the_same_those_that_send_less_are_first() -> Non
         Split(4, 1, 1): (9.65, 5.0, 0.0),
         Split(2, 1, 2): (9.64, 3.0, 2.7),
     }
-    made = []
+    outcomes = []
     for split, (compute, memory, interconnect) in sent.items():
-        times = {"compute": compute, "memory": memory, "interconnect": interconnect, "seconds": compute}
-        told = report(0, 1) | {"estimate": times | {"binds": "compute"}}
-        made.append(outcome(split, told))
-    assert [str(one.split) for one in ranked(made)] == ["dp=4", "dp=2 tp=2", "tp=4"]
-    assert [one.seconds for one in ranked(made)] == pytest.approx([9.65, 12.34, 13.75])
+        times = {"compute": compute, "memory": memory, "interconnect": interconnect}
+        outcomes.append(outcome_of(split, report(0, 1) | {"estimate": ESTIMATE | times}))
+    assert [str(outcome.split) for outcome in rank(outcomes)] == ["dp=4", "dp=2 tp=2", "tp=4"]
+    assert [outcome.seconds for outcome in rank(outcomes)] == pytest.approx([9.65, 12.34, 13.75])
 
 
 OUTCOMES = st.lists(
     st.builds(
-        lambda dp, fits, seconds, used: Outcome(Split(dp, 1, 1), fits, seconds if fits else None, used),
+        lambda dp, fits, seconds, used: SplitOutcome(
+            Split(dp, 1, 1), fits=fits, seconds=seconds if fits else None, used=used
+        ),
         st.integers(1, 64), st.booleans(), st.floats(0, 10), st.none() | st.integers(0, 1 << 40),
     )
 )  # fmt: skip
@@ -185,7 +200,7 @@ OUTCOMES = st.lists(
 @settings(deadline=None)
 @given(OUTCOMES, st.randoms(use_true_random=False))
 def test_the_ranking_is_by_seconds_then_memory_and_does_not_depend_on_the_order(outcomes, random) -> None:
-    found = ranked(outcomes)
+    found = rank(outcomes)
     assert sorted(map(repr, found)) == sorted(map(repr, outcomes))
     fitting = [one for one in found if one.fits]
     assert list(found[: len(fitting)]) == fitting
@@ -196,7 +211,7 @@ def test_the_ranking_is_by_seconds_then_memory_and_does_not_depend_on_the_order(
     assert needs == sorted(needs)
     shuffled = list(outcomes)
     random.shuffle(shuffled)
-    assert ranked(shuffled) == found
+    assert rank(shuffled) == found
 
 
 @pytest.mark.parametrize(

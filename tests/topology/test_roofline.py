@@ -209,7 +209,7 @@ def test_axes_are_where_the_mesh_has_put_them(topology: str, sizes: tuple[int, .
     } == boxes
     guessed = roofline.layout(figures, dict(mesh.shape), topology)
     for axis, rings in found.items():
-        assert sum(ring.ways for ring in guessed[axis]) >= sum(ring.ways for ring in rings), (
+        assert sum(ring.links for ring in guessed[axis]) >= sum(ring.links for ring in rings), (
             "no better than the guess"
         )
 

@@ -18,7 +18,7 @@ import tpuport
 from benchmarks import topology
 from tpuport.mesh import create_mesh
 from tpuport.topology import abstract_steps, compile_for, described, lower_for
-from tpuport.topology.abstract_weights import abstract_weights, built, local_nbytes
+from tpuport.topology.abstract_weights import abstract_weights, build_model, local_nbytes
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.reports.known_models import KNOWN
 from tpuport.topology.targets import resolve
@@ -213,7 +213,7 @@ MESHES = {
 @pytest.mark.parametrize("model", MESHES)
 def test_weights_of_the_whole_model_equal_the_arithmetic(model: str) -> None:
     [target] = resolve(model, task="decode", dtype="bfloat16")
-    owner, devices = built(target.build), described("v6e:2x4").devices
+    owner, devices = build_model(target.build), described("v6e:2x4").devices
     for sizes in MESHES[model]:
         mesh = create_mesh(**{"dp": 1, "sp": 1, **sizes}, devices=devices)
         found = abstract_weights(owner, mesh, None, None, ())
@@ -242,7 +242,7 @@ def test_the_cache_of_a_few_layers_equals_the_arithmetic(
     raw = shortened(model, layers, tmp_path)
     mesh = create_mesh(2, 1, 4, devices=described("v6e:2x4").devices)
     [target] = resolve(str(tmp_path), task="decode", batch=4, max_cache_len=length)
-    owner = built(target.build)
+    owner = build_model(target.build)
     assert isinstance(target.inputs, Decode)
     weights = abstract_weights(owner, mesh, None, None, ())
     kept = abstract_steps.decode(owner, target.inputs, weights, mesh).cache

@@ -1,230 +1,236 @@
-"""`tpuport compile`: a model given to the compiler of a TPU that is not there."""
+"""`tpuport compile`: a model given to the compiler of a TPU, without a TPU."""
 
 import argparse
+import io
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from tpuport.cli.stages import Stages, say
+from tpuport.cli.compile_request import check_output, parser, requests_from
+from tpuport.cli.console import print_text, say
 from tpuport.errors import PortError
+from tpuport.lint.paths import write_atomically
+from tpuport.topology import compile_process
+from tpuport.topology.compile_messages import (
+    CompileRequest,
+    CompileResult,
+    Event,
+    LogMessage,
+    Progress,
+    SplitRanking,
+)
+from tpuport.topology.reports import as_json, document, quantities
 
-if TYPE_CHECKING:
-    from tpuport.topology.reports import Result
+__all__ = ["parser", "run"]
 
-# Columns of a text that goes into a file or a pipe.
-_WIDTH: Final = 110
+# Columns of text that goes into a file or a pipe, and the most that a terminal gets.
+_FILE_COLUMNS: Final = 110
+_MAX_TERMINAL_COLUMNS: Final = 120
 
-
-def compile(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, 1 where there is no program that fits, 2 where it could not run."""
-    from tpuport.cli.requests import parser
-
-    try:
-        return _run(parser().parse_args(arguments))
-    except PortError as error:
-        say(str(error), style="red")
-    except KeyboardInterrupt:
-        say("interrupted; what was compiled before is kept", style="red")
-        return 130
-    except SystemExit as error:  # argparse has shown its help, or what is wrong
-        return error.code if isinstance(error.code, int) else 2
-    except Exception:  # noqa: BLE001 - exit code 1 would say that the program does not fit
-        import traceback
-
-        say(f"{traceback.format_exc()}This is a bug of tpuport; please report it.", style="red")
-    return 2
+_STAGES: Final = {
+    "starting": "starting the compiler",
+    "building": "reading the target",
+    "tracing": "tracing and lowering",
+    "compiling": "compiling",
+}
 
 
-def _run(options: argparse.Namespace) -> int:
-    from tpuport.cli.requests import check_output, meshes_of, request_of, sizes_of
-
+def run(options: argparse.Namespace) -> int:
+    """Run the command; the exit code is 0, 1 if there is no program that fits, 2 if something could not run."""
     if options.list_topologies or options.list_models:
-        _print(_listing(options.format, topologies=options.list_topologies))
+        _print_report(_listing(options))
         return 0
     if options.output is not None:
         check_output(options.output)
-    request, asked = request_of(options), sizes_of(options)
-    meshes = meshes_of(options.topology, asked, request["suggest"])
-    found = _Found()
-    with found.told(), _programs(options.save_hlo) as scratch:
-        request["save_hlo"] = None if scratch is None else str(scratch)
-        for topology, mesh in meshes.items():
-            found.collect({**request, "topology": topology, "mesh": mesh}, _assumed(mesh, asked, request))
+    requests = requests_from(options)
+    outcome = _Outcome(keep_tracebacks=options.traceback)
+    with outcome.show_warnings(), _program_directory(options.save_hlo) as scratch:
+        for request in requests:
+            if scratch is not None:
+                request = replace(request, save_hlo=str(scratch))
+            outcome.collect(request)
             if scratch is not None:
                 _publish(scratch, options.save_hlo)
-    try:
-        _show(found, options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the report has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return found.exit_code
+    if outcome.results:
+        _write_report(outcome, options)
+    return outcome.exit_code
 
 
-def _assumed(mesh: dict[str, int], asked: dict[str, int] | None, request: dict[str, Any]) -> tuple[str, ...]:
-    """What to say of a mesh that the user has not said."""
-    if request["suggest"] is not None:
-        return ("the mesh is the best of the splits that were tried",)
-    if asked is not None or mesh["tp"] == 1:
-        return ()
-    return (f"no mesh was given: tp over all {mesh['tp']} devices",)
-
-
-class _Found:
-    """What processes have told.
+class _Outcome:
+    """The results of all topologies so far.
 
     Attributes:
-        results: of all topologies; suggestion: ranked splits, or None where none were asked for.
-        stopped: whether one could not run; warnings: each distinct one, in order.
+        results: in the order of the requests.
+        splits: ranked, or None if no suggestion was requested.
+        has_stopped: whether a topology could not be worked on.
+        warnings: each distinct one, in order.
     """
 
-    def __init__(self) -> None:
-        self.results: list[Result] = []
-        self.suggestion: list[dict[str, Any]] | None = None
-        self.stopped = False
+    def __init__(self, *, keep_tracebacks: bool) -> None:
+        self.keep_tracebacks = keep_tracebacks
+        self.results: list[CompileResult] = []
+        self.splits: list[dict[str, Any]] | None = None
+        self.has_stopped = False
         self.warnings: dict[str, None] = {}
 
+    @property
+    def exit_code(self) -> int:
+        # A defect is tpuport's, and says nothing about the model.
+        has_defect = any(result.failure and result.failure["kind"] == "defect" for result in self.results)
+        if self.has_stopped or has_defect:
+            return 2
+        return 0 if all(result.fits for result in self.results) else 1
+
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Write the warnings after what is said of progress inside, each once."""
+    def show_warnings(self) -> Iterator[None]:
+        """Write each warning once, after all lines about progress."""
         try:
             yield
         finally:
             for warning in self.warnings:
-                say(warning, style="yellow")
+                say(warning, "yellow")
 
-    @property
-    def exit_code(self) -> int:
-        """Of the command."""
-        defect = any((one.failure or {}).get("kind") == "defect" for one in self.results)
-        return 2 if self.stopped or defect else int(not all(result.fits for result in self.results))
-
-    def collect(self, request: dict[str, Any], notes: tuple[str, ...] = ()) -> None:
-        """Let a process work for one topology. What stops it is shown, and the next topology has its turn."""
-        from tpuport.topology.process import events
-
-        told: dict[str, list[str]] = {}
-        if request["suggest"] is not None:
-            self.suggestion = self.suggestion or []
-        with Stages(request["topology"]) as stages:
+    def collect(self, request: CompileRequest) -> None:
+        """Compile for one topology. An error is shown, and the next topology gets its turn."""
+        if request.fixed_axes is not None and self.splits is None:
+            self.splits = []
+        with _StageDisplay(request.topology) as stages:
             try:
-                for event in events(request):
-                    if event["event"] == "note":
-                        told.setdefault(event["target"], list(notes)).append(event["text"])
-                    else:
-                        self._take(
-                            event, request["topology"], told.get(event.get("target", ""), notes), stages
-                        )
+                for event in compile_process.run_in_child(request):
+                    self._handle(event, stages)
             except PortError as error:
-                self.stopped = True
+                self.has_stopped = True
                 stages.stop()
-                say(str(error), style="red")
+                say(str(error), "red")
 
-    def _take(self, event: dict[str, Any], topology: str, notes: Sequence[str], stages: Stages) -> None:
-        from tpuport.topology.reports import Result, quantities
-
-        match event["event"]:
-            case "progress":
-                mesh = quantities.mesh(event["mesh"]) if event["mesh"] else ""
-                stages.show(event["stage"], event["target"], mesh)
-            case "log":
-                self.warnings.setdefault(f"{event['level']}: {event['text']}")
-            case "splits":
-                assert self.suggestion is not None
-                self.suggestion += event["splits"]
-            case "report" | "failure" as kind:
-                told = {kind: event[kind], "seconds": event["seconds"], "cached": event["cached"]}
-                self.results.append(Result(event["target"], topology, notes=tuple(notes), **told))
+    def _handle(self, event: Event, stages: "_StageDisplay") -> None:
+        match event:
+            case Progress():
+                stages.show(event)
+            case LogMessage(level, text):
+                self.warnings[f"{level}: {text}"] = None
+            case SplitRanking(splits):
+                assert self.splits is not None
+                self.splits += splits
+            case CompileResult():
+                self.results.append(event if self.keep_tracebacks else event.without_traceback())
 
 
-def _show(found: _Found, options: argparse.Namespace) -> None:
-    if not found.results:
-        return
+class _StageDisplay:
+    """One changing line on a terminal; elsewhere a line for each stage. A context manager."""
+
+    def __init__(self, topology: str) -> None:
+        self.topology = topology
+        self._progress: Any = None
+        self._started = time.monotonic()
+
+    def __enter__(self) -> "_StageDisplay":
+        if sys.stderr is not None and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress as ProgressBar
+            from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._progress = ProgressBar(*columns, console=Console(stderr=True), transient=True)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def show(self, progress: Progress) -> None:
+        """A stage begins."""
+        mesh = quantities.mesh_name(progress.mesh) if progress.mesh else ""
+        parts = (_STAGES[progress.stage], progress.target, mesh)
+        text = f"{self.topology}: {' '.join(filter(None, parts))}"
+        if self._progress is None:
+            say(f"[{time.monotonic() - self._started:5.1f} s] {text}")
+            return
+        # A new task, so that the elapsed time is that of the stage.
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)
+        self._progress.add_task(text)
+
+    def stop(self) -> None:
+        """Erase the line."""
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _write_report(outcome: _Outcome, options: argparse.Namespace) -> None:
     if options.output is None:
-        _print(_rendered(found, options, sys.stdout))
+        _print_report(_render_report(outcome, options.format, sys.stdout))
         return
-    from tpuport.lint.paths import write_atomically
-
+    report = _render_report(outcome, options.format, None)
     try:
-        write_atomically(options.output, _rendered(found, options, None).encode(errors="backslashreplace"))
+        write_atomically(options.output, report.encode(errors="backslashreplace"))
     except OSError as error:
         raise PortError(
             f"the report cannot be written: {error.strerror}", where=f"--output {options.output}"
         ) from None
 
 
-def _rendered(found: _Found, options: argparse.Namespace, stream: Any) -> str:
-    from tpuport.topology.reports import as_json, document
-
-    plain = document(found.results, found.suggestion, traceback=options.traceback)
-    if options.format == "json":
-        return as_json(plain)
-    if options.format == "html":
+def _render_report(outcome: _Outcome, form: str, stream: Any) -> str:
+    if form == "json":
+        return as_json(document(outcome.results, outcome.splits))
+    if form == "html":
         from tpuport.topology.reports.html import page
 
-        return page(plain)
-    import dataclasses
+        return page(document(outcome.results, outcome.splits))
+    from tpuport.topology.reports.text import render_results
 
-    from tpuport.topology.reports.text import rendered
-
-    # The document's reports: without tracebacks, unless they are asked for.
-    kept = [
-        dataclasses.replace(result, report=one["report"], failure=one["failure"])
-        for result, one in zip(found.results, plain["results"], strict=True)
-    ]
-    return _text(rendered(kept, found.suggestion), stream)
+    return _render_text(render_results(outcome.results, outcome.splits), stream)
 
 
-def _text(renderable: Any, stream: Any) -> str:
-    """As the stream shows it: in colours and as wide as a terminal; plain elsewhere."""
-    import io
-
+def _render_text(renderable: Any, stream: Any) -> str:
+    """Text for this stream: with colours and as wide as it is on a terminal, plain elsewhere."""
     from rich.console import Console
 
-    terminal = stream is not None and stream.isatty()
-    width = None if terminal or os.environ.get("COLUMNS") else _WIDTH
+    is_terminal = stream is not None and stream.isatty()
+    # rich takes the width from COLUMNS or from the terminal by itself.
+    columns = None if is_terminal or os.environ.get("COLUMNS") else _FILE_COLUMNS
+    buffer = io.StringIO()
     console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=terminal or None,
+        file=buffer,
+        width=columns,
+        force_terminal=is_terminal or None,
         highlight=False,
         markup=False,
         emoji=False,
     )
-    if terminal:
-        console.width = min(Console().width, 120)
+    if is_terminal:
+        console.width = min(Console().width, _MAX_TERMINAL_COLUMNS)
     console.print(renderable)
-    made = console.file
-    assert isinstance(made, io.StringIO)
-    return "\n".join(line.rstrip() for line in made.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _print(text: str) -> None:
-    """Write text as it is; what the terminal's encoding lacks is escaped."""
-    if sys.stdout is None:
-        raise PortError("the report cannot be written: standard output is closed", fix="give --output FILE")
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()
+def _print_report(report: str) -> None:
+    print_text(report, "the report", fix="give --output FILE")
 
 
-def _listing(form: str, *, topologies: bool) -> str:
+def _listing(options: argparse.Namespace) -> str:
     from tpuport.topology.reports import known_models, topology_list
 
-    if form == "html":
-        what = "topologies" if topologies else "models"
-        raise PortError(f"{what} are listed as text or json", where="--format html", fix="--format json")
-    known = topology_list if topologies else known_models
-    return known.as_json() if form == "json" else _text(known.listing(), sys.stdout)
+    subject = "topologies" if options.list_topologies else "models"
+    module = topology_list if options.list_topologies else known_models
+    match options.format:
+        case "json":
+            return module.as_json()
+        case "text":
+            return _render_text(module.listing(), sys.stdout)
+    raise PortError(f"{subject} are listed as text or json", where="--format html", fix="--format json")
 
 
 @contextmanager
-def _programs(directory: Path | None) -> Iterator[Path | None]:
-    """A directory beside the programs to come, which goes with what an interruption leaves in it."""
+def _program_directory(directory: Path | None) -> Iterator[Path | None]:
+    """A temporary directory next to the programs to come: an interruption leaves no half-written one."""
     if directory is None:
         yield None
         return
@@ -244,5 +250,6 @@ def _programs(directory: Path | None) -> Iterator[Path | None]:
 
 
 def _publish(scratch: Path, directory: Path) -> None:
+    """Move the programs of one topology to where the user wants them."""
     for file in sorted(scratch.iterdir()):
         file.replace(directory / file.name)

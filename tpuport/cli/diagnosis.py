@@ -1,4 +1,4 @@
-"""What `tpuport doctor` finds out; `probes` asks torch and jax, which are not imported here."""
+"""What `tpuport doctor` finds out. torch and jax are not imported here: `probes` asks them."""
 
 import contextlib
 import dataclasses
@@ -8,18 +8,19 @@ import re
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tpuport
 from tpuport.cli import probes
+from tpuport.hardware import tpu_chips
 
-_NEEDED = ("torch", "torchax", "jax", "jaxlib", "transformers")
-_WITH = ("diffusers", "safetensors", "accelerate", "numpy")
+_REQUIRED: Final = ("torch", "torchax", "jax", "jaxlib", "transformers")
+_OPTIONAL: Final = ("diffusers", "safetensors", "accelerate", "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Something that cannot work here: what, where, and what to do."""
+    """Something that cannot work: what, where, and what to do."""
 
     what: str
     where: str | None = None
@@ -36,10 +37,10 @@ class Diagnosis:
         note: what is known about these versions, or which ones are tested.
         problems: what cannot work, each with what, where and fix (where and fix may be None).
         python: version, executable and platform.
-        versions: installed version by package name, None where it is not installed.
+        versions: installed version by package name, None if it is not installed.
         shims: why, by the name of each shim that the installed versions needed.
-        operators: operator and reason of each replacement in torchax; None when torchax did not import.
-        devices: index, platform, kind, process, memory_bytes of each JAX device; None when JAX said nothing.
+        operators: operator and reason of each replacement in torchax; None if torchax could not be imported.
+        devices: index, platform, kind, process, memory_bytes of each JAX device; None if JAX did not answer.
         libtpu: its version, and the device files of TPU chips on this host.
         memory: the host's total_bytes and available_bytes, and limit_bytes of this process's control group.
         cache: directory of the persistent compilation cache (None: off), its files and bytes; None: unknown.
@@ -63,18 +64,18 @@ class Diagnosis:
 
 def diagnose(timeout: float) -> Diagnosis:
     """Look at everything; `timeout` is in seconds, for each of the two probes."""
-    versions = {name: installed_version(name) for name in (*_NEEDED, *_WITH)}
+    versions = {name: installed_version(name) for name in (*_REQUIRED, *_OPTIONAL)}
+    libtpu = {"version": installed_version("libtpu"), "chips": tpu_chips()}
     problems = [
         Problem(f"{name} is not installed", fix="pip install . in a clone of tpuport")
-        for name in _NEEDED
+        for name in _REQUIRED
         if versions[name] is None
     ]
-    libtpu = {"version": installed_version("libtpu"), "chips": tpu_chips()}
-    problems += _libtpu_problems(libtpu)
-    # Without these nothing can answer, and the missing package has been named.
-    foundation = ("torch", "torchax", "jax", "jaxlib")
-    compat = _ask("compat", foundation, versions, timeout, problems)
-    devices = _ask("devices", ("jax", "jaxlib"), versions, timeout, problems)
+    problems += _libtpu_problems(libtpu["version"], libtpu["chips"])
+    missing = {name for name in _REQUIRED if versions[name] is None}
+    # A probe that lacks a package cannot answer, and the package has been named.
+    compat = {} if missing & {"torch", "torchax", "jax", "jaxlib"} else _ask("compat", timeout, problems)
+    devices = {} if missing & {"jax", "jaxlib"} else _ask("devices", timeout, problems)
     return Diagnosis(
         works=not problems,
         tested=compat.get("tested"),
@@ -95,86 +96,79 @@ def diagnose(timeout: float) -> Diagnosis:
     )
 
 
-def _ask(
-    probe: str,
-    needs: tuple[str, ...],
-    versions: dict[str, str | None],
-    timeout: float,
-    problems: list[Problem],
-) -> dict[str, Any]:
-    if any(versions[name] is None for name in needs):
-        return {}
+def _ask(probe: str, timeout: float, problems: list[Problem]) -> dict[str, Any]:
+    """The answer of a probe; its problem joins the others."""
     answer = probes.ask(probe, timeout)
-    problem = answer.pop("problem", None)
-    if problem:
-        problems.append(Problem(**problem))
+    if "problem" in answer:
+        problems.append(Problem(**answer.pop("problem")))
     return answer
 
 
 def installed_version(name: str) -> str | None:
-    """The installed version of a distribution, None where it is not installed or its metadata is broken."""
+    """The installed version of a distribution; None if it is not installed or its metadata is broken."""
     try:
         return metadata.version(name) or None
     except (metadata.PackageNotFoundError, KeyError, ValueError):
         return None
 
 
-def tpu_chips() -> list[str]:
-    """The device files through which this host reaches its TPU chips."""
-    accel = sorted(str(path) for path in Path("/dev").glob("accel[0-9]*"))
-    google = "0x1ae0"
-    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
-    if not accel and any(_read(path) == google for path in vendors):
-        return sorted(str(path) for path in Path("/dev/vfio").glob("[0-9]*"))
-    return accel
-
-
-def _libtpu_problems(libtpu: dict[str, Any]) -> list[Problem]:
-    wanted = _libtpu_of_jax()
-    version = libtpu["version"]
-    if version and wanted and not re.fullmatch(re.escape(wanted).replace(r"\*", ".*"), version):
-        what = f"libtpu is {version}, and the installed jax is built for {wanted}"
-        return [Problem(what, where="libtpu", fix=f"pip install 'libtpu=={wanted}'")]
-    if libtpu["chips"] and not version:
+def _libtpu_problems(version: str | None, chips: list[str]) -> list[Problem]:
+    required = _libtpu_of_jax()
+    if version is None:
+        if not chips:
+            return []
         what = "this host has TPU chips, and libtpu is not installed"
-        return [
-            Problem(what, where=", ".join(libtpu["chips"]), fix="pip install '.[tpu]' in a clone of tpuport")
-        ]
-    return []
+        return [Problem(what, where=", ".join(chips), fix="pip install '.[tpu]' in a clone of tpuport")]
+    if required is None or re.fullmatch(re.escape(required).replace(r"\*", ".*"), version):
+        return []
+    what = f"libtpu is {version}, and the installed jax is built for {required}"
+    return [Problem(what, where="libtpu", fix=f"pip install 'libtpu=={required}'")]
 
 
 def _libtpu_of_jax() -> str | None:
-    """The libtpu versions that jax's own `tpu` extra asks for, such as 0.0.42.*."""
+    """The libtpu versions that jax's own `tpu` extra requires, such as 0.0.42.*."""
     try:
         requirements = metadata.requires("jax") or []
     except metadata.PackageNotFoundError:
         return None
-    found = (re.match(r"libtpu\s*==\s*([\w.*]+)\s*;", line) for line in requirements)
-    return next((match.group(1) for match in found if match), None)
+    match = re.search(r"^libtpu\s*==\s*([\w.*]+)\s*;", "\n".join(requirements), re.MULTILINE)
+    return match[1] if match else None
 
 
 def host_memory() -> dict[str, int | None]:
     """Bytes of this host's memory: total, available, and what a container leaves this process (None: all)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     available = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
-    limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    limit = next((int(text) for path in limits if (text := _read(path)).isdigit()), None)
     return {
         "total_bytes": total,
-        "available_bytes": int(available.group(1)) * 1024 if available else None,
-        "limit_bytes": limit if limit and limit < total else None,
+        "available_bytes": int(available[1]) * 1024 if available else None,
+        "limit_bytes": _memory_limit(total),
     }
 
 
+def _memory_limit(total: int) -> int | None:
+    """The limit of this process's control group; None if it is not below the host's memory."""
+    # Of version 2 and of version 1.
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _read(Path(file))
+        if text.isdigit():
+            limit = int(text)
+            return limit if 0 < limit < total else None
+    return None
+
+
 def cache_size(directory: str | None) -> dict[str, str | int | None]:
-    """The cache's directory with the number and the bytes of its files; a directory not made yet is empty."""
-    files = size = 0
-    for parent, _, names in os.walk(directory) if directory else ():
+    """The cache's directory with the number and bytes of its files; a directory that does not exist is empty."""
+    if directory is None:
+        return {"directory": None, "files": 0, "bytes": 0}
+    files = nbytes = 0
+    for parent, _, names in os.walk(directory):
         for name in names:
-            with contextlib.suppress(OSError):  # another process may be cleaning up
-                size += Path(parent, name).stat().st_size
+            # Another process may be cleaning up.
+            with contextlib.suppress(OSError):
+                nbytes += Path(parent, name).stat().st_size
                 files += 1
-    return {"directory": directory, "files": files, "bytes": size}
+    return {"directory": directory, "files": files, "bytes": nbytes}
 
 
 def _read(path: Path) -> str:

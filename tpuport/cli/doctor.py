@@ -1,32 +1,47 @@
-"""`tpuport doctor`: what is installed here, and whether it works together."""
+"""`tpuport doctor`: what is installed, and whether it works together."""
 
+import argparse
 import dataclasses
 import json
-from typing import Annotated
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tpuport.cli.arguments import CommandParser, seconds
+from tpuport.cli.console import print_text
 from tpuport.cli.diagnosis import Diagnosis, Problem, diagnose
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds that torchax, and then the devices, have to answer.")
-    ] = 60,
-) -> None:
-    """Report versions, shims, devices, memory and the compilation cache; exit 1 when they cannot work."""
-    console = Console()
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    parser = CommandParser(
+        prog="tpuport doctor",
+        description="Report versions, shims, devices, memory and the compilation cache.",
+        epilog="Exit code: 0 these work together, 1 they cannot work, 2 wrong usage.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="that torchax, and then the devices, have to answer; 60 by default",
+    )
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; the exit code is 0, or 1 if the installation cannot work."""
     with Console(stderr=True).status("asking torchax and the devices"):
-        diagnosis = diagnose(timeout)
-    if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=2))
+        diagnosis = diagnose(options.timeout)
+    if options.json:
+        report = json.dumps(dataclasses.asdict(diagnosis), indent=2)
+        print_text(report + "\n", "the report", fix="redirect it to a file")
     else:
-        _render(diagnosis, console)
-    raise typer.Exit(0 if diagnosis.works else 1)
+        _render(diagnosis, Console())
+    return 0 if diagnosis.works else 1
 
 
 def _render(diagnosis: Diagnosis, console: Console) -> None:
@@ -38,7 +53,7 @@ def _render(diagnosis: Diagnosis, console: Console) -> None:
     console.print(table)
     console.print()
     for problem in diagnosis.problems:
-        console.print(_sentence(problem), soft_wrap=True)
+        console.print(_render_problem(problem), soft_wrap=True)
     console.print(_verdict(diagnosis), soft_wrap=True)
 
 
@@ -52,13 +67,12 @@ def _verdict(diagnosis: Diagnosis) -> Text:
 
 def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
     versions = [f"{name} {version or 'not installed'}" for name, version in diagnosis.versions.items()]
-    shims = [f"{name}: {reason}" for name, reason in diagnosis.shims.items()]
     return {
         "python": [f"{diagnosis.python['version']} on {diagnosis.python['platform']}"],
         "versions": versions,
-        "shims": shims or ["none needed" if diagnosis.operators is not None else "unknown"],
-        "operators": _operators(diagnosis),
-        "devices": _devices(diagnosis),
+        "shims": _shims(diagnosis),
+        "operators": [_operators(diagnosis)],
+        "devices": _devices(diagnosis.devices),
         "libtpu": [
             diagnosis.libtpu["version"] or "not installed (pip install '.[tpu]' in a clone of tpuport)"
         ],
@@ -67,33 +81,43 @@ def _sections(diagnosis: Diagnosis) -> dict[str, list[str]]:
     }
 
 
-def _operators(diagnosis: Diagnosis) -> list[str]:
+def _shims(diagnosis: Diagnosis) -> list[str]:
+    if diagnosis.shims:
+        return [f"{name}: {reason}" for name, reason in diagnosis.shims.items()]
+    # The same probe answers for both.
+    return ["unknown" if diagnosis.operators is None else "none needed"]
+
+
+def _operators(diagnosis: Diagnosis) -> str:
     if diagnosis.operators is None:
-        return ["unknown"]
-    return [f"{len(diagnosis.operators)} that torchax lacks or gets wrong are replaced (--json lists them)"]
+        return "unknown"
+    return f"{len(diagnosis.operators)} that torchax lacks or gets wrong are replaced (--json lists them)"
 
 
-def _devices(diagnosis: Diagnosis) -> list[str]:
-    if diagnosis.devices is None:
+def _devices(devices: list[dict[str, Any]] | None) -> list[str]:
+    if devices is None:
         return ["unknown"]
-    kinds: dict[str, list[dict]] = {}
-    for device in diagnosis.devices:
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for device in devices:
         kinds.setdefault(f"{device['platform']} {device['kind']}", []).append(device)
     lines = []
-    for kind, devices in kinds.items():
-        memory = devices[0]["memory_bytes"]
-        lines.append(f"{len(devices)} x {kind}" + (f", {_size(memory)} each" if memory else ""))
-    if not any(device["platform"] == "tpu" for device in diagnosis.devices):
-        lines.append("no TPU here: programs run, and are checked, on these")
+    for kind, members in kinds.items():
+        memory = members[0]["memory_bytes"]
+        suffix = f", {_size(memory)} each" if memory else ""
+        lines.append(f"{len(members)} x {kind}{suffix}")
+    if all(device["platform"] != "tpu" for device in devices):
+        lines.append("no TPU: programs run, and are checked, on these")
     return lines
 
 
 def _memory(memory: dict[str, int | None]) -> str:
-    limit = f", this process may take {_size(memory['limit_bytes'])}" if memory["limit_bytes"] else ""
-    return f"{_size(memory['available_bytes'])} available of {_size(memory['total_bytes'])}{limit}"
+    text = f"{_size(memory['available_bytes'])} available of {_size(memory['total_bytes'])}"
+    if memory["limit_bytes"]:
+        text += f", this process may take {_size(memory['limit_bytes'])}"
+    return text
 
 
-def _cache(cache: dict[str, str | int | None] | None) -> str:
+def _cache(cache: dict[str, Any] | None) -> str:
     if cache is None:
         return "unknown"
     if cache["directory"] is None:
@@ -101,16 +125,18 @@ def _cache(cache: dict[str, str | int | None] | None) -> str:
     return f"{cache['directory']}: {cache['files']} files, {_size(cache['bytes'])}"
 
 
-def _size(size: str | int | None) -> str:
-    if size is None:
+def _size(nbytes: int | None) -> str:
+    if nbytes is None:
         return "unknown"
-    value = int(size)
-    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
+    if nbytes >= 2**30:
+        return f"{nbytes / 2**30:.1f} GiB"
+    return f"{nbytes / 2**20:.1f} MiB"
 
 
-def _sentence(problem: Problem) -> Text:
+def _render_problem(problem: Problem) -> Text:
     text = Text("problem: ", style="bold red").append(problem.what, style="not bold")
-    for label, value in (("where", problem.where), ("fix", problem.fix)):
-        if value:
-            text.append(f"\n  {label}: {value}", style="default not bold")
+    if problem.where:
+        text.append(f"\n  where: {problem.where}", style="default not bold")
+    if problem.fix:
+        text.append(f"\n  fix: {problem.fix}", style="default not bold")
     return text

@@ -1,97 +1,133 @@
 """`tpuport patches`: what is replaced in known libraries, for which versions, and whether it fits what is installed."""
 
+import argparse
 import dataclasses
 import importlib
 import json
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tpuport.cli.arguments import CommandParser
+from tpuport.cli.console import print_text
+
 if TYPE_CHECKING:
     from tpuport.patches.patch import State, Status
 
-_STYLES = {"applied": "green", "waiting for import": "green", "off": "dim", "not installed": "dim"}
-_WRONG = ("source differs", "target missing", "failed")
+_STYLES: Final = {
+    "applied": "green",
+    "waiting for import": "green",
+    "off": "dim",
+    "not installed": "dim",
+    "source differs": "bold red",
+    "target missing": "bold red",
+    "failed": "bold red",
+}
+_WRONG: Final = ("source differs", "target missing", "failed")
 
 
-def patches(
-    form: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="A table, or one JSON object.")
-    ] = "text",
-    check: Annotated[
-        bool, typer.Option("--check", help="Import what is patched, and compare the sources; takes longer.")
-    ] = False,
-) -> None:
-    """List the patches and their status here; exit 1 when one does not fit what is installed."""
+class _ImportFailure(NamedTuple):
+    state: "State"
+    detail: str
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    parser = CommandParser(
+        prog="tpuport patches",
+        description="List the patches of known libraries and their status.",
+        epilog="Exit code: 0, 1 if a patch does not fit what is installed, 2 wrong usage.",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="a table, or one JSON object"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="import what is patched, and compare the sources; takes longer"
+    )
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; the exit code is 1 if a patch does not fit what is installed."""
     from tpuport.patches import registry
 
-    # As `tpuport.enable()` would, except that a mismatch is a line of the list and no error.
+    # As `tpuport.enable()` would do it, but a mismatch is a line of the list instead of an error.
     registry.apply_all("off" if registry.environment_strictness() == "off" else "warn")
-    failures = _import_targets(registry.statuses()) if check else {}
-    statuses = [_with(status, failures) for status in registry.statuses()]
-    if form == "json":
-        listed = [_as_json(status) for status in statuses]
-        typer.echo(json.dumps({"schema": 1, "checked": check, "patches": listed}, indent=2))
+    failures = _import_targets(registry.statuses()) if options.check else {}
+    # Anew, because importing a target applies its patches.
+    statuses = [_with_failure(status, failures) for status in registry.statuses()]
+    if options.format == "json":
+        patches = [_to_dict(status) for status in statuses]
+        listing = json.dumps({"schema": 1, "checked": options.check, "patches": patches}, indent=2)
+        print_text(listing + "\n", "the patches", fix="redirect them to a file")
     else:
-        _render(statuses, check)
-    raise typer.Exit(1 if any(status.state in _WRONG for status in statuses) else 0)
+        _render(statuses, is_checked=options.check)
+    return 1 if any(status.state in _WRONG for status in statuses) else 0
 
 
-def _import_targets(statuses: "list[Status]") -> "dict[str, tuple[State, str]]":
-    """Import the modules of patches that wait for it; what went wrong, by module."""
-    waiting = [status for status in statuses if status.state == "waiting for import"]
-    failures: dict[str, tuple[State, str]] = {}
+def _import_targets(statuses: "Sequence[Status]") -> dict[str, _ImportFailure]:
+    """Import the modules of patches that wait for it; the failures by module."""
+    failures = {}
     with Console(stderr=True).status("importing what is patched"):
-        for status in waiting:
+        for status in statuses:
+            if status.state != "waiting for import":
+                continue
             module = status.patch.module
             try:
                 importlib.import_module(module)
             except Exception as error:  # noqa: BLE001  whatever a library raises is a line of the list
-                absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "?")
-                said = f"{module} does not import: {type(error).__name__}: {error}"
-                failures[module] = ("not installed", "") if absent else ("failed", said)
+                failures[module] = _explain_import_error(status, error)
     return failures
 
 
-def _with(status: "Status", failures: "dict[str, tuple[State, str]]") -> "Status":
-    if status.patch.module not in failures or status.state != "waiting for import":
+def _explain_import_error(status: "Status", error: Exception) -> _ImportFailure:
+    module = status.patch.module
+    if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+        detail = f"{status.patch.package} {status.installed} has no module {module}"
+        return _ImportFailure("not installed", detail)
+    return _ImportFailure("failed", f"{module} does not import: {type(error).__name__}: {error}")
+
+
+def _with_failure(status: "Status", failures: dict[str, _ImportFailure]) -> "Status":
+    failure = failures.get(status.patch.module)
+    if failure is None or status.state != "waiting for import":
         return status
-    state, detail = failures[status.patch.module]
-    detail = detail or f"{status.patch.package} {status.installed} has no module {status.patch.module}"
-    return dataclasses.replace(status, state=state, detail=detail)
+    return dataclasses.replace(status, **failure._asdict())
 
 
-def _as_json(status: "Status") -> dict[str, object]:
+def _to_dict(status: "Status") -> dict[str, object]:
+    """The fields of the patch and those of its status, side by side."""
     fields = dataclasses.asdict(status)
     return {**fields.pop("patch"), **fields}
 
 
-def _render(statuses: "list[Status]", check: bool) -> None:
+def _render(statuses: "Sequence[Status]", *, is_checked: bool) -> None:
     console = Console()
     if not statuses:
         console.print("No patches are registered.")
         return
-    table = Table(title="Patches", title_justify="left")
-    table.add_column("patch", overflow="fold")
-    table.add_column("for")
-    table.add_column("here")
-    table.add_column("status")
-    table.add_column("from")
-    table.add_column("why", overflow="fold")
-    for status in statuses:
-        patch = status.patch
-        state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
-        if status.state in _WRONG:
-            state.style = "bold red"
-        versions = f"{patch.package} {patch.versions}".strip() or "any"
-        before = (patch.name, versions, status.installed or "-")
-        table.add_row(*map(Text, before), state, Text(status.origin), Text(patch.why))
-    console.print(table)
+    console.print(_table(statuses))
     for status in statuses:
         if status.detail:
             console.print(f"{status.patch.name}: {status.detail}", soft_wrap=True, markup=False)
-    if not check and any(status.state == "waiting for import" for status in statuses):
+    if not is_checked and any(status.state == "waiting for import" for status in statuses):
         console.print("Sources are compared when the target is imported; --check does it now.", style="dim")
+
+
+def _table(statuses: "Sequence[Status]") -> Table:
+    table = Table(title="Patches", title_justify="left")
+    table.add_column("patch", overflow="fold")
+    for heading in ("for", "here", "status", "from"):
+        table.add_column(heading)
+    table.add_column("why", overflow="fold")
+    for status in statuses:
+        patch = status.patch
+        versions = f"{patch.package} {patch.versions}".strip() or "any"
+        state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
+        # As `Text`, since names and reasons may look like rich's markup.
+        cells = map(Text, (patch.name, versions, status.installed or "-"))
+        table.add_row(*cells, state, Text(status.origin), Text(patch.why))
+    return table

@@ -1,71 +1,70 @@
-"""Questions that only torch, torchax and jax can answer, each asked in a process of its own.
+"""Questions that only torch, torchax and jax can answer, each asked in a child process.
 
-A library that does not import, crashes or hangs (a TPU held by another process does) is then an answer too.
+A library that cannot be imported, crashes or hangs is an answer too. jax hangs if another process holds the TPU.
 """
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-_TAIL_LINES = 5
+from tpuport.child_process import ChildDiedError, ChildProcess, open_replies
+from tpuport.errors import PortError
 
-
-def ask(probe: str, timeout: float) -> dict[str, Any]:
-    """What the probe found, or a `problem` (what, where, fix) when it found nothing in `timeout` seconds."""
-    # The import path is handed over: the probe finds what this process would.
-    code = f"import sys; sys.path[:] = {sys.path!r}; from tpuport.cli import probes; probes.answer({probe!r})"
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-        env=_environment(probe),
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        return {"problem": _hung(probe, timeout)}
-    except BaseException:
-        _kill(process)
-        raise
-    try:
-        return json.loads(out)
-    except ValueError:
-        return {"problem": _died(probe, process.returncode, err)}
+_MAX_LINES: Final = 5
+_REINSTALL: Final = (
+    "install the versions that belong together: pip install --force-reinstall . in a clone of tpuport"
+)
 
 
-def answer(probe: str) -> None:
-    """In the probe's process: the answer goes to standard output as JSON, all else to standard error."""
-    with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)
+def ask(name: str, timeout: float) -> dict[str, Any]:
+    """The answer of a probe, or a `problem` (what, where, fix) if there is none within `timeout` seconds.
+
+    Args:
+        name: a key of `PROBES`.
+    """
+    probe = PROBES[name]
+    code = f"from tpuport.cli import probes; probes.answer({name!r})"
+    with ChildProcess(code, environment=probe.environment) as child:
         try:
-            found = {"compat": _compat, "devices": _devices}[probe]()
-        except Exception as error:  # noqa: BLE001  whatever a broken installation raises is what was asked for
-            found = {"problem": _problem(probe, error)}
-        json.dump(found, out)
+            return child.receive(timeout)
+        except TimeoutError:
+            what = f"{probe.subject} did not answer within {timeout:g} seconds"
+            return {"problem": {"what": what, "where": name, "fix": probe.slow_fix}}
+        except ChildDiedError as error:
+            lines = " | ".join(line.strip() for line in error.last_lines[-_MAX_LINES:])
+            what = f"asking {probe.subject} ended the process ({error.cause})"
+            return {"problem": {"what": what, "where": lines or name, "fix": _REINSTALL}}
 
 
-def _compat() -> dict[str, Any]:
+def answer(name: str) -> None:
+    """In the child: run the probe and send its answer."""
+    with open_replies() as reply:
+        try:
+            reply(PROBES[name].run())
+        except PortError as error:
+            reply({"problem": {"what": error.what, "where": error.where, "fix": error.fix}})
+        except Exception as error:  # noqa: BLE001  whatever a broken installation raises is an answer
+            reply({"problem": _explain_error(name, error)})
+
+
+def _explain_error(name: str, error: Exception) -> dict[str, str]:
+    first_line = str(error).strip().partition("\n")[0]
+    what = f"{PROBES[name].subject} cannot be used: {type(error).__name__}: {first_line}"
+    return {"what": what, "where": name, "fix": _REINSTALL}
+
+
+def _compatibility() -> dict[str, Any]:
     import jax
 
     from tpuport import compat, compilation
     from tpuport.compat import versions
 
     compat.environment()
-    known = versions.verdict(compat.checked_versions())
+    tested = versions.verdict(compat.checked_versions())
     compilation.use_persistent_cache()
     directory = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     return {
-        "tested": known is not None,
-        "note": known.note if known else f"tested is: {versions.pip_line(versions.RECOMMENDED)}",
+        "tested": tested is not None,
+        "note": tested.note if tested else f"tested is: {versions.pip_line(versions.RECOMMENDED)}",
         "shims": compat.active_shims(),
         "operators": replaced_operators(),
         "cache_directory": directory or None,
@@ -76,15 +75,23 @@ def replaced_operators() -> list[dict[str, str]]:
     """Each operator of torchax that tpuport replaces, and the reason. Imports torch, torchax and jax."""
     from tpuport.compat import replacements
 
-    targets = [(_operator_name(lowering.target), lowering.reason) for lowering in replacements.lowerings()]
-    methods = [(f"torchax {method.owner}.{method.name}", method.reason) for method in replacements.methods()]
-    return [{"operator": name, "reason": reason} for name, reason in (*targets, *methods)]
+    operators = [
+        {"operator": _operator_name(lowering.target), "reason": lowering.reason}
+        for lowering in replacements.lowerings()
+    ]
+    methods = [
+        {"operator": f"torchax {method.owner}.{method.name}", "reason": method.reason}
+        for method in replacements.methods()
+    ]
+    return operators + methods
 
 
 def _operator_name(target: Any) -> str:
     """aten.copy_.default for an overload, TensorBase.__getitem__ for a method, its name for a function."""
     name = str(target)
-    return name if name.startswith("aten.") else getattr(target, "__qualname__", name)
+    if name.startswith("aten."):
+        return name
+    return getattr(target, "__qualname__", name)
 
 
 def _devices() -> dict[str, Any]:
@@ -97,6 +104,7 @@ def _devices() -> dict[str, Any]:
                 "platform": device.platform,
                 "kind": device.device_kind,
                 "process": device.process_index,
+                # CPU devices have no statistics.
                 "memory_bytes": (device.memory_stats() or {}).get("bytes_limit"),
             }
             for device in jax.devices()
@@ -104,51 +112,34 @@ def _devices() -> dict[str, Any]:
     }
 
 
-def _environment(probe: str) -> dict[str, str]:
-    # The first probe is about versions: it must not wait for, or take, the TPU.
-    return {**os.environ, "JAX_PLATFORMS": "cpu"} if probe == "compat" else dict(os.environ)
+class Probe(NamedTuple):
+    """A question.
+
+    Attributes:
+        run: answers it, in the child.
+        subject: of messages.
+        slow_fix: what to do if there is no answer in time.
+        environment: variables of the child.
+    """
+
+    run: Callable[[], dict[str, Any]]
+    subject: str
+    slow_fix: str
+    environment: dict[str, str]
 
 
-def _kill(process: subprocess.Popen) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    # A process that waits inside a driver does not die; it is not waited for.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=1)
-
-
-_ABOUT = {"compat": "torch and torchax", "devices": "the devices of jax"}
-_SLOW_FIX = {
-    "compat": "try again with a longer --timeout; a first import from a cold disk is slow",
-    "devices": "look for another process that holds the TPU; on several hosts, run it on all of them",
+PROBES: Final = {
+    "compat": Probe(
+        _compatibility,
+        "torch and torchax",
+        "try again with a longer --timeout; a first import from a cold disk is slow",
+        # It is about versions: it must neither wait for the TPU nor take it.
+        {"JAX_PLATFORMS": "cpu"},
+    ),
+    "devices": Probe(
+        _devices,
+        "the devices of jax",
+        "look for another process that holds the TPU; on several hosts, run it on all of them",
+        {},
+    ),
 }
-
-
-def _hung(probe: str, timeout: float) -> dict[str, str]:
-    what = f"{_ABOUT[probe]} did not answer within {timeout:g} seconds"
-    return {"what": what, "where": probe, "fix": _SLOW_FIX[probe]}
-
-
-def _died(probe: str, code: int, err: str) -> dict[str, str]:
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    tail = " | ".join(line.strip() for line in err.splitlines()[-_TAIL_LINES:])
-    return {
-        "what": f"asking {_ABOUT[probe]} ended the process ({how})",
-        "where": tail or probe,
-        "fix": _REINSTALL,
-    }
-
-
-_REINSTALL = (
-    "install the versions that belong together: pip install --force-reinstall . in a clone of tpuport"
-)
-
-
-def _problem(probe: str, error: Exception) -> dict[str, str | None]:
-    from tpuport.errors import PortError
-
-    if isinstance(error, PortError):
-        return {"what": error.what, "where": error.where, "fix": error.fix}
-    lines = str(error).strip().splitlines() or [""]
-    what = f"{_ABOUT[probe]} cannot be used: {type(error).__name__}: {lines[0]}"
-    return {"what": what, "where": probe, "fix": _REINSTALL}

@@ -1,76 +1,114 @@
-"""`tpuport tune`: block sizes searched with the compiler of a TPU that is not there."""
+"""`tpuport tune`: block sizes searched with the TPU's own compiler, without a TPU."""
 
+import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tpuport.cli.arguments import CommandParser, UsageError, positive_integer, seconds
+from tpuport.cli.console import print_text, say
 from tpuport.errors import PortError
 
 if TYPE_CHECKING:
-    from tpuport.attention.tuning.search import Search, Task
+    from tpuport.attention.tuning.search import Candidate, Search, Task
 
-tune = typer.Typer(help="Search sizes with the TPU's own compiler; no TPU is needed.", no_args_is_help=True)
-
-
-@tune.callback()
-def _kernels() -> None:
-    """Search sizes with the TPU's own compiler; no TPU is needed."""
+Value = TypeVar("Value")
+_MAX_ROWS: Final = 10
 
 
-@tune.command()
-def attention(
-    topology: Annotated[
-        str, typer.Option(help="The TPU: v4, v5e, v5p, v6e or tpu7x, or a slice such as v5e:2x4.")
-    ],
-    shape: Annotated[
-        list[str],
-        typer.Option(help="B,H,K,Q,T,D, or a name such as llama3-8b-8k. Can be given several times."),
-    ],
-    dtype: Annotated[Literal["bf16", "f32"], typer.Option(help="Of queries, keys and values.")] = "bf16",
-    causal: Annotated[
-        bool, typer.Option("--causal", help="A query sees keys up to its own. Some named shapes are causal.")
-    ] = False,
-    window: Annotated[int | None, typer.Option(min=1, help="Keys that a query sees, up to its own.")] = None,
-    padding: Annotated[
-        Literal["none", "exact", "segment_ids"],
-        typer.Option(help="How padded keys are masked, where there are."),
-    ] = "none",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a data file of block sizes.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that one candidate may compile.")] = 300,
-) -> None:
-    """Rank block sizes of the attention kernel for a shape by the bundles that the compiler schedules.
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    parser = CommandParser(
+        prog="tpuport tune",
+        description="Search block sizes with the TPU's own compiler; no TPU is needed.",
+    )
+    kernels = parser.add_subparsers(metavar="KERNEL", required=True)
+    attention = kernels.add_parser(
+        "attention",
+        prog="tpuport tune attention",
+        help="rank block sizes of the attention kernel",
+        description="Rank block sizes of the attention kernel for a shape by the instruction bundles that the "
+        "compiler schedules.",
+        epilog="Measurements are stored in the user's cache directory: an interrupted search continues where it "
+        "stopped.",
+    )
+    add = attention.add_argument
+    add(
+        "--topology",
+        required=True,
+        metavar="NAME",
+        help="v4, v5e, v5p, v6e or tpu7x, or a slice such as v5e:2x4",
+    )
+    add(
+        "--shape",
+        required=True,
+        action="append",
+        metavar="SHAPE",
+        help="B,H,K,Q,T,D, or a name such as llama3-8b-8k; repeat it for several",
+    )
+    add(
+        "--dtype",
+        choices=("bf16", "f32"),
+        default="bf16",
+        help="of queries, keys and values; bf16 by default",
+    )
+    add("--causal", action="store_true", help="a query sees keys up to its own; some named shapes are causal")
+    add("--window", type=positive_integer, metavar="N", help="keys that a query sees, up to its own")
+    add(
+        "--padding",
+        choices=("none", "exact", "segment_ids"),
+        default="none",
+        help="how padded keys are masked, if there are any; none by default",
+    )
+    add("--json", action="store_true", help="print the results as one JSON object")
+    add("--save", type=Path, metavar="FILE", help="write a data file of block sizes")
+    add(
+        "--timeout",
+        type=seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="that a candidate may take to compile; 300 by default",
+    )
+    return parser
 
-    What has been measured is kept in the user's cache directory: an interrupted search goes on where it stopped.
-    """
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; the exit code is 0."""
     from tpuport.attention.tuning.attention_shapes import parse_shape
     from tpuport.hardware import parse_slice
 
-    full = _checked("--topology", parse_slice, topology).name
-    shapes = [_checked("--shape", parse_shape, text) for text in shape]
-    if save is not None and not save.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no directory {save.absolute().parent}", param_hint="--save")
+    topology = _parse("--topology", parse_slice, options.topology).name
+    shapes = [_parse("--shape", parse_shape, text) for text in options.shape]
+    if options.save is not None and not options.save.absolute().parent.is_dir():
+        raise UsageError(f"there is no directory {options.save.absolute().parent}", where="--save")
+    # Not before everything is checked: this imports jax and torch.
     from tpuport.attention.tuning.search import DTYPES, Task
 
-    tasks = [Task(one, DTYPES[dtype], causal or one.causal, window, padding) for one in shapes]
-    found = _search(tasks, full, timeout)
-    if save is not None:
-        _save(save, found, full)
-    _show(found, full, as_json=as_json)
+    dtype = DTYPES[options.dtype]
+    tasks = [
+        Task(shape, dtype, options.causal or shape.causal, options.window, options.padding)
+        for shape in shapes
+    ]
+    searches = _search(tasks, topology, options.timeout)
+    if options.save is not None:
+        _save(options.save, searches, topology)
+    if options.json:
+        _print_json(searches, topology)
+    else:
+        _print_tables(searches, topology)
+    return 0
 
 
-def _checked(option: str, read: Any, text: str) -> Any:
+def _parse(option: str, parse: Callable[[str], Value], text: str) -> Value:
     try:
-        return read(text)
+        return parse(text)
     except PortError as error:
-        raise typer.BadParameter(f"{error.what}. {error.fix}", param_hint=option) from None
+        raise UsageError(error.what, where=option, fix=error.fix) from None
 
 
 def _search(tasks: "list[Task]", topology: str, timeout: float) -> "list[Search]":
@@ -78,108 +116,107 @@ def _search(tasks: "list[Task]", topology: str, timeout: float) -> "list[Search]
     from tpuport.attention.tuning.bundle_compiler import Compiler
     from tpuport.attention.tuning.search import search_all
 
-    generation = topology.partition(":")[0]
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    measurements = None
+    file = cache_file(topology)
     try:
-        with Progress(*columns, console=console, transient=True) as progress:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task("starting the compiler", total=None)
+
+            def show(activity: str, count: int, total: int) -> None:
+                progress.update(bar, description=f"compiling {activity}", completed=count, total=total)
+
             with Compiler(topology, timeout=timeout) as compiler:
-                measurements = Measurements(compiler, cache_file(topology))
-
-                def show(what: str, done: int, total: int) -> None:
-                    progress.update(bar, description=f"compiling {what}", completed=done, total=total)
-
-                return search_all(tasks, generation, measurements, show)
+                generation = topology.partition(":")[0]
+                return search_all(tasks, generation, Measurements(compiler, file), show)
     except KeyboardInterrupt:
-        if measurements is not None:
-            console.print(
-                f"Stopped. What has been measured is kept in {measurements.file}; the same command goes on.",
-                soft_wrap=True,
-            )
-        raise typer.Exit(130) from None
+        say(f"What has been measured is in {file}; the same command continues from there.")
+        raise
 
 
-def _save(file: Path, found: "list[Search]", topology: str) -> None:
+def _save(file: Path, searches: "list[Search]", topology: str) -> None:
     from tpuport.attention.tuning.data_file import build_data, format_data
 
-    data = build_data(found, topology.partition(":")[0], _command(found, topology, file))
+    data = build_data(searches, topology.partition(":")[0], _command(searches, topology, file))
     try:
         file.write_text(format_data(data), encoding="utf-8")
     except OSError as error:
         raise PortError(f"the results cannot be written: {error.strerror}", where=f"--save {file}") from None
 
 
-def _command(found: "list[Search]", topology: str, file: Path) -> str:
-    """The command that makes this file, whatever the shell's own line was."""
-    task = found[0].task
-    options = [f"--shape {one.task.shape.name}" for one in found]
-    options += ["--dtype f32"] if task.dtype == "float32" else []
-    options += ["--causal"] if task.causal and not task.shape.causal else []
-    options += [f"--window {task.window}"] if task.window is not None else []
-    options += [f"--padding {task.padding}"] if task.padding != "none" else []
-    return f"tpuport tune attention --topology {topology} {' '.join(options)} --save {file.name}"
+def _command(searches: "list[Search]", topology: str, file: Path) -> str:
+    """The command that creates this file again, in a canonical form."""
+    task = searches[0].task
+    words = ["tpuport tune attention --topology", topology]
+    words += [f"--shape {search.task.shape.name}" for search in searches]
+    if task.dtype == "float32":
+        words.append("--dtype f32")
+    if task.causal and not task.shape.causal:
+        words.append("--causal")
+    if task.window is not None:
+        words.append(f"--window {task.window}")
+    if task.padding != "none":
+        words.append(f"--padding {task.padding}")
+    words.append(f"--save {file.name}")
+    return " ".join(words)
 
 
-def _show(found: "list[Search]", topology: str, *, as_json: bool) -> None:
+def _print_json(searches: "list[Search]", topology: str) -> None:
     from tpuport.attention.tuning.bundle_cache import versions
     from tpuport.attention.tuning.search import search_to_json
 
-    if as_json:
-        results = [search_to_json(one) for one in found]
-        typer.echo(
-            json.dumps(
-                {"schema": 1, "topology": topology, "versions": versions(), "results": results}, indent=2
-            )
-        )
-        return
+    results = [search_to_json(search) for search in searches]
+    report = {"schema": 1, "topology": topology, "versions": versions(), "results": results}
+    print_text(json.dumps(report, indent=2) + "\n", "the results", fix="redirect them to a file")
+
+
+def _print_tables(searches: "list[Search]", topology: str) -> None:
     console = Console()
-    for one in found:
-        console.print(_table(one, topology))
-        console.print(_verdict(one), soft_wrap=True)
-        for reason, count in one.failures.items():
+    for search in searches:
+        console.print(_table(search, topology))
+        console.print(_verdict(search), soft_wrap=True)
+        for reason, count in search.failures.items():
             console.print(f"{count} did not compile: {reason}", soft_wrap=True, markup=False)
         console.print()
 
 
-def _table(found: "Search", topology: str) -> Table:
-    task = found.task
-    mask = "causal" if task.causal else "no mask"
-    mask = f"window of {task.window}" if task.window is not None else mask
-    table = Table(title=f"{task.shape.name} on {topology}, {task.dtype}, {mask}", title_justify="left")
-    for heading in (
-        "queries",
-        "keys",
-        "chunk",
-        "bundles a step",
-        "steps",
-        "million cycles",
-        "matrix unit",
-        "to the best",
-    ):
+def _table(search: "Search", topology: str) -> Table:
+    task = search.task
+    title = f"{task.shape.name} on {topology}, {task.dtype}, {_mask_name(task)}"
+    table = Table(title=title, title_justify="left")
+    headings = (
+        "queries", "keys", "chunk", "bundles a step", "steps", "million cycles", "matrix unit", "to the best",
+    )  # fmt: skip
+    for heading in headings:
         table.add_column(heading, justify="right")
-    shown = found.candidates[:10]
-    shown += [one for one in found.candidates[10:] if one.blocks == found.default]
-    for one in shown:
-        table.add_row(
-            *(f"{size:,}" for size in one.blocks),
-            f"{one.bundles:,}",
-            f"{one.steps:,}",
-            f"{one.cycles / 1e6:,.2f}",
-            f"{one.matrix_unit:.0%}",
-            f"{one.cycles / found.best.cycles - 1:+.1%}",
-            style="bold" if one.blocks == found.default else None,
-        )
+    for index, candidate in enumerate(search.candidates):
+        is_default = candidate.blocks == search.default
+        if index < _MAX_ROWS or is_default:
+            table.add_row(*_row(candidate, search), style="bold" if is_default else None)
     return table
 
 
-def _verdict(found: "Search") -> str:
-    default = found.of(found.default)
+def _row(candidate: "Candidate", search: "Search") -> list[str]:
+    return [
+        *(f"{size:,}" for size in candidate.blocks),
+        f"{candidate.bundles:,}",
+        f"{candidate.steps:,}",
+        f"{candidate.cycles / 1e6:,.2f}",
+        f"{candidate.matrix_unit:.0%}",
+        f"{candidate.cycles / search.best.cycles - 1:+.1%}",
+    ]
+
+
+def _mask_name(task: Any) -> str:
+    if task.window is not None:
+        return f"window of {task.window}"
+    return "causal" if task.causal else "no mask"
+
+
+def _verdict(search: "Search") -> str:
+    default = search.of(search.default)
     if default is None:
-        return (
-            f"The default, {tuple(found.default)}, does not compile: pass blocks={tuple(found.best.blocks)}."
-        )
-    behind = default.cycles / found.best.cycles - 1
-    sizes = "/".join(str(size) for size in found.default)
-    return f"The default is {sizes}, {behind:.1%} behind the best of {len(found.candidates)} that compiled."
+        best = tuple(search.best.blocks)
+        return f"The default, {tuple(search.default)}, does not compile: pass blocks={best}."
+    behind = default.cycles / search.best.cycles - 1
+    sizes = "/".join(map(str, search.default))
+    return f"The default is {sizes}, {behind:.1%} behind the best of {len(search.candidates)} that compiled."

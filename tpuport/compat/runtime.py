@@ -10,6 +10,7 @@ import torch
 
 from tpuport.compat import replacements, shim, versions, warnings
 from tpuport.errors import PortError
+from tpuport.hardware import start_backends
 
 logger = logging.getLogger("tpuport")
 
@@ -72,6 +73,7 @@ def _build() -> Any:
         try:
             import torchax
 
+            start_backends()
             # The first use may be inside a trace; the environment's random key must not be of that trace.
             with jax.ensure_compile_time_eval():
                 built = torchax.default_env()

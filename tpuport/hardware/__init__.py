@@ -9,11 +9,18 @@ from tpuport.hardware.generations import (
     generation_of_kind,
     target_generation,
 )
-from tpuport.hardware.libtpu import LIBTPU_ENVIRONMENT, compiled, described, generation_of
+from tpuport.hardware.libtpu import (
+    LIBTPU_ENVIRONMENT,
+    compiled,
+    described,
+    generation_of,
+    start_backends,
+    tpu_chips,
+)
 from tpuport.hardware.slices import SMALLEST_SLICES, Slice, legal_slices, parse_slice
 
 __all__ = [
     "GENERATIONS", "GIB", "LIBTPU_ENVIRONMENT", "SMALLEST_SLICES", "Figure", "Generation", "Slice",
     "assume_generation", "compiled", "described", "generation_of", "generation_of_kind", "legal_slices",
-    "parse_slice", "target_generation",
+    "parse_slice", "start_backends", "target_generation", "tpu_chips",
 ]  # fmt: skip

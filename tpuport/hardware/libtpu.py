@@ -4,12 +4,15 @@ No TPU is used or needed; libtpu itself must be installed (Linux on x86-64).
 """
 
 import contextlib
+import functools
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
@@ -23,6 +26,14 @@ if TYPE_CHECKING:
 # libtpu reads these when it is loaded: ask no metadata server, and share the machine with other processes.
 LIBTPU_ENVIRONMENT: Final = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 _loading = threading.Lock()
+# The PCI vendor of TPUs.
+_GOOGLE: Final = "0x1ae0"
+# Lines of libtpu on a host without a TPU: it finds no metadata of one, and says where in its sources.
+_NOISE: Final = re.compile(
+    rb"Failed to find host bounds for accelerator type|WARNING: Logging before InitGoogle\(\)"
+    rb"|[IWE]\d{4} \S+ +\d+ (common_lib|\w*tpu\w*)\.cc:\d+\]"
+    rb"|=== Source Location Trace: ===|\S+/libtpu_\w+\.cc:\d+$"
+)
 
 
 def generation_of(topology: "TopologyDescription") -> str:
@@ -55,7 +66,7 @@ def described(name: str) -> "TopologyDescription":
     for variable, value in LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     try:
-        with _muted_libtpu():
+        with _filtered_stderr(_drop_all):
             return topologies.get_topology_desc(requested.name, platform="tpu", **requested.libtpu_options)
     except JaxRuntimeError as error:
         raise _explain_refusal(name, str(error)) from None
@@ -101,25 +112,76 @@ def _explain_refusal(name: str, message: str) -> PortError:
     )
 
 
+@functools.cache
+def start_backends() -> None:
+    """Start jax's backends as `jax.devices()` does, without libtpu's noise on a host without a TPU.
+
+    jax loads libtpu wherever it is installed. On a host without a TPU, libtpu first writes errors straight to file
+    descriptor 2, which none of its environment variables silence, and jax goes on with the CPU.
+    """
+    import jax
+
+    platforms = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
+    asks_libtpu = not platforms or "tpu" in platforms
+    # On a TPU host, its messages matter.
+    if not asks_libtpu or tpu_chips() or importlib.util.find_spec("libtpu") is None:
+        return
+    with _filtered_stderr(_drop_noise):
+        jax.devices()
+
+
+def tpu_chips() -> list[str]:
+    """The device files through which this host reaches its TPU chips."""
+    accelerators = Path("/dev").glob("accel[0-9]*")
+    # Newer hosts have VFIO files, which may also be those of other devices.
+    vfio_files: list[Path] = []
+    if any(_read(vendor) == _GOOGLE for vendor in Path("/sys/bus/pci/devices").glob("*/vendor")):
+        vfio_files = list(Path("/dev/vfio").glob("[0-9]*"))
+    return sorted(map(str, accelerators)) or sorted(map(str, vfio_files))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _drop_noise(text: bytes) -> bytes:
+    """Text without what libtpu writes on a host without a TPU."""
+    return b"".join(line for line in text.splitlines(keepends=True) if not _NOISE.match(line))
+
+
+def _drop_all(text: bytes) -> bytes:
+    return b""
+
+
 @contextlib.contextmanager
-def _muted_libtpu() -> Iterator[None]:
-    """Keep what libtpu writes straight to file descriptor 2 off the terminal, unless the block fails."""
-    # The file descriptor belongs to the process: only one thread at a time may redirect it.
+def _filtered_stderr(keep: Callable[[bytes], bytes]) -> Iterator[None]:
+    """Write only what `keep` returns of what goes to file descriptor 2 inside; everything if the block fails."""
+    # The file descriptor belongs to the process: only one thread at a time may redirect it. A file and not a pipe,
+    # because libtpu loads while it holds the interpreter's lock, and nobody could read a pipe.
     with _loading, tempfile.TemporaryFile() as output:
         try:
             terminal = os.dup(2)
         except OSError:  # standard error is closed
             yield
             return
-        if sys.stderr is not None:
-            sys.stderr.flush()
+        _flush_stderr()
         os.dup2(output.fileno(), 2)
+        has_failed = True
         try:
             yield
-        except BaseException:
-            output.seek(0)
-            os.write(terminal, output.read())
-            raise
+            has_failed = False
         finally:
+            _flush_stderr()
             os.dup2(terminal, 2)
+            output.seek(0)
+            text = output.read()
+            os.write(terminal, text if has_failed else keep(text))
             os.close(terminal)
+
+
+def _flush_stderr() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()

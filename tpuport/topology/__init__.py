@@ -1,4 +1,4 @@
-"""A TPU that is not there: described, compiled for, and its kernels' schedules counted."""
+"""Described TPUs: models compiled for them, mesh splits compared, and estimates of how fast a step can be."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -11,23 +11,25 @@ if TYPE_CHECKING:
     from tpuport.topology.compile_report import Report as Report
     from tpuport.topology.compiling import compile_for as compile_for
     from tpuport.topology.lowering import lower_for as lower_for
+    from tpuport.topology.split_search import suggest_splits as suggest_splits
     from tpuport.trace_errors import CannotTrace as CannotTrace
 
-# Resolved on first use: they need the whole package, where describing a TPU needs none of it.
-_LATE = {
+# Imported on first use: these need torch, jax and the whole package, and describing a TPU needs none of it.
+_LAZY = {
     "CannotTrace": "tpuport.trace_errors",
     "Report": "tpuport.topology.compile_report",
     "compile_for": "tpuport.topology.compiling",
     "lower_for": "tpuport.topology.lowering",
+    "suggest_splits": "tpuport.topology.split_search",
 }
 
 __all__ = [
     "GENERATIONS", "CannotTrace", "Decode", "Prefill", "Report", "compile_for", "compiled", "described",
-    "generation_of", "lower_for",
+    "generation_of", "lower_for", "suggest_splits",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name not in _LAZY:
         raise AttributeError(f"module 'tpuport.topology' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATE[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -21,19 +21,19 @@ from tpuport.generation.loop import Decoder, State
 from tpuport.generation.prompts import bucket
 from tpuport.generation.sampling import EOS_SLOTS, Settings
 from tpuport.patches import transformers_rotary
-from tpuport.topology.abstract_weights import device_dtype, placed
+from tpuport.topology.abstract_weights import abstract_array, device_dtype
 from tpuport.topology.generation_tasks import Decode, Prefill
 
 
 class Step(NamedTuple):
-    """A function to trace and what it is traced with.
+    """A function to trace, and the arguments to trace it with.
 
     Attributes:
         arguments: jax.ShapeDtypeStruct with shardings; the first is the weights.
         donated: positions of donated arguments.
-        cache: keys and values that the step reads, or makes in a prefill.
-        cache_is_argument: whether it is given them.
-        units: what the step makes: ("tokens", 32).
+        cache: keys and values that the step reads, or that a prefill makes.
+        cache_is_argument: whether the step receives them.
+        units: what the step produces: ("tokens", 32).
     """
 
     function: Callable[..., Any]
@@ -45,8 +45,8 @@ class Step(NamedTuple):
 
 
 @contextlib.contextmanager
-def on(model: Any, mesh: Mesh) -> Iterator[None]:
-    """Let the model be on a mesh for as long as it is traced."""
+def on_mesh(model: Any, mesh: Mesh) -> Iterator[None]:
+    """Put the model on a mesh while it is traced."""
     before = getattr(model, "tpuport_mesh", None)
     model.tpuport_mesh = mesh
     try:
@@ -56,74 +56,107 @@ def on(model: Any, mesh: Mesh) -> Iterator[None]:
 
 
 def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh: Mesh) -> Step:
-    """One call, with the weights and the tensors among its inputs as arguments; a cache is donated, as it will be."""
-    pytrees.register()
-    given: dict[int, Any] = {}
-    described = {name: _described(value, name, given) for name, value in inputs.items()}
-    _, named = prepare_arguments(model, (), described)
-    kept = _in_caches(named)
-    leaves, tree = jax.tree_util.tree_flatten(named)
-    dynamic = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    plain, caches = [n for n in dynamic if n not in kept], [n for n in dynamic if n in kept]
-    tensors, donated = ([_shape(leaves[place]) for place in places] for places in (plain, caches))
+    """One call, whose arguments are the weights and the tensors among its inputs.
 
-    def call(weights: dict[str, Any], tensors: list[Any], donated: list[Any]) -> Any:
+    A cache among the inputs is donated, as `tpuport.compile` does it.
+    """
+    pytrees.register()
+    shardings: dict[int, Any] = {}
+    tensors_by_name = {name: _as_meta_tensor(value, name, shardings) for name, value in inputs.items()}
+    _, named = prepare_arguments(model, (), tensors_by_name)
+    cache_leaves = _claim_cache_leaves(named)
+    leaves, tree = jax.tree_util.tree_flatten(named)
+    traced = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    plain = [index for index in traced if index not in cache_leaves]
+    donated = [index for index in traced if index in cache_leaves]
+
+    def call(weights: dict[str, Any], plain_arrays: list[Any], donated_arrays: list[Any]) -> Any:
         values = list(leaves)
-        for place, array in zip(plain + caches, tensors + donated, strict=True):
-            values[place] = compat.as_torch(array)
+        for index, array in zip(plain + donated, plain_arrays + donated_arrays, strict=True):
+            values[index] = compat.as_torch(array)
         with use_weights([model], [weights]):
             out = model(**jax.tree_util.tree_unflatten(tree, values))
             pytrees.register_used(out)
             return compat.as_jax(out)
 
-    def of_list(weights: list[dict[str, Any]], tensors: list[Any], donated: list[Any]) -> Any:
-        return call(weights[0], tensors, donated)
+    # What the caller described has the sharding of that description. `tpuport.compile` replicates anything else.
+    def abstract_leaf(index: int) -> jax.ShapeDtypeStruct:
+        tensor = leaves[index]
+        sharding = shardings.get(id(tensor))
+        if isinstance(sharding, NamedSharding):
+            sharding = NamedSharding(mesh, sharding.spec)
+        else:
+            sharding = replicated_sharding(mesh)
+        return jax.ShapeDtypeStruct(tuple(tensor.shape), device_dtype(tensor.dtype), sharding=sharding)
 
-    with on(model, one_device_mesh()):  # tables are computed, and no device of the mesh is there to hold them
-        [arguments] = rotary.ProgramTables().add_to([weights], None, [model], of_list, tensors, donated)
-    # Those of the weights come as they are; tables, on every device.
-    arguments = {
-        name: value
-        if name in weights
-        else jax.tree.map(lambda x: placed(x, replicated_sharding(mesh)), value)
-        for name, value in arguments.items()
-    }
-    # Where the caller has said so; `tpuport.compile` gives the whole of any other to every device.
-    tensors, donated = (
-        [
-            placed(shape, _place_of(leaves[place], given, mesh))
-            for shape, place in zip(shapes, places, strict=True)
-        ]
-        for shapes, places in ((tensors, plain), (donated, caches))
-    )
-    cache = tuple(array for array in donated if array.ndim)
-    return Step(call, (arguments, tensors, donated), (2,) if donated else (), cache, bool(cache))
+    plain_arrays = [abstract_leaf(index) for index in plain]
+    donated_arrays = [abstract_leaf(index) for index in donated]
+    arguments = _add_rotary_tables(model, call, weights, plain_arrays, donated_arrays, mesh)
+    # Counters of a cache have no dimensions.
+    cache = tuple(array for array in donated_arrays if array.ndim)
+    return Step(
+        call, (arguments, plain_arrays, donated_arrays), donated=(2,) if donated else (), cache=cache,
+        cache_is_argument=bool(cache),
+    )  # fmt: skip
 
 
-def _shape(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), device_dtype(tensor.dtype))
+def _add_rotary_tables(
+    model: Any,
+    call: Callable[..., Any],
+    weights: dict[str, Any],
+    plain: list[Any],
+    donated: list[Any],
+    mesh: Mesh,
+) -> dict[str, Any]:
+    """The weights with the rotary tables that the call uses, which are whole on every device."""
+
+    def call_with_list(weights: list[dict[str, Any]], plain: list[Any], donated: list[Any]) -> Any:
+        return call(weights[0], plain, donated)
+
+    def without_sharding(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    # Tables are computed, and the described devices cannot hold values.
+    with on_mesh(model, one_device_mesh()):
+        [arguments] = rotary.ProgramTables().add_to(
+            [weights], None, [model], call_with_list, jax.tree.map(without_sharding, plain),
+            jax.tree.map(without_sharding, donated),
+        )  # fmt: skip
+    whole = replicated_sharding(mesh)
+    tables = {name: value for name, value in arguments.items() if name not in weights}
+    return arguments | jax.tree.map(lambda table: abstract_array(table, whole), tables)
 
 
-def _in_caches(named: Any) -> set[int]:
-    """The places, among the leaves of a call's arguments, of what caches hold; `tpuport.compile` donates it."""
-    found: set[int] = set()
-    place = 0
-    for leaf in jax.tree_util.tree_leaves(named, is_leaf=is_transformers_cache):
-        count = len(jax.tree_util.tree_leaves(leaf)) if is_transformers_cache(leaf) else 1
-        if is_transformers_cache(leaf):
-            claim_cache(leaf)
-            found.update(range(place, place + count))
-        place += count
-    return found
+def _claim_cache_leaves(named: Any) -> set[int]:
+    """Claim the caches among a call's arguments, and return the indices of their leaves among all leaves."""
+    indices: set[int] = set()
+    first = 0
+    for value in jax.tree_util.tree_leaves(named, is_leaf=is_transformers_cache):
+        if not is_transformers_cache(value):
+            first += 1
+            continue
+        claim_cache(value)
+        count = len(jax.tree_util.tree_leaves(value))
+        indices.update(range(first, first + count))
+        first += count
+    return indices
 
 
-def _place_of(leaf: Any, given: Mapping[int, Any], mesh: Mesh) -> NamedSharding:
-    sharding = given.get(id(leaf))
-    return (
-        NamedSharding(mesh, sharding.spec)
-        if isinstance(sharding, NamedSharding)
-        else replicated_sharding(mesh)
-    )
+def _as_meta_tensor(value: Any, name: str, shardings: dict[int, Any]) -> Any:
+    """A meta tensor for each jax.ShapeDtypeStruct, also in lists and dicts; `shardings` maps its id to a sharding."""
+    if type(value) is dict:
+        return {key: _as_meta_tensor(item, f"{name}.{key}", shardings) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        items = (_as_meta_tensor(item, f"{name}.{index}", shardings) for index, item in enumerate(value))
+        return type(value)(items)
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    dtype = as_torch_dtype(value.dtype)
+    if dtype is None:
+        raise PortError(f"torch has no {value.dtype}", where=f"inputs[{name!r}]")
+    tensor = torch.empty(value.shape, dtype=dtype, device="meta")
+    shardings[id(tensor)] = value.sharding
+    return tensor
 
 
 def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> Step:
@@ -132,40 +165,40 @@ def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> S
     columns = bucket(task.length)
     slots = bucket(max(task.max_cache_len or columns, columns))
     _check_positions(model, slots, task)
-    rows = _rows(task.batch, mesh)
-    arguments = (weights, *_prompt(rows, columns, mesh))
-    state = _state(model, _first(decoder, slots), arguments, mesh)
-    # Another function than the state's: jax would trace nothing again, and the attention calls would not be seen.
+    arguments = (weights, *_abstract_prompt(_padded_batch(task.batch, mesh), columns, mesh))
+    state = _abstract_state(model, _first_step(decoder, slots), arguments, mesh)
+    # A new function, because jax would not trace that of the state again, and no attention call would be recorded.
     return Step(
-        _first(decoder, slots), arguments, (), _kept(state), units=("tokens", float(task.batch * task.length))
-    )
+        _first_step(decoder, slots), arguments, cache=_cache_arrays(state),
+        units=("tokens", float(task.batch * task.length)),
+    )  # fmt: skip
 
 
 def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Step:
-    """One turn of `generate`'s loop: a token for each row, chosen greedily."""
+    """One iteration of `generate`'s loop: a token for each row, chosen greedily."""
     decoder = _decoder(model, mesh)
     slots = bucket(task.max_cache_len)
     _check_positions(model, slots, task)
-    rows = _rows(task.batch, mesh)
-    prompt = _prompt(rows, min(bucket(1), slots), mesh)
-    state = _state(model, _first(decoder, slots), (weights, *prompt), mesh)
-    _, _, keys, columns, _ = prompt
+    prompt = _abstract_prompt(_padded_batch(task.batch, mesh), min(bucket(1), slots), mesh)
+    state = _abstract_state(model, _first_step(decoder, slots), (weights, *prompt), mesh)
 
     def step(weights: dict[str, Any], state: State, keys: jax.Array, columns: jax.Array) -> State:
-        return decoder.step(weights, state, keys, columns, _greedy())
+        return decoder.step(weights, state, keys, columns, _greedy_settings())
 
-    arguments = (weights, state, keys, columns)
-    return Step(step, arguments, (1,), _kept(state), True, ("tokens", float(task.batch)))
+    return Step(
+        step, (weights, state, prompt.keys, prompt.columns), donated=(1,), cache=_cache_arrays(state),
+        cache_is_argument=True, units=("tokens", float(task.batch)),
+    )  # fmt: skip
 
 
 def _decoder(model: Any, mesh: Mesh) -> Decoder:
-    with on(model, one_device_mesh()):
+    with on_mesh(model, one_device_mesh()):
         transformers_rotary.prepare(model)
     return Decoder(model, mesh)
 
 
-def _greedy() -> Settings:
-    """Traced. The greedy choice, known when the program is made: the compiler leaves out what sampling would add."""
+def _greedy_settings() -> Settings:
+    """Settings of the greedy choice. Call it while tracing: as constants, they let the compiler drop the sampling."""
     return Settings(
         do_sample=jnp.asarray(False), temperature=jnp.float32(1), top_k=jnp.int32(0), top_p=jnp.float32(1),
         min_p=jnp.float32(0), repetition_penalty=jnp.float32(1), min_new=jnp.int32(0),
@@ -173,72 +206,71 @@ def _greedy() -> Settings:
     )  # fmt: skip
 
 
-def _first(decoder: Decoder, slots: int) -> Callable[..., State]:
-    def first(weights: Any, tokens: Any, mask: Any, keys: Any, columns: Any, real: Any) -> State:
-        return decoder.first(weights, tokens, mask, keys, columns, real, _greedy(), slots=slots)
+def _first_step(decoder: Decoder, slots: int) -> Callable[..., State]:
+    def first_step(weights: Any, tokens: Any, mask: Any, keys: Any, columns: Any, real: Any) -> State:
+        return decoder.first(weights, tokens, mask, keys, columns, real, _greedy_settings(), slots=slots)
 
-    return first
-
-
-def _rows(batch: int, mesh: Mesh) -> int:
-    """The rows that `generate` fills the batch up to."""
-    multiple = mesh.shape.get("dp", 1)
-    return -(-batch // multiple) * multiple
+    return first_step
 
 
-def _prompt(rows: int, columns: int, mesh: Mesh) -> tuple[Any, ...]:
-    """Tokens and mask [B, P], keys [B, 2], and the number of columns and of rows, as the host gives them."""
+def _padded_batch(batch: int, mesh: Mesh) -> int:
+    """The rows after `generate` has padded the batch to a multiple of dp."""
+    dp = mesh.shape.get("dp", 1)
+    return -(-batch // dp) * dp
+
+
+class _Prompt(NamedTuple):
+    """Tokens and mask [B, P], keys [B, 2], and the numbers of columns and of real rows, as the host passes them."""
+
+    tokens: jax.ShapeDtypeStruct
+    mask: jax.ShapeDtypeStruct
+    keys: jax.ShapeDtypeStruct
+    columns: jax.ShapeDtypeStruct
+    real: jax.ShapeDtypeStruct
+
+
+def _abstract_prompt(rows: int, columns: int, mesh: Mesh) -> _Prompt:
     whole = replicated_sharding(mesh)
-    shapes = (
-        ((rows, columns), jnp.int32), ((rows, columns), jnp.bool_), ((rows, 2), jnp.uint32), ((), jnp.int32),
-        ((), jnp.int32),
-    )  # fmt: skip
-    return tuple(jax.ShapeDtypeStruct(shape, dtype, sharding=whole) for shape, dtype in shapes)
+    return _Prompt(
+        tokens=jax.ShapeDtypeStruct((rows, columns), jnp.int32, sharding=whole),
+        mask=jax.ShapeDtypeStruct((rows, columns), jnp.bool_, sharding=whole),
+        keys=jax.ShapeDtypeStruct((rows, 2), jnp.uint32, sharding=whole),
+        columns=jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
+        real=jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
+    )
 
 
-def _state(model: Any, function: Callable[..., State], arguments: tuple[Any, ...], mesh: Mesh) -> State:
-    """The loop's carry, each array where the prefill leaves it."""
-    with on(model, mesh):
+def _abstract_state(
+    model: Any, function: Callable[..., State], arguments: tuple[Any, ...], mesh: Mesh
+) -> State:
+    """The loop's carry, each array sharded as the prefill leaves it."""
+    with on_mesh(model, mesh):
         state = jax.eval_shape(function, *arguments)
-    kept: dict[int, Any] = {id(state.present): NamedSharding(mesh, PartitionSpec("dp"))}
+    shardings: dict[int, NamedSharding] = {id(state.present): NamedSharding(mesh, PartitionSpec("dp"))}
     for layer in state.cache.layers:
         if isinstance(layer, FixedLayer):
-            arrays: tuple[Any, Any] = layer.keys, layer.values
-            kept |= {id(array): FixedLayer.sharding(mesh, array.shape) for array in arrays}
-    return jax.tree.map(lambda x: placed(x, kept.get(id(x), replicated_sharding(mesh))), state)
+            for array in (layer.keys, layer.values):
+                shardings[id(array)] = FixedLayer.sharding(mesh, array.shape)
+    whole = replicated_sharding(mesh)
+    return jax.tree.map(lambda array: abstract_array(array, shardings.get(id(array), whole)), state)
 
 
-def _kept(state: State) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The arrays of the cache; its counters are no part of it."""
+def _cache_arrays(state: State) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The arrays of the cache, without its counters."""
     return tuple(array for array in jax.tree.leaves(state.cache) if array.ndim)
 
 
 def _check_positions(model: Any, slots: int, task: Prefill | Decode) -> None:
-    """PortError where the cache is longer than what the model has positions for."""
+    """PortError if the cache is longer than the positions that the model knows."""
     config = getattr(model, "config", None)
-    text = config.get_text_config(decoder=True) if config is not None else None
-    limit = getattr(text, "max_position_embeddings", None)
-    asked = task.length if isinstance(task, Prefill) else task.max_cache_len
-    wanted = max(asked, getattr(task, "max_cache_len", None) or 0)
-    if limit is not None and wanted > limit:
+    if config is None:
+        return
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    length = task.length if isinstance(task, Prefill) else 0
+    required = max(length, task.max_cache_len or 0)
+    if limit is not None and required > limit:
         raise PortError(
-            f"{type(model).__name__} knows {limit} positions, and {wanted} are asked for ({slots} columns)",
+            f"{type(model).__name__} has {limit} positions, and the task needs {required} ({slots} columns)",
             where=f"{task}",
-            fix=f"ask for {limit} at most, or raise max_position_embeddings in the config",
+            fix=f"request at most {limit}, or raise max_position_embeddings in the config",
         )
-
-
-def _described(value: Any, name: str, given: dict[int, Any]) -> Any:
-    """A tensor of the meta device for what is described, its place noted by id; in lists and mappings too."""
-    if type(value) is dict:
-        return {key: _described(one, f"{name}.{key}", given) for key, one in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_described(one, f"{name}.{place}", given) for place, one in enumerate(value))
-    if not isinstance(value, jax.ShapeDtypeStruct):
-        return value
-    dtype = as_torch_dtype(value.dtype)
-    if dtype is None:
-        raise PortError(f"torch has no {value.dtype}", where=f"inputs[{name!r}]")
-    tensor = torch.empty(value.shape, dtype=dtype, device="meta")
-    given[id(tensor)] = value.sharding
-    return tensor

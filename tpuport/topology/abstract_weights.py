@@ -1,4 +1,4 @@
-"""The weights of a model that is not there: shapes, dtypes and places on a described mesh, as `port` gives them."""
+"""A model's weights without values: shapes, dtypes and shardings on a described mesh, as `port` would choose them."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -23,88 +23,93 @@ from tpuport.trace_errors import first_line
 from tpuport.trace_errors.libraries import Owner, is_installed
 from tpuport.trace_errors.tracebacks import path_to
 
-_LARGE: Final = 1 << 26
+# Tensors of this many bytes are parameters-to-be; smaller ones may be buffers, whose values a model computes with.
+_LARGE_BYTES: Final = 1 << 26
 
 
-def built(model: Any) -> torch.nn.Module:
-    """The model in evaluation mode; a function that builds one is called so that no parameter is allocated.
+def build_model(model: Any) -> torch.nn.Module:
+    """The model in evaluation mode. A function that builds one is called such that no parameter is allocated.
 
     Raises:
-        PortError: it is neither, or the function fails, or builds something else.
+        PortError: it is neither a model nor a function, or the function fails or returns something else.
     """
     if not isinstance(model, torch.nn.Module):
         if not callable(model):
             raise PortError(
-                f"this is an object of class {type(model).__name__}, neither a model nor a function that builds one",
+                f"an object of class {type(model).__name__} is neither a model nor a function that builds one",
                 where="model", fix="compile_for(lambda: Model(**config), inputs, topology=...)",
             )  # fmt: skip
-        model = _called(model)
+        model = _call_builder(model)
     if not isinstance(model, torch.nn.Module):
         raise PortError(
-            f"the function built an object of class {type(model).__name__}, which is no torch.nn.Module",
-            where="model", fix="let it return the model",
+            f"the function built an object of class {type(model).__name__}, which is not a torch.nn.Module",
+            where="model", fix="return the model from the function",
         )  # fmt: skip
     return model.eval().requires_grad_(False)
 
 
-def _called(build: Callable[[], Any]) -> Any:
-    """What a function of the user's builds, without values."""
+def _call_builder(build: Callable[[], Any]) -> Any:
     try:
-        with unallocated():
+        with unallocated_parameters():
             return build()
     except PortError:
         raise
     except Exception as error:
         raise PortError(
             f"the function that builds the model failed: {type(error).__name__}: {first_line(error)}",
-            where=_place(error) or getattr(build, "__qualname__", "model"),
+            where=_innermost_line(error) or getattr(build, "__qualname__", "model"),
             fix="call it in Python: it fails there too",
         ) from error
 
 
-def _place(error: Exception) -> str | None:
-    """file, line N of the innermost call of the user's code, else of a model's library; none is tpuport's own."""
-    frames = [frame for frame in path_to(error).frames if frame.owner > Owner.LIBRARY]
-    outside = [frame for frame in frames if not is_installed(frame.file)] or frames
-    return f"{outside[-1].file}, line {outside[-1].line}" if outside else None
+def _innermost_line(error: Exception) -> str | None:
+    """The innermost call in the user's code, or else in a library's, as "FILE, line N"; never in tpuport itself."""
+    outside = [frame for frame in path_to(error).frames if frame.owner > Owner.LIBRARY]
+    users = [frame for frame in outside if not is_installed(frame.file)]
+    frames = users or outside
+    if not frames:
+        return None
+    return f"{frames[-1].file}, line {frames[-1].line}"
 
 
-class _Unfilled(TorchFunctionMode):
-    """Large tensors without values are made on the meta device: a parameter begins as one, and is all of it."""
+class _LargeTensorsOnMeta(TorchFunctionMode):
+    """Large tensors without values go to the meta device. A parameter starts as such a tensor."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.empty and kwargs.get("device") is None:
-            like = func(*args, **kwargs | {"device": "meta"})
-            if like.numel() * like.itemsize >= _LARGE:
-                return like
+            tensor = func(*args, **kwargs | {"device": "meta"})
+            if tensor.nbytes >= _LARGE_BYTES:
+                return tensor
         return func(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def unallocated() -> Iterator[None]:
-    """Let modules that are made inside have their parameters on the meta device, and their buffers where they are.
+def unallocated_parameters() -> Iterator[None]:
+    """Put parameters of modules that are built inside on the meta device, and leave their buffers with values.
 
-    A parameter that two modules share stays one: accelerate's `init_empty_weights` makes it two, twice the memory.
+    A parameter that two modules share stays a single one. accelerate's `init_empty_weights` makes it two, which would
+    count twice in the memory.
     """
-    register: Any = torch.nn.Module.register_parameter
+    original: Any = torch.nn.Module.register_parameter
 
-    def without_values(module: torch.nn.Module, name: str, given: torch.nn.Parameter | None) -> None:
-        register(module, name, given)
-        if given is None or given.device.type == "meta":
+    def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        original(module, name, parameter)
+        if parameter is None or parameter.device.type == "meta":
             return
         with torch.no_grad():
-            empty = given.to("meta")
-        made: Any = torch.Tensor._make_subclass(type(given), empty, given.requires_grad)
-        vars(made).update(vars(given))
-        module._parameters[name] = made
+            values = parameter.to("meta")
+        # Not `Parameter(values)`: subclasses and attributes of parameters matter, as those of quantized weights do.
+        on_meta: Any = torch.Tensor._make_subclass(type(parameter), values, parameter.requires_grad)
+        vars(on_meta).update(vars(parameter))
+        module._parameters[name] = on_meta
 
-    torch.nn.Module.register_parameter = without_values  # type: ignore[method-assign]
+    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
     try:
-        with _Unfilled():
+        with _LargeTensorsOnMeta():
             yield
     finally:
-        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+        torch.nn.Module.register_parameter = original  # type: ignore[method-assign]
 
 
 def abstract_weights(
@@ -114,51 +119,58 @@ def abstract_weights(
     dtype: torch.dtype | None,
     allow: Any,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Every parameter and buffer named as by `compilation.collect_weights`, placed where `port` would put it."""
-    keep, saved = dtype_overrides(model, dtype) if dtype else None, model.state_dict().keys()
+    """Every parameter and buffer, named as by `compilation.collect_weights` and sharded as `port` would do it."""
+    saved_names = model.state_dict().keys()
+    override = dtype_overrides(model, dtype) if dtype else None
 
-    def described_as(name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:
-        cast = keep and dtype and tensor.is_floating_point() and name in saved
-        return tuple(tensor.shape), device_dtype((keep(name) or dtype) if keep and cast else tensor.dtype)
+    def shape_and_dtype(name: str, tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+        weight_dtype = tensor.dtype
+        # As `load` does: buffers that no checkpoint holds keep their dtype.
+        if override and tensor.is_floating_point() and name in saved_names:
+            weight_dtype = override(name) or dtype
+        return jax.ShapeDtypeStruct(tuple(tensor.shape), device_dtype(weight_dtype))
 
     groups = parameter_groups(model)
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for names in groups:
-        shape = jax.ShapeDtypeStruct(*described_as(names[0], model.get_parameter(names[0])))
+        shape = shape_and_dtype(names[0], model.get_parameter(names[0]))
         shapes.update(dict.fromkeys(names, shape))
     shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
-    found = {names[0]: placed(shapes[names[0]], shardings[names[0]]) for names in groups}
+    weights = {names[0]: abstract_array(shapes[names[0]], shardings[names[0]]) for names in groups}
+    whole = replicated_sharding(mesh)
     for name, buffer in model.named_buffers():
-        shape, kind = described_as(name, buffer)
-        found[name] = jax.ShapeDtypeStruct(shape, kind, sharding=replicated_sharding(mesh))
-    return found
+        weights[name] = abstract_array(shape_and_dtype(name, buffer), whole)
+    return weights
 
 
-def placed(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-    """The same shape and dtype, on these devices."""
-    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+def abstract_array(array: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    """The array's shape and dtype with this sharding."""
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
 
 def device_dtype(dtype: Any) -> Any:
-    """The dtype that a tensor has on the device: 64 bits become 32."""
-    found = compat.jax_dtype(dtype) if isinstance(dtype, torch.dtype) else dtype
-    return jax.dtypes.canonicalize_dtype(found)
+    """The dtype that a tensor of a torch or jax dtype has on the device: 64 bits become 32."""
+    if isinstance(dtype, torch.dtype):
+        dtype = compat.jax_dtype(dtype)
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def nbytes(value: Any) -> int:
-    """Bytes of a whole array, wherever its shards are."""
-    return prod(value.shape) * value.dtype.itemsize
+def nbytes(array: Any) -> int:
+    """Bytes of the whole array, all its shards together."""
+    return prod(array.shape) * array.dtype.itemsize
 
 
-def local_nbytes(value: Any) -> int:
-    """Bytes of an array's shard on one device; all of it where it has no sharding."""
-    shape = value.sharding.shard_shape(value.shape) if value.sharding is not None else value.shape
-    return prod(shape) * value.dtype.itemsize
+def local_nbytes(array: Any) -> int:
+    """Bytes of an array's shard on one device; of the whole array if it has no sharding."""
+    if array.sharding is None:
+        return nbytes(array)
+    return prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
 
 
 def bytes_by_dtype(weights: Mapping[str, Any]) -> dict[str, int]:
     """Bytes of whole arrays by the name of their dtype, most first."""
-    found: dict[str, int] = {}
-    for value in weights.values():
-        found[str(value.dtype)] = found.get(str(value.dtype), 0) + nbytes(value)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    totals: dict[str, int] = {}
+    for weight in weights.values():
+        name = str(weight.dtype)
+        totals[name] = totals.get(name, 0) + nbytes(weight)
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))

@@ -1,6 +1,6 @@
-"""A model compiled for a TPU that is not there: no weights, no TPU, and the real compiler's verdict.
+"""A model compiled for a described TPU: no weights, no TPU, and the real compiler's verdict.
 
-It is the program that `tpuport.port` with `tpuport.compile` or `tpuport.generate` would make: weights by the same
+The program is the one that `tpuport.port` with `tpuport.compile` or `tpuport.generate` would make: weights by the same
 rules, attention by the same kernel, rotary tables among the arguments, the same decoding loop.
 """
 
@@ -10,22 +10,19 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Unpack
 
 import jax
-import torch
 from jax.errors import JaxRuntimeError
-from jax.sharding import Mesh
 
 from tpuport import trace_errors
 from tpuport.hardware import GENERATIONS
-from tpuport.sharding import ShardingRules
 from tpuport.topology import hlo, kernels, roofline
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes, nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
-from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
+from tpuport.topology.compile_report import Buffer, Costs, Estimate, Failure, Memory, Report
 from tpuport.topology.generation_tasks import Decode, Prefill
-from tpuport.topology.lowering import Lowered, lower_for, shown, versions
+from tpuport.topology.lowering import Lowered, LoweringOptions, describe_input, lower_for, versions
 from tpuport.topology.memory import (
     ALLOW_OVERSIZE,
     BufferAssignment,
@@ -36,46 +33,54 @@ from tpuport.topology.memory import (
 
 logger = logging.getLogger("tpuport")
 
-_BUFFERS: Final = 12
-_WORTH_SAYING: Final = 1 << 16  # smaller temporaries are not listed
+_MAX_BUFFERS: Final = 12
+# Smaller temporaries are not worth a line of the report.
+_SMALLEST_BUFFER: Final = 1 << 16
+
+
+class Compilation(NamedTuple):
+    """What the compiler returned for a program.
+
+    Attributes:
+        program: the jax.stages.Compiled; of a program that does not fit, None or the one that the compiler makes if it
+            is told to ignore the memory.
+        refusal: the error of the compiler, or None.
+        assignment: of a program that does not fit, the memory that the compiler assigns to it, if that is known.
+    """
+
+    program: Any
+    refusal: Exception | None = None
+    assignment: BufferAssignment | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The program as HLO text."""
+        if self.program is not None:
+            return self.program.as_text()
+        return self.assignment.text if self.assignment is not None else None
+
+
+class MemorySizes(NamedTuple):
+    """Bytes of all arguments, of outputs that are not in a donated argument, and of temporaries."""
+
+    arguments: int
+    outputs: int
+    temporaries: int
 
 
 def compile_for(
     model: Any,
     inputs: Mapping[str, Any] | Prefill | Decode,
     *,
-    topology: str = "v6e:2x4",
-    mesh: Mesh | None = None,
-    dp: int = 1,
-    sp: int = 1,
-    tp: int = 1,
-    rules: ShardingRules | None = None,
-    dtype: torch.dtype | str | None = None,
-    allow: str | tuple[str, ...] = (),
-    scan_layers: bool | None = None,
-    unit: tuple[str, float] | None = None,
-    attention: str | None = None,
     effort: float | None = None,
+    **options: Unpack[LoweringOptions],
 ) -> Report:
     """Compile one step of a model for a described TPU. No weight is allocated, and no TPU is used.
 
-    Options of attention are those of `tpuport.attention.register`, where it is in force.
-
     Args:
-        model: a module, whose weights may be on the meta device and are not read; or a function that builds one, whose
-            parameters are then not allocated. It is put in evaluation mode.
-        inputs: arguments of the call by name. Tensors (those on the meta device will do) and jax.ShapeDtypeStruct are
-            traced, the latter in the place that their sharding names; anything else is static. Or what of a generation
-            is compiled: `Prefill` or `Decode`.
-        topology: as `described` takes it.
-        mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
-        rules, allow: as in `tpuport.port`.
-        dtype: for floating-point parameters; None keeps theirs.
-        scan_layers: whether identical blocks are traced once and run in a loop; None where that wins.
-        unit: what a step makes, and how many, for the estimate: ("images", 2); a task knows it.
-        attention: "flash" or "xla"; None chooses by call.
-        effort: the compiler's on speed, from -1 to 1; None is 0, which runs have. At -1 it is done several times sooner
-            with a program that does the same and takes more memory, so that what fits then fits.
+        model, inputs, options: as `lower_for` describes them.
+        effort: the compiler's on speed, from -1 to 1; None is 0, as when tpuport runs a program. At -1 compiling is
+            several times faster, and the program computes the same and takes more memory, so that what fits then fits.
 
     Returns:
         The report. A program that does not fit into memory has one too, with `fits` False.
@@ -84,75 +89,71 @@ def compile_for(
         PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
-    lowered = lower_for(
-        model, inputs, topology=topology, mesh=mesh, dp=dp, sp=sp, tp=tp, rules=rules, dtype=dtype, allow=allow,
-        scan_layers=scan_layers, unit=unit, attention=attention,
-    )  # fmt: skip
-    logger.info("lowered in %.1f s; compiling for %s", lowered.seconds, topology)
-    return report(lowered, effort)
+    lowered = lower_for(model, inputs, **options)
+    logger.info("lowered in %.1f s; compiling for %s", lowered.seconds, lowered.topology)
+    return compile_lowered(lowered, effort)
 
 
-def report(lowered: Lowered, effort: float | None = None) -> Report:
-    """Compile what was lowered, and say what the compiler made of it.
+def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
+    """Compile a lowered program, and report what the compiler made of it; `effort` as in `compile_for`.
 
-    What does not fit with its blocks in a loop, which nobody asked for, is compiled without.
+    If a program with loops over blocks does not fit, and the caller did not ask for the loops, it is compiled without.
     """
     started = time.perf_counter()
-    program, refused = _compiled(lowered, effort)
-    assigned: BufferAssignment | None = None
-    if refused is not None and lowered.apart is not None:
-        # A loop can take somewhat more memory, and nobody asked for it.
-        logger.info("it does not fit with its blocks in a loop; trying without")
-        return report(lowered.apart(), effort)
-    if refused is not None:
-        program, assigned = _unfit(lowered, effort, refused)
+    compilation = _compile(lowered, effort)
+    if compilation.refusal is not None:
+        # A loop can take somewhat more memory than its blocks one by one.
+        if lowered.lower_unrolled is not None:
+            logger.info("it does not fit with its blocks in a loop; trying without")
+            return compile_lowered(lowered.lower_unrolled(), effort)
+        compilation = _compile_despite_memory(lowered, effort, compilation.refusal)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
-    parameters = {id(value): value for value in lowered.model.parameters()}.values()
-    whole = {id(value): value for value in lowered.weights.values()}.values()
-    memory, failure = _memory(lowered, program, assigned), None
-    if refused is not None:
-        failure, memory = _failure(refused, assigned, memory)
-    written = program.as_text() if program else assigned.text if assigned else None
-    text = hlo.parse(written) if written else None
-    costs = _costs(lowered, program, text)
-    collectives = hlo.list_collectives(text, lowered.mesh) if text else ()
-    mesh = {str(axis): int(size) for axis, size in lowered.mesh.shape.items()}
-    made = Report(
-        topology=lowered.topology, generation=lowered.generation, devices=lowered.mesh.size, mesh=mesh,
-        model=type(lowered.model).__name__, parameters=sum(value.numel() for value in parameters),
-        weight_bytes=sum(nbytes(value) for value in whole), dtypes=bytes_by_dtype(lowered.weights),
-        task=lowered.task, inputs={name: shown(value) for name, value in lowered.inputs.items()},
-        memory=memory, costs=costs, collectives=collectives,
-        attention=lowered.attention, buffers=_buffers(text, failure),
-        estimate=None if costs is None or failure else roofline.estimate(
-            lowered.generation, mesh, costs, collectives, *lowered.unit, topology=lowered.topology,
-            placed=lowered.mesh,
-        ),
-        advice=(), failure=failure, scanned=lowered.scanned, effort=effort, versions=versions(),
-        seconds=seconds, program=program,
+    memory = _memory(lowered, compilation)
+    failure = None
+    if compilation.refusal is not None:
+        memory = _add_refused_bytes(memory, compilation.refusal)
+        failure = _failure(compilation, memory)
+    text = compilation.text
+    program = hlo.parse(text) if text else None
+    costs = _costs(lowered, compilation.program, program)
+    collectives = hlo.list_collectives(program, lowered.mesh) if program else ()
+    # By identity, because modules may share a parameter.
+    parameters = {id(parameter): parameter for parameter in lowered.model.parameters()}.values()
+    weights = {id(weight): weight for weight in lowered.weights.values()}.values()
+    report = Report(
+        topology=lowered.topology, generation=lowered.generation, devices=lowered.mesh.size,
+        mesh={str(axis): int(size) for axis, size in lowered.mesh.shape.items()},
+        model=type(lowered.model).__name__, parameters=sum(parameter.numel() for parameter in parameters),
+        weight_bytes=sum(map(nbytes, weights)), dtypes=bytes_by_dtype(lowered.weights), task=lowered.task,
+        inputs={name: describe_input(value) for name, value in lowered.inputs.items()}, memory=memory, costs=costs,
+        collectives=collectives, attention=lowered.attention, buffers=_largest_buffers(program, failure),
+        estimate=None, advice=(), failure=failure, scanned=lowered.scanned, effort=effort, versions=versions(),
+        seconds=seconds, program=compilation.program,
     )  # fmt: skip
-    return _advised(made, lowered, text)
+    if costs is not None and failure is None:
+        report = dataclasses.replace(report, estimate=_estimate(lowered, report, costs))
+    return dataclasses.replace(report, advice=advise(_evidence(report, lowered, program)))
 
 
-def _compiled(lowered: Lowered, effort: float | None) -> tuple[Any, Exception | None]:
-    """(the program, None), or (None, why there is none)."""
+def _compile(lowered: Lowered, effort: float | None) -> Compilation:
     try:
-        return _compiled_anew(lowered, effort, {}), None
+        return Compilation(_run_compiler(lowered, effort, {}))
     except Exception as error:  # noqa: BLE001  kernels raise what they like; all of it is the compiler's verdict
-        return None, error
+        return Compilation(None, error)
 
 
-def _compiled_anew(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
-    given: dict[str, Any] = {} if effort is None else {"exec_time_optimization_effort": float(effort)}
+def _run_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
+    if effort is not None:
+        options = {"exec_time_optimization_effort": float(effort), **options}
     with _without_cache():
-        return lowered.stage.compile(compiler_options=given | options)
+        return lowered.stage.compile(compiler_options=options)
 
 
 @contextlib.contextmanager
 def _without_cache() -> Iterator[None]:
-    """Let jax keep no program of a described TPU on disk: it could not read it again where there is no TPU."""
-    settings: Any = jax.config
-    before = settings.jax_enable_compilation_cache
+    """Keep jax from caching programs of a described TPU: it could not load them where there is no TPU."""
+    config: Any = jax.config
+    before = config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         yield
@@ -160,123 +161,159 @@ def _without_cache() -> Iterator[None]:
         jax.config.update("jax_enable_compilation_cache", before)
 
 
-def _unfit(lowered: Lowered, effort: float | None, refused: Exception) -> tuple[Any, BufferAssignment | None]:
-    """Of what was refused for its memory: (the program although it does not fit, what the compiler sets aside for it).
+def _compile_despite_memory(lowered: Lowered, effort: float | None, refusal: Exception) -> Compilation:
+    """What can be learnt about a program that was refused because it does not fit.
 
-    There is no code for addresses outside of the memory, and finding that out takes minutes: so a program is asked for
-    only where each part of it alone has room.
+    The compiler cannot generate code for addresses beyond the memory, and takes minutes to find out: so it is asked for
+    a program only if each part of the program on its own has room.
     """
-    wanted = requested_hbm(str(refused)) if "RESOURCE_EXHAUSTED" in str(refused) else None
-    if wanted is None:
-        return None, None
+    required = _required_bytes(refusal)
+    if required is None:
+        return Compilation(None, refusal)
     logger.info("it does not fit; compiling once more for what takes the memory")
     capacity = GENERATIONS[lowered.generation].program_hbm
-    possible = wanted - _given(lowered) <= capacity
+    has_room = required - _argument_bytes(lowered) <= capacity
     with tempfile.TemporaryDirectory(prefix="tpuport-", ignore_cleanup_errors=True) as directory:
         options = buffer_assignment.dump_options(directory)
-        program = _although(lowered, effort, options | ALLOW_OVERSIZE if possible else options)
-        assigned = buffer_assignment.read(directory)
-    if program is None and not possible and (assigned is None or assigned.largest <= capacity):
-        program = _although(lowered, effort, dict(ALLOW_OVERSIZE))
-    return program, assigned
+        if has_room:
+            options |= ALLOW_OVERSIZE
+        program = _try_compiler(lowered, effort, options)
+        assignment = buffer_assignment.read(directory)
+    # The estimate of `has_room` was too pessimistic if no single array exceeds the memory.
+    if program is None and not has_room and (assignment is None or assignment.largest <= capacity):
+        program = _try_compiler(lowered, effort, dict(ALLOW_OVERSIZE))
+    return Compilation(program, refusal, assignment)
 
 
-def _although(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
+def _try_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any]) -> Any:
     try:
-        return _compiled_anew(lowered, effort, options)
+        return _run_compiler(lowered, effort, options)
     except JaxRuntimeError as error:
         logger.debug("compiling what does not fit: %s", error)
         return None
 
 
-def _failure(error: Exception, assigned: BufferAssignment | None, memory: Memory) -> tuple[Failure, Memory]:
-    """Why there is no program that fits, and what it takes as far as that is known."""
-    text = str(error)
-    if "RESOURCE_EXHAUSTED" not in text:
-        return Failure(**vars(trace_errors.explain_refusal(error))), memory
-    wanted = requested_hbm(text)
-    if wanted is not None and (memory.used is None or memory.used <= memory.capacity):
-        memory = dataclasses.replace(memory, used=max(wanted, memory.used or 0))
-    return explain_oversize(text, memory, assigned), memory
+def _required_bytes(refusal: Exception) -> int | None:
+    """The memory that a program would need; None if it was refused for another reason, or nothing states it."""
+    text = str(refusal)
+    return requested_hbm(text) if "RESOURCE_EXHAUSTED" in text else None
 
 
-def _buffers(text: Any, failure: Failure | None) -> tuple[Buffer, ...]:
+def _add_refused_bytes(memory: Memory, refusal: Exception) -> Memory:
+    """The memory with `used` from the refusal, if the known parts alone would fit."""
+    required = _required_bytes(refusal)
+    if required is None or (memory.used is not None and memory.used > memory.capacity):
+        return memory
+    return dataclasses.replace(memory, used=max(required, memory.used or 0))
+
+
+def _failure(compilation: Compilation, memory: Memory) -> Failure:
+    refusal = compilation.refusal
+    assert refusal is not None
+    if "RESOURCE_EXHAUSTED" not in str(refusal):
+        return Failure(**vars(trace_errors.explain_refusal(refusal)))
+    return explain_oversize(str(refusal), memory, compilation.assignment)
+
+
+def _largest_buffers(program: Any, failure: Failure | None) -> tuple[Buffer, ...]:
     if failure is not None:
-        return failure.buffers[:_BUFFERS]
-    return tuple(one for one in hlo.list_buffers(text, _BUFFERS) if one.nbytes >= _WORTH_SAYING)
+        return failure.buffers[:_MAX_BUFFERS]
+    buffers = hlo.list_buffers(program, _MAX_BUFFERS)
+    return tuple(buffer for buffer in buffers if buffer.nbytes >= _SMALLEST_BUFFER)
 
 
-def _memory(lowered: Lowered, program: Any, assigned: BufferAssignment | None = None) -> Memory:
-    capacity, step = GENERATIONS[lowered.generation].program_hbm, lowered.step
-    weights = sum(local_nbytes(value) for value in lowered.weights.values())
-    cache = sum(local_nbytes(value) for value in step.cache)
-    given, made = (cache, 0) if step.cache_is_argument else (0, cache)
-    code = program.memory_analysis().generated_code_size_in_bytes if program else None
-    if assigned is not None:
-        arguments, outputs, temporaries = assigned.arguments, assigned.outputs, assigned.temporaries
-    elif program is not None:
-        arguments, outputs, temporaries = _analysed(program.memory_analysis())
-    else:
-        others = max(0, _given(lowered) - weights - given)
-        return Memory(capacity, weights, cache, others, None, None, None, None)
+def _memory(lowered: Lowered, compilation: Compilation) -> Memory:
+    capacity = GENERATIONS[lowered.generation].program_hbm
+    weights = sum(map(local_nbytes, lowered.weights.values()))
+    cache = sum(map(local_nbytes, lowered.step.cache))
+    # The cache is an argument of a decoding step, and an output of a prefill.
+    cache_arguments = cache if lowered.step.cache_is_argument else 0
+    cache_outputs = cache - cache_arguments
+    code = None
+    if compilation.program is not None:
+        code = compilation.program.memory_analysis().generated_code_size_in_bytes
+    sizes = _memory_sizes(compilation)
+    if sizes is None:
+        arguments = max(0, _argument_bytes(lowered) - weights - cache_arguments)
+        return Memory(
+            capacity, weights, cache, arguments, outputs=None, temporaries=None, code=None, used=None
+        )
     return Memory(
-        capacity=capacity, weights=weights, cache=cache, arguments=max(0, arguments - weights - given),
-        outputs=max(0, outputs - made), temporaries=temporaries, code=code,
-        used=arguments + outputs + temporaries + (code or 0),
+        capacity, weights, cache, max(0, sizes.arguments - weights - cache_arguments),
+        outputs=max(0, sizes.outputs - cache_outputs), temporaries=sizes.temporaries, code=code,
+        used=sum(sizes) + (code or 0),
     )  # fmt: skip
 
 
-def _analysed(said: Any) -> tuple[int, int, int]:
-    """Bytes of arguments, of outputs that are not in a donated argument, and of temporaries.
+def _memory_sizes(compilation: Compilation) -> MemorySizes | None:
+    assignment = compilation.assignment
+    if assignment is not None:
+        return MemorySizes(assignment.arguments, assignment.outputs, assignment.temporaries)
+    if compilation.program is not None:
+        return read_memory_analysis(compilation.program.memory_analysis())
+    return None
 
-    The compiler's figure for temporaries has what lies unused between them twice: it is their room, and once more what
-    is left of that when they take most. Of the room it holds against the capacity, that is once.
+
+def read_memory_analysis(analysis: Any) -> MemorySizes:
+    """The sizes in jax's `CompiledMemoryStats`.
+
+    The compiler's figure for temporaries counts unused gaps between them twice: it is the room that they span, plus the
+    part of that room that is unused when they take most. It compares the room with the capacity, without the gaps.
     """
-    arguments = said.argument_size_in_bytes
-    outputs = said.output_size_in_bytes - said.alias_size_in_bytes
-    temporaries = said.temp_size_in_bytes
-    live = getattr(said, "peak_memory_in_bytes", 0) - arguments - outputs
-    return arguments, outputs, min(temporaries, (temporaries + live) // 2) if live > 0 else temporaries
+    arguments = analysis.argument_size_in_bytes
+    outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    temporaries = analysis.temp_size_in_bytes
+    live = analysis.peak_memory_in_bytes - arguments - outputs
+    if live > 0:
+        temporaries = min(temporaries, (temporaries + live) // 2)
+    return MemorySizes(arguments, outputs, temporaries)
 
 
-def _given(lowered: Lowered) -> int:
-    """Bytes of all arguments on one device, without what tiles add."""
-    return sum(
-        local_nbytes(one) for one in jax.tree.leaves(lowered.step.arguments) if hasattr(one, "sharding")
-    )
+def _argument_bytes(lowered: Lowered) -> int:
+    """Bytes of all arguments on one device, without the padding of tiles."""
+    arguments = jax.tree.leaves(lowered.step.arguments)
+    return sum(local_nbytes(argument) for argument in arguments if hasattr(argument, "sharding"))
 
 
-def _costs(lowered: Lowered, program: Any, text: Any) -> Costs | None:
-    if program is None:
+def _costs(lowered: Lowered, compiled: Any, program: Any) -> Costs | None:
+    if compiled is None:
         return None
-    counted, traced = program.cost_analysis() or {}, kernels.count_work(lowered.jaxpr)
-    hlo.apply_kernel_costs(text, traced.calls)
-    rates = hlo.count_other_rate_flops(text)
+    analysis = compiled.cost_analysis() or {}
+    traced = kernels.count_work(lowered.jaxpr)
+    hlo.apply_kernel_costs(program, traced.calls)
+    rates = hlo.count_other_rate_flops(program)
     return Costs(
-        flops=hlo.count_flops(text, float(counted.get("flops", 0.0))),
-        hbm_bytes=float(hlo.count_hbm_bytes(text)),
-        bytes_accessed=float(counted.get("bytes accessed", 0.0)),
+        flops=hlo.count_flops(program, float(analysis.get("flops", 0.0))),
+        hbm_bytes=float(hlo.count_hbm_bytes(program)),
+        bytes_accessed=float(analysis.get("bytes accessed", 0.0)),
         model_flops=traced.flops / lowered.mesh.size,
-        product_flops=hlo.count_product_flops(text),
-        kernels=hlo.list_kernels(text),
-        expanded_flops=hlo.count_expanded_flops(text, traced.calls),
+        product_flops=hlo.count_product_flops(program),
+        kernels=hlo.list_kernels(program),
+        expanded_flops=hlo.count_expanded_flops(program, traced.calls),
         int8_flops=rates.int8,
         fp8_flops=rates.fp8,
         pass_flops=rates.passes,
     )
 
 
-def _advised(made: Report, lowered: Lowered, text: Any) -> Report:
-    cache = tuple(
-        CacheArray(tuple(one.shape), str(one.dtype), one.sharding, bool(lowered.step.donated))
-        for one in lowered.step.cache
-        if lowered.step.cache_is_argument
-    )
-    # By the names that they have in the program: stacked, where blocks are in a loop.
-    given = lowered.step.arguments[0].items()
-    weights = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
-    evidence = Evidence(
-        report=made, program=text, weights=weights, mesh=lowered.mesh, model=lowered.model,
-        jaxpr=lowered.jaxpr, cache=cache, inputs=lowered.inputs,
+def _estimate(lowered: Lowered, report: Report, costs: Costs) -> Estimate:
+    return roofline.estimate(
+        report.generation, report.mesh, costs, report.collectives, *lowered.unit, topology=report.topology,
+        device_mesh=lowered.mesh,
     )  # fmt: skip
-    return dataclasses.replace(made, advice=advise(evidence))
+
+
+def _evidence(report: Report, lowered: Lowered, program: Any) -> Evidence:
+    step = lowered.step
+    cache = step.cache if step.cache_is_argument else ()
+    arrays = [
+        CacheArray(tuple(array.shape), str(array.dtype), array.sharding, bool(step.donated))
+        for array in cache
+    ]
+    # By their names in the program, where blocks in a loop have their weights stacked. Rotary tables are no weights.
+    arguments = step.arguments[0].items()
+    weights = {name: value for name, value in arguments if isinstance(value, jax.ShapeDtypeStruct)}
+    return Evidence(
+        report=report, program=program, weights=weights, mesh=lowered.mesh, model=lowered.model,
+        jaxpr=lowered.jaxpr, cache=tuple(arrays), inputs=lowered.inputs,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What of a model's work is compiled: one call, the prompt of a generation, or one token after it."""
+"""The parts of a generation that can be compiled on their own: the prompt, or one token after it."""
 
 import dataclasses
 
@@ -7,9 +7,9 @@ from tpuport.errors import PortError
 
 @dataclasses.dataclass(frozen=True)
 class Prefill:
-    """The prompt [batch, length] of a generation, and the first token chosen; makes a cache of `max_cache_len`.
+    """The prompt [batch, length] of a generation and its first token; creates a cache of `max_cache_len` positions.
 
-    None for `max_cache_len` is `length`, rounded up as `generate` does.
+    None for `max_cache_len` is `length`, rounded up as `generate` does it.
     """
 
     batch: int = 1
@@ -17,12 +17,12 @@ class Prefill:
     max_cache_len: int | None = None
 
     def __post_init__(self) -> None:
-        _positive(self)
+        _check_positive(self)
         if self.max_cache_len is not None and self.max_cache_len < self.length:
             raise PortError(
                 f"a prompt of {self.length} tokens is longer than the cache",
                 where=f"max_cache_len={self.max_cache_len}",
-                fix=f"max_cache_len={self.length} at least",
+                fix=f"set max_cache_len to {self.length} or more",
             )
 
 
@@ -34,11 +34,10 @@ class Decode:
     max_cache_len: int = 1024
 
     def __post_init__(self) -> None:
-        _positive(self)
+        _check_positive(self)
 
 
-def _positive(task: Prefill | Decode) -> None:
-    for field in dataclasses.fields(task):
-        value = getattr(task, field.name)
+def _check_positive(task: Prefill | Decode) -> None:
+    for name, value in vars(task).items():
         if value is not None and value < 1:
-            raise PortError(f"{field.name} is {value}", where=type(task).__name__, fix="a number from 1 up")
+            raise PortError(f"{name} is {value}", where=type(task).__name__, fix="use a positive number")

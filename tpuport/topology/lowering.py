@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple, TypedDict
 
 import jax
 import torch
@@ -29,14 +29,33 @@ from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
 from tpuport.topology import abstract_steps
-from tpuport.topology.abstract_weights import abstract_weights, built
-from tpuport.topology.compile_report import Report, Scanned
+from tpuport.topology.abstract_weights import abstract_weights, build_model
+from tpuport.topology.compile_report import Scanned
 from tpuport.topology.generation_tasks import Decode, Prefill
 
-# Packages that decide what a program is, and what the compiler makes of it.
-_DECIDING = ("tpuport", "jax", "jaxlib", "libtpu", "torch", "torchax", "transformers", "diffusers")
+# The packages that decide what a program is, and what the compiler makes of it.
+_DECIDING_PACKAGES: Final = (
+    "tpuport", "jax", "jaxlib", "libtpu", "torch", "torchax", "transformers", "diffusers",
+)  # fmt: skip
 # A line of source as a program's text names it: file, line and columns.
-_PLACE = re.compile(r'loc\("([^"]+)":(\d+:\d+[^)]*)\)')
+_LOCATION: Final = re.compile(r'loc\("([^"]+)":(\d+:\d+[^)]*)\)')
+_TASK_NAMES: Final = {Prefill: "prefill", Decode: "decode"}
+
+
+class LoweringOptions(TypedDict, total=False):
+    """Keyword arguments of `lower_for` and of `compile_for`; `lower_for` describes them."""
+
+    topology: str
+    mesh: Mesh | None
+    dp: int
+    sp: int
+    tp: int
+    rules: ShardingRules | None
+    dtype: torch.dtype | str | None
+    allow: str | tuple[str, ...]
+    scan_layers: bool | None
+    unit: tuple[str, float] | None
+    attention: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,15 +65,15 @@ class Lowered:
     Attributes:
         topology: its full name; generation: of its chips.
         mesh: over its devices.
-        model: with weights that are not there.
-        task: "forward", "prefill" or "decode"; inputs: as they were given.
+        model: whose weights have no values.
+        task: "forward", "prefill" or "decode"; inputs: by name, as the caller passed them.
         step: what was traced; weights: by name, with their shardings.
         jaxpr: the traced program; stage: the jax.stages.Lowered.
-        attention: the calls that were traced, and how often.
+        attention: the distinct calls that were traced, and how often.
         scanned: blocks that run in loops.
         seconds: that tracing and lowering took.
-        sequences: lengths of the hidden states that enter the blocks of a diffusion transformer, which sp shares out.
-        apart: lowers the same with each block for itself, where nobody asked for the loops; None otherwise.
+        sequences: lengths of the hidden states that enter the blocks of a diffusion transformer, which sp divides.
+        lower_unrolled: lowers the same step without loops, if its loops are tpuport's choice and not the caller's.
     """
 
     topology: str
@@ -72,56 +91,45 @@ class Lowered:
     unit: tuple[str, float]
     seconds: float
     sequences: tuple[int, ...] = ()
-    apart: Callable[[], "Lowered"] | None = None
+    lower_unrolled: Callable[[], "Lowered"] | None = None
 
     @functools.cached_property
     def key(self) -> str:
-        """What decides on the report: the program with its source lines, the mesh, and the packages' versions."""
-        mesh = [(str(axis), int(size)) for axis, size in self.mesh.shape.items()]
-        flags = [os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")]
-        inputs = {name: shown(value) for name, value in self.inputs.items()}
-        about = [
+        """A digest of everything that decides on the report."""
+        facts = [
             self.topology,
-            mesh,
+            [(str(axis), int(size)) for axis, size in self.mesh.shape.items()],
             self.task,
             self.unit,
             versions(),
             type(self.model).__name__,
-            flags,
-            inputs,
-            self._places(),
-            self.apart is not None,  # of what does not fit, the report is then that of another program
+            [os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")],
+            {name: describe_input(value) for name, value in self.inputs.items()},
+            self._source_lines(),
+            # A program with loops that does not fit is reported as the one without them.
+            self.lower_unrolled is not None,
         ]
-        digest = hashlib.sha256(json.dumps(about, default=str).encode())
-        digest.update(_own_code())
+        digest = hashlib.sha256(json.dumps(facts, default=str).encode())
+        digest.update(_package_digest())
         digest.update(self.stage.as_text().encode())
         return digest.hexdigest()
 
-    def _places(self) -> list[tuple[str, str, str]]:
-        """Lines of source that the program is from, in its order: file, number, and the text that a report quotes.
-
-        Those of this package are none: who asked for the program, and from where, is no part of it; and neither is code
-        that is in no file.
-        """
-        own = f"{Path(__file__).parent}{os.sep}"
-        found = _PLACE.findall(self.stage.as_text(debug_info=True))
+    def _source_lines(self) -> list[tuple[str, str, str]]:
+        """The program's lines of source in its order: file, position, and the text, which a report quotes."""
+        # Not those of this package, since who asked for a program does not matter; nor of code that is in no file.
+        ignored = (f"{Path(__file__).parent}{os.sep}", "<")
         linecache.checkcache()
-        return [
-            (file, line, linecache.getline(file, int(line.partition(":")[0])))
-            for file, line in found
-            if not file.startswith((own, "<"))
-        ]
-
-    def report(self, effort: float | None = None) -> Report:
-        """Compile it, and say what the compiler made of it; `effort` as in `compile_for`."""
-        from tpuport.topology.compiling import report
-
-        return report(self, effort)
+        lines = []
+        for file, position in _LOCATION.findall(self.stage.as_text(debug_info=True)):
+            if not file.startswith(ignored):
+                number = int(position.partition(":")[0])
+                lines.append((file, position, linecache.getline(file, number)))
+        return lines
 
 
 @functools.cache
-def _own_code() -> bytes:
-    """A digest of this package, so that no report outlives the code that made it."""
+def _package_digest() -> bytes:
+    """Of tpuport's own code: a report is not reused after the code that wrote it has changed."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(file.read_bytes())
@@ -129,16 +137,16 @@ def _own_code() -> bytes:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that decide, those that are installed."""
-    found = {}
-    for name in _DECIDING:
+    """The installed versions of the packages that decide what a program is."""
+    installed = {}
+    for name in _DECIDING_PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed
 
 
-def shown(value: Any) -> str:
-    """An input as a report shows it: dtype and shape, or a static value."""
+def describe_input(value: Any) -> str:
+    """An input as a report shows it: dtype and shape, or the repr of a static value."""
     if isinstance(value, torch.Tensor | jax.ShapeDtypeStruct):
         return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
     return repr(value)
@@ -160,109 +168,136 @@ def lower_for(
     unit: tuple[str, float] | None = None,
     attention: str | None = None,
 ) -> Lowered:
-    """Trace and lower one step of a model for a described TPU; the arguments are those of `compile_for`.
+    """Trace and lower one step of a model for a described TPU. No weight is allocated.
+
+    The options of `tpuport.attention.register` apply if it is in force.
+
+    Args:
+        model: a module, whose weights may be on the meta device and are not read; or a function that builds one, whose
+            parameters are then not allocated. It is put in evaluation mode.
+        inputs: arguments of the call by name. Tensors (also on the meta device) and jax.ShapeDtypeStruct are traced,
+            the latter with the sharding that they have; anything else is static. Or the part of a generation that is
+            compiled: `Prefill` or `Decode`.
+        topology: as `described` takes it.
+        mesh: over the topology's devices; None makes one of dp, sp and tp, of which one may be -1.
+        rules, allow: as in `tpuport.port`.
+        dtype: for floating-point parameters; None keeps theirs.
+        scan_layers: whether identical blocks are traced once and run in a loop; None if that wins.
+        unit: what a step produces, and how many, for the estimate: ("images", 2); a task knows it.
+        attention: "splash" or "xla"; None chooses by call.
 
     Raises:
         PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
-    implementation = attention_settings.Settings(implementation=attention or "auto")
-    owner, chips = built(model), described(topology)
-    generation = generation_of(chips)
-    mesh = _checked_mesh(mesh, chips) if mesh is not None else create_mesh(dp, sp, tp, devices=chips.devices)
+    forced_attention = attention_settings.Settings(implementation=attention) if attention else None
+    owner = build_model(model)
+    chips = described(topology)
+    if mesh is None:
+        mesh = create_mesh(dp, sp, tp, devices=chips.devices)
+    else:
+        _check_devices(mesh, chips)
     check_mesh_and_rules(mesh, rules)
     weights = abstract_weights(owner, mesh, rules, as_torch_dtype(dtype), allow)
+    task = _TASK_NAMES.get(type(inputs), "forward")
     started = time.perf_counter()
     with (
-        assume_generation(generation), _attention(implementation if attention else None),
-        trace_errors.explained(owner, catch=trace_errors.is_explicable),
-        _sequences(owner) as sequences,
+        assume_generation(generation_of(chips)), _force_attention(forced_attention),
+        trace_errors.explained(owner, catch=trace_errors.is_explicable), _record_sequences(owner) as sequences,
     ):  # fmt: skip
-        step = _step(owner, inputs, weights, mesh)
-        traced, step, calls = _traced(step, owner, mesh, _task(inputs), scan_layers)
-        stage = traced.lower(lowering_platforms=("tpu",))
-    scanned = tuple(Scanned(one.name, one.count) for one in getattr(step.function, "scanned", ()))
-    return Lowered(
-        topology=parse_slice(topology).name, generation=generation, mesh=mesh, model=owner, task=_task(inputs),
-        inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=step, weights=weights,
-        jaxpr=traced.jaxpr, stage=stage,
-        attention=tuple((one, times) for one, times in calls.items() if times > 0), scanned=scanned,
-        sequences=tuple(sorted(sequences)), unit=unit or step.units, seconds=time.perf_counter() - started,
-        apart=functools.partial(
+        step = _step_of(owner, inputs, weights, mesh)
+        traced = _trace(step, owner, mesh, task, scan_layers)
+        stage = traced.program.lower(lowering_platforms=("tpu",))
+    loops = getattr(traced.step.function, "scanned", ())
+    lower_unrolled = None
+    if loops and scan_layers is None:
+        lower_unrolled = functools.partial(
             lower_for, owner, inputs, topology=topology, mesh=mesh, rules=rules, dtype=dtype, allow=allow,
             scan_layers=False, unit=unit, attention=attention,
-        ) if scanned and scan_layers is None else None,
+        )  # fmt: skip
+    return Lowered(
+        topology=parse_slice(topology).name, generation=generation_of(chips), mesh=mesh, model=owner, task=task,
+        inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=traced.step, weights=weights,
+        jaxpr=traced.program.jaxpr, stage=stage, attention=traced.attention,
+        scanned=tuple(Scanned(loop.name, loop.count) for loop in loops), unit=unit or traced.step.units,
+        seconds=time.perf_counter() - started, sequences=tuple(sorted(sequences)), lower_unrolled=lower_unrolled,
     )  # fmt: skip
 
 
-def _task(inputs: Any) -> str:
-    return {Prefill: "prefill", Decode: "decode"}.get(type(inputs), "forward")
-
-
-def _step(model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh) -> abstract_steps.Step:
-    if isinstance(inputs, Prefill):
-        return abstract_steps.prefill(model, inputs, weights, mesh)
-    if isinstance(inputs, Decode):
-        return abstract_steps.decode(model, inputs, weights, mesh)
-    if not isinstance(inputs, Mapping):
-        raise PortError(
-            f"inputs are arguments of the model by name, or a task, and this is a {type(inputs).__name__}",
-            where="inputs", fix="compile_for(model, {'input': torch.empty(1, 8, device='meta')}, ...)",
-        )  # fmt: skip
-    return abstract_steps.forward(model, dict(inputs), weights, mesh)
-
-
-def _traced(
-    step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh, task: str, scan_layers: bool | None
-) -> tuple[Any, abstract_steps.Step, dict[Call, int]]:
-    """(the jax.stages.Traced, the step as it was traced, its attention calls and how often they were traced).
-
-    Without a word on `scan_layers`, blocks of a forward call are in a loop where that wins. The programs of `generate`
-    have none, so that of a prompt has none either.
-    """
-    weights, *rest = step.arguments
-    found = layers.find_stacks(model, weights)
-    wanted = scan_layers if scan_layers is not None else task == "forward"
-    if wanted and (scan_layers or layers.decide_scan(found, task)):
-        function: Any = layers.scan_blocks(step.function)
-        looped = step._replace(function=function, arguments=(layers.stack_weights(weights, found), *rest))
-        made = _trace(looped, model, mesh)
-        if scan_layers or function.is_mostly_scanned:
-            return made[0], looped, made[1]
-    made = _trace(step, model, mesh)
-    return made[0], step, made[1]
-
-
-def _trace(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -> tuple[Any, dict[Call, int]]:
-    before = call_counts()
-    with abstract_steps.on(model, mesh):
-        # Weights that this step does not use are on the device all the same.
-        program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
-        traced = program.trace(*step.arguments)
-    return traced, {one: times - before.get(one, 0) for one, times in call_counts().items()}
-
-
-def _checked_mesh(mesh: Mesh, chips: Any) -> Mesh:
-    # Each description has devices of its own: those of the caller's are others, and mean the same.
+def _check_devices(mesh: Mesh, chips: Any) -> None:
+    """PortError unless the mesh consists of devices of this described TPU."""
+    # Two descriptions of one slice have distinct device objects that mean the same.
     known = {(device.device_kind, device.id) for device in chips.devices}
     strangers = [device for device in mesh.devices.flat if (device.device_kind, device.id) not in known]
     if strangers:
         raise PortError(
-            f"{len(strangers)} devices of the mesh are not of the described TPU, such as {strangers[0]}",
+            f"{len(strangers)} devices of the mesh do not belong to the described TPU, such as {strangers[0]}",
             where="mesh",
             fix="tpuport.create_mesh(tp=-1, devices=tpuport.topology.described('v5e:2x4').devices), or give dp, sp, tp",
         )
-    return mesh
+
+
+def _step_of(model: Any, inputs: Any, weights: dict[str, Any], mesh: Mesh) -> abstract_steps.Step:
+    match inputs:
+        case Prefill():
+            return abstract_steps.prefill(model, inputs, weights, mesh)
+        case Decode():
+            return abstract_steps.decode(model, inputs, weights, mesh)
+        case Mapping():
+            return abstract_steps.forward(model, dict(inputs), weights, mesh)
+    raise PortError(
+        f"inputs must be arguments of the model by name, or a task, not a {type(inputs).__name__}",
+        where="inputs",
+        fix="compile_for(model, {'input': torch.empty(1, 8, device='meta')}, ...)",
+    )
+
+
+class _Traced(NamedTuple):
+    """The jax.stages.Traced, the step that was traced, and its distinct attention calls with their counts."""
+
+    program: Any
+    step: abstract_steps.Step
+    attention: tuple[tuple[Call, int], ...]
+
+
+def _trace(
+    step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh, task: str, scan_layers: bool | None
+) -> _Traced:
+    """Trace the step, with identical blocks in a loop if `scan_layers` is True, or if it is None and that wins."""
+    if scan_layers is False:
+        return _trace_step(step, model, mesh)
+    weights, *others = step.arguments
+    stacks = layers.find_stacks(model, weights)
+    # The programs of `generate` have no loops over blocks, so those of its tasks have none unless requested.
+    if not scan_layers and not (task == "forward" and layers.decide_scan(stacks, task)):
+        return _trace_step(step, model, mesh)
+    function: Any = layers.scan_blocks(step.function)
+    looped = step._replace(function=function, arguments=(layers.stack_weights(weights, stacks), *others))
+    traced = _trace_step(looped, model, mesh)
+    if scan_layers or function.is_mostly_scanned:
+        return traced
+    return _trace_step(step, model, mesh)
+
+
+def _trace_step(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -> _Traced:
+    earlier_calls = call_counts()
+    with abstract_steps.on_mesh(model, mesh):
+        # Weights that this step does not use take memory all the same.
+        program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
+        traced = program.trace(*step.arguments)
+    counts = {call: count - earlier_calls.get(call, 0) for call, count in call_counts().items()}
+    calls = tuple((call, count) for call, count in counts.items() if count > 0)
+    return _Traced(traced, step, calls)
 
 
 @contextlib.contextmanager
-def _attention(chosen: attention_settings.Settings | None) -> Iterator[None]:
-    """Let these settings count inside, where there are any."""
-    if chosen is None:
+def _force_attention(choice: attention_settings.Settings | None) -> Iterator[None]:
+    """Apply these attention settings inside; None leaves those in force."""
+    if choice is None:
         yield
         return
     owner = object()
-    attention_settings.add_settings(owner, chosen)
+    attention_settings.add_settings(owner, choice)
     try:
         yield
     finally:
@@ -270,17 +305,17 @@ def _attention(chosen: attention_settings.Settings | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _sequences(model: torch.nn.Module) -> Iterator[set[int]]:
-    """The lengths of the hidden states [B, S, E] with which blocks are called inside: what `sequence_sharded` cuts."""
-    found: set[int] = set()
+def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
+    """The lengths of the hidden states [B, S, E] that enter blocks inside: what `sequence_sharded` divides."""
+    lengths: set[int] = set()
 
-    def note(block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        first = next(iter(inspect.signature(block.forward).parameters))
-        hidden = args[0] if args else kwargs.get(first)
+    def record(block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first_parameter = next(iter(inspect.signature(block.forward).parameters))
+        hidden = args[0] if args else kwargs.get(first_parameter)
         if isinstance(hidden, torch.Tensor) and hidden.ndim == 3:
-            found.add(int(hidden.shape[1]))
+            lengths.add(int(hidden.shape[1]))
 
     with contextlib.ExitStack() as stack:
         for block in transformer_blocks(model):
-            stack.callback(block.register_forward_pre_hook(note, with_kwargs=True).remove)
-        yield found
+            stack.callback(block.register_forward_pre_hook(record, with_kwargs=True).remove)
+        yield lengths

@@ -1,183 +1,135 @@
-"""Which ways to share a model out over the devices of a slice are worth compiling, and which of those is best."""
+"""Ways to divide a model over the devices of a slice: which of them suit it, and how compiled ones compare."""
 
 import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from tpuport.hardware import GIB
 
-# What `ranked` goes by, for people.
-RANKED_BY = (
-    "Ranked by the estimated time of a step that does nothing else while devices send to each other: the longer of "
-    "compute and memory, and the interconnect's; then by memory. Several are compiled in haste (effort -1), "
-    "which takes more memory: what fits here fits."
+# How `rank` orders splits, for people.
+RANKED_BY: Final = (
+    "Ranked by the estimated time of a step that computes nothing while devices send to each other: the longer of "
+    "compute and memory, plus the interconnect; then by memory. If there are several they are compiled in haste "
+    "(effort -1), which takes more memory: what fits here fits."
 )
-_LAST = float("inf")
-# One reason of a split that is left out: the axis, or the axes together, and what is wrong with it.
-_REASON: Final = re.compile(r"(?P<axes>\w+=\d+(?: beside \w+=\d+)?) (?P<why>.*)")
+# One reason against a split: the axis, or two axes together, and what is wrong with it.
+_REASON: Final = re.compile(r"(?P<axes>\w+=\d+(?: beside \w+=\d+)?) (?P<explanation>.*)")
 
 
 class Split(NamedTuple):
-    """Sizes of a mesh's axes, as `create_mesh` takes them; `why_not`: why it is not worth trying, "" where it is."""
+    """The sizes of a mesh's axes, as `create_mesh` takes them."""
 
     dp: int
     sp: int
     tp: int
-    why_not: str = ""
 
     def __str__(self) -> str:
-        sizes = {"dp": self.dp, "sp": self.sp, "tp": self.tp}
-        return " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "one device"
+        return " ".join(f"{axis}={size}" for axis, size in self._asdict().items() if size > 1) or "one device"
 
     @property
     def axes(self) -> int:
         """How many axes have more than one device."""
-        return sum(size > 1 for size in (self.dp, self.sp, self.tp))
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What compiling for a split came to.
-
-    Attributes:
-        fits: whether there is a program, and the device has the memory for it.
-        seconds: of a step, as `RANKED_BY` says; None where it does not fit.
-        used: bytes of HBM a device; None where nobody says.
-        binds: what bounds the step; "" where it does not fit.
-        why: why it does not fit, in a sentence.
-    """
-
-    split: Split
-    fits: bool
-    seconds: float | None = None
-    used: int | None = None
-    binds: str = ""
-    why: str = ""
+        return sum(size > 1 for size in self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What of a program decides which splits suit it.
+    """What decides which splits suit a program.
 
     Attributes:
-        heads: attention heads, of the attention that has the fewest; None where there is no attention.
-        kv_heads: key/value heads; None is as many as heads.
+        heads: attention heads, of the call with the fewest; None if there is no attention.
+        kv_heads: key/value heads; None means as many as heads.
         batch: rows of a step.
-        sequences: lengths of what sp can share out: the hidden states of a diffusion transformer without its text (see
-            `tpuport.sharding.sequence`), or the queries of attention, between two of which other models are whole on
-            every device of sp; none where there is no attention.
-        cut: whether sp shares out a denoiser: rows of its batch are then no better shared out than its sequence.
+        sequences: lengths of what sp can divide: the hidden states of a diffusion transformer without its text (see
+            `tpuport.sharding.sequence`), or the queries of attention; other models are whole on every device of sp
+            between two attention calls. Empty if there is no attention.
+        divides_blocks: whether sp divides the whole denoiser; then rows of the batch are no better to divide.
     """
 
     heads: int | None = None
     kv_heads: int | None = None
     batch: int = 1
     sequences: tuple[int, ...] = ()
-    cut: bool = True
+    divides_blocks: bool = True
 
 
-def splits(devices: int, facts: Facts) -> tuple[Split, ...]:
-    """The splits that are worth trying, those with the fewest axes first, and of those the most tp.
+@dataclasses.dataclass(frozen=True)
+class SplitOutcome:
+    """What compiling a program for a split came to. The JSON Schema describes the fields.
 
-    tp over all devices is one of them, as that is the mesh where none is given: where it cuts through heads, attention
-    is whole on each device, and all else is divided. Where no split suits, the most tp that divides the heads is
-    another, with dp over the rest: the batch is filled up, or whole on each device.
+    Attributes:
+        seconds: of a step, as `RANKED_BY` says; None if it does not fit.
+        used: bytes of HBM of one device; None if unknown. capacity: bytes that it can have.
+        why: why it does not fit, or was not tried, in a sentence.
+    """
+
+    split: Split
+    tried: bool = True
+    fits: bool = False
+    used: int | None = None
+    capacity: int | None = None
+    seconds: float | None = None
+    unit: str | None = None
+    units_per_second: float | None = None
+    binds: str | None = None
+    why: str = ""
+
+    def to_dict(self, target: str, topology: str) -> dict[str, Any]:
+        """Plain values for JSON."""
+        fields = dict(vars(self))
+        split = fields.pop("split")
+        return {"target": target, "topology": topology, "mesh": split._asdict(), **fields}
+
+
+def suitable_splits(devices: int, facts: Facts) -> tuple[Split, ...]:
+    """The splits that are worth trying: those with the fewest axes first, and of those the most tp.
+
+    tp over all devices is one of them, because that is the default mesh: if it cuts through heads, attention is whole
+    on each device, and the rest of the model is divided. If no split suits, the most tp that divides the heads is
+    another, with dp over the rest: the batch is padded, or whole on each device.
 
     Args:
         devices: of the slice; each split uses all.
         facts: of the program.
     """
-    every = considered(devices, facts)
-    wanted = {one[:3] for one in every if not one.why_not}
-    if not wanted:
-        most = max(one.tp for one in every if not uneven(one.tp, facts.heads, facts.kv_heads))
-        wanted.add((devices // most, 1, most))
-    return tuple(one for one in every if one[:3] in wanted | {(1, 1, devices)})
+    reasons = split_reasons(devices, facts)
+    suitable = {split for split, reason in reasons.items() if not reason}
+    if not suitable:
+        tp = max(split.tp for split in reasons if not uneven(split.tp, facts.heads, facts.kv_heads))
+        suitable.add(Split(devices // tp, 1, tp))
+    suitable.add(Split(1, 1, devices))
+    return tuple(split for split in reasons if split in suitable)
 
 
-def considered(devices: int, facts: Facts) -> tuple[Split, ...]:
-    """Every split of the devices, in the order of `splits`, those that it leaves out with the reason."""
-    parts = [size for size in range(1, devices + 1) if devices % size == 0]
-    found = []
-    for dp, tp in itertools.product(parts, parts):
-        sp, rest = divmod(devices, dp * tp)
-        if rest or not sp:
-            continue
-        reasons = (uneven(tp, facts.heads, facts.kv_heads), _batch(dp, facts), _sequence(sp, dp, facts))
-        found.append(Split(dp, sp, tp, "; ".join(filter(None, reasons))))
-    return tuple(sorted(found, key=lambda one: (one.axes, -one.tp, -one.dp)))
+def split_reasons(devices: int, facts: Facts) -> dict[Split, str]:
+    """Every split of the devices in the order of `suitable_splits`, with the reason against it or ""."""
+    divisors = [size for size in range(1, devices + 1) if devices % size == 0]
+    sizes = itertools.product(divisors, repeat=3)
+    splits = [Split(dp, sp, tp) for dp, sp, tp in sizes if dp * sp * tp == devices]
+    splits.sort(key=lambda split: (split.axes, -split.tp, -split.dp))
+    return {split: _reasons_against(split, facts) for split in splits}
 
 
-def facts_of(lowered: Any) -> Facts:
-    """Those of a `lowering.Lowered`, on whatever mesh it was traced."""
-    from tpuport.sharding.sequence import transformer_blocks
-
-    calls = [call for call, _ in lowered.attention]
-    shapes = [value.shape for value in lowered.inputs.values() if getattr(value, "shape", None)]
-    rows = int(shapes[0][0]) if shapes else 1
-    return Facts(
-        heads=min((call.query[1] for call in calls), default=None),
-        kv_heads=min((call.key[1] for call in calls), default=None),
-        batch=rows if lowered.task == "forward" else lowered.inputs["batch"],
-        sequences=lowered.sequences or tuple(sorted({call.query[2] for call in calls})),
-        cut=bool(transformer_blocks(lowered.model)),
+def _reasons_against(split: Split, facts: Facts) -> str:
+    reasons = (
+        uneven(split.tp, facts.heads, facts.kv_heads),
+        _uneven_batch(split.dp, facts),
+        _uneven_sequence(split, facts),
     )
-
-
-def outcome(split: Split, report: Mapping[str, Any] | None, error: str = "") -> Outcome:
-    """What is to be ranked of a report.
-
-    Args:
-        split: that it is of.
-        report: `Report.to_dict()`; None where there is none.
-        error: why there is none.
-    """
-    if report is None:
-        return Outcome(split, False, why=error or "it was not compiled")
-    memory, estimate, failure = report["memory"], report["estimate"], report["failure"]
-    used = memory["used"]
-    if report["fits"] and estimate:
-        return Outcome(split, True, _seconds(estimate), used, estimate["binds"])
-    needed = "more" if used is None else f"{used / GIB:.2f} GiB"
-    why = (
-        failure["message"]
-        if failure
-        else f"needs {needed} a device, which has {memory['capacity'] / GIB:.2f} GiB"
-    )
-    return Outcome(split, False, used=used, why=why)
-
-
-def _seconds(estimate: Mapping[str, Any]) -> float:
-    """Of a step whose collectives stand between its products: arrays come from HBM while others are multiplied.
-
-    By the longest of the three alone, splits that are all bound by compute would be ranked by chance, those that send
-    nothing beside those that send much.
-    """
-    return float(max(estimate["compute"], estimate["memory"]) + estimate["interconnect"])
-
-
-def ranked(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Those that fit by estimated seconds, then memory; after them those that do not, the nearest to it first."""
-
-    def order(one: Outcome) -> tuple[Any, ...]:
-        seconds = _LAST if one.seconds is None else one.seconds
-        used = _LAST if one.used is None else one.used
-        return not one.fits, seconds if one.fits else 0.0, used, one.split.axes, one.split[:3]
-
-    return tuple(sorted(outcomes, key=order))
+    return "; ".join(filter(None, reasons))
 
 
 def uneven(tp: int, heads: int | None, kv_heads: int | None = None) -> str:
-    """Why tp does not suit the heads; "" where it does.
+    """Why tp does not suit the heads; "" if it does.
 
-    Fewer key/value heads than devices are repeated, where that comes out even.
+    Fewer key/value heads than devices are repeated, if they divide the devices.
 
     Args:
         heads, kv_heads: as in `Facts`.
     """
-    kv_heads = heads if kv_heads is None else kv_heads
     if tp == 1 or heads is None:
         return ""
     if heads % tp:
@@ -187,43 +139,92 @@ def uneven(tp: int, heads: int | None, kv_heads: int | None = None) -> str:
     return ""
 
 
-def left_out(splits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """By program, why splits were not tried: "dp=2, dp=4 (does not divide a batch of 1); tp=4 (...)".
-
-    Args:
-        splits: plain values, as `job` tells them; those that were tried are passed over.
-    """
-    found: dict[str, dict[str, dict[str, None]]] = {}
-    for one in splits:
-        if one["tried"]:
-            continue
-        reasons = found.setdefault(f"{one['target']} on {one['topology']}", {})
-        for reason in one["why"].split("; "):
-            parts = _REASON.fullmatch(reason)
-            axes, why = parts.groups() if parts else (reason, "")
-            reasons.setdefault(why, {})[axes] = None
-    return {
-        program: "; ".join(
-            f"{', '.join(axes)} ({why})" if why else ", ".join(axes) for why, axes in told.items()
-        )
-        for program, told in found.items()
-    }
+def _uneven_batch(dp: int, facts: Facts) -> str:
+    if facts.batch % dp:
+        return f"dp={dp} does not divide a batch of {facts.batch}"
+    return ""
 
 
-def _batch(dp: int, facts: Facts) -> str:
-    return f"dp={dp} does not divide a batch of {facts.batch}" if facts.batch % dp else ""
-
-
-def _sequence(sp: int, dp: int, facts: Facts) -> str:
+def _uneven_sequence(split: Split, facts: Facts) -> str:
+    dp, sp, _ = split
     if sp == 1:
         return ""
     if not facts.sequences:
-        return f"sp={sp} has no sequence to share out: there is no attention"
+        return f"sp={sp} has no sequence to divide: there is no attention"
     if facts.sequences == (1,):
-        return f"sp={sp} has no sequence to share out: a row is one token"
-    whole = [str(length) for length in facts.sequences if length % sp]
-    if whole:
-        return f"sp={sp} does not divide {' and '.join(whole)} tokens"
-    if not facts.cut and dp > 1 and facts.batch % (dp * sp) == 0:
+        return f"sp={sp} has no sequence to divide: a row is one token"
+    undivided = [str(length) for length in facts.sequences if length % sp]
+    if undivided:
+        return f"sp={sp} does not divide {' and '.join(undivided)} tokens"
+    # Rows are independent, so dp sends nothing for what sp has to exchange.
+    if not facts.divides_blocks and dp > 1 and facts.batch % (dp * sp) == 0:
         return f"sp={sp} beside dp={dp} sends what dp={dp * sp} need not"
     return ""
+
+
+def outcome_of(split: Split, report: Mapping[str, Any]) -> SplitOutcome:
+    """The outcome of a split whose program was compiled.
+
+    Args:
+        split: of the program.
+        report: `Report.to_dict()`.
+    """
+    memory = report["memory"]
+    estimate = report["estimate"] or {}
+    outcome = SplitOutcome(split, used=memory["used"], capacity=memory["capacity"], unit=estimate.get("unit"))
+    if not (report["fits"] and estimate):
+        return dataclasses.replace(outcome, why=_why_not(report))
+    # Collectives stand between products, while arrays come from HBM during products. By the longest of the three alone,
+    # all splits that are bound by compute would rank the same, however much they send.
+    seconds = float(max(estimate["compute"], estimate["memory"]) + estimate["interconnect"])
+    rate = estimate["units"] / seconds if seconds else None
+    return dataclasses.replace(
+        outcome, fits=True, seconds=seconds, units_per_second=rate, binds=estimate["binds"]
+    )
+
+
+def _why_not(report: Mapping[str, Any]) -> str:
+    if report["failure"]:
+        return report["failure"]["message"]
+    memory = report["memory"]
+    needed = "more" if memory["used"] is None else f"{memory['used'] / GIB:.2f} GiB"
+    return f"needs {needed} a device, which has {memory['capacity'] / GIB:.2f} GiB"
+
+
+def rank(outcomes: Iterable[SplitOutcome]) -> tuple[SplitOutcome, ...]:
+    """Those that fit by estimated seconds, then memory; after them the others, the one nearest to fitting first."""
+
+    def order(outcome: SplitOutcome) -> tuple[Any, ...]:
+        seconds = inf if outcome.seconds is None else outcome.seconds
+        used = inf if outcome.used is None else outcome.used
+        return not outcome.fits, seconds, used, outcome.split.axes, outcome.split
+
+    return tuple(sorted(outcomes, key=order))
+
+
+def untried_reasons(splits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """By program, why splits were not tried: "dp=2, dp=4 (does not divide a batch of 1); tp=4 (...)".
+
+    Args:
+        splits: as `SplitOutcome.to_dict` gives them; those that were tried are skipped.
+    """
+    axes_by_program: dict[str, dict[str, list[str]]] = {}
+    for split in splits:
+        if split["tried"]:
+            continue
+        axes_by_reason = axes_by_program.setdefault(f"{split['target']} on {split['topology']}", {})
+        for reason in split["why"].split("; "):
+            match = _REASON.fullmatch(reason)
+            axes, explanation = match.groups() if match else (reason, "")
+            known = axes_by_reason.setdefault(explanation, [])
+            if axes not in known:
+                known.append(axes)
+    return {program: _join_reasons(reasons) for program, reasons in axes_by_program.items()}
+
+
+def _join_reasons(axes_by_reason: dict[str, list[str]]) -> str:
+    parts = []
+    for explanation, axes in axes_by_reason.items():
+        suffix = f" ({explanation})" if explanation else ""
+        parts.append(", ".join(axes) + suffix)
+    return "; ".join(parts)

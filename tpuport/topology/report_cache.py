@@ -1,6 +1,6 @@
-"""Reports kept by program: what was compiled once is shown again at once.
+"""A cache of reports on disk, so that a program is compiled once and its report shown again at once.
 
-A key says all that decides on a report: the program, the compiler, and the code that reads what the compiler made.
+A key identifies everything that decides on a report: the program, the compiler, and tpuport's code.
 """
 
 import hashlib
@@ -13,29 +13,34 @@ from tpuport.lint.paths import write_atomically
 
 
 def directory() -> Path | None:
-    """Where reports are kept, in the user's cache directory; None where TPUPORT_COMPILATION_CACHE is "off"."""
-    wanted = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
-    if wanted == "off":
+    """Where reports are, in the user's cache directory; None if TPUPORT_COMPILATION_CACHE is "off"."""
+    setting = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
+    if setting == "off":
         return None
+    if setting:
+        return Path(setting) / "reports"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(wanted) if wanted else home / "tpuport") / "reports"
+    return home / "tpuport" / "reports"
 
 
 def read(key: str) -> dict[str, Any] | None:
-    """What was kept under the key; None where there is nothing, or nothing that can be read."""
-    file = _file(key)
+    """The entry for a key; None if there is none, or if it cannot be read."""
+    file = _file_of(key)
     if file is None:
         return None
     try:
         entry = json.loads(file.read_text(encoding="utf-8"))
-        return entry["value"] if entry["key"] == key and isinstance(entry["value"], dict) else None
+        # The file's name is only part of the key's digest.
+        if entry["key"] == key and isinstance(entry["value"], dict):
+            return entry["value"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        pass
+    return None
 
 
 def write(key: str, value: dict[str, Any]) -> None:
-    """Keep plain values under a key. Where the directory cannot be written, nothing is kept."""
-    file = _file(key)
+    """Store plain values under a key. A directory that cannot be written is no error: the cache only saves time."""
+    file = _file_of(key)
     if file is None:
         return
     try:
@@ -45,6 +50,8 @@ def write(key: str, value: dict[str, Any]) -> None:
         return
 
 
-def _file(key: str) -> Path | None:
-    home = directory()
-    return None if home is None else home / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+def _file_of(key: str) -> Path | None:
+    reports = directory()
+    if reports is None:
+        return None
+    return reports / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"

@@ -1,14 +1,14 @@
 """How fast a step can be at most, from what the compiled program does and what the hardware's makers publish.
 
-Times of collectives are those of "Sharded Matrices and How to Multiply Them" (`generations.COLLECTIVES`): an array of V
-bytes is gathered over n chips in V (n - 1) / (n W), where W is what each of them can send over the links along its
-axis, one way, or in a hop's latency times the hops where that is longer; a reduce-scatter is the same backwards, an
-all-reduce one after the other. An all-to-all is bound by the links across the middle of the axis.
+Times of collectives follow "Sharded Matrices and How to Multiply Them" (`generations.COLLECTIVES`). Gathering an array
+of V bytes over n chips takes V (n - 1) / (n W), where W is what each chip can send over the links along the axis, one
+way; or the latency of a hop times the hops, if that is longer. A reduce-scatter is the same in reverse, and an
+all-reduce is one after the other. An all-to-all is bound by the links across the middle of the axis.
 
-The devices of an axis are a box of chips: by the coordinates of the mesh's devices, or else the box with the most links
-that the slice has room for, tp's first. A dimension of it is a ring where it is all of a dimension that the slice
-closes (16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. Devices of one
-chip share its links.
+The devices of an axis form a box of chips: by the coordinates of the mesh's devices, or else the box with the most
+links for which the slice has room, tp's first. A dimension of the box is a ring if it is a whole dimension that the
+slice closes (16 chips of v5e and v6e, every dimension of whole cubes of v4, v5p and tpu7x), else an open row. The
+devices of one chip share its links.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ PARTS: Final = ("compute", "memory", "interconnect")
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-    """Devices beside each other, each sending to both of its neighbours.
+    """Devices in a row, each of which sends to both of its neighbours.
 
     Attributes:
-        size: how many; closed: whether the last is beside the first.
+        size: how many; closed: whether the last is next to the first.
         rate: bytes a second to one neighbour, for each of the devices that share the link.
         on_chip: whether they are the devices of one chip.
     """
@@ -39,13 +39,13 @@ class Ring:
     on_chip: bool = False
 
     @property
-    def ways(self) -> int:
-        """Links of the device that has fewest: one at the end of an open row, else two."""
+    def links(self) -> int:
+        """Links of the device that has the fewest: a device at the end of an open row has one."""
         return 2 if self.closed else 1
 
     @property
     def hops(self) -> int:
-        """To the device that is furthest."""
+        """Hops to the device that is farthest away."""
         return self.size // 2 if self.closed else self.size - 1
 
 
@@ -58,155 +58,205 @@ def estimate(
     units: float | int,
     *,
     topology: str | None = None,
-    placed: Any = None,
+    device_mesh: Any = None,
 ) -> Estimate:
     """A roofline of one step.
 
-    Compute is `costs.flops` at the device's bf16 peak, but of products of 8 bits at the peak of int8 or fp8 where it is
-    published, and of float32 as many passes as the program asks for: one by default, on numbers rounded to bfloat16.
-    Memory is `costs.hbm_bytes` at its HBM bandwidth; interconnect the sum over the collectives, one after another, with
-    nothing else on the links.
+    Compute is `costs.flops` at the device's bf16 peak; 8-bit products run at the peak of int8 or fp8 if one is
+    published, and float32 products take as many passes as the program asks for: one by default, on numbers rounded to
+    bfloat16. Memory is `costs.hbm_bytes` at the HBM bandwidth. Interconnect is the sum over the collectives, one after
+    another, with nothing else on the links.
 
     Args:
         generation: a key of `hardware.GENERATIONS`.
         mesh: size of each axis, in order.
-        costs: of one device and one step; collectives: the same step's.
-        unit: what a step makes; units: how many, on the whole mesh.
+        costs: of one device and one step; collectives: of the same step.
+        unit: what a step produces; units: how many, on the whole mesh.
         topology: the slice's full name; None takes the most cube-like slice with that many devices.
-        placed: the jax Mesh, whose devices have `coords`; None guesses where they are.
+        device_mesh: the jax Mesh, whose devices have `coords`; None guesses where they are.
     """
-    figures = GENERATIONS[generation]
-    device = figures.device
-    rings = layout(figures, mesh, topology, placed)
+    hardware = GENERATIONS[generation]
+    rings = layout(hardware, mesh, topology, device_mesh)
     seconds = {
-        "compute": _compute(costs, figures),
-        "memory": costs.hbm_bytes / device.hbm_bandwidth,
-        "interconnect": sum((collective_seconds(one, rings, figures) for one in collectives), 0.0),
+        "compute": _compute_seconds(costs, hardware),
+        "memory": costs.hbm_bytes / hardware.device.hbm_bandwidth,
+        "interconnect": sum(
+            (collective_seconds(collective, rings, hardware) for collective in collectives), 0.0
+        ),
     }
-    together, apart = max(seconds.values()), sum(seconds.values())
-
-    def utilization(time: float) -> float:
-        return costs.model_flops / (device.bf16 * time) if time else 0.0
-
+    together = max(seconds.values())
+    apart = sum(seconds.values())
+    model_seconds = costs.model_flops / hardware.device.bf16
     return Estimate(
         **seconds, binds=max(PARTS, key=lambda part: seconds[part]), seconds=together, seconds_apart=apart, unit=unit,
-        units=float(units), units_per_second=units / together if together else 0.0,
-        units_per_second_apart=units / apart if apart else 0.0, mfu=utilization(together), mfu_apart=utilization(apart),
+        units=float(units), units_per_second=_ratio(units, together), units_per_second_apart=_ratio(units, apart),
+        mfu=_ratio(model_seconds, together), mfu_apart=_ratio(model_seconds, apart),
     )  # fmt: skip
 
 
-def _compute(costs: Costs, figures: Generation) -> float:
-    """Seconds of all operations, each at its dtype's peak."""
-    low = ((costs.int8_flops, figures.int8), (costs.fp8_flops, figures.fp8))
-    apart = [(flops, peak.value / figures.devices) for flops, peak in low if peak is not None]
-    rest = costs.flops + costs.pass_flops - sum(flops for flops, _ in apart)
-    return rest / figures.device.bf16 + sum(flops / peak for flops, peak in apart)
+def _ratio(amount: float | int, seconds: float) -> float:
+    """Zero for a program that does nothing."""
+    return amount / seconds if seconds else 0.0
 
 
-def collective_seconds(one: Collective, rings: Mapping[str, tuple[Ring, ...]], figures: Generation) -> float:
-    """What all of a `Collective` take, with the links to themselves.
+def _compute_seconds(costs: Costs, hardware: Generation) -> float:
+    """Seconds of all operations, each at the peak of its dtype."""
+    flops = costs.flops + costs.pass_flops
+    seconds = 0.0
+    for low_precision_flops, peak in ((costs.int8_flops, hardware.int8), (costs.fp8_flops, hardware.fp8)):
+        # Without a published peak they run at the bf16 one.
+        if peak is not None:
+            flops -= low_precision_flops
+            seconds += low_precision_flops * hardware.devices / peak.value
+    return seconds + flops / hardware.device.bf16
 
-    `nbytes` is what they leave on each device: all of what is gathered or reduced, a device's part of what is scattered
-    or exchanged.
+
+def collective_seconds(
+    collective: Collective, rings: Mapping[str, tuple[Ring, ...]], hardware: Generation
+) -> float:
+    """Seconds of all instances of a `Collective`, with the links to themselves.
+
+    Its `nbytes` are the results on each device: all of what is gathered or reduced, and a device's part of what is
+    scattered or exchanged.
     """
-    along = tuple(ring for axis in one.axes for ring in rings.get(axis, ()))
-    if not along and one.group > 1:  # no whole axes: as if its devices were beside each other
-        along = (Ring(one.group, one.group > 2, figures.link.value / figures.devices),)
-    gather = _gather(along)
-    latency = one.count * figures.hop.value * sum(ring.hops for ring in along)
-    if one.kind == "all-reduce":
-        return 2 * max(latency, one.nbytes * gather)
-    if one.kind == "reduce-scatter":
-        return max(latency, one.nbytes * prod(ring.size for ring in along) * gather)
-    if one.kind in ("all-to-all", "ragged-all-to-all"):
-        return max(latency, one.nbytes * max(map(_across, along), default=0.0))
-    if one.kind == "collective-permute" and along:
-        return max(one.count * figures.hop.value, one.nbytes / min(ring.rate for ring in along))
-    return max(latency, one.nbytes * gather)
+    along = tuple(itertools.chain.from_iterable(rings.get(axis, ()) for axis in collective.axes))
+    if not along and collective.group > 1:
+        # A group that is not whole axes counts as a ring of its own.
+        along = (_single_ring(collective.group, hardware),)
+    nbytes = collective.nbytes
+    hop = collective.count * hardware.hop.value
+    latency = hop * sum(ring.hops for ring in along)
+    gathering = nbytes * _gather_seconds(along)
+    match collective.kind:
+        case "all-reduce":
+            return 2 * max(latency, gathering)
+        case "reduce-scatter":
+            return max(latency, gathering * prod(ring.size for ring in along))
+        case "all-to-all" | "ragged-all-to-all":
+            return max(latency, nbytes * max(map(_exchange_seconds, along), default=0.0))
+        case "collective-permute" if along:
+            return max(hop, nbytes / min(ring.rate for ring in along))
+        case _:
+            return max(latency, gathering)
 
 
-def _gather(along: tuple[Ring, ...]) -> float:
-    """Seconds a byte gathered: between chips, whose devices each fetch a part and share it, or on the chip."""
-    chips = [ring for ring in along if not ring.on_chip]
+def _gather_seconds(along: tuple[Ring, ...]) -> float:
+    """Seconds to gather a byte: between chips, whose devices each fetch a part and share it, or on the chip."""
     on_chip = [ring for ring in along if ring.on_chip]
-    together = prod(ring.size for ring in on_chip)
-    count = prod(ring.size for ring in chips)
-    rate = together * sum(ring.ways * ring.rate for ring in chips)
-    inside = sum((ring.size - 1) / ring.size / ring.rate for ring in on_chip)
-    return max((count - 1) / count / rate if chips else 0.0, inside)
+    between_chips = [ring for ring in along if not ring.on_chip]
+    inside = sum(((ring.size - 1) / ring.size / ring.rate for ring in on_chip), 0.0)
+    if not between_chips:
+        return inside
+    chips = prod(ring.size for ring in between_chips)
+    rate_of_links = sum(ring.links * ring.rate for ring in between_chips)
+    devices_a_chip = prod(ring.size for ring in on_chip)
+    return max((chips - 1) / chips / (devices_a_chip * rate_of_links), inside)
+
+
+def _exchange_seconds(ring: Ring) -> float:
+    """Seconds for a byte of an all-to-all, over the links across the middle of one dimension.
+
+    Of n devices in rows of s, n floor(s / 2) / s are on one side, and each sends 1 / n of its bytes to each of the
+    others; n / s rows cross the middle, twice if they are rings. An even ring takes the book's quarter of an
+    all-gather.
+    """
+    return ring.size**2 // 4 / ring.size / (ring.links * ring.rate)
 
 
 def layout(
-    figures: Generation, mesh: Mapping[str, int], topology: str | None = None, placed: Any = None
+    hardware: Generation, mesh: Mapping[str, int], topology: str | None = None, device_mesh: Any = None
 ) -> dict[str, tuple[Ring, ...]]:
-    """The box of rows and rings that the devices of each axis are in; none for an axis of one device."""
-    dimensions = _dimensions(figures, prod(mesh.values()), topology)
-    if placed is not None:
-        return {
-            axis: _box(_extents(placed, place, len(dimensions) - 1), size, dimensions, figures)
-            for place, (axis, size) in enumerate(mesh.items())
-        }
-    left = [ring.size for ring in dimensions]
-    found: dict[str, tuple[Ring, ...]] = {}
-    for axis in reversed(list(mesh)):
-        boxes = [box for box in itertools.product(*map(_divisors, left)) if prod(box) == mesh[axis]] or [
-            (1,) * len(left)
-        ]
-        taken = max(boxes, key=lambda box: _reach(_box(box, mesh[axis], dimensions, figures)))
-        found[axis] = _box(taken, mesh[axis], dimensions, figures)
-        left = [size // part for size, part in zip(left, taken, strict=True)]
-    return {axis: found[axis] for axis in mesh}
+    """The rows and rings that the devices of each axis form; none for an axis of one device."""
+    dimensions = _slice_dimensions(hardware, prod(mesh.values()), topology)
+    if device_mesh is None:
+        return _guess_layout(hardware, mesh, dimensions)
+    torus_dimensions = len(dimensions) - 1
+    return {
+        axis: _rings_of_box(_extents(device_mesh, index, torus_dimensions), size, dimensions, hardware)
+        for index, (axis, size) in enumerate(mesh.items())
+    }
 
 
-def _across(ring: Ring) -> float:
-    """Seconds a byte of an all-to-all, over the links across the middle of one dimension.
+def _guess_layout(
+    hardware: Generation, mesh: Mapping[str, int], dimensions: list[Ring]
+) -> dict[str, tuple[Ring, ...]]:
+    """Give each axis the best box that is left, the last axis first: tp sends the most."""
+    room = [ring.size for ring in dimensions]
+    rings: dict[str, tuple[Ring, ...]] = {}
+    for axis, size in reversed(mesh.items()):
+        boxes = [box for box in itertools.product(*map(_divisors, room)) if prod(box) == size]
+        candidates = {box: _rings_of_box(box, size, dimensions, hardware) for box in boxes}
+        if not candidates:
+            rings[axis] = (_single_ring(size, hardware),)
+            continue
+        box = max(candidates, key=lambda box: _quality(candidates[box]))
+        rings[axis] = candidates[box]
+        room = [size // part for size, part in zip(room, box, strict=True)]
+    return {axis: rings[axis] for axis in mesh}
 
-    Of n devices in rows of s, n floor(s / 2) / s are on one side, and each sends 1 / n of its bytes to each of the
-    rest; n / s rows cross, and twice where they are rings. An even ring takes the book's quarter of an all-gather.
-    """
-    return ring.size**2 // 4 / ring.size / (ring.ways * ring.rate)
+
+def _slice_dimensions(hardware: Generation, devices: int, topology: str | None) -> list[Ring]:
+    """The slice's dimensions in chips, and last the devices on a chip, even if it is one."""
+    shape = _slice_shape(hardware, devices, topology)
+    whole = [size % hardware.wraps == 0 for size in shape]
+    if hardware.dimensions == 3:
+        # Cubes have optical links on all their faces or on none.
+        whole = [all(whole)] * len(shape)
+    rate = hardware.link.value / hardware.devices
+    rings = [Ring(size, closed, rate) for size, closed in zip(shape, whole, strict=True)]
+    devices_a_chip = hardware.devices if devices % hardware.devices == 0 else 1
+    on_chip_rate = hardware.on_chip.value if hardware.on_chip else rate
+    return [*rings, Ring(devices_a_chip, closed=False, rate=on_chip_rate, on_chip=True)]
 
 
-def _dimensions(figures: Generation, devices: int, topology: str | None) -> list[Ring]:
-    """The slice's dimensions in chips, and last the devices on a chip; of one device too."""
+def _slice_shape(hardware: Generation, devices: int, topology: str | None) -> tuple[int, ...]:
     if topology is not None:
-        shape: tuple[int, ...] = parse_slice(topology).shape
-    else:
-        fitting = [one.shape for one in legal_slices(figures) if one.devices == devices]
-        shape = fitting[0] if fitting else (max(1, devices // figures.devices),)
-    cubes = all(size % figures.wraps == 0 for size in shape)
-    rate = figures.link.value / figures.devices
-    rings = [
-        Ring(size, cubes if figures.dimensions == 3 else size % figures.wraps == 0, rate) for size in shape
+        return parse_slice(topology).shape
+    # The most cube-like slice comes first.
+    for candidate in legal_slices(hardware):
+        if candidate.devices == devices:
+            return candidate.shape
+    return (max(1, devices // hardware.devices),)
+
+
+def _extents(device_mesh: Any, axis: int, torus_dimensions: int) -> tuple[int, ...]:
+    """The box around the first devices along a mesh axis: chips in each dimension, and last devices on a chip."""
+    devices = device_mesh.devices
+    index: list[Any] = [0] * devices.ndim
+    index[axis] = slice(None)
+    coordinates = [
+        (*device.coords[:torus_dimensions], device.core_on_chip) for device in devices[tuple(index)]
     ]
-    on_chip = figures.devices if devices % figures.devices == 0 else 1
-    return [*rings, Ring(on_chip, False, figures.on_chip.value if figures.on_chip else rate, on_chip=True)]
+    return tuple(len(set(column)) for column in zip(*coordinates, strict=True))
 
 
-def _extents(placed: Any, place: int, dimensions: int) -> tuple[int, ...]:
-    """How many chips in each dimension, and last devices on a chip, the first devices along a mesh's axis take up."""
-    devices = placed.devices
-    line = devices[tuple(slice(None) if axis == place else 0 for axis in range(devices.ndim))]
-    places = [(*device.coords[:dimensions], device.core_on_chip) for device in line]
-    return tuple(len(set(along)) for along in zip(*places, strict=True))
-
-
-def _box(extents: Sequence[int], size: int, dimensions: list[Ring], figures: Generation) -> tuple[Ring, ...]:
-    """The rows and rings of a box; one ring of the devices where they fill no box."""
+def _rings_of_box(
+    extents: Sequence[int], size: int, dimensions: list[Ring], hardware: Generation
+) -> tuple[Ring, ...]:
+    """The rows and rings of a box; a single ring if the devices do not fill the box."""
     if prod(extents) != size:
-        return (Ring(size, size > 2, figures.link.value / figures.devices),)
-    return tuple(
-        whole if part == whole.size else dataclasses.replace(whole, size=part, closed=False)
-        for part, whole in zip(extents, dimensions, strict=True)
-        if part > 1
-    )
+        return (_single_ring(size, hardware),)
+    rings = []
+    for part, whole in zip(extents, dimensions, strict=True):
+        if part == 1:
+            continue
+        rings.append(whole if part == whole.size else dataclasses.replace(whole, size=part, closed=False))
+    return tuple(rings)
 
 
-def _reach(rings: tuple[Ring, ...]) -> tuple[int, ...]:
+def _single_ring(size: int, hardware: Generation) -> Ring:
+    return Ring(size, closed=size > 2, rate=hardware.link.value / hardware.devices)
+
+
+def _quality(rings: tuple[Ring, ...]) -> tuple[int, ...]:
     """What makes one box better than another: devices on one chip, links, closed rings, few hops."""
-    chips = [ring for ring in rings if not ring.on_chip]
-    links, closed = sum(ring.ways for ring in chips), sum(ring.closed for ring in chips)
-    return prod(ring.size for ring in rings if ring.on_chip), links, closed, -sum(ring.hops for ring in chips)
+    between_chips = [ring for ring in rings if not ring.on_chip]
+    return (
+        prod(ring.size for ring in rings if ring.on_chip),
+        sum(ring.links for ring in between_chips),
+        sum(ring.closed for ring in between_chips),
+        -sum(ring.hops for ring in between_chips),
+    )
 
 
 def _divisors(size: int) -> list[int]:

@@ -15,7 +15,7 @@ from tpuport.sharding import ShardingRules
 from tpuport.topology import compile_for, described
 from tpuport.topology.abstract_steps import Step
 from tpuport.topology.advice import CacheArray, Evidence, advise
-from tpuport.topology.compiling import report as compiled_report
+from tpuport.topology.compiling import compile_lowered
 from tpuport.topology.hlo import parse
 from tpuport.topology.lowering import Lowered
 
@@ -159,7 +159,7 @@ class Programs:
             weights=arguments[0], jaxpr=traced.jaxpr, stage=traced.lower(lowering_platforms=("tpu",)),
             attention=(), scanned=(), unit=("steps", 1.0), seconds=0.0,
         )  # fmt: skip
-        made = compiled_report(lowered)
+        made = compile_lowered(lowered)
         held = tuple(CacheArray(tuple(x.shape), str(x.dtype), x.sharding, bool(donated)) for x in cache)
         return Evidence(
             report=made, program=parse(made.program.as_text()) if compiled else None, weights=lowered.weights,

@@ -111,7 +111,7 @@ def test_temporaries_alone_may_be_too_large() -> None:
 
 def test_without_the_compiler_s_list_unknown_figures_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_assignment, "read", lambda directory: None)
-    monkeypatch.setattr(compiling, "_although", lambda *given: None)
+    monkeypatch.setattr(compiling, "_try_compiler", lambda *arguments: None)
     x = torch.empty(ROWS, 128, dtype=torch.bfloat16, device="meta")
     report = compile_for(Scores, {"x": x}, topology="v5e:1x1")
     memory = report.memory
@@ -138,7 +138,7 @@ def test_room_between_temporaries_is_counted_once() -> None:
     with tempfile.TemporaryDirectory() as directory:
         program = stage.compile(compiler_options=buffer_assignment.dump_options(directory))
         assignment = buffer_assignment.read(directory)
-    arguments, outputs, temporaries = compiling._analysed(program.memory_analysis())
+    arguments, outputs, temporaries = compiling.read_memory_analysis(program.memory_analysis())
     assert (arguments, outputs) == (assignment.arguments, assignment.outputs)
     assert temporaries == pytest.approx(assignment.temporaries, rel=0.001, abs=1 << 16)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tpuport.attention.call_report import Call
+from tpuport.topology.compile_messages import CompileResult
 from tpuport.topology.compile_report import (
     Buffer,
     Collective,
@@ -20,7 +21,6 @@ from tpuport.topology.compile_report import (
     Scanned,
     Source,
 )
-from tpuport.topology.reports import Result
 
 GIB = 1 << 30
 HOSTILE = (
@@ -102,18 +102,23 @@ SPLITS = [
 
 
 @pytest.fixture
-def results() -> list[Result]:
+def results() -> list[CompileResult]:
     return [
-        Result(
+        CompileResult(
             "llama decode",
             "v5e:2x4",
             plain(fitting().to_dict()),
-            notes=("no mesh was given: tp over all devices",),
+            notes=["no mesh was given: tp over all devices"],
             seconds={"lower": 1.2, "compile": 6.6},
         ),
-        Result("llama prefill", "v5e:2x4", plain(too_large().to_dict())),
-        Result(HOSTILE, "v6e:2x2", failure=plain(dataclasses.asdict(untraceable()))),
+        CompileResult("llama prefill", "v5e:2x4", plain(too_large().to_dict())),
+        CompileResult(HOSTILE, "v6e:2x2", failure=plain(dataclasses.asdict(untraceable()))),
     ]
+
+
+@pytest.fixture
+def quiet_results(results: list[CompileResult]) -> list[CompileResult]:
+    return [result.without_traceback() for result in results]
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def file(results, splits, tmp_path: Path) -> Path:
     made = tmp_path / "page.html"
-    made.write_text(page(document(results, splits, traceback=True)), encoding="utf-8")
+    made.write_text(page(document(results, splits)), encoding="utf-8")
     return made
 
 
@@ -297,7 +297,7 @@ def test_every_text_of_a_report_is_escaped(results, splits, hostile: str) -> Non
         return f"{hostile}{value}"
 
     found = Elements()
-    found.feed(page(soiled(document(results, splits, traceback=True))))
+    found.feed(page(soiled(document(results, splits))))
     assert count > 80
     assert not {"script", "img"} & set(found.tags)
 
@@ -323,9 +323,9 @@ def test_a_page_is_the_same_for_two_runs(results, splits) -> None:
     assert page(document(results, splits)) == page(document(results, splits))
 
 
-def test_a_traceback_is_there_for_who_asks(results) -> None:
-    assert "RESOURCE_EXHAUSTED" not in page(document(results))
-    assert "RESOURCE_EXHAUSTED" in page(document(results, traceback=True))
+def test_a_traceback_is_shown_if_there_is_one(results, quiet_results) -> None:
+    assert "RESOURCE_EXHAUSTED" not in page(document(quiet_results))
+    assert "RESOURCE_EXHAUSTED" in page(document(results))
 
 
 def test_backticks_are_code(results) -> None:

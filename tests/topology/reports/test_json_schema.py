@@ -30,7 +30,7 @@ def test_the_published_schema_is_of_this_code() -> None:
 
 def test_documents_are_what_the_schema_says(validator, results, splits) -> None:
     validator.validate(document(results, splits))
-    validator.validate(document(results, None, traceback=True))
+    validator.validate(document(results, None))
     validator.validate(json.loads(as_json(document(results, splits))))
 
 
@@ -81,8 +81,8 @@ def test_nothing_that_differs_between_runs(results, splits) -> None:
     assert not {"program", "seconds"} & set(found["results"][0]["report"])
 
 
-def test_tracebacks_only_for_who_asks(results) -> None:
-    quiet, whole = document(results), document(results, traceback=True)
+def test_results_can_be_had_without_tracebacks(results, quiet_results) -> None:
+    quiet, whole = document(quiet_results), document(results)
     assert quiet["results"][2]["failure"]["traceback"] == ""
     assert quiet["results"][1]["report"]["failure"]["traceback"] == ""
     assert whole["results"][2]["failure"]["traceback"].startswith("Traceback")

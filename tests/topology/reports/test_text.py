@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tpuport.topology.reports import quantities, topology_list
-from tpuport.topology.reports.text import rendered
+from tpuport.topology.reports.text import render_results
+
+NO_MEMORY = dict.fromkeys((*quantities.MEMORY_PARTS, "used"))
 
 
 def shown(renderable, width: int) -> str:
@@ -19,7 +21,7 @@ def shown(renderable, width: int) -> str:
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_it_says_what_was_found_in_the_width_there_is(results, splits, width: int) -> None:
-    text = shown(rendered(results, splits), width)
+    text = shown(render_results(results, splits), width)
     assert max(map(len, text.splitlines())) <= width
     whole = " ".join(text.split())
     for said in (
@@ -46,7 +48,7 @@ def test_it_says_what_was_found_in_the_width_there_is(results, splits, width: in
 
 
 def test_what_does_not_fit_shows_no_figures_of_a_program(results) -> None:
-    text = shown(rendered(results[1:2]), 100)
+    text = shown(render_results(results[1:2]), 100)
     assert "Roofline" not in text
     assert "Collectives" not in text
     assert "What the compiler wanted to keep" in text
@@ -54,20 +56,20 @@ def test_what_does_not_fit_shows_no_figures_of_a_program(results) -> None:
 
 
 def test_bars_are_as_long_as_their_part(results) -> None:
-    lines = shown(rendered(results[:1]), 100).splitlines()
+    lines = shown(render_results(results[:1]), 100).splitlines()
     [cache] = [line for line in lines if line.strip().startswith("cache")]
     assert cache.count("█") == round(8 / 15.75 * 24)
 
 
 def test_splits_that_were_not_tried_are_told_with_the_reason(results, splits) -> None:
-    text = " ".join(shown(rendered(results[:1], splits), 120).split())
+    text = " ".join(shown(render_results(results[:1], splits), 120).split())
     assert "Left out for llama decode on v5e:2x4: sp=4 (does not divide 6 tokens); dp=2 (is <img" in text
     assert "sp=4 tp=2" not in text
 
 
 def test_what_looks_like_markup_is_text(results) -> None:
     results[0].report["collectives"][0]["kind"] = "[red]all[/red] :smile:"
-    assert "[red]all[/red] :smile:" in shown(rendered(results), 120)
+    assert "[red]all[/red] :smile:" in shown(render_results(results), 120)
 
 
 def test_topologies_are_listed_with_their_figures_and_pages() -> None:
@@ -79,32 +81,32 @@ def test_topologies_are_listed_with_their_figures_and_pages() -> None:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (quantities.room(0), "0 B"),
-        (quantities.room(1023), "1023 B"),
-        (quantities.room(1 << 30), "1.00 GiB"),
-        (quantities.room(None), "unknown"),
-        (quantities.moved(1.5e9), "1.50 GB"),
+        (quantities.memory_size(0), "0 B"),
+        (quantities.memory_size(1023), "1023 B"),
+        (quantities.memory_size(1 << 30), "1.00 GiB"),
+        (quantities.memory_size(None), "unknown"),
+        (quantities.traffic(1.5e9), "1.50 GB"),
         (quantities.flops(2.5e13), "25.0 TFLOP"),
         (quantities.rate(8.19e11, "B"), "819 GB/s"),
-        (quantities.span(0.00216), "2.16 ms"),
-        (quantities.span(0.0), "0 s"),
-        (quantities.span(75.0), "75.0 s"),
-        (quantities.number(14814.8), "14,815"),
-        (quantities.number(3.217), "3.22"),
-        (quantities.counted(6_738_415_616), "6.74 billion"),
-        (quantities.counted(999), "999"),
+        (quantities.duration(0.00216), "2.16 ms"),
+        (quantities.duration(0.0), "0 s"),
+        (quantities.duration(75.0), "75.0 s"),
+        (quantities.plain_number(14814.8), "14,815"),
+        (quantities.plain_number(3.217), "3.22"),
+        (quantities.number_in_words(6_738_415_616), "6.74 billion"),
+        (quantities.number_in_words(999), "999"),
         (quantities.title("llama", "v6e:2x2", {"task": "decode"}), "llama, decode on v6e:2x2"),
         (quantities.title("llama decode", "v6e:2x2", {"task": "decode"}), "llama decode on v6e:2x2"),
         (quantities.title("vae", "v6e:2x2", {"task": "forward"}), "vae on v6e:2x2"),
         (quantities.title("llama", "v6e:2x2", None), "llama on v6e:2x2"),
-        (quantities.mesh({"dp": 1, "sp": 2, "tp": 4}), "sp=2 tp=4"),
-        (quantities.mesh({"dp": 1, "sp": 1, "tp": 1}), "one device"),
-        (quantities.used({"used": 1 << 20, "capacity": 1 << 34}), "1.00 MiB of 16.00 GiB"),
-        (quantities.used({"used": None, "capacity": 1 << 34}), "more than the 16.00 GiB"),
-        (quantities.rest({"used": 10, "weights": 3, "code": 4}, ("weights", "code")), 3),
-        (quantities.rest({"used": None, "weights": 3}, ("weights",)), 0),
-        (quantities.device("v6e"), "chip"),
-        (quantities.device("tpu7x"), "device"),
+        (quantities.mesh_name({"dp": 1, "sp": 2, "tp": 4}), "sp=2 tp=4"),
+        (quantities.mesh_name({"dp": 1, "sp": 1, "tp": 1}), "one device"),
+        (quantities.used_memory({"used": 1 << 20, "capacity": 1 << 34}), "1.00 MiB of 16.00 GiB"),
+        (quantities.used_memory({"used": None, "capacity": 1 << 34}), "more than the 16.00 GiB"),
+        (quantities.unattributed_bytes({**NO_MEMORY, "used": 10, "weights": 3, "code": 4}), 3),
+        (quantities.unattributed_bytes({**NO_MEMORY, "weights": 3}), 0),
+        (quantities.memory_unit("v6e"), "chip"),
+        (quantities.memory_unit("tpu7x"), "device"),
     ],
 )
 def test_units(made: object, expected: object) -> None:
@@ -114,20 +116,23 @@ def test_units(made: object, expected: object) -> None:
 @given(st.floats(1, 1e17))
 def test_a_scaled_number_is_the_number_to_three_digits(value: float) -> None:
     scales = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-    shown, unit = quantities.moved(value).split(" ")
+    shown, unit = quantities.traffic(value).split(" ")
     read = float(shown.replace(",", "")) * scales[unit.removesuffix("B")]
     assert read == pytest.approx(value, rel=0.006) or abs(read - value) <= 0.5
 
 
 def test_one_sentence_is_said_once_and_one_device_is_one(results, splits) -> None:
-    text = shown(rendered(results, splits), 120)
+    text = shown(render_results(results, splits), 120)
     assert text.count("a tensor's value decides") == 1
     assert text.index("Mesh splits") < text.index("fits: 10.12")
-    assert quantities.mesh({"dp": 1, "sp": 1, "tp": 1}, 1) == "one device"
-    assert quantities.mesh({"dp": 2, "sp": 1, "tp": 4}, 8) == "dp=2 tp=4 over 8 devices"
-    assert quantities.inputs({"inputs": {"length": "8", "max_cache_len": "None"}}) == {"length": "8"}
+    assert quantities.mesh_name({"dp": 1, "sp": 1, "tp": 1}, 1) == "one device"
+    assert quantities.mesh_name({"dp": 2, "sp": 1, "tp": 4}, 8) == "dp=2 tp=4 over 8 devices"
+    assert quantities.compiled_inputs({"inputs": {"length": "8", "max_cache_len": "None"}}) == {"length": "8"}
 
 
 def test_elementwise_products_are_explained() -> None:
-    assert "twice" in quantities.elementwise({"flops": 4.2e9, "model_flops": 1.9e9, "product_flops": 2e8})
-    assert not quantities.elementwise({"flops": 2.0e9, "model_flops": 1.9e9, "product_flops": 1.9e9})
+    others = {"int8_flops": 0, "fp8_flops": 0, "pass_flops": 0}
+    elementwise = {**others, "flops": 4.2e9, "model_flops": 1.9e9, "product_flops": 2e8}
+    assert "twice" in quantities.operations(elementwise)
+    products = {**others, "flops": 2.0e9, "model_flops": 1.9e9, "product_flops": 1.9e9}
+    assert quantities.operations(products, per=" a device") == "2.00 GFLOP a device"

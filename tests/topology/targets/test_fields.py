@@ -4,7 +4,7 @@ import pytest
 import transformers
 
 from tpuport.errors import PortError
-from tpuport.topology.abstract_weights import built
+from tpuport.topology.abstract_weights import build_model
 from tpuport.topology.targets import resolve
 
 LLAMA = {
@@ -17,10 +17,10 @@ def refused(target: str) -> PortError:
     """What reading the config or building its model raises."""
     try:
         for one in resolve(target):
-            built(one.build)
+            build_model(one.build)
     except PortError as error:
         return error
-    raise AssertionError("it is built")
+    raise AssertionError("it was built")
 
 
 @pytest.mark.parametrize(

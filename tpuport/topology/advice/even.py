@@ -15,15 +15,17 @@ def more_tp(evidence: Evidence) -> str:
         return all_over_tp(evidence)
     shapes = [call.query for call, _ in evidence.report.attention]
     facts = mesh_splits.Facts(
-        batch=work.batch(evidence) or 1, sequences=tuple(sorted({shape[2] for shape in shapes})), cut=False
+        batch=work.batch(evidence) or 1,
+        sequences=tuple(sorted({shape[2] for shape in shapes})),
+        divides_blocks=False,
     )
     sizes = {axis: evidence.sizes.get(axis, 1) for axis in ("dp", "sp", "tp")}
     found = [
         one
-        for one in mesh_splits.considered(evidence.mesh.size, facts)
-        if not one.why_not
+        for one, reason in mesh_splits.split_reasons(evidence.mesh.size, facts).items()
+        if not reason
         and one.tp > sizes["tp"] // 2
-        and one[:3] != tuple(sizes.values())
+        and one != tuple(sizes.values())
         and not cut_by(evidence, one.tp)
         and alone_on(evidence, dp=one.dp, tp=one.tp) <= evidence.report.memory.capacity
     ]

@@ -4,98 +4,95 @@ from html import escape
 from importlib import resources
 from typing import Any, Final
 
-from tpuport.topology.mesh_splits import RANKED_BY, left_out
+from tpuport.topology.mesh_splits import RANKED_BY, untried_reasons
 from tpuport.topology.reports import quantities
-from tpuport.topology.reports.html_markup import card, cell, number, prose, said, table
+from tpuport.topology.reports.html_markup import card, cell, number_cell, prose, quiet, table, text_cell
 from tpuport.topology.reports.html_sections import buffers, sections
 
-# What came from the user's code cannot make the page fetch or run anything, even if it were not escaped.
+# Text from the user's code could not make the page fetch or run anything even if it were not escaped.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _UNITS: Final = (
     "GiB, MiB and KiB are powers of 1024 and say how much memory holds; GB, MB and kB are powers of 1000 and say how "
-    "much is moved. Figures are of one device and one step, where nothing else is said."
+    "much is moved. Figures are of one device and one step unless something else is said."
 )
 
 
 def page(document: dict[str, Any]) -> str:
     """The page of a document, as `reports.document` makes it."""
     results = document["results"]
-    title = escape(", ".join(dict.fromkeys(one["target"] for one in results)))
-    places = escape(", ".join(dict.fromkeys(one["topology"] for one in results)))
+    # A target may occur with several topologies, and the other way round.
+    title = escape(", ".join(dict.fromkeys(result["target"] for result in results)))
+    topologies = escape(", ".join(dict.fromkeys(result["topology"] for result in results)))
     style = resources.files("tpuport.topology.reports").joinpath("page.css").read_text(encoding="utf-8")
-    body = "".join(_result(place, one) for place, one in enumerate(results))
+    body = "".join(_result(index, result) for index, result in enumerate(results))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title} on {places}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title} on {topologies}</title>'
         f"<style>\n{style}</style></head>\n<body><header><h1>{title}</h1>"
-        f'<p class="quiet">compiled for {places} by tpuport {escape(document["tpuport"])}, without a TPU</p>'
+        f'<p class="quiet">compiled for {topologies} by tpuport {escape(document["tpuport"])}, without a TPU</p>'
         f"{_summary(results)}{_suggestion(document['suggestion'])}</header>\n<main>{body}</main>\n"
         f"<footer><p>{_UNITS}</p></footer></body></html>\n"
     )
 
 
 def _summary(results: list[dict[str, Any]]) -> str:
-    """A row for each result, where there are several."""
+    """A row for each result if there are several."""
     if len(results) < 2:
         return ""
     rows = []
-    for place, one in enumerate(results):
-        report = one["report"]
-        estimate = report["estimate"] if report else None
+    for index, result in enumerate(results):
+        report = result["report"] or {}
+        estimate = report.get("estimate") or {}
         rows.append(
             [
-                cell(
-                    f'<a href="#result-{place}">{escape(_title(one))}</a>',
-                    "wide",
-                ),
-                cell(_badge(one), "nowrap"),
-                number(quantities.used(report["memory"]) if report else ""),
-                number(quantities.span(estimate["seconds"]) if estimate else ""),
-                number(_rate(estimate) if estimate else ""),
-                said(estimate["binds"] if estimate else ""),
+                cell(f'<a href="#result-{index}">{escape(_title(result))}</a>', "wide"),
+                cell(_badge(result), "nowrap"),
+                number_cell(quantities.used_memory(report["memory"]) if report else ""),
+                number_cell(quantities.duration(estimate["seconds"]) if estimate else ""),
+                number_cell(quantities.units_per_second(estimate) if estimate else ""),
+                text_cell(estimate.get("binds", "")),
             ]
         )
     headings = ("program", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
     return card("All programs", table(headings, rows))
 
 
-def _result(place: int, result: dict[str, Any]) -> str:
+def _result(index: int, result: dict[str, Any]) -> str:
     report = result["report"]
-    failure = result["failure"] or (report["failure"] if report else None)
-    figure = (
-        f"<span>{quantities.used(report['memory'])} a {quantities.device(report['generation'])}</span>"
-        if report
-        else ""
-    )
+    failure = result["failure"]
+    figures = body = ""
+    if report is not None:
+        failure = report["failure"]
+        unit = quantities.memory_unit(report["generation"])
+        figures = f"<span>{quantities.used_memory(report['memory'])} a {unit}</span>"
+        body = sections(report)
+    if failure is not None:
+        body = _failure(failure) + body
     notes = "".join(f'<p class="quiet">{prose(note)}</p>' for note in result["notes"])
     return (
-        f'<section class="result" id="result-{place}"><h2>{escape(_title(result))}</h2>'
-        f'<p class="verdict">{_badge(result)}{figure}</p>{notes}'
-        f"{_failure(failure) if failure else ''}{sections(report) if report else ''}</section>"
+        f'<section class="result" id="result-{index}"><h2>{escape(_title(result))}</h2>'
+        f'<p class="verdict">{_badge(result)}{figures}</p>{notes}{body}</section>'
     )
 
 
 def _failure(failure: dict[str, Any]) -> str:
     source, rule = failure["source"], failure["rule"]
-    where = ""
+    parts = [f"<p>{prose(failure['message'])}</p>"]
     if source:
-        code = f"<pre><code>{escape(source['code'])}</code></pre>" if source["code"] else ""
-        place = f"{source['file']}:{source['line']}, in {source['function']}"
-        where = f'<p class="quiet">{escape(place)}</p>{code}'
-    lint = (
-        f"<p>Lint rule {escape(rule)}: <code>tpuport lint --explain {escape(rule)}</code></p>" if rule else ""
-    )
-    remedy = f"<p><strong>Do:</strong> {prose(failure['remedy'])}</p>" if failure["remedy"] else ""
-    said_whole = failure["traceback"]
-    whole = (
-        f"<details><summary>All that was said</summary><pre>{escape(said_whole)}</pre></details>"
-        if said_whole
-        else ""
-    )
-    wanted = card("What the compiler wanted to keep", buffers(failure["buffers"]))
-    message = f"<p>{prose(failure['message'])}</p>"
-    return card("Why", f"{message}{where}{lint}{remedy}{whole}") + wanted
+        parts.append(quiet(f"{source['file']}:{source['line']}, in {source['function']}"))
+        if source["code"]:
+            parts.append(f"<pre><code>{escape(source['code'])}</code></pre>")
+    if rule:
+        command = f"tpuport lint --explain {escape(rule)}"
+        parts.append(f"<p>Lint rule {escape(rule)}: <code>{command}</code></p>")
+    if failure["remedy"]:
+        parts.append(f"<p><strong>Do:</strong> {prose(failure['remedy'])}</p>")
+    if failure["traceback"]:
+        traceback = f"<pre>{escape(failure['traceback'])}</pre>"
+        parts.append(f"<details><summary>All that was said</summary>{traceback}</details>")
+    arrays = card("What the compiler wanted to keep", buffers(failure["buffers"]))
+    return card("Why", "".join(parts)) + arrays
 
 
 def _suggestion(splits: list[dict[str, Any]] | None) -> str:
@@ -103,31 +100,22 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
         return ""
     rows = [
         [
-            said(f"{one['target']} on {one['topology']}", "wide"),
-            said(quantities.mesh(one["mesh"]), "nowrap"),
-            cell(_verdict(one["fits"], _fits(one)), "nowrap"),
-            number("" if one["used"] is None else quantities.room(one["used"])),
-            number("" if one["seconds"] is None else quantities.span(one["seconds"])),
-            number(
-                ""
-                if not one["units_per_second"]
-                else f"{quantities.number(one['units_per_second'])} {one['unit']}"
-            ),
-            said(one["binds"] or one["why"]),
+            text_cell(f"{split['target']} on {split['topology']}", "wide"),
+            text_cell(quantities.mesh_name(split["mesh"]), "nowrap"),
+            cell(_split_badge(split), "nowrap"),
+            number_cell("" if split["used"] is None else quantities.memory_size(split["used"])),
+            number_cell("" if split["seconds"] is None else quantities.duration(split["seconds"])),
+            number_cell(quantities.units_per_second(split)),
+            text_cell(split["binds"] or split["why"]),
         ]
-        for one in splits
-        if one["tried"]
+        for split in splits
+        if split["tried"]
     ]
     headings = ("program", "split", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
-    notes = [*(f"Left out for {program}: {why}" for program, why in left_out(splits).items()), RANKED_BY]
-    note = "".join(f'<p class="quiet">{escape(text)}</p>' for text in notes)
-    return card("Mesh splits, the best first", table(headings, rows) + note)
-
-
-def _fits(split: dict[str, Any]) -> str:
-    if split["fits"]:
-        return "fits"
-    return "not possible" if split["capacity"] is None else "does not fit"
+    notes = [f"Left out for {program}: {reasons}" for program, reasons in untried_reasons(splits).items()]
+    return card(
+        "Mesh splits, the best first", table(headings, rows) + "".join(map(quiet, [*notes, RANKED_BY]))
+    )
 
 
 def _title(result: dict[str, Any]) -> str:
@@ -136,15 +124,18 @@ def _title(result: dict[str, Any]) -> str:
 
 def _badge(result: dict[str, Any]) -> str:
     if result["report"] is None:
-        return _verdict(False, "cannot be compiled")
-    return _verdict(result["report"]["fits"], "fits" if result["report"]["fits"] else "does not fit")
+        return _verdict("bad", "cannot be compiled")
+    if result["report"]["fits"]:
+        return _verdict("good", "fits")
+    return _verdict("bad", "does not fit")
 
 
-def _verdict(good: bool, text: str) -> str:
-    return f'<span class="badge {"good" if good else "bad"}">{text}</span>'
+def _split_badge(split: dict[str, Any]) -> str:
+    if split["fits"]:
+        return _verdict("good", "fits")
+    # Without a capacity nothing was compiled.
+    return _verdict("bad", "not possible" if split["capacity"] is None else "does not fit")
 
 
-def _rate(estimate: dict[str, Any]) -> str:
-    return (
-        f"{quantities.number(estimate['units_per_second'])} {estimate['unit']}" if estimate["units"] else ""
-    )
+def _verdict(quality: str, text: str) -> str:
+    return f'<span class="badge {quality}">{text}</span>'

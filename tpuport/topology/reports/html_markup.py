@@ -1,4 +1,4 @@
-"""Pieces of a page. Whatever comes from a report is escaped here, or by who calls."""
+"""Pieces of a page. Text from a report is escaped here; an argument called `markup` or `body` is markup already."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,55 +8,65 @@ from typing import Any
 
 
 def card(title: str, body: str) -> str:
-    """A framed section of markup under a heading of text."""
-    return f'<section class="card"><h3>{escape(title)}</h3>{body}</section>' if body else ""
+    """A framed section under a heading; "" without a body."""
+    if not body:
+        return ""
+    return f'<section class="card"><h3>{escape(title)}</h3>{body}</section>'
 
 
 def cell(markup: str, name: str = "") -> str:
-    """A table's cell."""
-    return f'<td class="{name}">{markup}</td>' if name else f"<td>{markup}</td>"
+    """A table's cell, with a CSS class."""
+    attribute = f' class="{name}"' if name else ""
+    return f"<td{attribute}>{markup}</td>"
 
 
-def said(text: Any, name: str = "") -> str:
-    """A table's cell of text."""
+def text_cell(text: Any, name: str = "") -> str:
+    """A table's cell of text, with a CSS class."""
     return cell(escape(str(text)), name)
 
 
-def number(text: Any) -> str:
+def number_cell(text: Any) -> str:
     """A table's cell of a number."""
-    return said(text, "n")
+    return text_cell(text, "n")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table that scrolls in a box of its own; a heading that starts with ">" is of numbers."""
-    head = "".join(
-        f'<th scope="col"{" class=n" if one.startswith(">") else ""}>{escape(one.removeprefix(">"))}</th>'
-        for one in headings
-    )
+    head = ""
+    for heading in headings:
+        attribute = " class=n" if heading.startswith(">") else ""
+        head += f'<th scope="col"{attribute}>{escape(heading.removeprefix(">"))}</th>'
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def quiet(text: str) -> str:
+    """A paragraph of secondary text."""
+    return f'<p class="quiet">{escape(text)}</p>'
+
+
 def prose(text: str) -> str:
-    """Sentences as markup; what stands between backticks is code."""
+    """Sentences as markup, in which backticks enclose code."""
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and what they are, as text; what is empty is left out."""
-    shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text)
-    return f"<dl>{shown}</dl>" if shown else ""
+    """Names and their descriptions as text, without those that are empty."""
+    entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text)
+    return f"<dl>{entries}</dl>" if entries else ""
 
 
-def source(found: dict[str, Any] | None) -> str:
-    """A cell with a line of code: where it is, in what function, and what it says."""
-    if not found:
+def source_cell(source: dict[str, Any] | None) -> str:
+    """A cell with a line of code: its file, function and text."""
+    if source is None:
         return cell('<span class="quiet">not said</span>', "from")
-    return site(f"{found['file']}:{found['line']}", found["function"], found["code"])
+    return site_cell(f"{source['file']}:{source['line']}", source["function"], source["code"])
 
 
-def site(place: str, function: str, code: str = "") -> str:
-    """A cell of two lines at most: the file's own name and the function, and the code; both in full on a pointer."""
-    short = escape(f"{PurePath(place).name} {function}".strip())
-    line = f'<code title="{escape(code)}">{escape(code)}</code>' if code else ""
-    return cell(f'<span title="{escape(place)}">{short}</span>{line}', "from")
+def site_cell(path: str, function: str, code: str = "") -> str:
+    """A cell of at most two lines: file name and function, and the code; a tooltip has both in full."""
+    name = escape(f"{PurePath(path).name} {function}".strip())
+    markup = f'<span title="{escape(path)}">{name}</span>'
+    if code:
+        markup += f'<code title="{escape(code)}">{escape(code)}</code>'
+    return cell(markup, "from")

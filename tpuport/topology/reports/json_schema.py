@@ -1,4 +1,4 @@
-"""The JSON Schema of what `tpuport compile --format json` prints, made from the dataclasses of `report`.
+"""The JSON Schema of what `tpuport compile --format json` prints, made from the dataclasses of `compile_report`.
 
 `python -m tpuport.topology.reports.json_schema FILE` writes it; docs/data/compile-schema.json is that file.
 """
@@ -14,45 +14,74 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.attention.call_report import Call
-from tpuport.topology import compile_report as report
+from tpuport.topology import compile_report
 from tpuport.topology.reports import SCHEMA
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_PLAIN: Final = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+
+_DATACLASSES: Final = (
+    compile_report.Report, compile_report.Memory, compile_report.Costs, compile_report.Kernel,
+    compile_report.Collective, compile_report.Buffer, compile_report.Estimate, compile_report.Finding,
+    compile_report.Failure, compile_report.Source, compile_report.Scanned, Call,
+)  # fmt: skip
+_TYPE_NAMES: Final = {
+    int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
+}  # fmt: skip
+
+_TEXT: Final = {"type": "string"}
+_FLAG: Final = {"type": "boolean"}
+_OPTIONAL_TEXT: Final = {"type": ["string", "null"]}
+_OPTIONAL_INTEGER: Final = {"type": ["integer", "null"]}
+_OPTIONAL_NUMBER: Final = {"type": ["number", "null"]}
+_SIZES: Final = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+def _optional_reference(name: str) -> dict[str, Any]:
+    return {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+
+
+# The type of each field, and its description.
 _RESULT: Final = {
-    "target": "the name of what was compiled: of a component or a model",
-    "topology": "the slice's full name",
-    "notes": "what was assumed, a sentence each",
-    "report": "what the compiler made of it; null where the model cannot be traced",
-    "failure": "why it cannot be traced; null where there is a report, whose own failure says why it does not fit",
+    "target": (_TEXT, "the name of what was compiled: of a component or a model"),
+    "topology": (_TEXT, "the slice's full name"),
+    "notes": ({"type": "array", "items": _TEXT}, "what was assumed, a sentence each"),
+    "report": (
+        _optional_reference("Report"),
+        "what the compiler made of it; null if the model cannot be traced",
+    ),
+    "failure": (
+        _optional_reference("Failure"),
+        "why it cannot be traced; null if there is a report, whose own failure says why it does not fit",
+    ),
 }
 _SPLIT: Final = {
-    "target": "as in results",
-    "topology": "the slice's full name",
-    "mesh": "axis sizes",
-    "tried": "whether it was compiled; false for a split that is left out, with the reason in why",
-    "fits": "whether the program, compiled with effort -1, fits; false where it was not tried",
-    "used": "bytes of HBM of one device; null where the compiler does not say",
-    "capacity": "bytes of HBM that it can have; null where nothing was compiled",
-    "seconds": "a step's estimate: the longer of compute and memory, then the interconnect; null unless it fits",
-    "unit": "what a step makes",
-    "units_per_second": "how many of them, at most, by the same estimate",
-    "binds": "compute, memory or interconnect; null where it does not fit",
-    "why": "why it does not fit, cannot be, or was not tried; empty where it fits",
+    "target": (_TEXT, "as in results"),
+    "topology": (_TEXT, "the slice's full name"),
+    "mesh": (_SIZES, "axis sizes"),
+    "tried": (
+        _FLAG,
+        "whether it was compiled; false for a split that is left out, with the reason in why",
+    ),
+    "fits": (_FLAG, "whether the program, compiled with effort -1, fits; false if it was not tried"),
+    "used": (_OPTIONAL_INTEGER, "bytes of HBM of one device; null if the compiler does not say"),
+    "capacity": (_OPTIONAL_INTEGER, "bytes of HBM that it can have; null if nothing was compiled"),
+    "seconds": (
+        _OPTIONAL_NUMBER,
+        "a step's estimate: the longer of compute and memory, then the interconnect; null unless it fits",
+    ),
+    "unit": (_OPTIONAL_TEXT, "what a step produces"),
+    "units_per_second": (_OPTIONAL_NUMBER, "how many of them, at most, by the same estimate"),
+    "binds": (_OPTIONAL_TEXT, "compute, memory or interconnect; null if it does not fit"),
+    "why": (_TEXT, "why it does not fit, cannot be, or was not tried; empty if it fits"),
 }
 
 
 def schema() -> dict[str, Any]:
     """The whole schema."""
-    definitions = {
-        one.__name__: _dataclass(one)
-        for one in (
-            report.Report, report.Memory, report.Costs, report.Kernel, report.Collective, report.Buffer,
-            report.Estimate, report.Finding, report.Failure, report.Source, report.Scanned, Call,
-        )
-    }  # fmt: skip
+    definitions = {dataclass.__name__: _dataclass_schema(dataclass) for dataclass in _DATACLASSES}
+    # What `Report.to_dict` adds to the fields.
     definitions["Report"]["properties"] |= {
-        "schema": {"const": report.SCHEMA, "description": "of this object"},
+        "schema": {"const": compile_report.SCHEMA, "description": "of this object"},
         "fits": {
             "type": "boolean",
             "description": "whether there is a program, and a device has room for it",
@@ -66,58 +95,29 @@ def schema() -> dict[str, Any]:
     definitions["Call"]["properties"]["calls"] = {"type": "integer", "description": "how often it was traced"}
     for name in ("Report", "Memory", "Call"):
         definitions[name]["required"] = list(definitions[name]["properties"])
+    results = _array(_object(_RESULT), "one for each program and topology, in the order asked for")
+    splits = _array(_object(_SPLIT), "mesh splits, the best first, and after them those that were not tried")
+    document = {
+        "schema": ({"const": SCHEMA}, "raised when something goes or changes its meaning"),
+        "tpuport": (_TEXT, "the version that wrote this"),
+        "results": (results, results["description"]),
+        "suggestion": ({"anyOf": [splits, {"type": "null"}]}, "null without --suggest"),
+    }
     return {
         "$schema": DIALECT,
         "$id": f"tpuport-compile-{SCHEMA}",
         "title": "tpuport compile --format json",
-        **_object(
-            {
-                "schema": {
-                    "const": SCHEMA,
-                    "description": "raised when something goes or changes its meaning",
-                },
-                "tpuport": {"type": "string", "description": "the version that wrote this"},
-                "results": _array(_result(), "one for each program and topology, in the order asked for"),
-                "suggestion": {
-                    "anyOf": [
-                        _array(
-                            _split(), "mesh splits, the best first, and after them those that were not tried"
-                        ),
-                        {"type": "null"},
-                    ],
-                    "description": "null without --suggest",
-                },
-            }
-        ),
+        **_object(document),
         "$defs": definitions,
     }
 
 
-def _result() -> dict[str, Any]:
-    text, strings = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
-    kinds = (text, text, strings, _nullable("Report"), _nullable("Failure"))
-    return _described(_RESULT, kinds)
+def _object(fields: dict[str, tuple[dict[str, Any], str]]) -> dict[str, Any]:
+    """An object with exactly these fields, given by type and description."""
+    return _closed_object({name: {**kind, "description": text} for name, (kind, text) in fields.items()})
 
 
-def _split() -> dict[str, Any]:
-    def maybe(kind: str) -> dict[str, Any]:
-        return {"type": [kind, "null"]}
-
-    sizes = {"type": "object", "additionalProperties": {"type": "integer"}}
-    text, flag, number = {"type": "string"}, {"type": "boolean"}, maybe("number")
-    kinds = (
-        text, text, sizes, flag, flag, maybe("integer"), maybe("integer"), number, maybe("string"), number,
-        maybe("string"), text,
-    )  # fmt: skip
-    return _described(_SPLIT, kinds)
-
-
-def _described(descriptions: dict[str, str], kinds: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    pairs = zip(descriptions.items(), kinds, strict=True)
-    return _object({name: {**kind, "description": text} for (name, text), kind in pairs})
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -130,49 +130,49 @@ def _array(items: dict[str, Any], description: str) -> dict[str, Any]:
     return {"type": "array", "items": items, "description": description}
 
 
-def _nullable(name: str) -> dict[str, Any]:
-    return {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
-
-
-def _dataclass(kind: Any) -> dict[str, Any]:
-    """An object with the fields of a dataclass, and what its docstring says of them."""
-    hints = typing.get_type_hints(kind)
-    told = _told(inspect.getdoc(kind) or "")
-    left_out = ("program", "seconds") if kind is report.Report else ()
+def _dataclass_schema(dataclass: Any) -> dict[str, Any]:
+    """An object with the fields of a dataclass, described by its docstring."""
+    types_by_name = typing.get_type_hints(dataclass)
+    docstring = inspect.getdoc(dataclass) or ""
+    descriptions = _field_descriptions(docstring)
     properties = {}
-    for field in dataclasses.fields(kind):
-        if field.name not in left_out:
-            described = {"description": told[field.name]} if field.name in told else {}
-            properties[field.name] = {**_type(hints[field.name]), **described}
-    return {
-        "description": (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " "),
-        **_object(properties),
-    }
+    for field in dataclasses.fields(dataclass):
+        # `Report.to_dict` leaves these out.
+        if dataclass is compile_report.Report and field.name in ("program", "seconds"):
+            continue
+        properties[field.name] = _type_schema(types_by_name[field.name])
+        if field.name in descriptions:
+            properties[field.name]["description"] = descriptions[field.name]
+    summary = docstring.split("\n\n")[0].replace("\n", " ")
+    return {"description": summary, **_closed_object(properties)}
 
 
-def _type(hint: Any) -> dict[str, Any]:
-    if hint in _PLAIN:
-        return {"type": _PLAIN[hint]}
+def _type_schema(hint: Any) -> dict[str, Any]:
+    if hint in _TYPE_NAMES:
+        return {"type": _TYPE_NAMES[hint]}
     if dataclasses.is_dataclass(hint):
         return {"$ref": f"#/$defs/{typing.cast(type, hint).__name__}"}
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is types.UnionType:
-        return {"anyOf": [_type(one) for one in arguments]}
+        return {"anyOf": [_type_schema(argument) for argument in arguments]}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _type(arguments[1])}
-    return {"type": "array", "items": _type(arguments[0])}
+        return {"type": "object", "additionalProperties": _type_schema(arguments[1])}
+    # All others are tuples of any length.
+    return {"type": "array", "items": _type_schema(arguments[0])}
 
 
-def _told(docstring: str) -> dict[str, str]:
-    """What the Attributes section says of each field; several may share a line."""
-    _, _, section = docstring.partition("Attributes:\n")
-    text = " ".join(line.strip() for line in section.split("\n\n")[0].splitlines())
+def _field_descriptions(docstring: str) -> dict[str, str]:
+    """What the Attributes section says about each field. Several fields may share a line or a description."""
+    section = docstring.partition("Attributes:\n")[2].split("\n\n")[0]
+    text = " ".join(line.strip() for line in section.splitlines())
+    # Splits "a: first. b, c: second" into "", "a", "first. ", "b, c", "second".
     parts = re.split(r"(?:^|(?<=[.;] ))((?:\w+, )*\w+): ", text)
-    found = {}
-    for names, said in zip(parts[1::2], parts[2::2], strict=True):
+    descriptions = {}
+    for names, description in zip(parts[1::2], parts[2::2], strict=True):
         for name in names.split(", "):
-            found[name] = said.strip().rstrip(".;").replace("None", "null")
-    return found
+            descriptions[name] = description.strip().rstrip(".;").replace("None", "null")
+    return descriptions
 
 
 if __name__ == "__main__":

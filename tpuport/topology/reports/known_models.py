@@ -20,32 +20,40 @@ def names() -> tuple[str, ...]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Of each model its name, class, number of parameters and source."""
-    found = []
+    """The name, class, number of parameters and source of each model."""
+    models = []
     for name in names():
-        raw = json.loads((KNOWN / f"{name}.json").read_text(encoding="utf-8"))
-        kind = raw.get("_class_name") or raw["architectures"][0]
-        told = {"class": kind, "parameters": raw["_parameters"], "source": raw["_source"]}
-        found.append({"name": name, **told})
-    return found
+        config = json.loads((KNOWN / f"{name}.json").read_text(encoding="utf-8"))
+        # diffusers writes a class name, transformers a list of architectures.
+        class_name = config.get("_class_name") or config["architectures"][0]
+        models.append(
+            {
+                "name": name,
+                "class": class_name,
+                "parameters": config["_parameters"],
+                "source": config["_source"],
+            }
+        )
+    return models
 
 
 def listing() -> RenderableType:
-    """A table of them."""
-    shown = table("name", "class", ">parameters", "source")
+    """The models as a table."""
+    models = table("name", "class", ">parameters", "source")
     for row in rows():
-        shown.add_row(row["name"], row["class"], quantities.counted(row["parameters"]), row["source"])
-    return shown
+        parameters = quantities.number_in_words(row["parameters"])
+        models.add_row(row["name"], row["class"], parameters, row["source"])
+    return models
 
 
 def as_json() -> str:
-    """The same as JSON: `rows` under a schema's number."""
+    """The models as JSON."""
     return json.dumps({"schema": SCHEMA, "models": rows()}, indent=2) + "\n"
 
 
 def hint(target: str) -> str:
-    """What to name in place of a target that is not there: near names first, then all of them."""
-    last = target.lower().rstrip("/").rpartition("/")[2]
-    near = difflib.get_close_matches(last, names(), n=3, cutoff=0.6)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{meant}the names that come with tpuport are {', '.join(names())}"
+    """What to name instead of a target that does not exist: similar names first, then all of them."""
+    name = target.lower().rstrip("/").rpartition("/")[2]
+    similar = difflib.get_close_matches(name, names(), n=3, cutoff=0.6)
+    question = f"did you mean {' or '.join(similar)}? " if similar else ""
+    return f"{question}the names that come with tpuport are {', '.join(names())}"

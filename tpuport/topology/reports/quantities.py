@@ -1,161 +1,196 @@
-"""Numbers as reports write them: room in memory in GiB (2**30 bytes), what is moved in GB (10**9 bytes)."""
+"""Numbers and names as reports write them: memory in GiB (2**30 bytes), traffic in GB (10**9 bytes)."""
 
 import math
 from pathlib import PurePath
 from typing import Any, Final, TypeAlias
 
-from tpuport.hardware import GENERATIONS
+from tpuport.hardware import GENERATIONS, GIB
 
 Number: TypeAlias = float | int
 
 _BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _DECIMAL: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_WORDS: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
+
+# The parts of `Memory` that add up to what is used.
+MEMORY_PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
 
 
-def room(nbytes: Number | None) -> str:
-    """Bytes that memory holds: "10.94 GiB"."""
+def memory_size(nbytes: Number | None) -> str:
+    """Bytes in memory: "10.94 GiB"."""
     if nbytes is None:
         return "unknown"
     for size, unit in _BINARY:
         if abs(nbytes) >= size:
-            return f"{_three(nbytes / size)} {unit}"
+            return f"{_three_digits(nbytes / size)} {unit}"
     return f"{nbytes:.0f} B"
 
 
 def gib(nbytes: Number) -> str:
-    """Bytes that memory holds, in GiB whatever their number: "10.94"."""
-    return f"{nbytes / (1 << 30):.2f}"
+    """Bytes in memory, always in GiB: "10.94"."""
+    return f"{nbytes / GIB:.2f}"
 
 
-def rest(memory: dict[str, Any], parts: tuple[str, ...]) -> int:
-    """Bytes that are used by none of the parts: what the compiler wanted for parts that are not known."""
-    return max(0, (memory["used"] or 0) - sum(memory[name] or 0 for name in parts))
-
-
-def used(memory: dict[str, Any]) -> str:
+def used_memory(memory: dict[str, Any]) -> str:
     """What is used of the capacity: "10.94 of 31.25 GiB"."""
     capacity = f"{gib(memory['capacity'])} GiB"
-    if memory["used"] is None:
+    used = memory["used"]
+    if used is None:
         return f"more than the {capacity}"
-    small = memory["used"] < (1 << 30) / 10
-    return f"{room(memory['used']) if small else gib(memory['used'])} of {capacity}"
+    # Less than a tenth of a GiB would read as 0.00 to 0.09.
+    amount = memory_size(used) if used < GIB / 10 else gib(used)
+    return f"{amount} of {capacity}"
 
 
-def title(target: str, topology: str, report: dict[str, Any] | None) -> str:
-    """Of a result: "llama-2-7b, decode on v5e:2x4"."""
-    task = report["task"] if report else "forward"
-    return f"{target}{'' if task == 'forward' or task in target else f', {task}'} on {topology}"
+def unattributed_bytes(memory: dict[str, Any]) -> int:
+    """Used bytes beyond the known parts, of a program that does not fit."""
+    known = sum(memory[part] or 0 for part in MEMORY_PARTS)
+    return max(0, (memory["used"] or 0) - known)
 
 
-def counted(number: int) -> str:
-    """A large number of things in words: "6.74 billion"."""
-    for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+def memory_unit(generation: str) -> str:
+    """What memory figures are of: "chip", or "device" if a chip has two."""
+    return "chip" if GENERATIONS[generation].devices == 1 else "device"
+
+
+def traffic(nbytes: Number) -> str:
+    """Bytes that are read, written or sent: "1.75 GB"."""
+    return _scale(nbytes, "B")
+
+
+def flops(count: Number) -> str:
+    """Operations: "13.5 GFLOP"."""
+    return _scale(count, "FLOP")
+
+
+def rate(per_second: Number, unit: str) -> str:
+    """An amount a second: "197 TFLOP/s"."""
+    return f"{_scale(per_second, unit)}/s"
+
+
+def duration(seconds: Number) -> str:
+    """A time: "2.14 ms"."""
+    if seconds <= 0:
+        return "0 s"
+    for size, unit in _SECONDS:
+        if seconds >= size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{seconds / 1e-9:.2g} ns"
+
+
+def plain_number(value: Number) -> str:
+    """A count or a rate without a unit: "12,345" or "3.21"."""
+    if value >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    return _three_digits(value)
+
+
+def number_in_words(number: int) -> str:
+    """A large count: "6.74 billion"."""
+    for size, name in _WORDS:
         if number >= size:
             return f"{number / size:.2f} {name}"
     return f"{number:,}"
 
 
-def moved(nbytes: Number) -> str:
-    """Bytes that are read, written or sent: "1.75 GB"."""
-    return _scaled(nbytes, "B")
-
-
-def flops(count: Number) -> str:
-    """Operations: "13.5 GFLOP"."""
-    return _scaled(count, "FLOP")
-
-
-def kernel(one: dict[str, Any]) -> str:
-    """What a kernel does in a step, and what that rests on: "32 times, 1.2 GFLOP, 3 GB, counted over its grid"."""
-    if one["source"] == "kernel":
-        basis = "by its own estimate"
-    else:
-        basis = "counted over its grid" + (f" ({one['bound']})" if one["bound"] else "")
-    return f"{one['count']:,} times, {flops(one['flops'])}, {moved(one['hbm_bytes'])}, {basis}"
-
-
-def rate(per_second: Number, unit: str) -> str:
-    """So much a second: "197 TFLOP/s"."""
-    return f"{_scaled(per_second, unit)}/s"
-
-
-def span(seconds: Number) -> str:
-    """A time: "2.14 ms"."""
-    for size, unit in _SECONDS:
-        if seconds >= size:
-            return f"{_three(seconds / size)} {unit}"
-    return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.2g} ns"
-
-
-def number(value: Number) -> str:
-    """A count or a rate without a unit: "12,345" or "3.21"."""
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else _three(value)
-
-
-def share(part: Number, whole: Number) -> float:
-    """A part of a whole, from 0 to 1."""
-    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
-
-
-def mesh(sizes: dict[str, int], devices: int = 1) -> str:
-    """Axis sizes: "tp=8", without the axes of one device; "tp=8 over 8 devices" where their number is given."""
-    shown = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
-    return f"{shown}{f' over {devices} devices' if devices > 1 else ''}".strip() if shown else "one device"
-
-
-def inputs(report: dict[str, Any]) -> dict[str, str]:
-    """What the program was compiled for, without a cache's length that nobody set."""
-    unset = ("max_cache_len", "None")
-    return {name: value for name, value in report["inputs"].items() if (name, value) != unset}
-
-
-def place(source: dict[str, Any] | None) -> str:
-    """A line of code, with as much of its path as tells files apart: "llama/modeling_llama.py:123"."""
-    if not source:
+def units_per_second(units: dict[str, Any]) -> str:
+    """The rate of an estimate or a split: "14,815 tokens"; "" if there is none."""
+    if not units["units_per_second"]:
         return ""
+    return f"{plain_number(units['units_per_second'])} {units['unit']}"
+
+
+def title(target: str, topology: str, report: dict[str, Any] | None) -> str:
+    """The title of a result: "llama-2-7b, decode on v5e:2x4"."""
+    task = report["task"] if report else "forward"
+    if task != "forward" and task not in target:
+        target = f"{target}, {task}"
+    return f"{target} on {topology}"
+
+
+def mesh_name(sizes: dict[str, int], devices: int = 1) -> str:
+    """Axis sizes without axes of one device: "tp=8"; "tp=8 over 8 devices" if their number is given."""
+    axes = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
+    if not axes:
+        return "one device"
+    return f"{axes} over {devices} devices" if devices > 1 else axes
+
+
+def compiled_inputs(report: dict[str, Any]) -> dict[str, str]:
+    """What the program was compiled for, without a cache length that the user left open."""
+    return {
+        name: value for name, value in report["inputs"].items() if (name, value) != ("max_cache_len", "None")
+    }
+
+
+def short_source(source: dict[str, Any]) -> str:
+    """A line of code with the end of its path: "llama/modeling_llama.py:123"."""
     return f"{'/'.join(PurePath(source['file']).parts[-2:])}:{source['line']}"
 
 
-def device(generation: str) -> str:
-    """What memory figures are of: "chip", or "device" where a chip is two."""
-    return "chip" if GENERATIONS[generation].devices == 1 else "device"
+def kernel_work(kernel: dict[str, Any]) -> str:
+    """A kernel's work in a step and its source: "32 times, 1.2 GFLOP, 3 GB, counted over its grid"."""
+    basis = "by its own estimate"
+    if kernel["source"] == "counted":
+        basis = "counted over its grid"
+        if kernel["bound"]:
+            basis += f" ({kernel['bound']})"
+    return f"{kernel['count']:,} times, {flops(kernel['flops'])}, {traffic(kernel['hbm_bytes'])}, {basis}"
 
 
-def _scaled(value: Number, unit: str) -> str:
+def operations(costs: dict[str, Any], per: str = "") -> str:
+    """All operations of a step, with what explains their number.
+
+    Args:
+        costs: of the report.
+        per: follows the number, such as " a device".
+    """
+    parts = [flops(costs["flops"]) + per]
+    # Far more operations than the model has, few of them in products: the products were turned into elementwise work.
+    is_elementwise = costs["product_flops"] < costs["model_flops"] / 2
+    if is_elementwise and costs["flops"] >= 1.3 * costs["model_flops"]:
+        parts.append(
+            "counted elementwise: a product of a matrix and one vector is some 4 operations a weight where the "
+            "model's are 2; nothing is computed twice"
+        )
+    if costs["int8_flops"]:
+        parts.append(f"{flops(costs['int8_flops'])} in int8")
+    if costs["fp8_flops"]:
+        parts.append(f"{flops(costs['fp8_flops'])} in fp8")
+    if costs["pass_flops"]:
+        parts.append(f"and {flops(costs['pass_flops'])} more as float32 products take several passes")
+    return ", ".join(parts)
+
+
+def model_operations(costs: dict[str, Any], per: str = "") -> str:
+    """The model's operations, and how often the program computes its products; "" if the model has none."""
+    model_flops = costs["model_flops"]
+    if not model_flops:
+        return ""
+    text = flops(model_flops) + per
+    # With fewer product FLOPs than the model's, the compiler has turned products into elementwise work.
+    if costs["product_flops"] < model_flops:
+        return text
+    reason = ", as few rows are multiplied by all experts" if costs["expanded_flops"] else ""
+    return f"{text}; the program's products are {costs['product_flops'] / model_flops:.2f} times that{reason}"
+
+
+def attention_reasons(call: dict[str, Any], *fields: str) -> str:
+    """Why an attention call is computed the way it is."""
+    return "; ".join(call[field] for field in fields if call[field])
+
+
+def _scale(value: Number, unit: str) -> str:
     for size, prefix in _DECIMAL:
         if abs(value) >= size:
-            return f"{_three(value / size)} {prefix}{unit}"
+            return f"{_three_digits(value / size)} {prefix}{unit}"
     return f"{value:.0f} {unit}"
 
 
-def _three(value: Number) -> str:
-    """Three significant digits, never an exponent."""
-    digits = 2 - math.floor(math.log10(abs(value))) if value else 2
+def _three_digits(value: Number) -> str:
+    """Three significant digits, without an exponent."""
+    digits = 2
+    if value:
+        digits -= math.floor(math.log10(abs(value)))
     return f"{value:,.{max(0, min(2, digits))}f}"
-
-
-def done(costs: dict[str, Any]) -> str:
-    """How often the program does the model's products; nothing where the compiler has made them elementwise work."""
-    if costs["product_flops"] < costs["model_flops"] or not costs["model_flops"]:
-        return ""
-    why = ", as few rows are multiplied by all experts" if costs["expanded_flops"] else ""
-    return f"; the program's products are {costs['product_flops'] / costs['model_flops']:.2f} times that{why}"
-
-
-def rates(costs: dict[str, Any]) -> str:
-    """Products that are not done at bfloat16's rate: ", 1.2 GFLOP in int8"; nothing where there are none."""
-    said = [f"{flops(costs[f'{one}_flops'])} in {one}" for one in ("int8", "fp8") if costs[f"{one}_flops"]]
-    if costs["pass_flops"]:
-        said.append(f"and {flops(costs['pass_flops'])} more as float32 products take several passes")
-    return "".join(f", {one}" for one in said)
-
-
-def elementwise(costs: dict[str, Any]) -> str:
-    """Why there are more operations than the model's, where its products are elementwise work: none is done twice."""
-    if costs["product_flops"] >= costs["model_flops"] / 2 or costs["flops"] < 1.3 * costs["model_flops"]:
-        return ""
-    return (
-        ", counted elementwise: a product of a matrix and one vector is some 4 operations a weight where the model's "
-        "are 2; nothing is computed twice"
-    )

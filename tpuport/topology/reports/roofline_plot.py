@@ -1,12 +1,13 @@
-"""The roofline as SVG: what the chip can do at each intensity, and where the program is."""
+"""The roofline as SVG: what the chip can do at each arithmetic intensity, and where the program is."""
 
 import math
 from collections.abc import Iterator
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tpuport.topology.reports import quantities
 
+# The picture and its margins, in SVG units.
 _WIDTH: Final = 440.0
 _HEIGHT: Final = 290.0
 _LEFT: Final = 66.0
@@ -15,20 +16,42 @@ _TOP: Final = 26.0
 _BOTTOM: Final = 44.0
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P")
 
+Point = tuple[float, float]
+
+
+class Rates(NamedTuple):
+    """What the plot shows: FLOP/s of one device, bytes/s of HBM, and FLOP a byte.
+
+    Attributes:
+        peak, bandwidth: that the estimate was made with: the program's work over the time that it takes at the peak.
+        intensity: of the program.
+        reached: FLOP/s with compute, memory and interconnect at the same time; apart: one after another.
+        interconnect: FLOP/s if only the interconnect took time; None if the program sends nothing.
+    """
+
+    peak: float
+    bandwidth: float
+    intensity: float
+    reached: float
+    apart: float
+    interconnect: float | None
+
 
 class Axes:
     """Two logarithmic axes over whole decades.
 
     Args:
-        x, y: (least, most) that must be on them; positive.
+        x, y: the least and the largest value that must fit on them; positive.
     """
 
-    def __init__(self, x: tuple[float, float], y: tuple[float, float]) -> None:
+    def __init__(self, x: Point, y: Point) -> None:
         self.x = _decades(*x)
         self.y = _decades(*y)
+        self.left, self.right = (10.0**power for power in self.x)
+        self.bottom, self.top = (10.0**power for power in self.y)
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where on the picture a point is, rounded for the file."""
+    def position(self, x: float, y: float) -> Point:
+        """The SVG coordinates of a point, rounded for the file."""
         right = (math.log10(x) - self.x[0]) / (self.x[1] - self.x[0])
         up = (math.log10(y) - self.y[0]) / (self.y[1] - self.y[0])
         return (
@@ -38,101 +61,110 @@ class Axes:
 
 
 def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
-    """A figure with an svg element; empty where the program has no operations or reads nothing.
-
-    The roofs are the peaks that the estimate was made with: what the program does over the time that it takes there.
+    """A figure with an svg element; "" if the program has no operations or no HBM traffic.
 
     Args:
         costs, estimate: of a report's plain values.
     """
     flops, nbytes = float(costs["flops"]), float(costs["hbm_bytes"])
-    if not (flops > 0 and nbytes > 0 and estimate["compute"] > 0 and estimate["memory"] > 0):
+    # Logarithms need positive numbers.
+    if min(flops, nbytes, estimate["compute"], estimate["memory"]) <= 0:
         return ""
-    peak, bandwidth = flops / estimate["compute"], nbytes / estimate["memory"]
-    intensity, ridge = flops / nbytes, peak / bandwidth
-    reached, apart = flops / estimate["seconds"], flops / estimate["seconds_apart"]
-    net = flops / estimate["interconnect"] if estimate["interconnect"] else None
-    low, high = min(intensity, ridge) / 3, max(intensity, ridge) * 3
-    axes = Axes((low, high), (min(apart, bandwidth * low), peak))
-    shown = net if net is not None and axes.y[0] < math.log10(net) < axes.y[1] else None
-    body = [
-        *_grid(axes),
-        _roof(axes, peak, bandwidth),
-        _net(axes, shown),
-        _point(axes, intensity, reached, apart),
-    ]
+    rates = Rates(
+        peak=flops / estimate["compute"],
+        bandwidth=nbytes / estimate["memory"],
+        intensity=flops / nbytes,
+        reached=flops / estimate["seconds"],
+        apart=flops / estimate["seconds_apart"],
+        interconnect=flops / estimate["interconnect"] if estimate["interconnect"] else None,
+    )
+    ridge = rates.peak / rates.bandwidth
+    left = min(rates.intensity, ridge) / 3
+    right = max(rates.intensity, ridge) * 3
+    axes = Axes((left, right), (min(rates.apart, rates.bandwidth * left), rates.peak))
+    if rates.interconnect is not None and not axes.bottom < rates.interconnect < axes.top:
+        rates = rates._replace(interconnect=None)
+    body = "".join([*_grid(axes), _roof(axes, rates), _interconnect(axes, rates), _program(axes, rates)])
     return (
         f'<figure><svg class="plot" role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-label="roofline" '
-        f'data-intensity="{intensity:.6g}" data-reached="{reached:.6g}" data-peak="{peak:.6g}">{"".join(body)}</svg>'
-        f"<figcaption>{_caption((peak, bandwidth), (intensity, reached, apart), shown)}</figcaption></figure>"
+        f'data-intensity="{rates.intensity:.6g}" data-reached="{rates.reached:.6g}" data-peak="{rates.peak:.6g}">'
+        f"{body}</svg><figcaption>{_caption(rates)}</figcaption></figure>"
     )
 
 
-def _caption(roofs: tuple[float, float], point: tuple[float, float, float], net: float | None) -> str:
-    intensity, reached, apart = point
-    speeds = f"{quantities.rate(reached, 'FLOP')} at most, "
-    speeds += f"{quantities.rate(apart, 'FLOP')} with nothing at the same time"
-    rows = [
-        (
-            "roof",
-            f"what a device can do: {quantities.rate(roofs[0], 'FLOP')}, HBM {quantities.rate(roofs[1], 'B')}",
-        ),
-        ("net", f"what the interconnect leaves time for: {quantities.rate(net, 'FLOP')}" if net else ""),
-        ("point", f"this program: {quantities.number(intensity)} FLOP a byte of HBM, {speeds}"),
-    ]
-    return "".join(f'<p><i class="key {name}"></i>{escape(text)}</p>' for name, text in rows if text)
+def _caption(rates: Rates) -> str:
+    peak, bandwidth = quantities.rate(rates.peak, "FLOP"), quantities.rate(rates.bandwidth, "B")
+    reached, apart = quantities.rate(rates.reached, "FLOP"), quantities.rate(rates.apart, "FLOP")
+    rows = [_caption_row("roof", f"what a device can do: {peak}, HBM {bandwidth}")]
+    if rates.interconnect is not None:
+        bound = quantities.rate(rates.interconnect, "FLOP")
+        rows.append(_caption_row("net", f"what the interconnect leaves time for: {bound}"))
+    intensity = quantities.plain_number(rates.intensity)
+    text = f"this program: {intensity} FLOP a byte of HBM, {reached} at most, {apart} with nothing at the same time"
+    rows.append(_caption_row("point", text))
+    return "".join(rows)
+
+
+def _caption_row(name: str, text: str) -> str:
+    return f'<p><i class="key {name}"></i>{escape(text)}</p>'
 
 
 def _grid(axes: Axes) -> Iterator[str]:
-    bottom, top = 10.0 ** axes.y[0], 10.0 ** axes.y[1]
-    left, right = 10.0 ** axes.x[0], 10.0 ** axes.x[1]
     for power in range(axes.x[0], axes.x[1] + 1):
-        x, y = axes.at(10.0**power, bottom)
-        yield _line("grid", (x, y), axes.at(10.0**power, top))
-        yield _text(x, y + 16, f"{10.0**power:g}", "middle")
+        x, y = axes.position(10.0**power, axes.bottom)
+        yield _line("grid", (x, y), axes.position(10.0**power, axes.top))
+        yield _label(x, y + 16, f"{10.0**power:g}", "middle")
     for power in range(axes.y[0], axes.y[1] + 1):
-        x, y = axes.at(left, 10.0**power)
-        yield _line("grid", (x, y), axes.at(right, 10.0**power))
-        yield _text(x - 6, y + 4, _tick(power), "end")
-    yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, "FLOP a byte of HBM", "middle")
-    yield _text(4.0, 14.0, "FLOP/s of one device", "start")
+        x, y = axes.position(axes.left, 10.0**power)
+        yield _line("grid", (x, y), axes.position(axes.right, 10.0**power))
+        yield _label(x - 6, y + 4, _engineering_notation(power), "end")
+    yield _label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, "FLOP a byte of HBM", "middle")
+    yield _label(4.0, 14.0, "FLOP/s of one device", "start")
 
 
-def _roof(axes: Axes, peak: float, bandwidth: float) -> str:
-    left, right = 10.0 ** axes.x[0], 10.0 ** axes.x[1]
-    start = max(left, 10.0 ** axes.y[0] / bandwidth)
-    corners = [(start, bandwidth * start), (peak / bandwidth, peak), (right, peak)]
-    points = " ".join(f"{x},{y}" for x, y in (axes.at(*corner) for corner in corners))
+def _roof(axes: Axes, rates: Rates) -> str:
+    # The slope starts on the left axis or on the bottom one.
+    start = max(axes.left, axes.bottom / rates.bandwidth)
+    corners = [
+        axes.position(start, rates.bandwidth * start),
+        axes.position(rates.peak / rates.bandwidth, rates.peak),
+        axes.position(axes.right, rates.peak),
+    ]
+    points = " ".join(f"{x},{y}" for x, y in corners)
     return f'<polyline class="roof" points="{points}"/>'
 
 
-def _net(axes: Axes, reached: float | None) -> str:
-    """What the interconnect lets the program reach."""
-    if reached is None:
+def _interconnect(axes: Axes, rates: Rates) -> str:
+    """The line that the interconnect does not let the program exceed."""
+    if rates.interconnect is None:
         return ""
-    return _line("net", axes.at(10.0 ** axes.x[0], reached), axes.at(10.0 ** axes.x[1], reached))
+    start = axes.position(axes.left, rates.interconnect)
+    return _line("net", start, axes.position(axes.right, rates.interconnect))
 
 
-def _point(axes: Axes, intensity: float, reached: float, apart: float) -> str:
-    x, y = axes.at(intensity, reached)
-    line = _line("apart", (x, y), axes.at(intensity, apart))
+def _program(axes: Axes, rates: Rates) -> str:
+    """A point, and a line down to what the program reaches with nothing at the same time."""
+    x, y = axes.position(rates.intensity, rates.reached)
+    line = _line("apart", (x, y), axes.position(rates.intensity, rates.apart))
     return f'{line}<circle class="point" cx="{x}" cy="{y}" r="6"/>'
 
 
-def _line(name: str, start: tuple[float, float], end: tuple[float, float]) -> str:
+def _line(name: str, start: Point, end: Point) -> str:
     return f'<line class="{name}" x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def _label(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{round(x, 2)}" y="{round(y, 2)}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _tick(power: int) -> str:
-    """A power of ten in engineering notation: "10 T"."""
-    third = min(max(power // 3, 0), len(_PREFIXES) - 1)
-    return f"{10.0 ** (power - 3 * third):g} {_PREFIXES[third]}".strip()
+def _engineering_notation(power: int) -> str:
+    """A power of ten with an SI prefix: "10 T"."""
+    thousands = min(max(power // 3, 0), len(_PREFIXES) - 1)
+    return f"{10.0 ** (power - 3 * thousands):g} {_PREFIXES[thousands]}".strip()
 
 
-def _decades(least: float, most: float) -> tuple[int, int]:
-    low, high = math.floor(math.log10(least)), math.ceil(math.log10(most) + 0.05)
+def _decades(least: float, largest: float) -> tuple[int, int]:
+    """The powers of ten around an interval, with some room above it."""
+    low = math.floor(math.log10(least))
+    high = math.ceil(math.log10(largest) + 0.05)
     return low, max(high, low + 1)

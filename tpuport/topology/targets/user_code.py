@@ -18,7 +18,7 @@ import torch
 from tpuport import compat, pytrees
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
-from tpuport.topology.abstract_weights import unallocated
+from tpuport.topology.abstract_weights import unallocated_parameters
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets.early_checks import check_python_file, missing_module, split_function_name
 from tpuport.topology.targets.target import Options, Target
@@ -49,7 +49,7 @@ def user_target(name: str, options: Options) -> Target:
             f"the function takes {', '.join(required)}, and it is called without arguments", where=name,
             fix="give its parameters defaults, or name a function that calls it",
         )  # fmt: skip
-    with unallocated():
+    with unallocated_parameters():
         result = _call(function, name)
     model, inputs, notes = _split_result(result, name, options)
 

@@ -11,32 +11,28 @@ import torch
 
 from tpuport.errors import PortError
 from tpuport.sharding import ShardingRules
-from tpuport.topology import job, report_cache
-from tpuport.topology.compile_report import Source
+from tpuport.topology import compile_job, report_cache
+from tpuport.topology.compile_messages import CompileRequest
+from tpuport.topology.compile_report import Report, Source
+from tpuport.topology.lowering import Lowered
 from tpuport.topology.targets import Target
 from tpuport.trace_errors import CannotTrace, TraceFailure
 
-REQUEST = {
-    "target": "some", "options": {"batch": 4}, "topology": "v5e:2x2", "mesh": {"dp": 1, "sp": 1, "tp": 4},
-    "rules": None, "attention": None, "scan_layers": None, "effort": None, "suggest": None, "save_hlo": None,
-    "rules_from": None, "allow": [],
-    "cache": True,
-}  # fmt: skip
+REQUEST = CompileRequest(
+    "some", {"batch": 4}, "v5e:2x2", {"dp": 1, "sp": 1, "tp": 4}, notes=["tp by default"]
+)
 MEMORY = {"capacity": 100, "used": 50, "fits": True}
 
 
-@dataclasses.dataclass
-class Report:
-    """In the place of a compiled program's."""
+class FakeReport(Report):
+    """Takes the place of a compiled program's report."""
 
-    mesh: dict[str, int]
-    effort: float | None
-    topology: str = "v5e:2x2"
-    task: str = "decode"
-    program: Any = dataclasses.field(
-        default_factory=lambda: SimpleNamespace(as_text=lambda: "HloModule compiled")
-    )
-    seconds: dict[str, float] = dataclasses.field(default_factory=lambda: {"lower": 1.0, "compile": 2.0})
+    def __init__(self, mesh: dict[str, int], effort: float | None) -> None:
+        program = SimpleNamespace(as_text=lambda: "HloModule compiled")
+        seconds = {"lower": 1.0, "compile": 2.0}
+        vars(self).update(
+            mesh=mesh, effort=effort, topology="v5e:2x2", task="decode", program=program, seconds=seconds
+        )
 
     def to_dict(self) -> dict[str, Any]:
         fits = self.mesh["dp"] < 4
@@ -52,6 +48,13 @@ class Report:
             "mesh": self.mesh, "effort": self.effort, "fits": fits, "memory": MEMORY, "failure": None,
             "estimate": estimate if fits else None,
         }  # fmt: skip
+
+
+class FakeLowered(Lowered):
+    """Takes the place of a lowered program."""
+
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
 
 
 class Work:
@@ -78,18 +81,17 @@ class Work:
             raise self.error
         logging.getLogger("tpuport").warning("%s are replicated", "weights")
         mesh = {axis: options[axis] for axis in ("dp", "sp", "tp")}
-        key = str(mesh)
-
-        def report(effort: float | None) -> Report:
-            self.compiled.append((key, effort))
-            return Report(mesh, effort)
 
         call = SimpleNamespace(query=(4, 8, 1, 64), key=(4, 2, 128, 64))
-        return SimpleNamespace(
-            key=key, report=report, mesh=SimpleNamespace(shape=mesh, size=4), topology="v5e:2x2", task="decode",
+        return FakeLowered(
+            key=str(mesh), mesh=SimpleNamespace(shape=mesh, size=4), topology="v5e:2x2", task="decode",
             inputs={"batch": 4, "max_cache_len": 128}, attention=((call, 32),), sequences=(), model=torch.nn.Identity(),
             stage=SimpleNamespace(as_text=lambda: "module @lowered"),
         )  # fmt: skip
+
+    def compile(self, lowered: Any, effort: float | None) -> Report:
+        self.compiled.append((lowered.key, effort))
+        return FakeReport(lowered.mesh.shape, effort)
 
 
 @pytest.fixture
@@ -100,14 +102,15 @@ def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Work:
     monkeypatch.setattr("tpuport.enable", lambda: None)
     monkeypatch.setattr("tpuport.hardware.described", lambda name: None)
     monkeypatch.setattr("tpuport.topology.targets.resolve", made.resolve)
-    monkeypatch.setattr("tpuport.topology.compiling.lower_for", made.lower)
+    monkeypatch.setattr("tpuport.topology.target_compiler.lower_for", made.lower)
+    monkeypatch.setattr("tpuport.topology.target_compiler.compile_lowered", made.compile)
     return made
 
 
 def said(**changes: Any) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
-    job.run({**REQUEST, **changes}, events.append)
-    assert events[-1] == {"event": "done"}
+    compile_job.run(dataclasses.replace(REQUEST, **changes), events.append)
+    assert events[-1] == {"event": "Done"}
     return events[:-1]
 
 
@@ -117,17 +120,18 @@ def only(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 def test_a_report_with_stages_notes_and_warnings(work: Work) -> None:
     events = said(attention="xla", scan_layers=True, effort=0.5)
-    assert [event["stage"] for event in only(events, "progress")] == [
+    assert [event["stage"] for event in only(events, "Progress")] == [
         "starting",
         "building",
         "tracing",
         "compiling",
     ]
-    assert only(events, "note") == [{"event": "note", "target": "first", "text": "of first"}]
-    assert only(events, "log") == [{"event": "log", "level": "warning", "text": "weights are replicated"}]
-    [report] = only(events, "report")
-    assert report["target"] == "first"
-    assert (report["report"]["mesh"], report["report"]["effort"]) == (REQUEST["mesh"], 0.5)
+    assert only(events, "LogMessage") == [
+        {"event": "LogMessage", "level": "warning", "text": "weights are replicated"}
+    ]
+    [report] = only(events, "CompileResult")
+    assert (report["target"], report["notes"]) == ("first", ["tp by default", "of first"])
+    assert (report["report"]["mesh"], report["report"]["effort"]) == (REQUEST.mesh, 0.5)
     assert (report["seconds"], report["cached"]) == ({"lower": 1.0, "compile": 2.0}, False)
     [asked] = work.asked
     assert asked == {
@@ -139,16 +143,16 @@ def test_a_report_with_stages_notes_and_warnings(work: Work) -> None:
 def test_a_program_is_compiled_once_for_each_effort(work: Work) -> None:
     first, again = said(), said()
     assert len(work.compiled) == 1
-    [old], [new] = only(first, "report"), only(again, "report")
+    [old], [new] = only(first, "CompileResult"), only(again, "CompileResult")
     assert new == {**old, "cached": True}
-    assert "compiling" not in [event["stage"] for event in only(again, "progress")]
+    assert "compiling" not in [event["stage"] for event in only(again, "Progress")]
     said(effort=-1.0)
-    said(cache=False)
+    said(use_cache=False)
     assert [effort for _, effort in work.compiled] == [None, -1.0, None]
 
 
 def test_no_cache_keeps_nothing(work: Work) -> None:
-    said(cache=False)
+    said(use_cache=False)
     home = report_cache.directory()
     assert home is not None
     assert not home.exists()
@@ -173,7 +177,7 @@ def test_rules_are_axis_names_by_pattern(work: Work) -> None:
 
 def test_each_target_has_its_turn(work: Work) -> None:
     work.targets = (work.target("first"), work.target("second"))
-    assert [event["target"] for event in only(said(), "report")] == ["first", "second"]
+    assert [event["target"] for event in only(said(), "CompileResult")] == ["first", "second"]
 
 
 def test_a_model_that_cannot_be_traced_is_a_failure_with_its_line(work: Work) -> None:
@@ -181,21 +185,21 @@ def test_a_model_that_cannot_be_traced_is_a_failure_with_its_line(work: Work) ->
         "trace", "a branch", Source("model.py", 3, "forward", "if x:"), "TPU205", "torch.where"
     )
     work.error = CannotTrace(failure)
-    [event] = only(said(suggest={}), "failure")
+    [event] = only(said(fixed_axes={}), "CompileResult")
     assert event["failure"] == {**dataclasses.asdict(failure), "buffers": ()}
-    assert not only(said(), "report")
+    assert event["report"] is None
 
 
 def test_a_port_error_is_a_problem_and_anything_else_a_crash(work: Work) -> None:
     work.error = PortError("no", where="here", fix="yes")
-    assert only(said(), "problem") == [{"event": "problem", "what": "no", "where": "here", "fix": "yes"}]
+    assert only(said(), "Problem") == [{"event": "Problem", "what": "no", "where": "here", "fix": "yes"}]
     work.error = KeyError("x")
-    [crash] = only(said(), "crash")
+    [crash] = only(said(), "Crash")
     assert "KeyError: 'x'" in crash["traceback"]
 
 
 def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
-    [event] = only(said(suggest={}), "splits")
+    [event] = only(said(fixed_axes={}), "SplitRanking")
     splits = [one for one in event["splits"] if one["tried"]]
     # 8 heads, 2 key/value heads, a batch of 4 and a cache: dp and tp, no sp.
     assert [tuple(one["mesh"].values()) for one in splits] == [(1, 1, 4), (2, 1, 2), (4, 1, 1)]
@@ -207,9 +211,9 @@ def test_splits_that_suit_are_compiled_in_haste_and_ranked(work: Work) -> None:
     left = [one for one in event["splits"] if not one["tried"]]
     assert event["splits"][3:] == left
     assert {tuple(one["mesh"].values()): one["why"] for one in left} == {
-        (1, 4, 1): "sp=4 has no sequence to share out: a row is one token",
-        (1, 2, 2): "sp=2 has no sequence to share out: a row is one token",
-        (2, 2, 1): "sp=2 has no sequence to share out: a row is one token",
+        (1, 4, 1): "sp=4 has no sequence to divide: a row is one token",
+        (1, 2, 2): "sp=2 has no sequence to divide: a row is one token",
+        (2, 2, 1): "sp=2 has no sequence to divide: a row is one token",
     }
 
 
@@ -224,21 +228,21 @@ def refusing(work: Work, monkeypatch: pytest.MonkeyPatch, **refused: Any) -> Non
             raise PortError(words or f"{sizes} does not divide 1002")
         return lower(build, inputs, **options)
 
-    monkeypatch.setattr("tpuport.topology.compiling.lower_for", lowered)
+    monkeypatch.setattr("tpuport.topology.target_compiler.lower_for", lowered)
 
 
-@pytest.mark.parametrize("suggest", [{}, {"sp": 1}])
+@pytest.mark.parametrize("fixed_axes", [{}, {"sp": 1}])
 def test_a_split_that_is_refused_first_does_not_keep_others_from_being_tried(
-    work: Work, monkeypatch: pytest.MonkeyPatch, suggest: dict[str, int]
+    work: Work, monkeypatch: pytest.MonkeyPatch, fixed_axes: dict[str, int]
 ) -> None:
     refusing(work, monkeypatch, tp=(4,))
-    events = said(suggest=suggest)
-    [event] = only(events, "splits")
+    events = said(fixed_axes=fixed_axes)
+    [event] = only(events, "SplitRanking")
     found = {tuple(one["mesh"].values()): one for one in event["splits"] if one["tried"]}
     assert list(found) == [(2, 1, 2), (4, 1, 1), (1, 1, 4)]
     assert found[1, 1, 4]["why"] == "{'dp': 1, 'sp': 1, 'tp': 4} does not divide 1002"
     assert found[1, 1, 4]["capacity"] is None
-    [report] = only(events, "report")
+    [report] = only(events, "CompileResult")
     assert report["report"]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
 
 
@@ -246,7 +250,7 @@ def test_where_every_split_is_refused_the_error_is_of_what_was_asked_for(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing(work, monkeypatch)
-    [problem] = only(said(suggest={}), "problem")
+    [problem] = only(said(fixed_axes={}), "Problem")
     assert problem["what"] == "{'dp': 1, 'sp': 1, 'tp': 4} does not divide 1002"
     assert len(work.asked) == 6
 
@@ -255,7 +259,7 @@ def test_what_two_splits_are_refused_for_in_the_same_words_is_of_neither(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing(work, monkeypatch, words="the model knows 512 positions")
-    [problem] = only(said(suggest={}), "problem")
+    [problem] = only(said(fixed_axes={}), "Problem")
     assert problem["what"] == "the model knows 512 positions"
     assert len(work.asked) == 2
 
@@ -264,27 +268,27 @@ def test_where_what_suits_is_refused_the_first_that_is_not_is_compiled(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing(work, monkeypatch, sp=(1,))
-    [event] = only(said(suggest={}), "splits")
+    [event] = only(said(fixed_axes={}), "SplitRanking")
     assert [tuple(one["mesh"].values()) for one in event["splits"] if one["fits"]] == [(1, 4, 1)]
 
 
 def test_what_this_run_has_compiled_is_not_told_as_kept(work: Work) -> None:
-    [report] = only(said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}), "report")
+    [report] = only(said(fixed_axes={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}), "CompileResult")
     assert not report["cached"]
-    [report] = only(said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}), "report")
+    [report] = only(said(fixed_axes={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}), "CompileResult")
     assert report["cached"]
     assert len(work.compiled) == 1
-    said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}, cache=False)
+    said(fixed_axes={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2}, use_cache=False)
     assert len(work.compiled) == 2
 
 
 def test_axes_that_are_given_stay_and_the_best_split_is_reported(work: Work) -> None:
-    events = said(suggest={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2})
-    [splits] = only(events, "splits")
+    events = said(fixed_axes={"dp": 2}, mesh={"dp": 2, "sp": 1, "tp": 2})
+    [splits] = only(events, "SplitRanking")
     assert [tuple(one["mesh"].values()) for one in splits["splits"]] == [(2, 1, 2), (2, 2, 1)]
     assert [effort for _, effort in work.compiled] == [None]  # alone, it is not compiled in haste, nor twice
-    events = said(suggest={}, mesh={"dp": 4, "sp": 1, "tp": 1})
-    [report] = only(events, "report")
+    events = said(fixed_axes={}, mesh={"dp": 4, "sp": 1, "tp": 1})
+    [report] = only(events, "CompileResult")
     assert report["report"]["mesh"] == {"dp": 1, "sp": 1, "tp": 4}
 
 
@@ -298,24 +302,24 @@ def test_splits_that_are_only_tried_tell_no_warnings(
         logging.getLogger("tpuport").warning("over tp=%s", options["tp"])
         return lower(build, inputs, **options)
 
-    monkeypatch.setattr("tpuport.topology.compiling.lower_for", warning)
-    told = [event["text"] for event in only(said(suggest={}, mesh=mesh), "log")]
+    monkeypatch.setattr("tpuport.topology.target_compiler.lower_for", warning)
+    told = [event["text"] for event in only(said(fixed_axes={}, mesh=mesh), "LogMessage")]
     assert told == ["over tp=4", "weights are replicated"]  # of the best
 
 
 def test_names_of_inputs_are_those_of_forward(work: Work) -> None:
     work.targets = (dataclasses.replace(work.target("first"), inputs={"z": torch.empty(2)}),)
-    [problem] = only(said(), "problem")
+    [problem] = only(said(), "Problem")
     assert "Identity.forward takes no argument 'z'" in problem["what"]
     assert "input" in problem["fix"]
     work.targets = (dataclasses.replace(work.target("first"), inputs={}),)
-    assert "needs the argument 'input'" in only(said(), "problem")[0]["what"]
+    assert "needs the argument 'input'" in only(said(), "Problem")[0]["what"]
     assert not work.asked
 
 
 def test_errors_of_rules_are_in_the_words_of_the_command(work: Work) -> None:
     work.error = PortError("rule '.*\\\\.up' matches nothing", fix="allow it by its name in allow=(...)")
-    [problem] = only(said(rules_from="--rules x.json"), "problem")
+    [problem] = only(said(rules_source="--rules x.json"), "Problem")
     assert (problem["where"], problem["what"]) == ("--rules x.json", "rule '.*\\.up' matches nothing")
     assert "--allow NAME" in problem["fix"]
     assert "allow=" not in problem["fix"]
@@ -328,7 +332,7 @@ def test_a_split_that_is_refused_is_ranked_last_with_the_reason(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing(work, monkeypatch, dp=(2,))
-    [event] = only(said(suggest={}), "splits")
+    [event] = only(said(fixed_axes={}), "SplitRanking")
     tried = [one for one in event["splits"] if one["tried"]]
     assert tried[-1]["mesh"] == {"dp": 2, "sp": 1, "tp": 2}
     assert tried[-1]["why"] == "{'dp': 2, 'sp': 1, 'tp': 2} does not divide 1002"

@@ -1,0 +1,333 @@
+"""The options of `tpuport compile`, checked before anything is imported that takes time."""
+
+import argparse
+import json
+import os
+import re
+import tempfile
+import tomllib
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from tpuport.cli.arguments import CommandParser, UsageError, positive_integer
+from tpuport.hardware import parse_slice
+from tpuport.topology.compile_messages import CompileRequest
+
+AXES: Final = ("dp", "sp", "tp")
+# Options that `targets.resolve` takes.
+_TARGET_OPTIONS: Final = (
+    "task", "batch", "length", "max_cache_len", "image_size", "frames", "dtype", "inputs", "component",
+    "trust_remote_code",
+)  # fmt: skip
+# What rules may write for a dimension that no axis divides; TOML has no null.
+_UNDIVIDED: Final = (None, "", "none", "null")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    parser = CommandParser(
+        prog="tpuport compile",
+        description="Compile a model for a TPU, without a TPU: does it fit, what do devices send, what bounds it. "
+        "No weights are read or allocated.",
+        epilog="Exit code: 0 compiled and fits, 1 does not fit or cannot be traced, 2 could not run.",
+    )
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="a directory or config.json of transformers or diffusers, a name of --list-models, or module:function of "
+        "your own code",
+    )
+    _add_placement(parser.add_argument_group("where it runs"))
+    _add_program(parser.add_argument_group("what is compiled"))
+    _add_output(parser.add_argument_group("output"))
+    return parser
+
+
+def _add_placement(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--topology",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="a slice such as v5e:2x4; repeat it for several, one after another",
+    )
+    add("--tp", type=int, metavar="N", help="devices that divide the weights; all of them by default")
+    add("--dp", type=int, metavar="N", help="devices that divide the batch; -1 for what the others leave")
+    add("--sp", type=int, metavar="N", help="devices that divide the sequence")
+    add("--rules", type=Path, metavar="FILE", help="JSON or TOML: regexes of weights' names to axis names")
+    add(
+        "--allow",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="a weight, or a rule's pattern, whose errors are accepted: it is whole on every device; repeatable",
+    )
+    add("--suggest", action="store_true", help="try mesh splits and rank them; axes that you give are fixed")
+    add("--list-models", action="store_true", help="list the models that are known by name, and stop")
+    add("--list-topologies", action="store_true", help="list the TPUs and their figures, and stop")
+
+
+def _add_program(group: Any) -> None:
+    add = group.add_argument
+    add("--task", choices=("prefill", "decode", "forward"), help="for models that generate")
+    add("--batch", type=positive_integer, metavar="N", help="rows of the inputs")
+    add("--length", type=positive_integer, metavar="N", help="tokens of the prompt, or of the text")
+    add("--max-cache-len", type=positive_integer, metavar="N", help="positions of the key and value cache")
+    add("--image-size", type=_image_size, metavar="HxW", help="of images and videos, in pixels: 480x832")
+    add("--frames", type=positive_integer, metavar="N", help="of a video")
+    add(
+        "--dtype",
+        choices=("bfloat16", "float32", "float16"),
+        help="of weights, the config's by default; of your own code, its buffers and floating inputs too, as "
+        "model.to(dtype) and inputs.to(dtype) make them; leave it out, and cast there, if an input stays float32",
+    )
+    add("--attention", choices=("flash", "xla"), help="what computes attention")
+    add("--component", metavar="NAME", help="of a pipeline's directory; each of them by default")
+    add("--inputs", metavar="MODULE:FUNCTION", help="a function that returns the inputs to compile for")
+    add("--trust-remote-code", action="store_true", help="run code that the directory contains")
+    add(
+        "--scan-layers",
+        action=argparse.BooleanOptionalAction,
+        help="run identical blocks in a loop; by default if that is known to win",
+    )
+    add("--effort", type=_effort, metavar="E", help="of the compiler, -1 to 1; -1 is several times faster")
+
+
+def _add_output(group: Any) -> None:
+    add = group.add_argument
+    add("--format", choices=("text", "json", "html"), default="text", help="how the report is written")
+    add("--output", type=Path, metavar="FILE", help="write the report there")
+    add("--save-hlo", type=Path, metavar="DIR", help="write the compiled programs there")
+    add(
+        "--traceback",
+        action="store_true",
+        help="show the whole message of Python or the compiler for a failure",
+    )
+    add("--no-cache", action="store_true", help="compile again what is known, and store nothing")
+
+
+def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
+    """A request for each topology.
+
+    Raises:
+        PortError: an option that is not possible, or no target.
+    """
+    example = "tpuport compile path/to/config.json --topology v5e:2x4; --list-topologies shows them all"
+    if options.target is None:
+        raise UsageError("no target was given", where="TARGET", fix=example)
+    if not options.topology:
+        raise UsageError("no topology was given", where="--topology", fix=example)
+    from tpuport.topology.targets import early_checks
+
+    target_options = {name: getattr(options, name) for name in _TARGET_OPTIONS}
+    early_checks.check(options.target, target_options)
+    rules = rules_source = None
+    if options.rules is not None:
+        rules_source = f"--rules {options.rules}"
+        rules = read_rules(options.rules)
+    sizes = _axis_sizes(options)
+    fixed_axes = None
+    if options.suggest:
+        fixed_axes = {axis: size for axis, size in sizes.items() if size != -1}
+        if fixed_axes:
+            sizes = _sizes_to_begin_with(fixed_axes)
+    # By full name: the same slice may be written in several ways.
+    slices = {requested.name: requested for requested in map(parse_slice, options.topology)}
+    meshes = {name: _mesh(sizes, requested.devices, name) for name, requested in slices.items()}
+    return [
+        CompileRequest(
+            target=options.target, options=target_options, topology=name, mesh=mesh, rules=rules,
+            rules_source=rules_source, allow=options.allow, attention=options.attention,
+            scan_layers=options.scan_layers, effort=options.effort, fixed_axes=fixed_axes,
+            use_cache=not options.no_cache, notes=_mesh_notes(mesh, is_given=bool(sizes), suggest=options.suggest),
+        )
+        for name, mesh in meshes.items()
+    ]  # fmt: skip
+
+
+def _mesh_notes(mesh: dict[str, int], *, is_given: bool, suggest: bool) -> list[str]:
+    if suggest:
+        return ["the mesh is the best of the splits that were tried"]
+    if is_given or mesh["tp"] == 1:
+        return []
+    return [f"no mesh was given: tp over all {mesh['tp']} devices"]
+
+
+def _axis_sizes(options: argparse.Namespace) -> dict[str, int]:
+    """The sizes that the user gave, of which one may be -1.
+
+    Raises:
+        UsageError: a size that is not possible.
+    """
+    sizes = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
+    for axis, size in sizes.items():
+        if size < 1 and size != -1:
+            raise UsageError(
+                f"a mesh axis has at least one device, not {size}",
+                where=f"--{axis}",
+                fix="use a positive number, or -1 for what the other axes leave",
+            )
+    if list(sizes.values()).count(-1) > 1:
+        where = " ".join(f"--{axis}" for axis in AXES)
+        raise UsageError("only one axis can take what the others leave", where=where)
+    return sizes
+
+
+def _sizes_to_begin_with(fixed_axes: dict[str, int]) -> dict[str, int]:
+    """The first split of a suggestion: an axis that is free takes what the fixed ones leave, tp first.
+
+    Raises:
+        UsageError: no axis is free.
+    """
+    for axis in ("tp", "dp", "sp"):
+        if axis not in fixed_axes:
+            return {**fixed_axes, axis: -1}
+    where = " ".join(f"--{axis} {fixed_axes[axis]}" for axis in AXES)
+    raise UsageError(
+        "with every axis given, nothing is left to vary",
+        where=f"--suggest {where}",
+        fix="leave an axis or --suggest out",
+    )
+
+
+def _mesh(sizes: dict[str, int], devices: int, topology: str) -> dict[str, int]:
+    """The sizes of all axes over a slice's devices: tp over all devices if no size was given.
+
+    Raises:
+        UsageError: the mesh does not take all devices.
+    """
+    if not sizes:
+        return {"dp": 1, "sp": 1, "tp": devices}
+    mesh = {axis: sizes.get(axis, 1) for axis in AXES}
+    product = prod(size for size in mesh.values() if size != -1)
+    plural = "s" if product > 1 else ""
+    if -1 in mesh.values():
+        if devices % product:
+            raise _wrong_size(f"a multiple of {product} device{plural}", devices, topology, mesh)
+        return {axis: devices // product if size == -1 else size for axis, size in mesh.items()}
+    if product != devices:
+        raise _wrong_size(f"{product} device{plural}", devices, topology, mesh)
+    return mesh
+
+
+def _wrong_size(required: str, devices: int, topology: str, mesh: dict[str, int]) -> UsageError:
+    return UsageError(
+        f"the mesh takes {required}, and {topology} has {devices}",
+        where=" ".join(f"--{axis} {size}" for axis, size in mesh.items() if size != 1) or "--tp 1",
+        fix=f"choose --dp, --sp and --tp whose product is {devices}, or leave them out for --tp {devices}",
+    )
+
+
+def read_rules(file: Path) -> dict[str, list[Any]]:
+    """The sharding rules in a file: regexes of weights' names to one entry a dimension, each None, an axis or a list.
+
+    Raises:
+        UsageError: the file cannot be read, or it does not consist of rules.
+    """
+    where = f"--rules {file}"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        fix = 'give a JSON or TOML file such as {".*q_proj\\\\.weight": ["tp", null]}'
+        raise UsageError(f"the rules cannot be read: {error.strerror}", where=where, fix=fix) from None
+    rules = _parse_rules(text, where, is_toml=file.suffix == ".toml")
+    if not isinstance(rules, dict) or not rules:
+        raise UsageError(
+            "the rules are not a map of patterns to axis names",
+            where=where,
+            fix='write an object such as {".*q_proj\\\\.weight": ["tp", null]}',
+        )
+    return {
+        pattern: _read_rule(pattern, entries, f"{where}: '{pattern}'") for pattern, entries in rules.items()
+    }
+
+
+def _parse_rules(text: str, where: str, *, is_toml: bool) -> Any:
+    try:
+        if is_toml:
+            return tomllib.loads(text)
+        return json.loads(text)
+    except ValueError as error:
+        language = "TOML" if is_toml else "JSON"
+        hint = "a name that ends in .toml is read as TOML"
+        if is_toml:
+            hint = """a line such as '.*q_proj\\.weight' = ["tp", "none"]"""
+        raise UsageError(
+            f"the rules are not {language}: {error}", where=where, fix=f"correct the file; {hint}"
+        ) from None
+
+
+def _read_rule(pattern: str, entries: Any, where: str) -> list[Any]:
+    """The entries of a rule, with None for each dimension that is whole."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        fix = "a pattern is a Python regex for the whole parameter name; escape dots as '\\.'"
+        raise UsageError(f"the pattern is not a regular expression: {error}", where=where, fix=fix) from None
+    fix = (
+        'entries are "dp", "sp", "tp", a list of them, or null for a dimension that is whole, one a dimension: '
+        '["tp", null]; in TOML, which has no null, "none" says the same: ["tp", "none"]'
+    )
+    if not isinstance(entries, list):
+        raise UsageError(f"{entries!r} is not a list of axis names", where=where, fix=fix)
+    rule = []
+    for entry in entries:
+        if entry in _UNDIVIDED or entry == []:
+            rule.append(None)
+            continue
+        for name in entry if isinstance(entry, list) else [entry]:
+            if name not in (*_UNDIVIDED, *AXES):
+                raise UsageError(f"{name!r} is not an axis of the mesh", where=where, fix=fix)
+        rule.append(entry)
+    return rule
+
+
+def check_output(file: Path) -> None:
+    """Refuse a file that cannot be written before hours of work.
+
+    Raises:
+        UsageError: the report cannot be written there.
+    """
+    where = f"--output {file}"
+    directory = file.resolve().parent
+    fix = "name a file in a directory that can be written to"
+    if not directory.is_dir():
+        raise UsageError(
+            f"there is no directory {directory}", where=where, fix=f"mkdir -p {directory}, or {fix}"
+        )
+    if file.is_dir():
+        raise UsageError("this is a directory", where=where, fix=fix)
+    try:
+        if file.exists() and not os.access(file, os.W_OK):
+            raise PermissionError(13, "the file is read-only")
+        # Permissions alone do not tell: the file system may be read-only, or full.
+        with tempfile.NamedTemporaryFile(prefix=".tpuport-", dir=directory):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"the report cannot be written there: {error.strerror}", where=where, fix=fix
+        ) from None
+
+
+def _image_size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size: height and width, 480x832, or 512 for both"
+        )
+    height, width = match.groups(default=match[1])
+    return int(height), int(width)
+
+
+def _effort(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    # Comparisons with nan are false.
+    if -1 <= value <= 1:
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from -1 to 1")

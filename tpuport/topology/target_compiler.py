@@ -1,0 +1,184 @@
+"""Compiling the targets of a `CompileRequest`, with reports from the cache and with the best mesh split on request."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jax.sharding import PartitionSpec
+
+from tpuport.errors import PortError
+from tpuport.sharding import ShardingRules
+from tpuport.topology import report_cache
+from tpuport.topology.abstract_weights import build_model
+from tpuport.topology.compile_messages import (
+    CompileRequest,
+    CompileResult,
+    Event,
+    Progress,
+    SplitRanking,
+    WarningEvents,
+    unescape_patterns,
+)
+from tpuport.topology.compile_report import Failure, Report
+from tpuport.topology.compiling import compile_lowered
+from tpuport.topology.lowering import Lowered, lower_for
+from tpuport.topology.mesh_splits import Split
+from tpuport.topology.split_search import suggest_splits
+from tpuport.topology.targets import Target
+from tpuport.topology.targets.user_code import check_arguments
+from tpuport.trace_errors import CannotTrace
+
+
+class CompiledProgram(NamedTuple):
+    """A report as plain values, the seconds that it took, and whether it comes from the cache."""
+
+    report: dict[str, Any]
+    seconds: dict[str, float]
+    cached: bool = False
+
+
+class TargetCompiler:
+    """Compiles targets as a request says.
+
+    Args:
+        request: how to compile.
+        emit: receives events of progress.
+        warnings: the handler of tpuport's log.
+    """
+
+    def __init__(
+        self, request: CompileRequest, emit: Callable[[Event], None], warnings: WarningEvents
+    ) -> None:
+        self.request = request
+        self.emit = emit
+        self.warnings = warnings
+        # Programs that this run compiled. They are not in the cache "from an earlier run", though written to it.
+        self._compiled: dict[str, CompiledProgram] = {}
+
+    def compile(self, target: Target) -> CompileResult:
+        """The target on the requested mesh, or on the best of the splits that suit it."""
+        request = self.request
+        result = CompileResult(target.name, request.topology, notes=[*request.notes, *target.notes])
+        try:
+            if request.fixed_axes is None:
+                lowered = self._lower(target, request.mesh)
+            else:
+                lowered = self._lower_best_split(target, request.fixed_axes)
+        except CannotTrace as error:
+            return dataclasses.replace(result, failure=dataclasses.asdict(Failure(**vars(error.failure))))
+        compiled = self._compile_lowered(target, lowered, request.effort, request.save_hlo)
+        return dataclasses.replace(result, **compiled._asdict())
+
+    def _lower(self, target: Target, mesh: dict[str, int]) -> Lowered:
+        request = self.request
+        self.emit(Progress("tracing", target.name, mesh))
+        try:
+            return lower_for(
+                self._build(target), target.inputs, topology=request.topology, **mesh,
+                rules=_sharding_rules(request.rules), dtype=target.dtype, scan_layers=request.scan_layers,
+                unit=target.unit, attention=request.attention, allow=tuple(request.allow),
+            )  # fmt: skip
+        except PortError as error:
+            raise _name_options(error, request.rules_source) from error
+
+    def _build(self, target: Target) -> torch.nn.Module | Callable[[], Any]:
+        """The model or what builds it, after a check of the user's own inputs against the model's `forward`."""
+        inputs_option = self.request.options.get("inputs")
+        if inputs_option is None and target.kind != "code":
+            return target.build
+        model = build_model(target.build)
+        source = f"the inputs of {self.request.target}"
+        if inputs_option:
+            source = f"--inputs {inputs_option}"
+        check_arguments(model, target.inputs, source)
+        return model
+
+    def _lower_best_split(self, target: Target, fixed_axes: dict[str, int]) -> Lowered:
+        """The program of the best split, after an event with the ranking of all."""
+        warnings: dict[Split, list[Event]] = {}
+
+        def lower(**mesh: int) -> Lowered:
+            with self.warnings.collect() as warnings[Split(**mesh)]:
+                return self._lower(target, mesh)
+
+        def compile(lowered: Lowered, effort: float | None) -> dict[str, Any]:
+            return self._compile_lowered(target, lowered, effort).report
+
+        # Warnings about splits that were merely tried would confuse; only those about the best split are emitted.
+        with self.warnings.collect():
+            suggestion = suggest_splits(
+                lower, self.request.mesh, fixed=fixed_axes, effort=self.request.effort, compile=compile
+            )
+        topology = suggestion.lowered.topology
+        self.emit(SplitRanking([outcome.to_dict(target.name, topology) for outcome in suggestion.outcomes]))
+        for event in warnings[suggestion.best]:
+            self.emit(event)
+        return suggestion.lowered
+
+    def _compile_lowered(
+        self, target: Target, lowered: Lowered, effort: float | None, save_hlo: str | None = None
+    ) -> CompiledProgram:
+        # Reports quote paths of the user's code relative to the working directory.
+        key = json.dumps([lowered.key, effort, str(Path.cwd())])
+        # A report is not enough to save the programs.
+        known = self._read_report(key) if save_hlo is None else None
+        if known is not None:
+            return known
+        self.emit(Progress("compiling", target.name, dict(lowered.mesh.shape)))
+        report = compile_lowered(lowered, effort)
+        # Through JSON, so that it equals what a later run reads from the cache.
+        compiled = CompiledProgram(json.loads(json.dumps(report.to_dict())), report.seconds)
+        self._compiled[key] = compiled
+        if self.request.use_cache:
+            report_cache.write(key, {"report": compiled.report, "seconds": compiled.seconds})
+        if save_hlo is not None:
+            _save_programs(Path(save_hlo), f"{target.name}-{report.task}-{report.topology}", lowered, report)
+        return compiled
+
+    def _read_report(self, key: str) -> CompiledProgram | None:
+        if key in self._compiled:
+            return self._compiled[key]
+        entry = report_cache.read(key) if self.request.use_cache else None
+        if entry is None:
+            return None
+        return CompiledProgram(entry["report"], entry["seconds"], cached=True)
+
+
+def _sharding_rules(rules: dict[str, list[Any]] | None) -> ShardingRules | None:
+    if rules is None:
+        return None
+    # JSON has no tuples: an entry that is a list names several axes of one dimension.
+    return ShardingRules(
+        {
+            pattern: PartitionSpec(*(tuple(axes) if isinstance(axes, list) else axes for axes in entries))
+            for pattern, entries in rules.items()
+        }
+    )
+
+
+def _name_options(error: PortError, rules_source: str | None) -> PortError:
+    """An error about sharding rules in the words of the command line; any other error unchanged."""
+    what = unescape_patterns(error.what)
+    if "allow=" in (error.fix or ""):
+        correction = "the rules" if rules_source else "them with --rules FILE"
+        fix = (
+            f"correct {correction}, change the mesh, or accept an error: --allow NAME, several times for several, with "
+            "the parameter's name or the rule's pattern; what is allowed is whole on every device"
+        )
+        return PortError(what, where=rules_source or error.where, fix=fix)
+    if rules_source and "sharding rule" in f"{error.what} {error.where}":
+        where = f"{rules_source}: {unescape_patterns(error.where)}" if error.where else rules_source
+        return PortError(what, where=where, fix=error.fix)
+    return error
+
+
+def _save_programs(directory: Path, name: str, lowered: Lowered, report: Report) -> None:
+    """Write the program as the compiler received it, and as it compiled it."""
+    stem = re.sub(r"[^\w.=-]+", "-", name)
+    (directory / f"{stem}.stablehlo.txt").write_text(lowered.stage.as_text(), encoding="utf-8")
+    if report.program is not None:
+        (directory / f"{stem}.hlo.txt").write_text(report.program.as_text(), encoding="utf-8")
