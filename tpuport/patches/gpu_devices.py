@@ -69,7 +69,7 @@ def _without_cuda(
         kwargs["device"] = "cpu"
     if is_pinned:
         kwargs["pin_memory"] = False
-    arguments = list(args)
+    arguments: list[Any] = list(args)
     for position in positions:
         arguments[position] = "cpu"
     return tuple(arguments), kwargs

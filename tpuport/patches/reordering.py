@@ -36,12 +36,11 @@ def valid_first(
         PortError: there is no stream, or the shapes do not match.
     """
     _check(states, masks)
-    flags = zero_padding
     if isinstance(zero_padding, bool):
-        flags = [zero_padding] * len(states)
+        zero_padding = [zero_padding] * len(states)
     masks = [mask.to(torch.bool) for mask in masks]
     streams = list(states)
-    for index, is_zeroed in enumerate(flags):
+    for index, is_zeroed in enumerate(zero_padding):
         if is_zeroed:
             mask = masks[index].unsqueeze(-1)
             streams[index] = torch.where(mask, streams[index], torch.zeros_like(streams[index]))
