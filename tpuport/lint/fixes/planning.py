@@ -57,6 +57,7 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
     """
     limit = Applicability.UNSAFE if unsafe else Applicability.SAFE
     findings = [finding for finding in findings if finding.fix.is_within(limit)]
+    # Outer code before the code inside it.
     findings.sort(key=lambda finding: (finding.line, finding.column, -finding.end_line, -finding.end_column))
     plan = _plan_edits(text, findings)
     edits = [
@@ -67,6 +68,7 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
     if plan.file is None or not edits:
         return text, 0
     edits = _without_overlap(edits, plan.file.parents)
+    # Edits that are sound by themselves may together give text that is not Python; then none is applied.
     try:
         new_text = _apply_edits(plan.file.module, edits).code
         if text.startswith(_BYTE_ORDER_MARK):
@@ -111,6 +113,7 @@ def _plan_edits(text: str, findings: Sequence[Finding]) -> _Plan:
         return no_edits
     try:
         _check_syntax(text)
+        # The copy would only be needed if the same node occurred twice in the tree.
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
         positions = wrapper.resolve(PositionProvider)
         file = ParsedFile(wrapper.module, wrapper.resolve(ParentNodeProvider))
@@ -177,18 +180,20 @@ class _NodesByPosition:
                     yield Span(name.line, name.column + 1, end.line, end.column + 1)
 
     def _innermost_around(self, span: Span, kinds: tuple[type[cst.CSTNode], ...]) -> cst.CSTNode | None:
-        start = (span.line, span.column - 1)
-        end = (span.end_line, span.end_column - 1)
-        innermost: cst.CSTNode | None = None
-        innermost_start = (0, 0)
-        for node, position in self.positions.items():
-            node_start = (position.start.line, position.start.column)
-            node_end = (position.end.line, position.end.column)
-            is_around = node_start <= start and end <= node_end
-            # Nodes around the same position are nested, so the last to start is the innermost.
-            if is_around and node_start >= innermost_start and isinstance(node, kinds):
-                innermost, innermost_start = node, node_start
-        return innermost
+        candidates = [
+            node for node in self.positions if isinstance(node, kinds) and self._contains(node, span)
+        ]
+        # Nodes around the same position are nested, so the last to start is the innermost.
+        return max(reversed(candidates), key=self._start, default=None)
+
+    def _contains(self, node: cst.CSTNode, span: Span) -> bool:
+        end = self.positions[node].end
+        is_begun = self._start(node) <= (span.line, span.column - 1)
+        return is_begun and (span.end_line, span.end_column - 1) <= (end.line, end.column)
+
+    def _start(self, node: cst.CSTNode) -> tuple[int, int]:
+        start = self.positions[node].start
+        return start.line, start.column
 
 
 def _keeps_comments(edit: Edit) -> bool:
@@ -264,6 +269,7 @@ class _Replacer(cst.CSTTransformer):
         self._replacements = replacements
 
     def on_visit(self, node: cst.CSTNode) -> bool:
+        # A replacement refers to the original nodes, so nothing below it is visited.
         return id(node) not in self._replacements
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:

@@ -1,6 +1,7 @@
 """What the text tells about tensors: which device they are on, and whether another name shares their memory."""
 
-from typing import Final
+import itertools
+from typing import Any, Final
 
 import libcst as cst
 
@@ -41,17 +42,22 @@ def device_of_input(site: Site, node: cst.CSTNode) -> str | None:
         return None
     treated_as_tensors = _names_treated_as_tensors(function)
     for parameter in parameters(function):
-        name = parameter.name.value
-        is_required = parameter.default is None and parameter.star not in {"*", "**"}
-        if not is_required or name in {"self", "cls"}:
-            continue
-        if parameter.annotation is None:
-            is_tensor = name in treated_as_tensors
-        else:
-            is_tensor = _is_tensor_type(site.code(parameter.annotation.annotation))
-        if is_tensor:
-            return f"{name}.device"
+        if _is_tensor_input(site, parameter, treated_as_tensors):
+            return f"{parameter.name.value}.device"
     return _device_of_forward_input(function)
+
+
+def _is_tensor_input(site: Site, parameter: cst.Param, treated_as_tensors: set[str]) -> bool:
+    """Whether each call passes a tensor for a parameter."""
+    match parameter:
+        case cst.Param(name=cst.Name(value="self" | "cls")) | cst.Param(star="*" | "**"):
+            return False
+        # A parameter with a default may be None.
+        case cst.Param(default=None, annotation=None, name=cst.Name(value=name)):
+            return name in treated_as_tensors
+        case cst.Param(default=None, annotation=cst.Annotation(annotation=annotation)):
+            return _is_tensor_type(site.code(annotation))
+    return False
 
 
 def _is_tensor_type(annotation: str) -> bool:
@@ -71,20 +77,17 @@ def _names_treated_as_tensors(function: cst.FunctionDef) -> set[str]:
 
 def _device_of_forward_input(function: cst.FunctionDef) -> str | None:
     """The first input of a `forward` is a tensor if the `forward` computes with it."""
-    inputs = parameters(function)[1:2]
-    if function.name.value != "forward" or not inputs:
-        return None
-    first = inputs[0]
-    name = first.name.value
-    if first.annotation is not None or first.default is not None or first.star:
-        return None
-    operations = [node for node in scope_nodes(function) if isinstance(node, cst.BinaryOperation)]
-    is_operand = any(is_name(node.left, name) or is_name(node.right, name) for node in operations)
-    return f"{name}.device" if is_operand else None
+    match function.name.value, parameters(function)[1:2]:
+        case "forward", [cst.Param(name=cst.Name(value=name), annotation=None, default=None, star="")]:
+            operations = (node for node in scope_nodes(function) if isinstance(node, cst.BinaryOperation))
+            if any(is_name(node.left, name) or is_name(node.right, name) for node in operations):
+                return f"{name}.device"
+    return None
 
 
 def is_created_on_host(site: Site, node: cst.CSTNode) -> bool:
     """Whether the expression creates a tensor without a device or for the CPU, methods of the tensor aside."""
+    # Of `torch.ones(4).view(2, 2)` the innermost call creates the tensor.
     while isinstance(node, cst.Call) and site.method_of_value(node):
         node = receiver(node)
     name = site.function_name(node)
@@ -112,6 +115,7 @@ def can_be_rebound(site: Site, target: cst.Name, function: FunctionNode) -> bool
     owner = site.enclosing(target, cst.ClassDef, *FUNCTION_NODES)
     if owner is not function or name not in site.file.local_names(function):
         return False
+    # A closure would see the new tensor, or none at all.
     nested = [node for node in scope_nodes(function) if isinstance(node, (cst.ClassDef, *FUNCTION_NODES))]
     return not any(name_uses(node, name) for node in nested)
 
@@ -124,6 +128,7 @@ def is_private(site: Site, target: cst.Name, function: FunctionNode) -> bool:
     creation = _creating_line(site, target, function)
     if creation is None:
         return False
+    # The order of the text is the order of execution, loops aside.
     position = {id(node): index for index, node in enumerate(walk(function.body))}
     repeated = _nodes_repeated_before(site, target, creation)
     for use in name_uses(function.body, target.value):
@@ -145,23 +150,21 @@ def _nodes_repeated_before(site: Site, target: cst.Name, creation: cst.CSTNode) 
     return repeated
 
 
-def _creating_line(site: Site, target: cst.Name, function: FunctionNode) -> cst.SimpleStatementLine | None:
+def _creating_line(site: Site, target: cst.Name, function: FunctionNode) -> cst.CSTNode | None:
     """The last line that surely runs before the write and binds the name to a new tensor."""
-    child: cst.CSTNode = target
-    for ancestor in site.ancestors(target):
-        if isinstance(ancestor, cst.IndentedBlock):
-            index = next(index for index, statement in enumerate(ancestor.body) if statement is child)
-            for statement in reversed(ancestor.body[:index]):
-                if isinstance(statement, cst.SimpleStatementLine) and _creates(site, statement, target.value):
+    path: list[Any] = [target, *site.ancestors(target)]
+    # Up to the function: what runs outside it, before the call, cannot bind a local name.
+    for child, parent in itertools.pairwise(path[: path.index(function)]):
+        if isinstance(parent, cst.IndentedBlock):
+            statements = list(parent.body)
+            for statement in reversed(statements[: statements.index(child)]):
+                if _creates(site, statement, target.value):
                     return statement
-        if ancestor is function:
-            break
-        child = ancestor
     return None
 
 
-def _creates(site: Site, line: cst.SimpleStatementLine, name: str) -> bool:
-    assignment = simple_assignment(line)
+def _creates(site: Site, statement: cst.CSTNode, name: str) -> bool:
+    assignment = simple_assignment(statement)
     if assignment is None or not is_name(assignment.targets[0].target, name):
         return False
     return _has_own_memory(site, assignment.value)
@@ -195,6 +198,7 @@ def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
             return target is use or not isinstance(operator, cst.AddAssign)
         case cst.Attribute(attr=cst.Name(value=attribute)):
             return attribute in _METADATA or _is_allocating_call(site, site.parent(parent))
+        # The results of operators have memory of their own.
         case cst.BinaryOperation() | cst.UnaryOperation() | cst.Comparison() | cst.ComparisonTarget():
             return True
         case cst.Arg():
