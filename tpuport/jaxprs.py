@@ -7,10 +7,10 @@ alone: which parameter of an equation has a jaxpr, and which operand becomes whi
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from jax.extend import core
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
-Atom = Var | core.Literal
+# A JaxprEqn, or what jax has in its place while it traces, whose operands are tracers.
+Equation = Any
 Kind = Literal["call", "branch", "scan", "while body", "while condition", "kernel"]
 
 
@@ -34,7 +34,7 @@ class SubJaxpr(NamedTuple):
     kind: Kind
     jaxpr: Jaxpr
     consts: tuple[Any, ...]
-    operands: tuple[Atom, ...]
+    operands: tuple[Any, ...]
     carries: range = range(0)
     rows: range = range(0)
     times: int = 1
@@ -49,7 +49,7 @@ class Visit(NamedTuple):
         is_leaf: whether no equation inside of it follows. Kernels are leaves.
     """
 
-    equation: JaxprEqn
+    equation: Equation
     times: int
     is_leaf: bool
 
@@ -57,7 +57,7 @@ class Visit(NamedTuple):
 class Producer(NamedTuple):
     """The equation that makes a variable, and the variable's index among its results."""
 
-    equation: JaxprEqn
+    equation: Equation
     output: int
 
 
@@ -80,7 +80,7 @@ def walk_equations(jaxpr: ClosedJaxpr | Jaxpr, times: int = 1) -> Iterator[Visit
             yield from walk_equations(sub_jaxpr.jaxpr, times * sub_jaxpr.times)
 
 
-def sub_jaxprs(equation: JaxprEqn) -> tuple[SubJaxpr, ...]:
+def sub_jaxprs(equation: Equation) -> tuple[SubJaxpr, ...]:
     """The jaxprs among an equation's parameters, in their order."""
     match equation.primitive.name:
         case "scan":
@@ -96,7 +96,7 @@ def sub_jaxprs(equation: JaxprEqn) -> tuple[SubJaxpr, ...]:
     return tuple(_sub_jaxpr("call", callee, tuple(equation.invars)) for callee in callees)
 
 
-def callee(equation: JaxprEqn) -> SubJaxpr | None:
+def callee(equation: Equation) -> SubJaxpr | None:
     """The jaxpr of a nested call (`jit`, `custom_jvp_call`, `shard_map`, ...), whose arguments are the operands.
 
     None if the equation is not a call: a loop, a branch, a kernel, or a plain operation.
@@ -108,7 +108,7 @@ def callee(equation: JaxprEqn) -> SubJaxpr | None:
     return None
 
 
-def replace_sub_jaxprs(equation: JaxprEqn, replace: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
+def replace_sub_jaxprs(equation: Equation, replace: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Equation:
     """The equation with `replace` applied to each closed jaxpr among its parameters."""
 
     def replaced(value: Any) -> Any:
@@ -135,7 +135,7 @@ def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
     return tuple(map(str, closed.jaxpr.debug_info.arg_names or ()))
 
 
-def source_frames(equation: JaxprEqn) -> list[tuple[str, int, str]]:
+def source_frames(equation: Equation) -> list[tuple[str, int, str]]:
     """(file, line, function) of the Python frames that an equation was traced in, the innermost first."""
     traceback = equation.source_info.traceback
     frames = () if traceback is None else traceback.frames
@@ -150,7 +150,7 @@ def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
             yield from _jaxprs_in(item)
 
 
-def _sub_jaxpr(kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Atom, ...], **loop: Any) -> SubJaxpr:
+def _sub_jaxpr(kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Any, ...], **loop: Any) -> SubJaxpr:
     consts = tuple(jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else ()
     jaxpr = open_jaxpr(jaxpr)
     # What has other arguments than the equation has operands allocates its arguments itself.
@@ -158,7 +158,7 @@ def _sub_jaxpr(kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Atom, ...
     return SubJaxpr(kind, jaxpr, consts, matching, **loop)
 
 
-def _scan_body(equation: JaxprEqn) -> SubJaxpr:
+def _scan_body(equation: Equation) -> SubJaxpr:
     params = equation.params
     first_carry = params["num_consts"]
     first_row = first_carry + params["num_carry"]
@@ -168,7 +168,7 @@ def _scan_body(equation: JaxprEqn) -> SubJaxpr:
     )  # fmt: skip
 
 
-def _while_parts(equation: JaxprEqn) -> tuple[SubJaxpr, SubJaxpr]:
+def _while_parts(equation: Equation) -> tuple[SubJaxpr, SubJaxpr]:
     """The operands are constants of the condition, constants of the body, and the first state of both."""
     params = equation.params
     first_of_body = params["cond_nconsts"]
@@ -176,7 +176,7 @@ def _while_parts(equation: JaxprEqn) -> tuple[SubJaxpr, SubJaxpr]:
     of_condition, of_body = equation.invars[:first_of_body], equation.invars[first_of_body:first_state]
     state = equation.invars[first_state:]
 
-    def part(kind: Kind, jaxpr: ClosedJaxpr, constants: list[Atom]) -> SubJaxpr:
+    def part(kind: Kind, jaxpr: ClosedJaxpr, constants: list[Any]) -> SubJaxpr:
         carries = range(len(constants), len(constants) + len(state))
         return _sub_jaxpr(kind, jaxpr, (*constants, *state), carries=carries)
 

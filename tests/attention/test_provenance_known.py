@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpuport.attention.mask import Mask
-from tpuport.attention.provenance import history, structure_of
+from tpuport.attention.provenance import graph, structure_of
 from tpuport.errors import PortError
 
 B, H, Q, T = 2, 3, 11, 13
@@ -85,8 +85,8 @@ def test_known_values_in_a_trace(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_shape_alone_decides_where_jax_tells_nothing(name, monkeypatch):
-    monkeypatch.setattr(history, "equation_of", lambda tracer: None)
-    monkeypatch.setattr(history, "concrete", lambda value: None)
+    monkeypatch.setattr(graph, "producing_equation", lambda tracer: None)
+    monkeypatch.setattr(graph, "constant_of_trace", lambda value: None)
     array, _ = CASES[name]
 
     @jax.jit
@@ -111,11 +111,11 @@ class Given:
 
 
 def test_history_of_other_things_is_unknown():
-    assert history.equation_of(jnp.ones(3)) is None
-    assert history.equation_of(object()) is None
+    assert graph.producing_equation(jnp.ones(3)) is None
+    assert graph.producing_equation(object()) is None
     seen = []
-    jax.make_jaxpr(lambda x: seen.append(history.equation_of(x)) or x)(1.0)
-    jax.vmap(lambda x: seen.append(history.equation_of(x + 1)) or x)(jnp.ones(2))
+    jax.make_jaxpr(lambda x: seen.append(graph.producing_equation(x)) or x)(1.0)
+    jax.vmap(lambda x: seen.append(graph.producing_equation(x + 1)) or x)(jnp.ones(2))
     assert seen == [None, None]
 
 

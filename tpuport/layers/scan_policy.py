@@ -188,7 +188,7 @@ class RunSelector:
         self.reasons.setdefault(list_index, reason)
 
 
-def _model_line(equation: jaxprs.JaxprEqn) -> str:
+def _model_line(equation: jaxprs.Equation) -> str:
     """File and line of the innermost frame that is not in a library; empty if there is none."""
     for file, line, _ in jaxprs.source_frames(equation):
         if not is_library_file(file):

@@ -1,117 +1,140 @@
 """A mask taken apart: conditions that must all hold for a pair to be visible, and numbers added to the scores."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from tpuport.attention.provenance.graph import Node
-from tpuport.attention.provenance.operations import is_elementwise
+from tpuport.attention.provenance.primitives import (
+    distinct_operands,
+    is_elementwise,
+    operand_combinations,
+    possible_values,
+)
 from tpuport.attention.provenance.rewriting import simplify
-from tpuport.attention.provenance.values import combinations, distinct, values
 
 
 @dataclass(frozen=True)
 class Condition:
-    """That the elements of `node` are among `wanted`. No value wanted: it never holds."""
+    """That the elements of `node` are among `allowed`. If nothing is allowed, it never holds."""
 
     node: Node
-    wanted: frozenset[Any]
+    allowed: frozenset[Any]
 
 
-def conditions(node: Node, wanted: Any) -> list[Condition]:
-    """The conditions that together say that an element is among `wanted`; none: it always is.
+class AdditiveMask(NamedTuple):
+    """A mask that is added to the scores.
 
-    An operation is taken apart where the values of its operands for which it gives what is wanted are all
-    combinations of some values of each: `a & b` is True for a True with b True, `a | b` is not taken apart.
+    Attributes:
+        conditions: of visibility.
+        addends: what is added to the scores of visible pairs, one node at most. It is of the mask's own dtype, and
+            its lowest finite number and -inf hide too.
     """
-    pending, seen, found = [(node, frozenset(wanted))], set(), []
+
+    conditions: list[Condition]
+    addends: list[Node]
+
+
+def find_conditions(node: Node, allowed: Iterable[Any]) -> list[Condition]:
+    """The conditions that together say that an element is among `allowed`; none if it always is.
+
+    An operation is taken apart if the operands for which it gives what is allowed are all combinations of some values
+    of each: `a & b` is True for a True with b True, while `a | b` is not taken apart.
+    """
+    pending = [Condition(node, frozenset(allowed))]
+    seen: set[Condition] = set()
+    conditions: list[Condition] = []
     while pending:
-        entry = pending.pop()
-        if entry in seen:
+        condition = pending.pop()
+        if condition in seen:
             continue
-        seen.add(entry)
-        at, wanted = simplify(entry[0]), entry[1]
-        possible = values(at)
-        if possible is not None and set(possible) <= wanted:
+        seen.add(condition)
+        condition = Condition(simplify(condition.node), condition.allowed)
+        values = possible_values(condition.node)
+        always_holds = values is not None and condition.allowed.issuperset(values)
+        if always_holds:
             continue
-        parts = _taken_apart(at, wanted)
-        if parts is None:
-            found.append(Condition(at, wanted))
-        pending += parts or []
-    return found
+        parts = _split_condition(condition)
+        if parts:
+            pending += parts
+        else:
+            conditions.append(condition)
+    return conditions
 
 
-def _taken_apart(node: Node, wanted: frozenset[Any]) -> list[tuple[Node, frozenset[Any]]] | None:
-    results = combinations(node) if is_elementwise(node) else None
-    if results is None:
-        return None
-    good = [choice for choice, result in results if result in wanted]
-    sides = [frozenset(side) for side in zip(*good, strict=True)]
-    if len(good) != np.prod([len(side) for side in sides], initial=1) or not good:
-        return None
-    return list(zip(distinct(node), sides, strict=True))
+def _split_condition(condition: Condition) -> list[Condition]:
+    """Conditions on the operands that together mean the same; empty if there are none."""
+    node = condition.node
+    combinations = operand_combinations(node) if is_elementwise(node) else None
+    good = [operands for operands, result in combinations or () if result in condition.allowed]
+    if not good:
+        return []
+    allowed = [frozenset(values) for values in zip(*good, strict=True)]
+    if len(good) != math.prod(map(len, allowed)):
+        return []
+    return list(map(Condition, distinct_operands(node), allowed))
 
 
-def lowest(dtype: Any) -> float:
+def lowest_number(dtype: Any) -> float:
     """The lowest finite number of a float dtype: it and -inf hide."""
     return float(jnp.finfo(dtype).min)
 
 
-def addends(node: Node) -> tuple[list[Condition], list[Node]]:
-    """An additive mask as (conditions of visibility, what is added to the scores of what is visible).
-
-    What is added, one node at most, is of the mask's own dtype; its lowest finite number and -inf hide too.
-    """
-    found: list[Condition] = []
-    low = lowest(node.dtype)
+def split_additive_mask(node: Node) -> AdditiveMask:
+    """An additive mask as conditions and what is added."""
+    conditions: list[Condition] = []
+    lowest = lowest_number(node.dtype)
     while True:
         node = simplify(node)
-        possible = values(node)
-        if possible is not None:
-            visible = [value for value in possible if value > low]
+        values = possible_values(node)
+        if values is not None:
+            visible = [value for value in values if value > lowest]
             if not any(visible):
-                return found + conditions(node, visible), []
-        step = _selection(node, low) or _sum(node, low)
-        if step is None or step[1].dtype != node.dtype:
-            return found, [node]
-        found, node = found + step[0], step[1]
+                return AdditiveMask(conditions + find_conditions(node, visible), [])
+        step = _split_selection(node, lowest) or _split_sum(node, lowest)
+        if step is None or step.addends[0].dtype != node.dtype:
+            return AdditiveMask(conditions, [node])
+        conditions += step.conditions
+        node = step.addends[0]
 
 
-def _hides(node: Node, low: float) -> bool:
-    possible = values(node)
-    return possible is not None and all(value <= low for value in possible)
-
-
-def _selection(node: Node, low: float) -> tuple[list[Condition], Node] | None:
+def _split_selection(node: Node, lowest: float) -> AdditiveMask | None:
     """`where(condition, rest, hidden)`, either way round."""
     if node.name != "select_n" or len(node.operands) != 3 or node.operands[0].dtype != np.bool_:
         return None
-    chooser, when_false, when_true = node.operands
-    for hidden, rest, wanted in ((when_false, when_true, True), (when_true, when_false, False)):
-        if _hides(hidden, low) and rest.shape == node.shape:
-            return conditions(chooser, [wanted]), rest
+    condition, if_false, if_true = node.operands
+    for hidden, visible, allowed in ((if_false, if_true, True), (if_true, if_false, False)):
+        values = possible_values(hidden)
+        always_hides = values is not None and all(value <= lowest for value in values)
+        if always_hides and visible.shape == node.shape:
+            return AdditiveMask(find_conditions(condition, [allowed]), [visible])
     return None
 
 
-def _sum(node: Node, low: float) -> tuple[list[Condition], Node] | None:
-    """A mask of 0 and hidden added to a rest."""
+def _split_sum(node: Node, lowest: float) -> AdditiveMask | None:
+    """A mask of 0 and hidden, added to something else."""
     if node.name != "add" or not is_elementwise(node):
         return None
-    for mask, rest in (node.operands, node.operands[::-1]):
-        if rest.shape == node.shape and _adds_nothing(mask, rest, low):
-            possible = values(mask) or ()
-            return conditions(mask, [value for value in possible if value > low]), rest
+    for mask, addend in (node.operands, node.operands[::-1]):
+        if addend.shape == node.shape and _only_hides(mask, addend, lowest):
+            visible = [value for value in possible_values(mask) or () if value > lowest]
+            return AdditiveMask(find_conditions(mask, visible), [addend])
     return None
 
 
-def _adds_nothing(mask: Node, rest: Node, low: float) -> bool:
-    """Whether `mask + rest` is `rest` where `mask` is visible, and hidden where it is hidden, after rounding."""
-    possible, others = values(mask), values(rest)
-    if possible is None or any(value for value in possible if value > low):
+def _only_hides(mask: Node, addend: Node, lowest: float) -> bool:
+    """Whether `mask + addend`, after rounding, is `addend` where `mask` is visible, and hidden where it is hidden."""
+    values, addend_values = possible_values(mask), possible_values(addend)
+    if values is None or any(value != 0 and value > lowest for value in values):
         return False
-    hiding = [value for value in possible if value <= low]
-    if others is None:
-        return all(np.isneginf(value) for value in hiding)
-    return all(not (value + other > low) for value in hiding for other in others)
+    hiding = [value for value in values if value <= lowest]
+    if addend_values is None:
+        # Only infinity hides whatever is added to it.
+        return bool(np.isneginf(hiding).all())
+    sums = np.add.outer(hiding, addend_values)
+    # A sum that is NaN, inf - inf, is not visible either.
+    return not (sums > lowest).any()

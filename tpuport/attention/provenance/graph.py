@@ -1,4 +1,9 @@
-"""The graph of operations behind a mask, read lazily, with calls of jitted functions looked through."""
+"""The graph of operations behind a mask, read lazily, with calls of jitted functions looked through.
+
+jax keeps with every array traced by `jax.jit` the equation that it is a result of. That is not a public interface, so
+`producing_equation` and `constant_of_trace`, which alone read it, return None if a field is not what jax 0.10 has
+there; then only the shape of a mask is known.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,29 +13,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend import core
+from jax.extend.core import Literal
 
-from tpuport.attention.provenance import history
+from tpuport import jaxprs
 
-MOST_NODES = 2000
-DEEPEST = 48
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "checkpoint"}  # not those with derivatives of their own
+# Past so many nodes, or so deep, nothing more is looked at: a mask that is worth it is simpler.
+MAX_NODES = 2000
+MAX_DEPTH = 48
+# Calls that do what their bodies do; not those with derivatives of their own.
+_CALLS = frozenset({"jit", "closed_call", "remat2"})
+_EQUATION_FIELDS = ("primitive", "params", "effects", "invars", "outvars")
 
 
-class Unknown(Exception):
-    """A part of the graph cannot be understood or made again."""
+class UnknownError(Exception):
+    """A part of the graph cannot be understood or computed again."""
+
+
+class Operation:
+    """An operation that is in no program: a rewritten one."""
+
+    effects = frozenset()
+
+    def __init__(self, primitive: Any, params: dict[str, Any]) -> None:
+        self.primitive = primitive
+        self.params = params
 
 
 class Node:
-    """One array of the graph: a result of an operation, or a leaf of unknown or known value.
+    """One array of the graph: a result of an operation, or a leaf.
 
     Attributes:
+        graph: the graph that it is in.
+        shape, dtype: of the array.
+        equation: what to run again to compute the array: anything with `primitive`, `params` and `effects`.
         name: the primitive's name; "" for a leaf.
         params: the primitive's parameters.
-        array: the array where there is one, traced or not; None inside of a jitted function and for a rewritten
-            operation.
-        equation: what to run again to have the array: anything with `primitive`, `params` and `effects`.
-        output: place among the results of the equation.
+        array: the array itself, traced or not; None inside of a jitted function and for a rewritten operation.
+        output: its index among the results of the equation.
+        memo: results of analyses of this node.
     """
 
     def __init__(
@@ -45,7 +65,7 @@ class Node:
     ) -> None:
         self.graph = graph
         self.shape = tuple(int(size) for size in shape)
-        # The keys of random numbers have a dtype that NumPy has not.
+        # NumPy does not have the dtype of keys of random numbers.
         self.dtype: Any = dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
         self.equation = equation
         self.name: str = "" if equation is None else equation.primitive.name
@@ -64,37 +84,38 @@ class Node:
         return self._operands
 
     @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
     def known(self) -> Any:
         """The array if its values can be read now, else None."""
-        readable = not isinstance(self.array, Tracer) and getattr(self.array, "is_fully_addressable", True)
-        return self.array if readable else None
-
-
-class Equation:
-    """An operation that stands in no program: a rewritten one."""
-
-    effects = frozenset()
-
-    def __init__(self, primitive: Any, params: dict[str, Any]) -> None:
-        self.primitive = primitive
-        self.params = params
+        if isinstance(self.array, Tracer) or not getattr(self.array, "is_fully_addressable", True):
+            return None
+        return self.array
 
 
 class Graph:
-    """All nodes of one analysis. Past `MOST_NODES`, and deeper than `DEEPEST`, nothing more is looked at."""
+    """All nodes of one analysis.
+
+    Attributes:
+        count: the number of nodes so far.
+        depth: how many analyses are inside of one another now.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.depth = 0
+        # By id, with the array itself, so that no other array gets its id.
         self._nodes: dict[int, tuple[Any, Node]] = {}
         self._scopes: dict[int, _Scope] = {}
 
-    def node(self, value: Any) -> Node:
-        """The node of an array, traced or not. Its tracer is kept, so that its id stays its own."""
-        found = self._nodes.get(id(value))
-        if found is None:
-            found = self._nodes[id(value)] = (value, self._of_array(value))
-        return found[1]
+    def node(self, array: Any) -> Node:
+        """The node of an array, traced or not."""
+        if id(array) not in self._nodes:
+            self._nodes[id(array)] = (array, self._make_node(array))
+        return self._nodes[id(array)][1]
 
     def apply(
         self,
@@ -105,112 +126,152 @@ class Graph:
         params: dict[str, Any],
     ) -> Node:
         """A new operation on nodes."""
-        return Node(self, shape, dtype, Equation(primitive, params), operands)
+        return Node(self, shape, dtype, Operation(primitive, params), operands)
 
-    def constant(self, value: Any, dtype: Any) -> Node:
-        """A number."""
+    def number(self, value: Any, dtype: Any) -> Node:
+        """A number as a leaf."""
         return Node(self, (), dtype, array=np.asarray(value, dtype))
 
-    def _of_array(self, value: Any) -> Node:
-        constant = history.concrete(value)
+    def _make_node(self, array: Any) -> Node:
+        constant = constant_of_trace(array)
         if constant is not None:
             return Node(self, constant.shape, constant.dtype, array=constant)
-        origin = history.equation_of(value) if self.count < MOST_NODES else None
-        if origin is None:
-            return Node(self, value.shape, value.dtype, array=value)
-        return self.result(*origin, value.aval, self.node, self._scopes, value)
+        producer = producing_equation(array) if self.count < MAX_NODES else None
+        if producer is None:
+            return Node(self, array.shape, array.dtype, array=array)
+        return self.result_node(producer, array.aval, self.node, self._scopes, array)
 
-    def result(
+    def result_node(
         self,
-        equation: Any,
-        output: int,
+        producer: jaxprs.Producer,
         aval: Any,
         read: Callable[[Any], Node],
         scopes: "dict[int, _Scope]",
         array: Any = None,
     ) -> Node:
-        """The node of one result of an equation, or of what made it inside of the function that it calls.
+        """The node of one result of an equation, or of what makes it inside of the function that it calls.
 
-        `read` gives the node of what the equation takes; `scopes` has the calls already entered from here.
+        Args:
+            producer: the equation and the result.
+            aval: of the result.
+            read: returns the node of what the equation takes.
+            scopes: the calls already entered from there, by the id of their equation.
+            array: the result itself, if there is one.
         """
-        scope = scopes.get(id(equation)) or _Scope.enter(self, equation, read)
+        equation: Any = producer.equation
+        scope = scopes.get(id(equation)) or _enter_call(self, equation, read)
         if scope is None:
             sources = tuple(equation.invars)
             operands = functools.partial(_read_all, read, sources)
-            return Node(self, aval.shape, aval.dtype, equation, operands, array, output)
+            return Node(self, aval.shape, aval.dtype, equation, operands, array, producer.output)
         scopes[id(equation)] = scope
-        node = scope.node(scope.results[output])
+        node = scope.node(scope.results[producer.output])
         if node.array is None:
             node.array = array
         return node
 
 
 def _read_all(read: Callable[[Any], Node], sources: tuple[Any, ...]) -> tuple[Node, ...]:
-    return tuple(read(source) for source in sources)
+    return tuple(map(read, sources))
 
 
 class _Scope:
     """The body of a called function. Its arguments are read when they are needed."""
 
     def __init__(
-        self, graph: Graph, equation: Any, jaxpr: Any, constants: Any, read: Callable[[Any], Node]
+        self, graph: Graph, equation: Any, body: jaxprs.SubJaxpr, read: Callable[[Any], Node]
     ) -> None:
         self._graph = graph
-        self.equation = equation  # kept, so that its id stays its own
-        self.results = jaxpr.outvars
+        self.equation = equation  # so that no other equation gets its id
+        self.results = body.jaxpr.outvars
         self._read = read
         self._scopes: dict[int, _Scope] = {}
-        self._arguments = dict(zip(jaxpr.invars, equation.invars, strict=True))
-        self._nodes = {v: graph.node(c) for v, c in zip(jaxpr.constvars, constants, strict=True)}
-        self._made_by = {
-            result: (made_by, place) for made_by in jaxpr.eqns for place, result in enumerate(made_by.outvars)
-        }
-
-    @classmethod
-    def enter(cls, graph: Graph, equation: Any, read: Callable[[Any], Node]) -> "_Scope | None":
-        """The scope of a call, or None where the equation is no call."""
-        if equation.primitive.name not in _CALLS:
-            return None
-        body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        jaxpr, constants = (body.jaxpr, body.consts) if isinstance(body, core.ClosedJaxpr) else (body, ())
-        if len(getattr(jaxpr, "invars", ())) != len(equation.invars) or len(jaxpr.constvars) != len(
-            constants
-        ):
-            return None
-        return cls(graph, equation, jaxpr, constants, read)
+        self._arguments = dict(zip(body.jaxpr.invars, body.operands, strict=True))
+        constants = map(graph.node, body.consts)
+        self._nodes: dict[Any, Node] = dict(zip(body.jaxpr.constvars, constants, strict=True))
+        self._producers = jaxprs.producers(body.jaxpr)
 
     def node(self, atom: Any) -> Node:
         """The node of a variable or number of the body."""
-        if isinstance(atom, core.Literal):
+        if isinstance(atom, Literal):
             aval: Any = atom.aval
-            return self._graph.constant(atom.val, aval.dtype)
+            return self._graph.number(atom.val, aval.dtype)
         if atom in self._arguments:
             return self._read(self._arguments[atom])
         if atom not in self._nodes:
-            equation, output = self._made_by[atom]
-            self._nodes[atom] = self._graph.result(equation, output, atom.aval, self.node, self._scopes)
+            producer = self._producers[atom]
+            self._nodes[atom] = self._graph.result_node(producer, atom.aval, self.node, self._scopes)
         return self._nodes[atom]
 
 
+def _enter_call(graph: Graph, equation: Any, read: Callable[[Any], Node]) -> _Scope | None:
+    """The scope of a call; None if the equation is not one that can be looked through."""
+    body = jaxprs.callee(equation) if equation.primitive.name in _CALLS else None
+    if body is None or len(body.jaxpr.constvars) != len(body.consts):
+        return None
+    return _Scope(graph, equation, body, read)
+
+
 def analysis(unknown: Callable[[Node], Any]) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
-    """Remember what a function says of a node; answer `unknown(node)` where the graph is too deep or too large."""
+    """Remember the result of a function of a node; return `unknown(node)` if the graph is too deep or too large."""
 
     def decorate(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
         @functools.wraps(function)
-        def call(node: Node) -> Any:
-            if function in node.memo:
-                return node.memo[function]
-            graph = node.graph
-            if graph.depth >= DEEPEST or graph.count >= MOST_NODES:
-                return unknown(node)
-            graph.depth += 1
-            try:
-                answer = function(node)
-            finally:
-                graph.depth -= 1
-            node.memo[function] = answer
-            return answer
+        def remember(node: Node) -> Any:
+            if function not in node.memo:
+                if node.graph.depth >= MAX_DEPTH or node.graph.count >= MAX_NODES:
+                    return unknown(node)  # not remembered: from elsewhere the node may be less deep
+                node.memo[function] = go_deeper(node, function)
+            return node.memo[function]
 
-        return call
+        return remember
 
     return decorate
+
+
+def go_deeper(node: Node, function: Callable[..., Any], *args: Any) -> Any:
+    """Call `function(node, *args)` one level deeper."""
+    node.graph.depth += 1
+    try:
+        return function(node, *args)
+    finally:
+        node.graph.depth -= 1
+
+
+def producing_equation(tracer: Any) -> jaxprs.Producer | None:
+    """The equation that made a tracer; None for an argument, or if it is not known.
+
+    The equation has `primitive`, `params`, `effects` and `invars`; the last are tracers.
+    """
+    equation: Any = getattr(tracer, "parent", None)
+    has_fields = all(hasattr(equation, name) for name in _EQUATION_FIELDS)
+    if not _is_traced_by_jit(tracer) or not has_fields:
+        return None
+    variable = getattr(tracer, "val", None)
+    outputs = [index for index, result in enumerate(equation.outvars) if result is variable]
+    if len(outputs) != 1:
+        return None
+    return jaxprs.Producer(equation, outputs[0])
+
+
+def constant_of_trace(value: Any) -> jax.Array | np.ndarray | None:
+    """The array itself if `value` is not a tracer or is a tracer for a constant of the trace; else None."""
+    if not isinstance(value, Tracer):
+        return value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
+    if not _is_traced_by_jit(value):
+        return None
+    atom: Any = getattr(value, "val", None)
+    if isinstance(atom, Literal):
+        return np.asarray(atom.val, value.dtype)
+    frame = getattr(getattr(value, "_trace", None), "frame", None)
+    try:
+        constant = getattr(frame, "constvar_to_val", {}).get(atom)
+    except TypeError:  # an atom of another jax, which cannot be hashed
+        return None
+    is_array = isinstance(constant, jax.Array | np.ndarray) and not isinstance(constant, Tracer)
+    return constant if is_array else None
+
+
+def _is_traced_by_jit(tracer: Any) -> bool:
+    """Whether this is what `jax.jit` traces with. In the tracers of vmap and the like, `val` is another thing."""
+    return type(tracer).__name__ == "DynamicJaxprTracer"

@@ -1,12 +1,28 @@
-"""Operations written in fewer kinds: moves stand under elementwise operations, and what changes nothing is gone."""
+"""Operations written in fewer kinds, and along which axes their elements may differ.
+
+`simplify` puts moves (reshape, slice, ...) below elementwise operations and drops what changes nothing.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 from jax import lax
 
-from tpuport.attention.provenance.constants import chosen, chosen_axis
 from tpuport.attention.provenance.graph import Node, analysis
-from tpuport.attention.provenance.operations import SAME, is_elementwise, is_move
-from tpuport.attention.provenance.values import is_outer_product
+from tpuport.attention.provenance.primitives import (
+    IDENTITIES,
+    gather_axis,
+    gather_indices,
+    is_elementwise,
+    is_move,
+    is_outer_product,
+    reshape_groups,
+)
+
+# For each axis, something that is so or not.
+Axes = tuple[bool, ...]
+# Of a larger constant the values are not looked at.
+_MAX_ELEMENTS = 4096 * 4096
 
 
 def reshape(node: Node, shape: tuple[int, ...]) -> Node:
@@ -17,7 +33,7 @@ def reshape(node: Node, shape: tuple[int, ...]) -> Node:
     return node.graph.apply(lax.reshape_p, (node,), shape, node.dtype, params)
 
 
-def broadcast(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node:
+def _broadcast(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node:
     """`node` with its axes at `axes` of a larger shape."""
     params = {"shape": shape, "broadcast_dimensions": axes, "sharding": None}
     return node.graph.apply(lax.broadcast_in_dim_p, (node,), shape, node.dtype, params)
@@ -25,152 +41,280 @@ def broadcast(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node
 
 @analysis(lambda node: node)
 def simplify(node: Node) -> Node:
-    """The same array by fewer kinds of operations: moves stand under elementwise operations, not over them."""
-    rewritten = _RULES[node.name](node) if node.name in _RULES else node
-    if rewritten is not node:
-        return simplify(rewritten)
+    """The same array by fewer kinds of operations, moves below elementwise operations."""
+    rule = _SIMPLIFICATIONS.get(node.name)
+    simpler = node if rule is None else rule(node)
+    if simpler is not node:
+        return simplify(simpler)
     if is_elementwise(node):
-        return _of_one_shape(node)
-    return _sunk(node) if is_move(node) else node
+        return _broadcast_operands(node)
+    return _sink_move(node) if is_move(node) else node
 
 
-def _unchanged(node: Node) -> Node:
-    """What an operation gives on, perhaps elsewhere or in another order of execution."""
-    source = node.operands[node.output] if node.output < len(node.operands) else node
+def _skip_identity(node: Node) -> Node:
+    if node.output >= len(node.operands):
+        return node
+    source = node.operands[node.output]
     return source if (source.shape, source.dtype) == (node.shape, node.dtype) else node
 
 
-def _sunk(move: Node) -> Node:
+def _sink_move(move: Node) -> Node:
     """A move of an elementwise operation's result as the operation on moved operands."""
     source = simplify(move.operands[0])
     if not is_elementwise(source) or not source.shape:
         return move
-    operands = tuple(_moved(move, operand) if operand.shape else operand for operand in source.operands)
+    operands = tuple(_move_operand(move, operand) for operand in source.operands)
     return move.graph.apply(source.equation.primitive, operands, move.shape, source.dtype, source.params)
 
 
-def _of_one_shape(node: Node) -> Node:
+def _move_operand(move: Node, operand: Node) -> Node:
+    """The same move of another array; one node, however many results ask for it."""
+    if not operand.shape:
+        return operand
+    key = (id(move.equation), move.shape)
+    if key not in operand.memo:
+        primitive = move.equation.primitive
+        moved = move.graph.apply(primitive, (operand,), move.shape, operand.dtype, move.params)
+        # With the equation, so that no other equation gets its id.
+        operand.memo[key] = (moved, move.equation)
+    return operand.memo[key][0]
+
+
+def _broadcast_operands(node: Node) -> Node:
     """An elementwise operation whose operands have all its shape or none."""
-    if all(operand.shape in ((), node.shape) for operand in node.operands):
+    complete = ((), node.shape)
+    if all(operand.shape in complete for operand in node.operands):
         return node
-    axes = tuple(range(len(node.shape)))
+    axes = tuple(range(node.rank))
     operands = tuple(
-        operand if operand.shape in ((), node.shape) else broadcast(operand, node.shape, axes)
+        operand if operand.shape in complete else _broadcast(operand, node.shape, axes)
         for operand in node.operands
     )
     return node.graph.apply(node.equation.primitive, operands, node.shape, node.dtype, node.params)
 
 
-def _moved(move: Node, operand: Node) -> Node:
-    """The same move of another array; one node however many results ask for it."""
-    key = (id(move.equation), move.shape)
-    if key not in operand.memo:
-        operand.memo[key] = (
-            move.graph.apply(move.equation.primitive, (operand,), move.shape, operand.dtype, move.params),
-            move.equation,
-        )
-    return operand.memo[key][0]
-
-
-def _conversion(node: Node) -> Node:
+def _simplify_conversion(node: Node) -> Node:
     """A conversion to bool as a comparison with 0."""
     source = node.operands[0]
     if source.dtype == node.dtype:
         return source
     if node.dtype != np.bool_:
         return node
-    zero = node.graph.constant(0, source.dtype)
+    zero = node.graph.number(0, source.dtype)
     return node.graph.apply(lax.ne_p, (source, zero), node.shape, node.dtype, {})
 
 
-def _reshaped(node: Node) -> Node:
+def _simplify_reshape(node: Node) -> Node:
     """One reshape in place of two, and none that keeps the shape."""
+    if node.params.get("dimensions") is not None:
+        return node
     source = simplify(node.operands[0])
-    if source.shape == node.shape and node.params.get("dimensions") is None:
+    if source.shape == node.shape:
         return source
-    if {at.params.get("dimensions") for at in (node, source)} == {None} and source.name == "reshape":
+    if source.name == "reshape" and source.params.get("dimensions") is None:
         return reshape(source.operands[0], node.shape)
     return node
 
 
-def _squeezed(node: Node) -> Node:
+def _squeeze_as_reshape(node: Node) -> Node:
     return reshape(node.operands[0], node.shape)
 
 
-def _tile(node: Node) -> Node:
-    """A tiling as a broadcast of an axis before each one, joined to it."""
-    source, repeats = node.operands[0], tuple(int(count) for count in node.params["reps"])
-    both = tuple(size for pair in zip(repeats, source.shape, strict=True) for size in pair)
-    spread = broadcast(source, both, tuple(range(1, len(both), 2)))
-    return reshape(spread, node.shape)
+def _tile_as_broadcast(node: Node) -> Node:
+    """A tiling as a broadcast of a new axis before each one, joined with it."""
+    source = node.operands[0]
+    pairs = zip(node.params["reps"], source.shape, strict=True)
+    shape = tuple(int(size) for pair in pairs for size in pair)
+    broadcast = _broadcast(source, shape, tuple(range(1, len(shape), 2)))
+    return reshape(broadcast, node.shape)
 
 
-def _outer_product(node: Node) -> Node:
+def _outer_product_as_multiplication(node: Node) -> Node:
     """A matrix product over an axis of size 1 as a product of numbers."""
     if not is_outer_product(node):
         return node
     left, right = node.operands
-    (summed, summed_right), (batch_left, batch_right) = node.params["dimension_numbers"]
-    free_left = [a for a in range(len(left.shape)) if a not in (*summed, *batch_left)]
-    free_right = [a for a in range(len(right.shape)) if a not in (*summed_right, *batch_right)]
-    first = len(batch_left) + len(free_left)
-    operands = []
-    for source, order, places in (
-        (left, (*batch_left, *free_left), tuple(range(first))),
-        (right, (*batch_right, *free_right), (*range(len(batch_right)), *range(first, len(node.shape)))),
-    ):
-        kept = _transposed(source, order)
-        operands.append(broadcast(kept, node.shape, places))
-    return node.graph.apply(lax.mul_p, tuple(operands), node.shape, node.dtype, {})
+    (left_contracted, right_contracted), (left_batch, right_batch) = node.params["dimension_numbers"]
+    left_free = [axis for axis in range(left.rank) if axis not in (*left_contracted, *left_batch)]
+    right_free = [axis for axis in range(right.rank) if axis not in (*right_contracted, *right_batch)]
+    # The result's axes are those of the batch, then the left operand's, then the right one's.
+    left_end = len(left_batch) + len(left_free)
+    right_axes = (*range(len(right_batch)), *range(left_end, node.rank))
+    operands = (
+        _broadcast(_pick_axes(left, (*left_batch, *left_free)), node.shape, tuple(range(left_end))),
+        _broadcast(_pick_axes(right, (*right_batch, *right_free)), node.shape, right_axes),
+    )
+    return node.graph.apply(lax.mul_p, operands, node.shape, node.dtype, {})
 
 
-def _transposed(node: Node, order: tuple[int, ...]) -> Node:
-    """The axes in `order`, the others, of size 1, left out."""
-    left_out = tuple(axis for axis in range(len(node.shape)) if axis not in order)
-    permutation = (*order, *left_out)
+def _pick_axes(node: Node, axes: tuple[int, ...]) -> Node:
+    """These axes in this order; the others have size 1 and are left out."""
+    permutation = (*axes, *(axis for axis in range(node.rank) if axis not in axes))
     shape = tuple(node.shape[axis] for axis in permutation)
-    moved = node.graph.apply(lax.transpose_p, (node,), shape, node.dtype, {"permutation": permutation})
-    return reshape(moved, shape[: len(order)])
+    transposed = node.graph.apply(lax.transpose_p, (node,), shape, node.dtype, {"permutation": permutation})
+    return reshape(transposed, shape[: len(axes)])
 
 
-def _slice(node: Node, axis: int, start: int, count: int, step: int = 1) -> Node:
-    starts = tuple(start if at == axis else 0 for at in range(len(node.shape)))
-    ends = tuple(start + step * (count - 1) + 1 if at == axis else size for at, size in enumerate(node.shape))
-    strides = tuple(step if at == axis else 1 for at in range(len(node.shape)))
-    shape = tuple(count if at == axis else size for at, size in enumerate(node.shape))
-    params = {"start_indices": starts, "limit_indices": ends, "strides": strides}
-    return node.graph.apply(lax.slice_p, (node,), shape, node.dtype, params)
+def _slice_axis(node: Node, axis: int, start: int, count: int, step: int = 1) -> Node:
+    starts, ends = [0] * node.rank, list(node.shape)
+    strides, shape = [1] * node.rank, list(node.shape)
+    starts[axis], ends[axis] = start, start + step * (count - 1) + 1
+    strides[axis], shape[axis] = step, count
+    params = {"start_indices": tuple(starts), "limit_indices": tuple(ends), "strides": tuple(strides)}
+    return node.graph.apply(lax.slice_p, (node,), tuple(shape), node.dtype, params)
 
 
-def _split(node: Node) -> Node:
+def _split_as_slice(node: Node) -> Node:
     sizes = node.params["sizes"]
-    return _slice(node.operands[0], node.params["axis"], sum(sizes[: node.output]), sizes[node.output])
+    start = sum(sizes[: node.output])
+    return _slice_axis(node.operands[0], node.params["axis"], start, sizes[node.output])
 
 
-def _gathered(node: Node) -> Node:
-    """Slices taken at even distances as a strided slice; all of them, each several times, as a broadcast."""
-    places, axis = chosen(node), chosen_axis(node)
-    if places is None or axis is None:
+def _simplify_gather(node: Node) -> Node:
+    """Slices at even distances as a strided slice; all of them, each several times, as a broadcast."""
+    indices, axis = gather_indices(node), gather_axis(node)
+    if indices is None or axis is None:
         return node
-    source, count = node.operands[0], len(places)
-    first, step = int(places[0]), int(places[-1] - places[0]) // max(1, count - 1)
-    if (places == first + step * np.arange(count)).all() and step:
-        if step > 0:
-            return _slice(source, axis, first, count, step)
-        params = {"dimensions": (axis,)}
-        forward = _slice(source, axis, first + step * (count - 1), count, -step)
-        return node.graph.apply(lax.rev_p, (forward,), node.shape, node.dtype, params)
-    every, times = np.arange(source.shape[axis]), count // source.shape[axis]
-    for order, after in ((np.repeat(every, times), 1), (np.tile(every, times), 0)):
-        if np.array_equal(places, order):
-            spread = (*source.shape[: axis + after], times, *source.shape[axis + after :])
-            kept = tuple(at for at in range(len(spread)) if at != axis + after)
-            return reshape(broadcast(source, spread, kept), node.shape)
-    return node
+    return _gather_as_slice(node, indices, axis) or _gather_as_broadcast(node, indices, axis) or node
 
 
-_RULES = dict.fromkeys(SAME, _unchanged) | {
-    "convert_element_type": _conversion, "dot_general": _outer_product, "expand_dims": _squeezed,
-    "gather": _gathered, "split": _split,
-    "reshape": _reshaped, "squeeze": _squeezed, "tile": _tile,
+def _gather_as_slice(node: Node, indices: np.ndarray, axis: int) -> Node | None:
+    source, count = node.operands[0], len(indices)
+    first = int(indices[0])
+    step = int(indices[-1] - indices[0]) // max(1, count - 1)
+    is_even = (indices == first + step * np.arange(count)).all()
+    if not is_even or step == 0:
+        return None
+    if step > 0:
+        return _slice_axis(source, axis, first, count, step)
+    forward = _slice_axis(source, axis, first + step * (count - 1), count, -step)
+    return node.graph.apply(lax.rev_p, (forward,), node.shape, node.dtype, {"dimensions": (axis,)})
+
+
+def _gather_as_broadcast(node: Node, indices: np.ndarray, axis: int) -> Node | None:
+    source = node.operands[0]
+    every_index = np.arange(source.shape[axis])
+    times = len(indices) // source.shape[axis]
+    if np.array_equal(indices, np.repeat(every_index, times)):
+        new_axis = axis + 1
+    elif np.array_equal(indices, np.tile(every_index, times)):
+        new_axis = axis
+    else:
+        return None
+    shape = (*source.shape[:new_axis], times, *source.shape[new_axis:])
+    axes = tuple(other for other in range(len(shape)) if other != new_axis)
+    return reshape(_broadcast(source, shape, axes), node.shape)
+
+
+_SIMPLIFICATIONS: dict[str, Callable[[Node], Node]] = dict.fromkeys(IDENTITIES, _skip_identity) | {
+    "convert_element_type": _simplify_conversion, "dot_general": _outer_product_as_multiplication,
+    "expand_dims": _squeeze_as_reshape, "gather": _simplify_gather, "reshape": _simplify_reshape,
+    "split": _split_as_slice, "squeeze": _squeeze_as_reshape, "tile": _tile_as_broadcast,
+}  # fmt: skip
+
+
+def _all_axes(node: Node) -> Axes:
+    return tuple(size > 1 for size in node.shape)
+
+
+@analysis(_all_axes)
+def varying_axes(node: Node) -> Axes:
+    """For each axis, whether two elements whose indices differ along it alone may differ in value.
+
+    False is certain; True may be a lack of knowledge.
+    """
+    node = simplify(node)
+    if node.known is not None:
+        axes = _varying_axes_of_array(node)
+    elif is_elementwise(node):
+        axes = _axes_of_any(node)
+    else:
+        axes = _VARIATIONS.get(node.name, _all_axes)(node)
+    return tuple(varies and size > 1 for varies, size in zip(axes, node.shape, strict=True))
+
+
+def _varying_axes_of_array(node: Node) -> Axes:
+    array = np.asarray(node.known)
+    if array.size > _MAX_ELEMENTS:
+        return _all_axes(node)
+    return tuple(
+        size > 1 and bool((array != np.take(array, [0], axis)).any()) for axis, size in enumerate(array.shape)
+    )
+
+
+def _axes_of_any(node: Node) -> Axes:
+    """The axes along which any operand varies; one without axes does not."""
+    operands = [varying_axes(operand) for operand in node.operands if operand.shape]
+    return tuple(map(any, zip(*operands, strict=True))) if operands else (False,) * node.rank
+
+
+def _axes_of_source(node: Node) -> Axes:
+    return varying_axes(node.operands[0])
+
+
+def _axes_of_broadcast(node: Node) -> Axes:
+    axes = [False] * node.rank
+    for axis, varies in zip(node.params["broadcast_dimensions"], varying_axes(node.operands[0]), strict=True):
+        axes[axis] = varies
+    return tuple(axes)
+
+
+def _axes_of_reshape(node: Node) -> Axes:
+    if node.params.get("dimensions") is not None:
+        return _all_axes(node)
+    source = varying_axes(node.operands[0])
+    axes = [False] * node.rank
+    for group in reshape_groups(node.operands[0].shape, node.shape):
+        varies = any(source[axis] for axis in group.before)
+        for axis in group.after:
+            axes[axis] = varies
+    return tuple(axes)
+
+
+def _axes_of_transpose(node: Node) -> Axes:
+    source = varying_axes(node.operands[0])
+    return tuple(source[axis] for axis in node.params["permutation"])
+
+
+def _axes_along(node: Node) -> Axes:
+    """An operation along one axis, which may make the elements along it differ."""
+    axis: int = node.params["axis" if "axis" in node.params else "dimension"]
+    axes = list(_axes_of_any(node))
+    axes[axis] = True
+    return tuple(axes)
+
+
+def _axes_of_pad(node: Node) -> Axes:
+    padding = map(any, node.params["padding_config"])
+    return tuple(map(max, varying_axes(node.operands[0]), padding))
+
+
+def _axes_of_reduction(node: Node) -> Axes:
+    reduced = node.params["axes"]
+    return tuple(v for axis, v in enumerate(varying_axes(node.operands[0])) if axis not in reduced)
+
+
+def _axes_of_iota(node: Node) -> Axes:
+    return tuple(axis == node.params["dimension"] for axis in range(node.rank))
+
+
+def _axes_of_gather(node: Node) -> Axes:
+    """Along an axis of its indices as those vary, along an axis of the slices as the operand varies."""
+    numbers = node.params["dimension_numbers"]
+    source, indices = node.operands
+    if numbers.operand_batching_dims:
+        return _all_axes(node)
+    collapsed = numbers.collapsed_slice_dims
+    slice_axes = iter([v for axis, v in enumerate(varying_axes(source)) if axis not in collapsed])
+    index_axes = iter(varying_axes(indices)[:-1])
+    return tuple(next(slice_axes if axis in numbers.offset_dims else index_axes) for axis in range(node.rank))
+
+
+_VARIATIONS: dict[str, Callable[[Node], Axes]] = {
+    "broadcast_in_dim": _axes_of_broadcast, "reshape": _axes_of_reshape, "transpose": _axes_of_transpose,
+    "slice": _axes_of_source, "rev": _axes_of_source, "dynamic_slice": _axes_of_source, "concatenate": _axes_along,
+    "pad": _axes_of_pad, "iota": _axes_of_iota, "sort": _axes_along, "cumsum": _axes_along, "cummax": _axes_along,
+    "cummin": _axes_along, "cumprod": _axes_along, "gather": _axes_of_gather,
+} | {
+    f"reduce_{name}": _axes_of_reduction for name in ("and", "max", "min", "or", "prod", "sum", "xor")
 }  # fmt: skip

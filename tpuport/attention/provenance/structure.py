@@ -7,19 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpuport.attention.mask import Mask
-from tpuport.attention.provenance import bands, inspection
-from tpuport.attention.provenance.conditions import Condition, addends, conditions, lowest
-from tpuport.attention.provenance.constants import is_constant
+from tpuport.attention.provenance.bands import Band, comparison_band, inspect_known_mask, mask_fields
+from tpuport.attention.provenance.conditions import (
+    Condition,
+    find_conditions,
+    lowest_number,
+    split_additive_mask,
+)
 from tpuport.attention.provenance.emission import emit, evaluate
-from tpuport.attention.provenance.graph import Graph, Node, Unknown
-from tpuport.attention.provenance.rewriting import reshape
-from tpuport.attention.provenance.segments import segments
-from tpuport.attention.provenance.values import values
-from tpuport.attention.provenance.variation import varies
+from tpuport.attention.provenance.graph import Graph, Node, UnknownError
+from tpuport.attention.provenance.primitives import is_constant, possible_values
+from tpuport.attention.provenance.rewriting import Axes, reshape, varying_axes
 from tpuport.errors import PortError
 
 _BATCH, _HEADS, _QUERIES, _KEYS = range(4)
-_FEW_KEYS = 1 << 20
+# Larger constants are computed by the program and not while it is traced.
+_MAX_VECTOR_ELEMENTS = 1 << 20
+_MAX_PAIRS = 4096 * 4096
 
 
 def structure_of(mask: jax.Array, *, batch: int, heads: int, queries: int, keys: int) -> Mask:
@@ -27,6 +31,7 @@ def structure_of(mask: jax.Array, *, batch: int, heads: int, queries: int, keys:
 
     Every visible pair stays visible, every number added stays the same; a mask that is not understood stays dense.
     Nothing is computed that is not returned: a mask [B, 1, Q, T] known to be a broadcast of [B, T] is never built.
+    Positions that are compared are assumed not to overflow their dtype when a traced scalar is added to them.
 
     Args:
         mask: boolean (True is visible) or float (added to the scores; the lowest finite number of its dtype and
@@ -38,189 +43,263 @@ def structure_of(mask: jax.Array, *, batch: int, heads: int, queries: int, keys:
 
     Raises:
         PortError: the mask has another dtype or shape.
-
-    Positions that are compared are taken not to overflow their dtype where a traced scalar is added to them.
     """
-    _check(mask, (batch, heads, queries, keys))
+    _check_mask(mask, (batch, heads, queries, keys))
     shape = (1,) * (4 - mask.ndim) + tuple(mask.shape)
     if 0 in (*shape, queries, keys):
-        return _dense(mask, queries, keys)
+        return _dense_mask(mask, queries, keys)
     try:
+        # Constants are computed with NumPy, where infinite masks give NaN on purpose.
         with np.errstate(all="ignore"):
-            found = _structure(reshape(Graph().node(mask), shape), queries, keys)
-    except Unknown:
-        found = None
-    return _dense(mask, queries, keys) if found is None else found
+            structure = _find_structure(reshape(Graph().node(mask), shape), queries, keys)
+    except UnknownError:
+        structure = None
+    return _dense_mask(mask, queries, keys) if structure is None else structure
 
 
-def _check(mask: jax.Array, sizes: tuple[int, int, int, int]) -> None:
+def _check_mask(mask: jax.Array, sizes: tuple[int, int, int, int]) -> None:
     where = f"attn_mask, {mask.dtype}{list(mask.shape)}"
     if mask.dtype != jnp.bool_ and not jnp.issubdtype(mask.dtype, jnp.floating):
         raise PortError("an attention mask is neither boolean nor float", where=where, fix="mask.bool()")
-    fits = mask.ndim <= 4 and all(
-        own in (1, size) for own, size in zip(mask.shape[::-1], sizes[::-1], strict=False)
-    )
-    if not fits:
+    own_sizes = zip(reversed(mask.shape), reversed(sizes), strict=False)
+    if mask.ndim > 4 or any(own not in (1, size) for own, size in own_sizes):
         raise PortError(
-            "an attention mask does not broadcast to the scores", where=where,
+            "an attention mask does not broadcast to the scores",
+            where=where,
             fix=f"give it a shape that broadcasts to {list(sizes)}: batch, heads, queries, keys",
-        )  # fmt: skip
+        )
 
 
-def _dense(mask: jax.Array, queries: int, keys: int) -> Mask:
+def _dense_mask(mask: jax.Array, queries: int, keys: int) -> Mask:
     array = jnp.asarray(mask).reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
     return Mask(dense=jnp.broadcast_to(array, (*array.shape[:2], queries, keys)))
 
 
-def _structure(node: Node, queries: int, keys: int) -> Mask | None:
-    parts = _Parts(queries, keys)
+def _find_structure(node: Node, queries: int, keys: int) -> Mask | None:
+    builder = _MaskBuilder(queries, keys)
     if node.dtype == np.bool_:
-        wanted, added = conditions(node, [True]), []
+        conditions, addends = find_conditions(node, [True]), []
     else:
-        wanted, added = addends(node)
-    understood = all(parts.add_condition(condition) for condition in wanted)
-    understood = understood and all(parts.add_bias(addend) for addend in added)
-    return parts.mask() if understood else None
+        conditions, addends = split_additive_mask(node)
+    is_understood = all(map(builder.add_condition, conditions)) and all(map(builder.add_bias, addends))
+    return builder.mask() if is_understood else None
 
 
-class _Parts:
-    """The parts of a mask found so far. Each `add_` answers whether it could."""
+class _MaskBuilder:
+    """The parts of a mask so far. Each `add_` and `try_` method returns whether it could add what it got."""
 
     def __init__(self, queries: int, keys: int) -> None:
-        self._queries, self._keys = queries, keys
+        self._queries = queries
+        self._keys = keys
         self._visible_keys: list[jax.Array] = []
         self._visible_queries: list[jax.Array] = []
-        self._band = bands.Band()
+        self._band = Band()
         self._segments: tuple[jax.Array, jax.Array] | None = None
         self._bias: jax.Array | None = None
 
     def add_condition(self, condition: Condition) -> bool:
-        """A condition on the pairs that are visible."""
-        if not condition.wanted:
-            self._visible_keys.append(jnp.zeros((1, self._keys), jnp.bool_))
+        """A condition for pairs to be visible."""
+        if not condition.allowed:
+            self._hide_all()
             return True
         if not condition.node.shape:
-            condition = Condition(reshape(condition.node, (1, 1, 1, 1)), condition.wanted)
-        may = varies(condition.node)
-        if may[_HEADS]:
+            condition = Condition(reshape(condition.node, (1, 1, 1, 1)), condition.allowed)
+        varies = varying_axes(condition.node)
+        if varies[_HEADS]:
             return False
-        if not may[_QUERIES] or not may[_KEYS]:
-            axis = _QUERIES if may[_QUERIES] else _KEYS
-            self._add_vector(condition, axis)
-            return True
-        return (
-            self._add_band(bands.band(condition)) or self._add_segments(condition) or self._inspect(condition)
-        )
-
-    def _add_vector(self, condition: Condition, axis: int) -> None:
-        """What is the same for all queries, or for all keys."""
-        node, may = condition.node, varies(condition.node)
-        single = (not may[_BATCH], True, axis != _QUERIES or not may[axis], axis != _KEYS or not may[axis])
-        size = self._queries if axis == _QUERIES else self._keys
-        if (
-            is_constant(node)
-            and np.prod(node.shape) // max(1, node.shape[_QUERIES + _KEYS - axis]) <= _FEW_KEYS
-        ):
-            known = _among(evaluate(node, single), condition.wanted)
-            if known.all():
-                return
-            visible = jnp.asarray(known)
+        if varies[_QUERIES] and varies[_KEYS]:
+            is_band = self._try_band(comparison_band(condition))
+            return is_band or self._try_segments(condition) or self._try_known_condition(condition)
+        if varies[_QUERIES]:
+            self._visible_queries += self._vector(condition, _QUERIES, self._queries)
         else:
-            visible = _among(emit(node, single), condition.wanted)
-        batch = visible.shape[0]
-        visible = jnp.broadcast_to(visible.reshape(batch, -1), (batch, size))
-        (self._visible_queries if axis == _QUERIES else self._visible_keys).append(visible)
-
-    def _add_band(self, found: bands.Band | None) -> bool:
-        met = None if found is None else self._band.meet(found)
-        if met is None:
-            return False
-        self._band = met
+            self._visible_keys += self._vector(condition, _KEYS, self._keys)
         return True
 
-    def _add_segments(self, condition: Condition) -> bool:
-        found = segments(condition) if self._segments is None else None
-        self._segments = found or self._segments
-        return found is not None
+    def _hide_all(self) -> None:
+        self._visible_keys = [jnp.zeros((1, self._keys), jnp.bool_)]
 
-    def _inspect(self, condition: Condition) -> bool:
-        """A condition that depends on nothing traced, by its values."""
+    def _vector(self, condition: Condition, axis: int, size: int) -> list[jax.Array]:
+        """A condition that varies along the batch and one axis as an array [B or 1, size]; none if it always holds."""
         node = condition.node
-        batch, _, queries, keys = node.shape
-        if batch * queries * keys > inspection.MOST_ELEMENTS or not is_constant(node):
-            return False
-        known = evaluate(node, (not varies(node)[_BATCH], True, False, False))
-        return self._add_known(_among(known, condition.wanted)[:, 0])
+        single = _single_axes(node, axis)
+        other_axis = _QUERIES + _KEYS - axis
+        elements = np.prod(node.shape) // max(1, node.shape[other_axis])
+        if is_constant(node) and elements <= _MAX_VECTOR_ELEMENTS:
+            visible: Any = _is_among(evaluate(node, single), condition.allowed)
+            if visible.all():
+                return []
+            visible = jnp.asarray(visible)
+        else:
+            visible = _is_among(emit(node, single), condition.allowed)
+        batch = visible.shape[0]
+        return [jnp.broadcast_to(visible.reshape(batch, -1), (batch, size))]
 
-    def _add_known(self, visible_BQT: np.ndarray) -> bool:
-        found = inspection.inspect(visible_BQT)
-        if found is None or not self._add_band(found.band):
+    def _try_band(self, band: Band | None) -> bool:
+        both = None if band is None else self._band.intersect(band)
+        if both is None:
             return False
-        if not found.keys_BT.all():
-            self._visible_keys.append(jnp.asarray(found.keys_BT))
-        if not found.queries_BQ.all():
-            self._visible_queries.append(jnp.asarray(found.queries_BQ))
+        self._band = both
+        return True
+
+    def _try_segments(self, condition: Condition) -> bool:
+        if self._segments is not None:
+            return False
+        self._segments = _find_segments(condition)
+        return self._segments is not None
+
+    def _try_known_condition(self, condition: Condition) -> bool:
+        """A condition that depends on nothing traced, by its values."""
+        values = _known_pairs(condition.node)
+        return values is not None and self._try_known_mask(_is_among(values, condition.allowed))
+
+    def _try_known_mask(self, visible_BQT: np.ndarray) -> bool:
+        known = inspect_known_mask(visible_BQT)
+        if known is None or not self._try_band(known.band):
+            return False
+        if not known.keys_BT.all():
+            self._visible_keys.append(jnp.asarray(known.keys_BT))
+        if not known.queries_BQ.all():
+            self._visible_queries.append(jnp.asarray(known.queries_BQ))
         return True
 
     def add_bias(self, node: Node) -> bool:
         """Numbers added to the scores, of which the lowest hide."""
-        may = varies(node)
-        if node.dtype.itemsize > 4 or may[_HEADS]:
+        varies = varying_axes(node)
+        if node.dtype.itemsize > 4 or varies[_HEADS]:
             return False
-        if may[_QUERIES]:
-            return self._inspect_bias(node)
+        if varies[_QUERIES]:
+            return self._try_known_bias(node)
         if self._bias is not None:
             return False
-        bias = emit(node, (not may[_BATCH], True, True, not may[_KEYS]))
+        bias = emit(node, _single_axes(node, _KEYS))
         batch = bias.shape[0]
         bias = jnp.broadcast_to(bias.reshape(batch, -1), (batch, self._keys))
-        low, possible = lowest(node.dtype), values(node)
-        if possible is None or any(value <= low for value in possible):
-            visible = ~(bias <= low)
+        lowest, values = lowest_number(node.dtype), possible_values(node)
+        may_hide = values is None or min(values) <= lowest
+        if may_hide:
+            visible = ~(bias <= lowest)
             self._visible_keys.append(visible)
             bias = jnp.where(visible, bias, 0)
         self._bias = bias.astype(jnp.float32)
         return True
 
-    def _inspect_bias(self, node: Node) -> bool:
-        batch, _, queries, keys = node.shape
-        if batch * queries * keys > inspection.MOST_ELEMENTS or not is_constant(node):
+    def _try_known_bias(self, node: Node) -> bool:
+        """Known numbers that only hide."""
+        values = _known_pairs(node)
+        if values is None:
             return False
-        known = evaluate(node, (not varies(node)[_BATCH], True, False, False))[:, 0]
-        visible = ~(known <= lowest(node.dtype))
-        if np.where(visible, known, 0).any():
+        visible = ~(values <= lowest_number(node.dtype))
+        if values[visible].any():
             return False
-        if not varies(node)[_KEYS]:
+        if not varying_axes(node)[_KEYS]:
             visible = visible[:, :, :1]
-        return self._add_known(np.broadcast_to(visible, (len(visible), self._queries, self._keys)))
+        return self._try_known_mask(np.broadcast_to(visible, (len(visible), self._queries, self._keys)))
 
     def mask(self) -> Mask:
         """All the parts together."""
-        position = bands.fields(self._band, self._queries, self._keys)
-        if position is None:
-            self._visible_keys, position = [jnp.zeros((1, self._keys), jnp.bool_)], {}
+        band_fields = mask_fields(self._band, self._queries, self._keys)
+        if band_fields is None:
+            self._hide_all()
+            band_fields = {}
         query_segments, key_segments = self._segments or (None, None)
         return Mask(
-            keys_BT=_all(self._visible_keys), queries_BQ=_all(self._visible_queries), bias_BT=self._bias,
-            query_segments_BQ=query_segments, key_segments_BT=key_segments, **position,
+            keys_BT=_all_of(self._visible_keys), queries_BQ=_all_of(self._visible_queries), bias_BT=self._bias,
+            query_segments_BQ=query_segments, key_segments_BT=key_segments, **band_fields,
         )  # fmt: skip
 
 
-def _among(array: Any, wanted: frozenset[Any]) -> Any:
-    """Where the elements are among `wanted`, of which there is one at least."""
+def _single_axes(node: Node, axis: int) -> Axes:
+    """The axes of which one element is enough, for a node that varies along the batch and `axis` at most."""
+    varies = varying_axes(node)
+    return tuple(other not in (_BATCH, axis) or not varies[other] for other in range(4))
+
+
+def _known_pairs(node: Node) -> np.ndarray | None:
+    """The values [B or 1, Q, T] of a node that depends on nothing traced; None for another, or a large one."""
+    batch, _, queries, keys = node.shape
+    if batch * queries * keys > _MAX_PAIRS or not is_constant(node):
+        return None
+    return evaluate(node, (not varying_axes(node)[_BATCH], True, False, False))[:, 0]
+
+
+def _is_among(array: Any, allowed: frozenset[Any]) -> Any:
+    """Where the elements are among `allowed`, which is not empty."""
     if array.dtype == np.bool_:
-        return array if True in wanted else ~array
-    first, *rest = wanted
-    found = array == first
-    for value in rest:
-        found = found | (array == value)
-    return found
+        return array if True in allowed else ~array
+    first, *others = allowed
+    is_allowed = array == first
+    for value in others:
+        is_allowed = is_allowed | (array == value)
+    return is_allowed
 
 
-def _all(parts: list[jax.Array]) -> jax.Array | None:
+def _all_of(parts: list[jax.Array]) -> jax.Array | None:
     if not parts:
         return None
-    visible, *rest = parts
-    for part in rest:
+    visible, *others = parts
+    for part in others:
         visible = visible & part
     return visible
+
+
+def _find_segments(condition: Condition) -> tuple[jax.Array, jax.Array] | None:
+    """Traced. Packed sequences: a number for each query is compared with a number for each key.
+
+    Returns:
+        (query segments [B or 1, Q], key segments [B or 1, T]), int32 from 0, of a comparison for equality.
+    """
+    node = condition.node
+    # An elementwise comparison is true for equal operands, or false.
+    equal_result = {"eq": True, "ne": False}.get(node.name)
+    if condition.allowed != {equal_result} or any(operand.rank != 4 for operand in node.operands):
+        return None
+    left, right = node.operands
+    if not np.issubdtype(left.dtype, np.integer) and left.dtype != np.bool_:
+        return None
+    for query, key in ((left, right), (right, left)):
+        if _varies_only_over(query, _QUERIES) and _varies_only_over(key, _KEYS):
+            return _count_from_zero(_segment_vector(query, _QUERIES), _segment_vector(key, _KEYS))
+    return None
+
+
+def _varies_only_over(node: Node, axis: int) -> bool:
+    other_axes = {_HEADS, _QUERIES, _KEYS} - {axis}
+    varies = varying_axes(node)
+    return not any(varies[other] for other in other_axes)
+
+
+def _segment_vector(node: Node, axis: int) -> jax.Array:
+    single = [True] * 4
+    single[_BATCH] = not varying_axes(node)[_BATCH]
+    single[axis] = False
+    array = emit(node, tuple(single))
+    return array.reshape(array.shape[0], node.shape[axis])
+
+
+def _count_from_zero(query_BQ: jax.Array, key_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same equalities between numbers from 0: negative ones mean padding to the kernel."""
+    if query_BQ.dtype.itemsize < 4:
+        query_BQ, key_BT = query_BQ.astype(jnp.int32), key_BT.astype(jnp.int32)
+        least = jnp.minimum(query_BQ.min(), key_BT.min())
+        return query_BQ - least, key_BT - least
+    least = jnp.minimum(query_BQ.min(), key_BT.min())
+    shifted_query, shifted_key = query_BQ - least, key_BT - least
+    # A difference that overflows is negative.
+    fits = (shifted_query.min() >= 0) & (shifted_key.min() >= 0)
+    fits &= jnp.maximum(shifted_query.max(), shifted_key.max()) <= jnp.iinfo(jnp.int32).max
+    return jax.lax.cond(fits, _shift_segments, _rank_segments, query_BQ, key_BT, least)
+
+
+def _shift_segments(query_BQ: jax.Array, key_BT: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return (query_BQ - least).astype(jnp.int32), (key_BT - least).astype(jnp.int32)
+
+
+def _rank_segments(query_BQ: jax.Array, key_BT: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Positions in the sorted list of all numbers, for numbers that int32 cannot count from the least."""
+    numbers = jnp.sort(jnp.concatenate([query_BQ.ravel(), key_BT.ravel()]))
+
+    def rank(segments: jax.Array) -> jax.Array:
+        return jnp.searchsorted(numbers, segments, method="sort").astype(jnp.int32)
+
+    return rank(query_BQ), rank(key_BT)

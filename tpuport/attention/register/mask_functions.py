@@ -19,7 +19,7 @@ from jax.core import Tracer
 from tpuport import compat
 from tpuport.attention.mask import Mask
 from tpuport.attention.provenance.emission import evaluate
-from tpuport.attention.provenance.graph import Graph, Unknown
+from tpuport.attention.provenance.graph import Graph, UnknownError
 
 
 class Unstructured(Exception):
@@ -255,7 +255,7 @@ def _known(array: jax.Array) -> np.ndarray | None:
         return np.asarray(array)
     try:
         return evaluate(Graph().node(array), (False,) * array.ndim)
-    except Unknown:
+    except UnknownError:
         return None
 
 
