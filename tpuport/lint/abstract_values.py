@@ -350,17 +350,23 @@ class Arguments(NamedTuple):
 
 def constant_of(value: Value | None) -> Any:
     """The constant that a value is, `NOT_CONSTANT` if the source text does not tell it."""
-    return value.constant if isinstance(value, Static) else NOT_CONSTANT
+    if isinstance(value, Static):
+        return value.constant
+    return NOT_CONSTANT
 
 
 def dtype_of(value: Value, default: str = "") -> str:
     """Dtype family of a tensor; `default` for everything else."""
-    return value.dtype if isinstance(value, Tensor) else default
+    if isinstance(value, Tensor):
+        return value.dtype
+    return default
 
 
 def options_of(value: Value) -> tuple[Value, ...]:
     """The callables that a value may be: the options of a choice, or only the value itself."""
-    return value.options if isinstance(value, Choice) else (value,)
+    if isinstance(value, Choice):
+        return value.options
+    return (value,)
 
 
 def without_none(value: Value) -> Value:
@@ -432,7 +438,9 @@ def choice(values: list[Value]) -> Value:
             _add_option(options, option)
     if len(options) > _MOST_OPTIONS:
         return UNKNOWN
-    return Choice(tuple(options)) if len(options) > 1 else next(iter(options))
+    if len(options) > 1:
+        return Choice(tuple(options))
+    return next(iter(options))
 
 
 def _add_option(options: dict[Value, None], option: Value) -> None:

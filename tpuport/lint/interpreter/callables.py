@@ -132,7 +132,9 @@ def evaluate_starred(frame: Frame, nodes: list[ast.expr]) -> tuple[list[Value], 
 def apply(frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
     """What calling a value returns. Rules hear of library calls."""
     handler = _HANDLERS.get(type(callee))
-    return call_unknown(frame, arguments) if handler is None else handler(frame, callee, arguments, node)
+    if handler is None:
+        return call_unknown(frame, arguments)
+    return handler(frame, callee, arguments, node)
 
 
 def _call_function(frame: Frame, callee: Function, arguments: Arguments, node: ast.Call) -> Value:
@@ -187,9 +189,9 @@ def _call_sequence(frame: Frame, callee: Sequence, arguments: Arguments, node: a
     if callee.items is None:
         # Layers of which only the common class is known: the first shows what all do.
         is_known = callee.element is not UNKNOWN
-        return (
-            apply(frame, callee.element, Arguments(arguments.positional, {}), node) if is_known else UNKNOWN
-        )
+        if is_known:
+            return apply(frame, callee.element, Arguments(arguments.positional, {}), node)
+        return UNKNOWN
     for layer in callee.items:
         value = apply(frame, layer, Arguments([value], {}), node)
     return value
@@ -221,7 +223,9 @@ def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Ca
             passed_on = {key: value for key, value in keywords.items() if key not in _CHECKPOINT_OPTIONS}
             return apply(frame, positional[0], Arguments(positional[1:], passed_on), node)
     result = library.call(name, arguments)
-    return call_unknown(frame, arguments) if result is UNKNOWN else result
+    if result is UNKNOWN:
+        return call_unknown(frame, arguments)
+    return result
 
 
 _HANDLERS: Final[dict[type, Callable[[Frame, Any, Arguments, ast.Call], Value]]] = {

@@ -79,7 +79,9 @@ class Classes:
         while isinstance(node, ast.Subscript):
             node = node.value
         value = self._evaluator.module_expression(info.module, node)
-        return value if isinstance(value, Class | External) else External(info.module.dotted(node))
+        if isinstance(value, Class | External):
+            return value
+        return External(info.module.dotted(node))
 
     def mro(self, info: ClassInfo) -> list[ClassInfo]:
         """The class and its bases within the linted code, nearest first."""

@@ -78,7 +78,9 @@ def promote(left: Value, right: Value) -> str:
     if "float" in families and "complex" not in families:
         # The other could at most be complex, which is rare enough that rules ask for it only where it appears.
         return "float"
-    return "" if "" in families else max(families, key=_FAMILIES.index)
+    if "" in families:
+        return ""
+    return max(families, key=_FAMILIES.index)
 
 
 def requested_dtype(keywords: Mapping[str, Value], default: str = "") -> Dtype:

@@ -78,7 +78,9 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Value:
             known = frame.env.get(f"{name}.{middle}.{node.attr}")
         case _:
             known = None
-    return attribute(frame, base, node.attr) if known is None else known
+    if known is None:
+        return attribute(frame, base, node.attr)
+    return known
 
 
 # --- displays, strings, functions ---
@@ -119,7 +121,7 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
         else:
             frame.evaluate(key)
             other = join_optional(other, value)
-    return Mapping(tuple(entries.items()), UNKNOWN if other is None else other)
+    return Mapping(tuple(entries.items()), other or UNKNOWN)
 
 
 def _joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
@@ -146,7 +148,7 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Value:
 
 
 def _yield(frame: Frame, node: ast.Yield) -> Value:
-    frame.add_yielded(NONE if node.value is None else frame.evaluate(node.value))
+    frame.add_yielded(frame.evaluate_optional(node.value))
     return UNKNOWN
 
 
@@ -242,7 +244,9 @@ def _static_arithmetic(left: Static, operator: ast.operator, right: Static) -> V
         return FLOAT
     if left.kind == right.kind:
         return Static(left.kind)
-    return FLOAT if {left.kind, right.kind} == {"int", "float"} else STATIC
+    if {left.kind, right.kind} == {"int", "float"}:
+        return FLOAT
+    return STATIC
 
 
 def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
@@ -256,7 +260,9 @@ def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
     if isinstance(value, Static):
         # -1 is written for "the last", "all" and "not given", which rules ask for.
         is_negative = isinstance(node.op, ast.USub) and isinstance(value.constant, int)
-        return Static("int", -value.constant) if is_negative else Static(value.kind)
+        if is_negative:
+            return Static("int", -value.constant)
+        return Static(value.kind)
     return UNKNOWN
 
 
@@ -281,7 +287,7 @@ def _comparison(frame: Frame, node: ast.Compare) -> Value:
             frame.report(Truth(node, result, "and"))
         result = comparison
         left = right
-    return UNKNOWN if result is None else result
+    return result or UNKNOWN
 
 
 def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) -> Value:
@@ -393,13 +399,19 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
             return _indexed_tensor(base, indices, nodes)
         case Sequence():
             # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it is.
-            return _indexed_sequence(base, first, nodes[0]) if len(nodes) == 1 else TENSOR
+            if len(nodes) == 1:
+                return _indexed_sequence(base, first, nodes[0])
+            return TENSOR
         case Mapping():
             key = constant_of(first)
-            return _some_entry(base) if key is NOT_CONSTANT else base.get(key)
+            if key is NOT_CONSTANT:
+                return _some_entry(base)
+            return base.get(key)
         case Static():
             is_part = base.kind == "shape" and isinstance(node.slice, ast.Slice)
-            return base if is_part else _STATIC_ITEMS.get(base.kind, STATIC)
+            if is_part:
+                return base
+            return _STATIC_ITEMS.get(base.kind, STATIC)
         case Instance():
             return item(frame, base, first)
         case External() if base.name.endswith("ACT2FN"):

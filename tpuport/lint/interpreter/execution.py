@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
-    NONE,
     NOT_CONSTANT,
     UNKNOWN,
     Class,
@@ -42,8 +41,6 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.expr) -> None
             forget_attributes(frame.env, name)
         case ast.Tuple() | ast.List():
             _unpack(frame, target.elts, value, source)
-        case ast.Starred():
-            bind(frame, target.value, Sequence("list", None, frame.element_of(value)), source)
         case ast.Attribute():
             _store_attribute(frame, target, value)
         case ast.Subscript():
@@ -53,31 +50,31 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.expr) -> None
 def _unpack(frame: Frame, targets: list[ast.expr], value: Value, source: ast.expr) -> None:
     if isinstance(value, Tensor):
         frame.report(Iteration(source, value, "unpacking"))
-    items = _distribute(targets, value)
-    if items is not None:
-        for target, item in zip(targets, items, strict=True):
-            # The starred target gets its list as it is.
-            bind(frame, target.value if isinstance(target, ast.Starred) else target, item, source)
-        return
-    element = frame.element_of(value)
-    for target in targets:
-        bind(frame, target, value if isinstance(target, ast.Starred) else element, source)
+    items = _distribute(frame, targets, value)
+    for target, item in zip(targets, items, strict=True):
+        if isinstance(target, ast.Starred):
+            target = target.value
+        bind(frame, target, item, source)
 
 
-def _distribute(targets: list[ast.expr], value: Value) -> list[Value] | None:
-    """What each target gets of a sequence; None if it is of unknown or of another length."""
-    if not isinstance(value, Sequence) or value.items is None:
-        return None
-    items = list(value.items)
+def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Value]:
+    """What each target gets of a value that is unpacked."""
     stars = [position for position, target in enumerate(targets) if isinstance(target, ast.Starred)]
-    if not stars:
-        return items if len(items) == len(targets) else None
-    before = stars[0]
-    after = len(items) - (len(targets) - before - 1)
-    if after < before:
-        return None
-    middle = items[before:after]
-    return [*items[:before], Sequence("list", tuple(middle), join_all(middle)), *items[after:]]
+    if isinstance(value, Sequence) and value.items is not None:
+        items = list(value.items)
+        if not stars and len(items) == len(targets):
+            return items
+        if stars and len(items) >= len(targets) - 1:
+            start = stars[0]
+            stop = len(items) - (len(targets) - start - 1)
+            middle = items[start:stop]
+            return [*items[:start], Sequence("list", tuple(middle), join_all(middle)), *items[stop:]]
+    # Of unknown or of another length: any target may get any element.
+    element = frame.element_of(value)
+    shares: list[Value] = [element] * len(targets)
+    for position in stars:
+        shares[position] = Sequence("list", None, element)
+    return shares
 
 
 def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
@@ -214,7 +211,7 @@ def _assign_augmented(frame: Frame, node: ast.AugAssign) -> None:
 
 
 def _return(frame: Frame, node: ast.Return) -> bool:
-    value = NONE if node.value is None else frame.evaluate(node.value)
+    value = frame.evaluate_optional(node.value)
     frame.report(Return(node, value, frame.entry, frame.info))
     frame.add_returned(value)
     return False

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tpuport.lint.abstract_values import (
     CONFIG,
     INT,
+    NONE,
     STATIC,
     STR,
     UNKNOWN,
@@ -159,7 +160,15 @@ class Frame:
     def evaluate(self, node: ast.expr) -> Value:
         """What an expression may be. Rules hear of the events in it."""
         handler = self.interpreter.expression_handlers.get(type(node))
-        return UNKNOWN if handler is None else handler(self, node)
+        if handler is None:
+            return UNKNOWN
+        return handler(self, node)
+
+    def evaluate_optional(self, node: ast.expr | None) -> Value:
+        """What `return` or `yield` gets: None if nothing is written."""
+        if node is None:
+            return NONE
+        return self.evaluate(node)
 
     def evaluate_silently(self, node: ast.expr) -> Value:
         """What an expression may be, without events."""
@@ -219,7 +228,9 @@ class Frame:
                 ndim = max(iterated.ndim - 1, -1)
                 return tensor(iterated.dtype, iterated.exact, ndim, view=True, origin=iterated.origin)
             case Sequence():
-                return join_all(iterated.items) if iterated.items else iterated.element
+                if iterated.items:
+                    return join_all(iterated.items)
+                return iterated.element
             case Static():
                 return _STATIC_ELEMENTS.get(iterated.kind, STATIC)
             case Mapping():

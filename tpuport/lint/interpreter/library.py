@@ -84,7 +84,9 @@ def attribute(name: str) -> Value:
     """A library name as a value: dtypes and constants are static, everything else keeps its name."""
     if name in _CONSTANTS:
         return FLOAT
-    return Static("dtype", name) if is_dtype_name(name) else External(name)
+    if is_dtype_name(name):
+        return Static("dtype", name)
+    return External(name)
 
 
 def call(name: str, arguments: Arguments) -> Value:
@@ -93,7 +95,9 @@ def call(name: str, arguments: Arguments) -> Value:
     handler = _LIBRARY_HANDLERS.get(library)
     if handler is not None:
         return handler(name, arguments)
-    return STATIC if library in _STATIC_LIBRARIES else UNKNOWN
+    if library in _STATIC_LIBRARIES:
+        return STATIC
+    return UNKNOWN
 
 
 def _einops(name: str, arguments: Arguments) -> Value:
@@ -116,7 +120,9 @@ def _layer_class(name: str, last: str) -> Value:
 
 def _tensor_if_any(name: str, arguments: Arguments) -> Value:
     """Kernels and operators of other libraries: tensors in, tensor out."""
-    return TENSOR if any(map(is_tensor, arguments.positional)) else UNKNOWN
+    if any(map(is_tensor, arguments.positional)):
+        return TENSOR
+    return UNKNOWN
 
 
 def _copied(name: str, arguments: Arguments) -> Value:
@@ -145,7 +151,9 @@ def _top_level(name: str, arguments: Arguments) -> Value:
     if name in _STATIC_FUNCTIONS:
         return _STATIC_FUNCTIONS[name]
     if name[:1].isupper():
-        return tensor(TENSOR_CLASSES[name]) if name in TENSOR_CLASSES else UNKNOWN
+        if name in TENSOR_CLASSES:
+            return tensor(TENSOR_CLASSES[name])
+        return UNKNOWN
     return tensor_function(name, arguments)
 
 
@@ -154,7 +162,9 @@ def _is_tensor(value: Value) -> Value:
     if isinstance(value, Tensor):
         return BOOL if value.optional else TRUE
     # A configuration may hold anything.
-    return FALSE if isinstance(value, Static) and value.kind not in {"", "config"} else BOOL
+    if isinstance(value, Static) and value.kind not in {"", "config"}:
+        return FALSE
+    return BOOL
 
 
 def _namespaced(name: str, arguments: Arguments) -> Value:
@@ -163,7 +173,9 @@ def _namespaced(name: str, arguments: Arguments) -> Value:
     if name.startswith("torch.ops."):
         return _tensor_if_any(name, arguments)
     # `fft` is complex, `irfft` is not.
-    return TENSOR if name.rpartition(".")[2].startswith("fft") else FLOAT_TENSOR
+    if name.rpartition(".")[2].startswith("fft"):
+        return TENSOR
+    return FLOAT_TENSOR
 
 
 _LIBRARY_HANDLERS: Final[dict[str, Callable[[str, Arguments], Value]]] = {
@@ -238,9 +250,13 @@ def _sequential(layers: list[Value]) -> Value:
 def layer_call(name: str, arguments: Arguments) -> Value:
     """What an instance of a torch module class returns when it is called."""
     last = name.rpartition(".")[2]
-    return arguments.first if last in _PASS_THROUGH else _LAYER_RESULTS.get(last, FLOAT_TENSOR)
+    if last in _PASS_THROUGH:
+        return arguments.first
+    return _LAYER_RESULTS.get(last, FLOAT_TENSOR)
 
 
 def layer_attribute(name: str) -> Value:
     """An attribute of an instance of a torch module class."""
-    return tensor("float", optional=name == "bias", origin="parameter") if name in _WEIGHTS else STATIC
+    if name in _WEIGHTS:
+        return tensor("float", optional=name == "bias", origin="parameter")
+    return STATIC

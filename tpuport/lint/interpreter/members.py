@@ -75,12 +75,16 @@ def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
     # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.
     if name == "values":
         return tensor(base.dtype)
-    return tensor("int") if name == "indices" else Method(base, name)
+    if name == "indices":
+        return tensor("int")
+    return Method(base, name)
 
 
 def _of_static(frame: Frame, base: Static, name: str) -> Value:
     if base.kind == "config":
-        return Method(base, name) if name in {"get", "to_dict"} else CONFIG
+        if name in {"get", "to_dict"}:
+            return Method(base, name)
+        return CONFIG
     if base.kind in {"str", ""}:
         return Method(base, name)
     return _DTYPE_ATTRIBUTES.get(name) or Method(base, name)
@@ -89,7 +93,9 @@ def _of_static(frame: Frame, base: Static, name: str) -> Value:
 def _of_sequence(frame: Frame, base: Sequence, name: str) -> Value:
     if base.items is not None and len(base.items) == 2 and name in _PAIR_POSITIONS:
         return base.items[_PAIR_POSITIONS[name]]
-    return base.element if name == "values" else Method(base, name)
+    if name == "values":
+        return base.element
+    return Method(base, name)
 
 
 def _of_external(frame: Frame, base: External, name: str) -> Value:
@@ -97,7 +103,9 @@ def _of_external(frame: Frame, base: External, name: str) -> Value:
 
 
 def _of_layer(frame: Frame, base: Layer, name: str) -> Value:
-    return Method(base, name) if name in _LAYER_METHODS else library.layer_attribute(name)
+    if name in _LAYER_METHODS:
+        return Method(base, name)
+    return library.layer_attribute(name)
 
 
 def _of_class(frame: Frame, base: Class, name: str) -> Value:
@@ -131,7 +139,9 @@ def _of_module(frame: Frame, base: Module, name: str) -> Value:
         return interpreter.global_name(base.info, name)
     dotted = f"{base.info.name}.{name}"
     submodule = interpreter.project.module(dotted, base.info)
-    return Module(submodule) if submodule else External(dotted)
+    if submodule:
+        return Module(submodule)
+    return External(dotted)
 
 
 def _of_function(frame: Frame, base: Function, name: str) -> Value:
@@ -158,7 +168,9 @@ def _of_unknown(frame: Frame, base: Value, name: str) -> Value:
     known = _TELLING_ATTRIBUTES.get(name)
     if known is not None:
         return known
-    return CONFIG if name == "config" or name.endswith("_config") else Method(base, name)
+    if name == "config" or name.endswith("_config"):
+        return CONFIG
+    return Method(base, name)
 
 
 # --- instances of the linted code's classes ---
@@ -183,7 +195,9 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
     if value is None:
         return _inherited_attribute(frame, base, name)
     # A flag of a module class is often changed from outside.
-    return UNKNOWN if classes.is_module(info) and isinstance(value, Static) else value
+    if classes.is_module(info) and isinstance(value, Static):
+        return UNKNOWN
+    return value
 
 
 def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
@@ -215,7 +229,9 @@ def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
         return CONFIG
     match name:
         case "training":
-            return STATIC if frame.interpreter.options.training else FALSE
+            if frame.interpreter.options.training:
+                return STATIC
+            return FALSE
         case "dtype" | "device" if classes.is_module(base.info):
             return _TENSOR_ATTRIBUTES[name]
         case "__class__":
@@ -265,7 +281,9 @@ def super_attribute(frame: Frame, name: str) -> Value:
     # `super().forward(x)` of a torch layer returns what that layer returns.
     torch_base = classes.torch_base(receiver.info)
     is_layer = torch_base not in {"", "torch.nn.Module"}
-    return Layer(torch_base) if is_layer and name in {"forward", "__call__"} else Method(receiver, name)
+    if is_layer and name in {"forward", "__call__"}:
+        return Layer(torch_base)
+    return Method(receiver, name)
 
 
 def item(frame: Frame, base: Instance, key: Value) -> Value:

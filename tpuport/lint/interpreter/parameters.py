@@ -90,7 +90,9 @@ def _named(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Valu
         return Sequence(_SEQUENCES[last], None, UNKNOWN)
     if last in _MAPPINGS:
         return Mapping((), UNKNOWN)
-    return _class_or_alias(interpreter, node, module) if name else UNKNOWN
+    if name:
+        return _class_or_alias(interpreter, node, module)
+    return UNKNOWN
 
 
 def _class_or_alias(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
@@ -175,11 +177,15 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
     is_none_default = isinstance(default, ast.Constant) and default.value is None
     if parameter.annotation is not None:
         promised = annotation_value(interpreter, parameter.annotation, info.module)
-        return join(promised, NONE) if is_none_default and isinstance(promised, Tensor) else promised
+        if is_none_default and isinstance(promised, Tensor):
+            return join(promised, NONE)
+        return promised
     if default is None or is_none_default:
         return _value_by_evidence(info, parameter.arg, is_none_default, entry)
     value = interpreter.module_expression(info.module, default)
-    return Static(value.kind) if isinstance(value, Static) else UNKNOWN
+    if isinstance(value, Static):
+        return Static(value.kind)
+    return UNKNOWN
 
 
 # --- evidence ---

@@ -101,7 +101,9 @@ def _reversed(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 
 
 def _isinstance(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
-    return is_instance(frame, arguments.first, node.args[1]) if len(node.args) == 2 else BOOL
+    if len(node.args) == 2:
+        return is_instance(frame, arguments.first, node.args[1])
+    return BOOL
 
 
 def _getattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -110,7 +112,9 @@ def _getattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
             return attribute(frame, base, name)
         case [base, Static(constant=str(name)), default, *_]:
             value = attribute(frame, base, name)
-            return value if value is UNKNOWN else join(value, default)
+            if value is UNKNOWN:
+                return value
+            return join(value, default)
         case [Instance() as base, _, *_] if len(node.args) >= 2:
             return _attributes_like(frame, base, *_known_ends(node.args[1]))
         case [Static(), *_]:
@@ -203,7 +207,9 @@ def _extreme(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     if not any(isinstance(value, Tensor) for value in values):
         return join_all(values)
     # Of a tensor and a number it may be either.
-    return values[0] if all(isinstance(value, Tensor) for value in values) else UNKNOWN
+    if all(isinstance(value, Tensor) for value in values):
+        return values[0]
+    return UNKNOWN
 
 
 def _element(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -214,7 +220,9 @@ def _element(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 def _number(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     """`abs`, `round` and `pow` return what they get."""
     first = arguments.first
-    return tensor(first.dtype, ndim=first.ndim) if isinstance(first, Tensor) else first
+    if isinstance(first, Tensor):
+        return tensor(first.dtype, ndim=first.ndim)
+    return first
 
 
 def _dict(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -288,7 +296,9 @@ def call_instance(frame: Frame, instance: Instance, arguments: Arguments) -> Val
     if method is not None:
         return frame.interpreter.call_function(frame, Function(method, instance), arguments)
     torch_base = classes.torch_base(instance.info)
-    return library.layer_call(torch_base, arguments) if torch_base else call_unknown(frame, arguments)
+    if torch_base:
+        return library.layer_call(torch_base, arguments)
+    return call_unknown(frame, arguments)
 
 
 def _method_of_tensor(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
@@ -300,7 +310,9 @@ def _method_of_layer(frame: Frame, node: ast.Call, method: Method, arguments: Ar
     assert isinstance(method.receiver, Layer)
     if method.name == "forward":
         return library.layer_call(method.receiver.name, arguments)
-    return method.receiver if method.name in _FLUENT else UNKNOWN
+    if method.name in _FLUENT:
+        return method.receiver
+    return UNKNOWN
 
 
 def _method_of_unknown(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
@@ -353,7 +365,9 @@ def _method_of_sequence(frame: Frame, node: ast.Call, method: Method, arguments:
             return INT
         case "forward", _ if receiver.kind == "sequential":
             return frame.interpreter.apply(frame, receiver, Arguments(arguments.positional, {}), node)
-    return receiver if receiver.kind in {"modules", "sequential"} and method.name in _FLUENT else UNKNOWN
+    if receiver.kind in {"modules", "sequential"} and method.name in _FLUENT:
+        return receiver
+    return UNKNOWN
 
 
 def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Value:
@@ -407,7 +421,9 @@ def _method_of_mapping(frame: Frame, node: ast.Call, method: Method, arguments: 
 
 
 def _any_entry(mapping: Mapping) -> Value:
-    return join_all(value for _, value in mapping.entries) if mapping.entries else mapping.element
+    if mapping.entries:
+        return join_all(value for _, value in mapping.entries)
+    return mapping.element
 
 
 def _entry(receiver: Mapping, name: str, positional: list[Value]) -> Value:
@@ -420,7 +436,9 @@ def _entry(receiver: Mapping, name: str, positional: list[Value]) -> Value:
     default = positional[1]
     if value is UNKNOWN:
         # A table of functions that is not known: its default shows what they do.
-        return default if name == "get" and isinstance(default, Function) else UNKNOWN
+        if name == "get" and isinstance(default, Function):
+            return default
+        return UNKNOWN
     is_missing = is_known and key not in dict(receiver.entries)
     return join(value, default) if is_missing else value
 

@@ -148,7 +148,9 @@ def _promoting(call: _TensorCall) -> Value:
 
 
 def _mask_origin(value: Value) -> str:
-    return value.mask_origin if isinstance(value, Tensor) else ""
+    if isinstance(value, Tensor):
+        return value.mask_origin
+    return ""
 
 
 def _concatenation(call: _TensorCall) -> Value:
@@ -250,7 +252,9 @@ def _family_of_range(bounds: list[Value]) -> str:
 
 
 def _family_of_fill_value(arguments: list[Value]) -> str:
-    return family_of(arguments[1]) if len(arguments) > 1 else ""
+    if len(arguments) > 1:
+        return family_of(arguments[1])
+    return ""
 
 
 def _family_of_data(arguments: list[Value]) -> str:

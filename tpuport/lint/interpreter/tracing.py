@@ -298,7 +298,9 @@ class TracingInterpreter(Interpreter):
         if value is None:
             default = default_expressions(info).get(parameter.arg)
             value = UNKNOWN if default is None else self.module_expression(info.module, default)
-        return declared_value(self, info, parameter, False) if value is UNKNOWN else _generalise(value)
+        if value is UNKNOWN:
+            return declared_value(self, info, parameter, False)
+        return _generalise(value)
 
     # --- names ---
 
@@ -340,10 +342,14 @@ class TracingInterpreter(Interpreter):
             return self.resolve_binding(bound)
         if is_builtin(name):
             return External(f"builtins.{name}")
-        return STATIC if name.startswith("__") or name.endswith(_EXCEPTIONS) else UNKNOWN
+        if name.startswith("__") or name.endswith(_EXCEPTIONS):
+            return STATIC
+        return UNKNOWN
 
     def resolve_binding(self, value: Value) -> Value:
-        return self.global_name(value.module, value.name) if isinstance(value, Binding) else value
+        if isinstance(value, Binding):
+            return self.global_name(value.module, value.name)
+        return value
 
     # --- rules ---
 

@@ -111,7 +111,7 @@ def boolean_operation(frame: Frame, node: ast.BoolOp) -> Value:
         if is_last or answer is deciding or not narrow(frame, part, not deciding):
             break
     frame.env = env
-    return UNKNOWN if result is None else result
+    return result or UNKNOWN
 
 
 def _guarded(guard: Value, value: Value) -> Value:
@@ -265,7 +265,9 @@ def is_instance(frame: Frame, value: Value, classes: ast.expr) -> Value:
     """What `isinstance(value, classes)` returns."""
     kinds = [value_of_class(frame, item) for item in _listed_classes(classes)]
     answers = {_is_any_of(frame, option, kinds) for option in options_of(value)}
-    return as_value(answers.pop()) if len(answers) == 1 else BOOL
+    if len(answers) == 1:
+        return as_value(answers.pop())
+    return BOOL
 
 
 def _listed_classes(classes: ast.expr) -> list[ast.expr]:

@@ -21,7 +21,9 @@ def is_tensor(value: Value | None) -> bool:
 
 def has_tensor(value: Value | None) -> bool:
     """Whether it is certainly a tensor, or a list or tuple with a tensor in it."""
-    return value.tensors if isinstance(value, Sequence) else isinstance(value, Tensor)
+    if isinstance(value, Sequence):
+        return value.tensors
+    return isinstance(value, Tensor)
 
 
 def is_mask(value: Value) -> bool:
@@ -64,7 +66,9 @@ def is_method_of_tensor(event: Call, *names: str) -> bool:
 
 def operands(event: Call) -> list[Value]:
     """The tensor that the function works on and its further arguments, for both ways of writing it."""
-    return event.args if event.receiver is None else [event.receiver, *event.args]
+    if event.receiver is None:
+        return event.args
+    return [event.receiver, *event.args]
 
 
 def argument(event: Call, position: int, *names: str) -> Value | None:
@@ -73,7 +77,9 @@ def argument(event: Call, position: int, *names: str) -> Value | None:
         if name in event.keywords:
             return event.keywords[name]
     positional = operands(event)
-    return positional[position] if position < len(positional) else None
+    if position < len(positional):
+        return positional[position]
+    return None
 
 
 def keyword_nodes(call: ast.Call, *names: str) -> list[ast.expr]:
@@ -128,7 +134,9 @@ def gpu_hit(event: Use | Text, warn_in_host_code: bool = True) -> Hit | None:
     if event.checked or (event.guarded and not is_model_code):
         return None
     if not is_model_code and not event.at_import:
-        return Hit(severity=Severity.WARNING) if warn_in_host_code else None
+        if warn_in_host_code:
+            return Hit(severity=Severity.WARNING)
+        return None
     return Hit(severity=Severity.WARNING if event.guarded else Severity.ERROR)
 
 
