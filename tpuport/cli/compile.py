@@ -86,7 +86,7 @@ class _Outcome:
         has_defect = any(result.failure and result.failure["kind"] == "defect" for result in self.results)
         if self.has_stopped or has_defect:
             return 2
-        return 0 if all(result.fits for result in self.results) else 1
+        return int(not all(result.fits for result in self.results))
 
     @contextmanager
     def show_warnings(self) -> Iterator[None]:
@@ -194,19 +194,16 @@ def _render_text(renderable: Any, stream: Any) -> str:
     from rich.console import Console
 
     is_terminal = stream is not None and stream.isatty()
-    # rich takes the width from COLUMNS or from the terminal by itself.
-    columns = None if is_terminal or os.environ.get("COLUMNS") else _FILE_COLUMNS
     buffer = io.StringIO()
+    # Neither markup nor emoji: reports quote code, which may look like both.
     console = Console(
-        file=buffer,
-        width=columns,
-        force_terminal=is_terminal or None,
-        highlight=False,
-        markup=False,
-        emoji=False,
+        file=buffer, force_terminal=is_terminal or None, highlight=False, markup=False, emoji=False
     )
     if is_terminal:
         console.width = min(Console().width, _MAX_TERMINAL_COLUMNS)
+    # Otherwise rich itself takes the width from COLUMNS.
+    elif not os.environ.get("COLUMNS"):
+        console.width = _FILE_COLUMNS
     console.print(renderable)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
@@ -218,8 +215,9 @@ def _print_report(report: str) -> None:
 def _listing(options: argparse.Namespace) -> str:
     from tpuport.topology.reports import known_models, topology_list
 
-    subject = "topologies" if options.list_topologies else "models"
-    module = topology_list if options.list_topologies else known_models
+    subject, module = "models", known_models
+    if options.list_topologies:
+        subject, module = "topologies", topology_list
     match options.format:
         case "json":
             return module.as_json()

@@ -72,6 +72,7 @@ def _add_placement(group: Any) -> None:
 
 def _add_program(group: Any) -> None:
     add = group.add_argument
+    # What is left out follows from the target's config.
     add("--task", choices=("prefill", "decode", "forward"), help="for models that generate")
     add("--batch", type=positive_integer, metavar="N", help="rows of the inputs")
     add("--length", type=positive_integer, metavar="N", help="tokens of the prompt, or of the text")
@@ -120,6 +121,7 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
         raise UsageError("no target was given", where="TARGET", fix=example)
     if not options.topology:
         raise UsageError("no topology was given", where="--topology", fix=example)
+    # These checks read configs, and import no library.
     from tpuport.topology.targets import early_checks
 
     target_options = {name: getattr(options, name) for name in _TARGET_OPTIONS}
@@ -162,7 +164,8 @@ def _axis_sizes(options: argparse.Namespace) -> dict[str, int]:
     Raises:
         UsageError: a size that is not possible.
     """
-    sizes = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
+    options_by_axis = {axis: getattr(options, axis) for axis in AXES}
+    sizes = {axis: size for axis, size in options_by_axis.items() if size is not None}
     for axis, size in sizes.items():
         if size < 1 and size != -1:
             raise UsageError(
@@ -251,10 +254,9 @@ def _parse_rules(text: str, where: str, *, is_toml: bool) -> Any:
             return tomllib.loads(text)
         return json.loads(text)
     except ValueError as error:
-        language = "TOML" if is_toml else "JSON"
-        hint = "a name that ends in .toml is read as TOML"
+        language, hint = "JSON", "a name that ends in .toml is read as TOML"
         if is_toml:
-            hint = """a line such as '.*q_proj\\.weight' = ["tp", "none"]"""
+            language, hint = "TOML", """a line such as '.*q_proj\\.weight' = ["tp", "none"]"""
         raise UsageError(
             f"the rules are not {language}: {error}", where=where, fix=f"correct the file; {hint}"
         ) from None

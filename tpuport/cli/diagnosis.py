@@ -14,6 +14,7 @@ import tpuport
 from tpuport.cli import probes
 from tpuport.hardware import tpu_chips
 
+# tpuport does not work without these.
 _REQUIRED: Final = ("torch", "torchax", "jax", "jaxlib", "transformers")
 _OPTIONAL: Final = ("diffusers", "safetensors", "accelerate", "numpy")
 
@@ -72,10 +73,14 @@ def diagnose(timeout: float) -> Diagnosis:
         if versions[name] is None
     ]
     problems += _libtpu_problems(libtpu["version"], libtpu["chips"])
-    missing = {name for name in _REQUIRED if versions[name] is None}
+    compat: dict[str, Any] = {}
+    devices: dict[str, Any] = {}
     # A probe that lacks a package cannot answer, and the package has been named.
-    compat = {} if missing & {"torch", "torchax", "jax", "jaxlib"} else _ask("compat", timeout, problems)
-    devices = {} if missing & {"jax", "jaxlib"} else _ask("devices", timeout, problems)
+    missing = {name for name in _REQUIRED if versions[name] is None}
+    if missing.isdisjoint({"torch", "torchax", "jax", "jaxlib"}):
+        compat = _ask("compat", timeout, problems)
+    if missing.isdisjoint({"jax", "jaxlib"}):
+        devices = _ask("devices", timeout, problems)
     return Diagnosis(
         works=not problems,
         tested=compat.get("tested"),
@@ -132,7 +137,9 @@ def _libtpu_of_jax() -> str | None:
     except metadata.PackageNotFoundError:
         return None
     match = re.search(r"^libtpu\s*==\s*([\w.*]+)\s*;", "\n".join(requirements), re.MULTILINE)
-    return match[1] if match else None
+    if match is None:
+        return None
+    return match[1]
 
 
 def host_memory() -> dict[str, int | None]:

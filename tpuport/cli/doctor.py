@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code is 0, or 1 if the installation cannot work."""
+    # The probes import torch and jax, which takes seconds.
     with Console(stderr=True).status("asking torchax and the devices"):
         diagnosis = diagnose(options.timeout)
     if options.json:
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _render(diagnosis: Diagnosis, console: Console) -> None:
+    # `Text` and not strings: rich would read brackets in them as markup.
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -97,14 +99,17 @@ def _operators(diagnosis: Diagnosis) -> str:
 def _devices(devices: list[dict[str, Any]] | None) -> list[str]:
     if devices is None:
         return ["unknown"]
+    # Devices of one kind share a line: a slice has hundreds.
     kinds: dict[str, list[dict[str, Any]]] = {}
     for device in devices:
         kinds.setdefault(f"{device['platform']} {device['kind']}", []).append(device)
     lines = []
     for kind, members in kinds.items():
-        memory = members[0]["memory_bytes"]
-        suffix = f", {_size(memory)} each" if memory else ""
-        lines.append(f"{len(members)} x {kind}{suffix}")
+        line = f"{len(members)} x {kind}"
+        # jax does not know the memory of CPU devices.
+        if members[0]["memory_bytes"]:
+            line += f", {_size(members[0]['memory_bytes'])} each"
+        lines.append(line)
     if all(device["platform"] != "tpu" for device in devices):
         lines.append("no TPU: programs run, and are checked, on these")
     return lines

@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
         "Settings are read from [tool.tpuport.lint] in the nearest pyproject.toml.",
     )
     add = parser.add_argument
+    # No path is an error of `run`: --explain and --list-rules need none.
     add("paths", nargs="*", metavar="PATH", help="files, and directories to search")
     add("--select", action="append", metavar="IDS", default=[], help="apply only these rules: TPU101,TPU2")
     add("--ignore", action="append", metavar="IDS", default=[], help="do not apply these rules")
@@ -109,6 +110,7 @@ def _settings(options: argparse.Namespace) -> "Settings":
     from tpuport.lint.rule_catalogue import normalize_prefixes
 
     settings = find_settings(options.paths)
+    # Options that were not given leave the settings as they are.
     changes: dict[str, Any] = {}
     if select := _split_commas(options.select):
         changes["select"] = normalize_prefixes(select, "--select")

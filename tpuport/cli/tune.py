@@ -129,6 +129,7 @@ def _search(tasks: "list[Task]", topology: str, timeout: float) -> "list[Search]
                 generation = topology.partition(":")[0]
                 return search_all(tasks, generation, Measurements(compiler, file), show)
     except KeyboardInterrupt:
+        # The bar is gone by now; the command line says that it was interrupted.
         say(f"What has been measured is in {file}; the same command continues from there.")
         raise
 
@@ -145,6 +146,7 @@ def _save(file: Path, searches: "list[Search]", topology: str) -> None:
 
 def _command(searches: "list[Search]", topology: str, file: Path) -> str:
     """The command that creates this file again, in a canonical form."""
+    # Tasks differ in nothing but their shapes.
     task = searches[0].task
     words = ["tpuport tune attention --topology", topology]
     words += [f"--shape {search.task.shape.name}" for search in searches]
@@ -209,10 +211,13 @@ def _row(candidate: "Candidate", search: "Search") -> list[str]:
 def _mask_name(task: Any) -> str:
     if task.window is not None:
         return f"window of {task.window}"
-    return "causal" if task.causal else "no mask"
+    if task.causal:
+        return "causal"
+    return "no mask"
 
 
 def _verdict(search: "Search") -> str:
+    # The default need not be among the best: it is computed, for shapes that nobody searched.
     default = search.of(search.default)
     if default is None:
         best = tuple(search.best.blocks)

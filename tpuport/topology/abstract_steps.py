@@ -249,7 +249,8 @@ def _abstract_state(
     shardings: dict[int, NamedSharding] = {id(state.present): NamedSharding(mesh, PartitionSpec("dp"))}
     for layer in state.cache.layers:
         if isinstance(layer, FixedLayer):
-            for array in (layer.keys, layer.values):
+            arrays: tuple[Any, Any] = (layer.keys, layer.values)
+            for array in arrays:
                 shardings[id(array)] = FixedLayer.sharding(mesh, array.shape)
     whole = replicated_sharding(mesh)
     return jax.tree.map(lambda array: abstract_array(array, shardings.get(id(array), whole)), state)

@@ -107,6 +107,7 @@ def suitable_splits(devices: int, facts: Facts) -> tuple[Split, ...]:
 def split_reasons(devices: int, facts: Facts) -> dict[Split, str]:
     """Every split of the devices in the order of `suitable_splits`, with the reason against it or ""."""
     divisors = [size for size in range(1, devices + 1) if devices % size == 0]
+    # At most a few thousand, of a pod.
     sizes = itertools.product(divisors, repeat=3)
     splits = [Split(dp, sp, tp) for dp, sp, tp in sizes if dp * sp * tp == devices]
     splits.sort(key=lambda split: (split.axes, -split.tp, -split.dp))
@@ -177,6 +178,7 @@ def outcome_of(split: Split, report: Mapping[str, Any]) -> SplitOutcome:
     # Collectives stand between products, while arrays come from HBM during products. By the longest of the three alone,
     # all splits that are bound by compute would rank the same, however much they send.
     seconds = float(max(estimate["compute"], estimate["memory"]) + estimate["interconnect"])
+    # A program that does nothing takes no time.
     rate = estimate["units"] / seconds if seconds else None
     return dataclasses.replace(
         outcome, fits=True, seconds=seconds, units_per_second=rate, binds=estimate["binds"]
@@ -187,7 +189,9 @@ def _why_not(report: Mapping[str, Any]) -> str:
     if report["failure"]:
         return report["failure"]["message"]
     memory = report["memory"]
-    needed = "more" if memory["used"] is None else f"{memory['used'] / GIB:.2f} GiB"
+    needed = "more"
+    if memory["used"] is not None:
+        needed = f"{memory['used'] / GIB:.2f} GiB"
     return f"needs {needed} a device, which has {memory['capacity'] / GIB:.2f} GiB"
 
 
@@ -195,9 +199,9 @@ def rank(outcomes: Iterable[SplitOutcome]) -> tuple[SplitOutcome, ...]:
     """Those that fit by estimated seconds, then memory; after them the others, the one nearest to fitting first."""
 
     def order(outcome: SplitOutcome) -> tuple[Any, ...]:
-        seconds = inf if outcome.seconds is None else outcome.seconds
-        used = inf if outcome.used is None else outcome.used
-        return not outcome.fits, seconds, used, outcome.split.axes, outcome.split
+        # None counts as infinite. The split itself decides last, so that the order of the outcomes never does.
+        figures = (inf if figure is None else figure for figure in (outcome.seconds, outcome.used))
+        return not outcome.fits, *figures, outcome.split.axes, outcome.split
 
     return tuple(sorted(outcomes, key=order))
 
@@ -225,6 +229,8 @@ def untried_reasons(splits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 def _join_reasons(axes_by_reason: dict[str, list[str]]) -> str:
     parts = []
     for explanation, axes in axes_by_reason.items():
-        suffix = f" ({explanation})" if explanation else ""
-        parts.append(", ".join(axes) + suffix)
+        part = ", ".join(axes)
+        if explanation:
+            part += f" ({explanation})"
+        parts.append(part)
     return "; ".join(parts)

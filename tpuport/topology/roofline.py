@@ -14,7 +14,7 @@ devices of one chip share its links.
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from math import gcd, prod
 from typing import Any, Final
 
 from tpuport.hardware import GENERATIONS, Generation, legal_slices, parse_slice
@@ -84,6 +84,7 @@ def estimate(
             (collective_seconds(collective, rings, hardware) for collective in collectives), 0.0
         ),
     }
+    # The chip overlaps the three at best, and does one after another at worst.
     together = max(seconds.values())
     apart = sum(seconds.values())
     model_seconds = costs.model_flops / hardware.device.bf16
@@ -128,8 +129,10 @@ def collective_seconds(
     latency = hop * sum(ring.hops for ring in along)
     gathering = nbytes * _gather_seconds(along)
     match collective.kind:
+        # A reduce-scatter, then an all-gather.
         case "all-reduce":
             return 2 * max(latency, gathering)
+        # The result is a device's part: the whole array is what passes through the links.
         case "reduce-scatter":
             return max(latency, gathering * prod(ring.size for ring in along))
         case "all-to-all" | "ragged-all-to-all":
@@ -142,6 +145,7 @@ def collective_seconds(
 
 def _gather_seconds(along: tuple[Ring, ...]) -> float:
     """Seconds to gather a byte: between chips, whose devices each fetch a part and share it, or on the chip."""
+    # The links on a chip and those between chips work at the same time.
     on_chip = [ring for ring in along if ring.on_chip]
     between_chips = [ring for ring in along if not ring.on_chip]
     inside = sum(((ring.size - 1) / ring.size / ring.rate for ring in on_chip), 0.0)
@@ -181,11 +185,13 @@ def _guess_layout(
     hardware: Generation, mesh: Mapping[str, int], dimensions: list[Ring]
 ) -> dict[str, tuple[Ring, ...]]:
     """Give each axis the best box that is left, the last axis first: tp sends the most."""
+    # Chips in each dimension that no axis has taken.
     room = [ring.size for ring in dimensions]
     rings: dict[str, tuple[Ring, ...]] = {}
-    for axis, size in reversed(mesh.items()):
+    for axis, size in reversed(list(mesh.items())):
         boxes = [box for box in itertools.product(*map(_divisors, room)) if prod(box) == size]
         candidates = {box: _rings_of_box(box, size, dimensions, hardware) for box in boxes}
+        # Sizes such as 3 fit into no slice.
         if not candidates:
             rings[axis] = (_single_ring(size, hardware),)
             continue
@@ -204,7 +210,8 @@ def _slice_dimensions(hardware: Generation, devices: int, topology: str | None) 
         whole = [all(whole)] * len(shape)
     rate = hardware.link.value / hardware.devices
     rings = [Ring(size, closed, rate) for size, closed in zip(shape, whole, strict=True)]
-    devices_a_chip = hardware.devices if devices % hardware.devices == 0 else 1
+    # An odd number of devices leaves a device of a chip of two idle.
+    devices_a_chip = gcd(devices, hardware.devices)
     on_chip_rate = hardware.on_chip.value if hardware.on_chip else rate
     return [*rings, Ring(devices_a_chip, closed=False, rate=on_chip_rate, on_chip=True)]
 
@@ -236,12 +243,12 @@ def _rings_of_box(
     """The rows and rings of a box; a single ring if the devices do not fill the box."""
     if prod(extents) != size:
         return (_single_ring(size, hardware),)
-    rings = []
-    for part, whole in zip(extents, dimensions, strict=True):
-        if part == 1:
-            continue
-        rings.append(whole if part == whole.size else dataclasses.replace(whole, size=part, closed=False))
-    return tuple(rings)
+    # Part of a ring is an open row.
+    rings = [
+        dataclasses.replace(whole, size=part, closed=whole.closed and part == whole.size)
+        for part, whole in zip(extents, dimensions, strict=True)
+    ]
+    return tuple(ring for ring in rings if ring.size > 1)
 
 
 def _single_ring(size: int, hardware: Generation) -> Ring:

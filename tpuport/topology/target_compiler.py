@@ -78,9 +78,10 @@ class TargetCompiler:
         self.emit(Progress("tracing", target.name, mesh))
         try:
             return lower_for(
-                self._build(target), target.inputs, topology=request.topology, **mesh,
-                rules=_sharding_rules(request.rules), dtype=target.dtype, scan_layers=request.scan_layers,
-                unit=target.unit, attention=request.attention, allow=tuple(request.allow),
+                self._build(target), target.inputs, topology=request.topology, dp=mesh["dp"], sp=mesh["sp"],
+                tp=mesh["tp"], rules=_sharding_rules(request.rules), dtype=target.dtype,
+                scan_layers=request.scan_layers, unit=target.unit, attention=request.attention,
+                allow=tuple(request.allow),
             )  # fmt: skip
         except PortError as error:
             raise _name_options(error, request.rules_source) from error

@@ -84,7 +84,7 @@ def test_topologies_are_listed_with_their_figures_and_pages() -> None:
         (quantities.memory_size(0), "0 B"),
         (quantities.memory_size(1023), "1023 B"),
         (quantities.memory_size(1 << 30), "1.00 GiB"),
-        (quantities.memory_size(None), "unknown"),
+        (quantities.optional(quantities.memory_size, None, missing="unknown"), "unknown"),
         (quantities.traffic(1.5e9), "1.50 GB"),
         (quantities.flops(2.5e13), "25.0 TFLOP"),
         (quantities.rate(8.19e11, "B"), "819 GB/s"),

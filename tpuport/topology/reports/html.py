@@ -42,16 +42,17 @@ def _summary(results: list[dict[str, Any]]) -> str:
         return ""
     rows = []
     for index, result in enumerate(results):
+        # A model that cannot be traced has no report, and a program that does not fit has no estimate.
         report = result["report"] or {}
-        estimate = report.get("estimate") or {}
+        estimate = report.get("estimate") or {"seconds": None, "units_per_second": None, "binds": ""}
         rows.append(
             [
                 cell(f'<a href="#result-{index}">{escape(_title(result))}</a>', "wide"),
                 cell(_badge(result), "nowrap"),
-                number_cell(quantities.used_memory(report["memory"]) if report else ""),
-                number_cell(quantities.duration(estimate["seconds"]) if estimate else ""),
-                number_cell(quantities.units_per_second(estimate) if estimate else ""),
-                text_cell(estimate.get("binds", "")),
+                number_cell(quantities.optional(quantities.used_memory, report.get("memory"))),
+                number_cell(quantities.optional(quantities.duration, estimate["seconds"])),
+                number_cell(quantities.units_per_second(estimate)),
+                text_cell(estimate["binds"]),
             ]
         )
     headings = ("program", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
@@ -103,8 +104,8 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
             text_cell(f"{split['target']} on {split['topology']}", "wide"),
             text_cell(quantities.mesh_name(split["mesh"]), "nowrap"),
             cell(_split_badge(split), "nowrap"),
-            number_cell("" if split["used"] is None else quantities.memory_size(split["used"])),
-            number_cell("" if split["seconds"] is None else quantities.duration(split["seconds"])),
+            number_cell(quantities.optional(quantities.memory_size, split["used"])),
+            number_cell(quantities.optional(quantities.duration, split["seconds"])),
             number_cell(quantities.units_per_second(split)),
             text_cell(split["binds"] or split["why"]),
         ]
@@ -134,7 +135,9 @@ def _split_badge(split: dict[str, Any]) -> str:
     if split["fits"]:
         return _verdict("good", "fits")
     # Without a capacity nothing was compiled.
-    return _verdict("bad", "not possible" if split["capacity"] is None else "does not fit")
+    if split["capacity"] is None:
+        return _verdict("bad", "not possible")
+    return _verdict("bad", "does not fit")
 
 
 def _verdict(quality: str, text: str) -> str:

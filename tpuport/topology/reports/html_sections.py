@@ -17,6 +17,7 @@ from tpuport.topology.reports.html_markup import (
     text_cell,
 )
 
+# More rows would make the page slow to read and slow to show.
 _MAX_ROWS: Final = 40
 _ESTIMATE: Final = "An estimate from public peak figures, which the hardware cannot beat: not a prediction."
 
@@ -53,10 +54,12 @@ def _memory(memory: dict[str, Any]) -> str:
     else:
         end += ", what a program can have"
     rows = [_memory_row(part, part, nbytes, capacity) for part, nbytes in parts.items()]
+    # The compiler does not always say by how much a program is too large.
     if memory["used"] is not None:
         free = capacity - memory["used"]
         rows.append(_memory_row("free", "free" if free >= 0 else "too much", abs(free), capacity))
-    label = escape(f"{quantities.memory_size(memory['used'])} of {quantities.memory_size(capacity)}")
+    used = quantities.optional(quantities.memory_size, memory["used"], missing="unknown")
+    label = escape(f"{used} of {quantities.memory_size(capacity)}")
     return (
         f'<div class="bar" role="img" aria-label="{label}" data-whole="{whole}">{bar}</div>'
         f'<div class="scale"><span>0</span><span>{end}</span></div>'
@@ -74,7 +77,7 @@ def _bar_part(part: str, nbytes: int, whole: int) -> str:
 def _memory_row(swatch: str, name: str, nbytes: int | None, capacity: int) -> list[str]:
     return [
         cell(f'<i class="swatch {swatch}"></i>{name}'),
-        number_cell(quantities.memory_size(nbytes)),
+        number_cell(quantities.optional(quantities.memory_size, nbytes, missing="unknown")),
         number_cell("" if nbytes is None else f"{nbytes / capacity:.1%}"),
     ]
 
@@ -112,9 +115,9 @@ def _time(estimate: dict[str, Any]) -> str:
     longest = max(parts.values()) or 1.0
     bars = ""
     for name, seconds in parts.items():
-        binds = " binds" if name == estimate["binds"] else ""
+        track = {estimate["binds"]: "track binds"}.get(name, "track")
         bars += (
-            f'<span>{name}</span><span class="track{binds}">'
+            f'<span>{name}</span><span class="{track}">'
             f'<span style="width:{100 * seconds / longest:.4f}%" data-seconds="{seconds:.6g}"></span></span>'
             f'<span class="n">{quantities.duration(seconds)}</span>'
         )
@@ -226,7 +229,7 @@ def _program(report: dict[str, Any]) -> str:
             ("mesh", quantities.mesh_name(report["mesh"], report["devices"])),
             ("inputs", ", ".join(f"{name}: {shape}" for name, shape in inputs)),
             ("in loops", ", ".join(f"{loop['name']} ({loop['count']} blocks)" for loop in report["scanned"])),
-            ("effort", "" if report["effort"] is None else f"{report['effort']:g}"),
+            ("effort", quantities.optional("{:g}".format, report["effort"])),
             ("versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),
         ]
     )

@@ -1,6 +1,7 @@
 """Numbers and names as reports write them: memory in GiB (2**30 bytes), traffic in GB (10**9 bytes)."""
 
 import math
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, Final, TypeAlias
 
@@ -13,14 +14,19 @@ _DECIMAL: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _WORDS: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 
+# What has memory of its own, by the devices on a chip.
+_MEMORY_UNITS: Final = {1: "chip", 2: "device"}
 # The parts of `Memory` that add up to what is used.
 MEMORY_PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
 
 
-def memory_size(nbytes: Number | None) -> str:
+def optional(render: Callable[[Any], str], value: Any, missing: str = "") -> str:
+    """The value as text, or another text if it is None."""
+    return missing if value is None else render(value)
+
+
+def memory_size(nbytes: Number) -> str:
     """Bytes in memory: "10.94 GiB"."""
-    if nbytes is None:
-        return "unknown"
     for size, unit in _BINARY:
         if abs(nbytes) >= size:
             return f"{_three_digits(nbytes / size)} {unit}"
@@ -38,9 +44,10 @@ def used_memory(memory: dict[str, Any]) -> str:
     used = memory["used"]
     if used is None:
         return f"more than the {capacity}"
-    # Less than a tenth of a GiB would read as 0.00 to 0.09.
-    amount = memory_size(used) if used < GIB / 10 else gib(used)
-    return f"{amount} of {capacity}"
+    # In GiB, less than a tenth would read as 0.00 to 0.09.
+    if used < GIB / 10:
+        return f"{memory_size(used)} of {capacity}"
+    return f"{gib(used)} of {capacity}"
 
 
 def unattributed_bytes(memory: dict[str, Any]) -> int:
@@ -51,7 +58,7 @@ def unattributed_bytes(memory: dict[str, Any]) -> int:
 
 def memory_unit(generation: str) -> str:
     """What memory figures are of: "chip", or "device" if a chip has two."""
-    return "chip" if GENERATIONS[generation].devices == 1 else "device"
+    return _MEMORY_UNITS[GENERATIONS[generation].devices]
 
 
 def traffic(nbytes: Number) -> str:
@@ -103,9 +110,9 @@ def units_per_second(units: dict[str, Any]) -> str:
 
 def title(target: str, topology: str, report: dict[str, Any] | None) -> str:
     """The title of a result: "llama-2-7b, decode on v5e:2x4"."""
-    task = report["task"] if report else "forward"
-    if task != "forward" and task not in target:
-        target = f"{target}, {task}"
+    # A forward call goes without saying, and the names of some targets say their task.
+    if report is not None and report["task"] not in f"forward {target}":
+        target = f"{target}, {report['task']}"
     return f"{target} on {topology}"
 
 
@@ -114,7 +121,9 @@ def mesh_name(sizes: dict[str, int], devices: int = 1) -> str:
     axes = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
     if not axes:
         return "one device"
-    return f"{axes} over {devices} devices" if devices > 1 else axes
+    if devices == 1:
+        return axes
+    return f"{axes} over {devices} devices"
 
 
 def compiled_inputs(report: dict[str, Any]) -> dict[str, str]:

@@ -18,9 +18,12 @@ from tpuport.topology.reports import quantities
 _PART_COLOURS: Final = dict(
     zip(quantities.MEMORY_PARTS, ("blue", "cyan", "magenta", "green", "yellow", "white"), strict=True)
 )
+# Any other implementation is slower than tpuport's own kernel.
+_KERNEL_STYLES: Final = {"flash": "green"}
 _BAR_COLUMNS: Final = 24
 # Parts smaller than half a permille get no bar at all.
 _SMALLEST_BAR: Final = 0.0005
+# A terminal shows the most important rows; the page has more, and JSON has all.
 _MAX_ROWS: Final = 8
 _MAX_KERNELS: Final = 4
 
@@ -86,7 +89,7 @@ def _compilation_line(result: CompileResult, report: dict[str, Any]) -> Text:
     if times and result.cached:
         times += " (kept from an earlier run)"
     loops = ", ".join(f"{loop['name']} ({loop['count']} blocks in a loop)" for loop in report["scanned"])
-    effort = "" if report["effort"] is None else f"effort {report['effort']:g}"
+    effort = quantities.optional("effort {:g}".format, report["effort"])
     return Text("; ".join(filter(None, (times, loops, effort))), style="dim")
 
 
@@ -162,8 +165,10 @@ def _estimate(estimate: dict[str, Any]) -> RenderableType:
     longest = max(parts.values()) or 1.0
     for name, seconds in parts.items():
         bar = "█" * round(seconds / longest * _BAR_COLUMNS)
-        style = "yellow" if name == estimate["binds"] else "dim"
-        grid.add_row(name, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, style)))
+        styles = {estimate["binds"]: "yellow"}
+        grid.add_row(
+            name, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, styles.get(name, "dim")))
+        )
     grid.add_row(
         "a step",
         f"{quantities.duration(estimate['seconds'])}, bound by {estimate['binds']} "
@@ -216,7 +221,7 @@ def _attention(calls: list[dict[str, Any]]) -> RenderableType:
     rows: list[RenderableType] = []
     for call in calls[:_MAX_ROWS]:
         implementation = call["implementation"]
-        style = "green" if implementation == "flash" else "yellow"
+        style = _KERNEL_STYLES.get(implementation, "yellow")
         site = "/".join(PurePath(call["site"]).parts[-2:])
         rows.append(
             Text.assemble(
@@ -248,6 +253,7 @@ def _advice(findings: list[dict[str, Any]]) -> RenderableType:
 
 def _failure(failure: dict[str, Any], *, with_message: bool) -> Iterator[RenderableType]:
     """Why there is no program that fits."""
+    # `Text` and not markup: messages and code may contain brackets.
     body = _grid(2)
     source, rule = failure["source"], failure["rule"]
     if with_message:
@@ -274,13 +280,15 @@ def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
     for split in splits:
         if not split["tried"]:
             continue
-        verdict = Text("fits", style="green") if split["fits"] else Text(split["why"], style="red")
+        verdict = Text("fits", style="green")
+        if not split["fits"]:
+            verdict = Text(split["why"], style="red")
         rows.add_row(
             Text(f"{split['target']} on {split['topology']}"),
             Text(quantities.mesh_name(split["mesh"])),
             verdict,
-            "?" if split["used"] is None else quantities.gib(split["used"]),
-            "" if split["seconds"] is None else quantities.duration(split["seconds"]),
+            quantities.optional(quantities.gib, split["used"], missing="?"),
+            quantities.optional(quantities.duration, split["seconds"]),
             quantities.units_per_second(split),
             split["binds"],
         )
@@ -294,13 +302,10 @@ def table(*headings: str) -> Table:
     """A table without a frame; a heading that starts with ">" is of numbers."""
     rows = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     for heading in headings:
-        is_number = heading.startswith(">")
-        rows.add_column(
-            heading.removeprefix(">"),
-            justify="right" if is_number else "left",
-            overflow="fold",
-            no_wrap=is_number,
-        )
+        if heading.startswith(">"):
+            rows.add_column(heading[1:], justify="right", overflow="fold", no_wrap=True)
+        else:
+            rows.add_column(heading, overflow="fold")
     return rows
 
 
