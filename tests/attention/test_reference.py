@@ -59,10 +59,9 @@ def test_equals_the_formula(
     }
     mask = None if mask_shape == "none" else rng.random(shape[mask_shape]) < 0.6
     sinks = rng.normal(size=heads).astype(np.float32) if with_sinks else None
-    got = attention(
-        jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), None if mask is None else jnp.asarray(mask),
-        scale=0.3, softcap=softcap, sinks_H=None if sinks is None else jnp.asarray(sinks),
-    )  # fmt: skip
+    # Compiled as a whole: compiling each of its operations takes five times as long.
+    run = jax.jit(partial(attention, scale=0.3, softcap=softcap))
+    got = run(q, k, v, mask, sinks_H=sinks)
     np.testing.assert_allclose(got, _formula(q, k, v, mask, 0.3, softcap, sinks), atol=2e-5)
 
 
@@ -105,10 +104,11 @@ def test_gradients_of_a_query_that_sees_nothing_are_zero(with_sinks: bool) -> No
         out, lse = attention_with_lse(*args, mask, scale=1.0, sinks_H=sinks)
         return out.sum() + jnp.where(jnp.isfinite(lse), lse, 0.0).sum()
 
-    got = jax.grad(partial(loss, mask), argnums=(0, 1, 2))(q, k, v)
+    gradients = jax.jit(jax.grad(loss, argnums=(1, 2, 3)))
+    got = gradients(mask, q, k, v)
     assert (np.asarray(got[0])[:, :, 1] == 0).all()
     # The row gives nothing to keys and values either: the gradients are those of the other rows alone.
-    others = jax.grad(partial(loss, jnp.ones((1, 1, 2, 4), bool)), argnums=(0, 1, 2))(q[:, :, ::2], k, v)
+    others = gradients(jnp.ones((1, 1, 2, 4), bool), q[:, :, ::2], k, v)
     np.testing.assert_allclose(got[0][:, :, ::2], others[0], atol=1e-6)
     for all_rows, some in zip(got[1:], others[1:], strict=True):
         np.testing.assert_allclose(all_rows, some, atol=1e-6)

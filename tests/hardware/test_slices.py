@@ -133,19 +133,21 @@ def test_any_other_name_is_refused_with_the_nearest_slices(name: str, phrases: l
         assert phrase in str(raised.value)
 
 
+LEGAL = {name for generation in GENERATIONS for name in legal_names(generation)}
+
+
 @settings(deadline=None)
 @given(
     st.text(alphabet="v456ep7utx:-0123456789", max_size=14)
     | st.from_regex(r"(v5e|v4|v6e|tpu7x):\d{1,2}(x\d{1,2}){0,3}")
 )
 def test_any_name_is_legal_or_refused_with_legal_ones(name: str) -> None:
-    legal = {legal_name for generation in GENERATIONS for legal_name in legal_names(generation)}
     try:
-        assert parse_slice(name).name in legal
+        assert parse_slice(name).name in LEGAL
     except PortError as error:
         suggestions = re.findall(r"(?:v4|v5e|v5p|v6e|tpu7x):[\dx]+", error.fix or "")
         assert suggestions
-        assert set(suggestions) <= legal
+        assert set(suggestions) <= LEGAL
 
 
 def test_a_row_has_what_a_user_chooses_by() -> None:

@@ -171,8 +171,9 @@ def _describe_mesh(query: jax.Array, key: jax.Array, settings: Settings, choice:
     if choice.uses_kernel:
         plan = plan_sharding(CallSizes.of(query, key), settings.mesh, settings.sequence)
         return "; ".join(plan.reasons) or "one device"
-    devices = 1 if settings.mesh is None else settings.mesh.size
-    return "one device" if devices == 1 else f"{devices} devices, as the compiler places it"
+    if settings.mesh is None or settings.mesh.size == 1:
+        return "one device"
+    return f"{settings.mesh.size} devices, as the compiler places it"
 
 
 def _describe_padding(mask: Mask, settings: Settings, choice: _Choice) -> str:
@@ -183,15 +184,20 @@ def _describe_padding(mask: Mask, settings: Settings, choice: _Choice) -> str:
 
 def describe_mask(mask: Mask) -> str:
     """A mask in a few words: "causal, padding", "window 4096", "dense [1, 1, 8, 8] bool", "none"."""
-    padding = {"padding": mask.keys_BT, "queries": mask.queries_BQ}
-    parts = [
-        _describe_band(mask),
-        "+".join(name for name, array in padding.items() if array is not None),
-        "" if mask.query_segments_BQ is None else "segments",
-        "" if mask.bias_BT is None else "bias of keys",
-        "" if mask.dense is None else f"dense {_describe_array(mask.dense)}",
-    ]
-    return ", ".join(filter(None, parts)) or "none"
+    parts = []
+    if mask.has_band:
+        parts.append(_describe_band(mask))
+    padding = _names_of_present({"padding": mask.keys_BT, "queries": mask.queries_BQ})
+    if padding:
+        parts.append("+".join(padding))
+    parts += _names_of_present({"segments": mask.query_segments_BQ, "bias of keys": mask.bias_BT})
+    if mask.dense is not None:
+        parts.append(f"dense {_describe_array(mask.dense)}")
+    return ", ".join(parts) or "none"
+
+
+def _names_of_present(arrays: dict[str, Any]) -> list[str]:
+    return [name for name, array in arrays.items() if array is not None]
 
 
 def _describe_array(array: Any) -> str:
@@ -199,10 +205,10 @@ def _describe_array(array: Any) -> str:
 
 
 def _describe_band(mask: Mask) -> str:
-    if not mask.has_band:
-        return ""
-    if mask.right == 0:
-        text = "causal" if mask.left is None else f"window {mask.left + 1}"
+    if mask.right == 0 and mask.left is None:
+        text = "causal"
+    elif mask.right == 0:
+        text = f"window {mask.left + 1}"
     else:
         before, after = ("all" if limit is None else limit for limit in (mask.left, mask.right))
         text = f"band {before} before, {after} after"

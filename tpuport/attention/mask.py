@@ -54,8 +54,8 @@ class Mask:
             dense_visible,
             self._band(queries, keys),
             self._segments(),
-            None if self.keys_BT is None else self.keys_BT[:, None, None, :],
-            None if self.queries_BQ is None else self.queries_BQ[:, None, :, None],
+            _expand(self.keys_BT, (1, 2)),
+            _expand(self.queries_BQ, (1, 3)),
         )
         if visible is not None and added is not None:
             dense = jnp.where(visible, added, jnp.finfo(added.dtype).min)
@@ -102,12 +102,15 @@ class Mask:
         return ~(self.dense <= jnp.finfo(self.dense.dtype).min), self.dense
 
     def _band(self, queries: int, keys: int) -> jax.Array | None:
+        if not self.has_band:
+            return None
         distance = jnp.arange(keys)[None, :] - (jnp.arange(queries)[:, None] + self.offset)
-        visible = intersect(
-            None if self.right is None else distance <= self.right,
-            None if self.left is None else distance >= -self.left,
-        )
-        return None if visible is None else visible[None, None]
+        limits = []
+        if self.right is not None:
+            limits.append(distance <= self.right)
+        if self.left is not None:
+            limits.append(distance >= -self.left)
+        return _expand(intersect(*limits), (0, 1))
 
     def _segments(self) -> jax.Array | None:
         if self.query_segments_BQ is None or self.key_segments_BT is None:
@@ -119,6 +122,10 @@ def intersect(*masks: jax.Array | None) -> jax.Array | None:
     """Traced. The conjunction of boolean masks that broadcast, None hiding nothing."""
     present = [mask for mask in masks if mask is not None]
     return functools.reduce(jnp.logical_and, present) if present else None
+
+
+def _expand(array: jax.Array | None, axes: tuple[int, int]) -> jax.Array | None:
+    return None if array is None else jnp.expand_dims(array, axes)
 
 
 def _slice(array: jax.Array | None, first: Any, size: int, axis: int) -> jax.Array | None:

@@ -148,15 +148,15 @@ class _RingCall:
     last: int
 
     def visit(
-        self, use: Any, unchanged: Any, shift: Any, query: jax.Array, held: Arrays, staying: Arrays
+        self, use: Any, unchanged: Any, shift: Any, query: jax.Array, current: Arrays, staying: Arrays
     ) -> Any:
-        """Traced. `use(mask)` with the keys held after `shift` steps, or `unchanged` if the band hides them all."""
-        arrays = staying | held
+        """Traced. `use(mask)` with the keys of step `shift`, or `unchanged` if the band hides them all."""
+        arrays = staying | current
         names = [name for name in (*_TRAVEL_WITH_KEYS, *_STAY_WITH_QUERIES) if name in arrays]
         mask = dataclasses.replace(self.band, **{name: arrays[name] for name in names})
         if not mask.has_band:
             return use(mask)
-        queries, keys = query.shape[2], held["key"].shape[2]
+        queries, keys = query.shape[2], current["key"].shape[2]
         device, devices = jax.lax.axis_index(AXIS), jax.lax.axis_size(AXIS)
         offset = _relative_offset(staying["offset"], device, shift, devices, queries, keys)
         mask = dataclasses.replace(mask, offset=offset)
@@ -173,24 +173,24 @@ def _ring(
 def _forward(call: _RingCall, query: jax.Array, traveling: Arrays, staying: Arrays) -> tuple[Any, Any]:
     """Traced. Output and log-sum-exp, and what the backward pass needs, which does not grow with the steps."""
 
-    def step(shift: Any, held: Arrays, state: Any) -> Any:
+    def step(shift: Any, current: Arrays, state: Any) -> Any:
         def use(mask: Mask) -> Any:
-            out, lse = call.attend(query, held["key"], held["value"], mask)
+            out, lse = call.attend(query, current["key"], current["value"], mask)
             return merge(*state, out, lse)
 
-        return call.visit(use, state, shift, query, held, staying)
+        return call.visit(use, state, shift, query, current, staying)
 
     def send_and_step(shift: Any, carry: Any) -> Any:
-        held, state = carry
+        current, state = carry
         # Sent before the step uses them, so that the links work while the device computes.
-        received = _shift_along_ring(held, 1)
-        return received, step(shift, held, state)
+        received = _shift_along_ring(current, 1)
+        return received, step(shift, current, state)
 
     shape = (*query.shape[:3], traveling["value"].shape[3])
     state = jnp.zeros(shape, jnp.float32), jnp.full(shape[:3], -jnp.inf, jnp.float32)
     carry = _shift_along_ring(traveling, call.first), state
-    held, state = jax.lax.fori_loop(call.first, call.last, send_and_step, carry)
-    out, lse = step(call.last, held, state)
+    current, state = jax.lax.fori_loop(call.first, call.last, send_and_step, carry)
+    out, lse = step(call.last, current, state)
     out = out.astype(query.dtype)
     return (out, lse), (query, traveling, staying, out, lse)
 
@@ -204,29 +204,31 @@ def _backward(call: _RingCall, residuals: Any, cotangents: Any) -> tuple[jax.Arr
     query, traveling, staying, out, lse = residuals
     names = [name for name in _DIFFERENTIABLE if name in traveling]
 
-    def step(shift: Any, held: Arrays, d_query: jax.Array, d_held: Arrays) -> Any:
+    def step(shift: Any, current: Arrays, d_query: jax.Array, d_current: Arrays) -> Any:
         def use(mask: Mask) -> Any:
-            d_step, *d_keys = call.gradients(query, held["key"], held["value"], mask, out, lse, *cotangents)
+            d_step, *d_keys = call.gradients(
+                query, current["key"], current["value"], mask, out, lse, *cotangents
+            )
             # The last gradient, of the bias, is None and has no name if there is no bias.
             update = d_step, dict(zip(names, d_keys, strict=False))
-            return jax.tree.map(lambda total, x: total + x.astype(jnp.float32), (d_query, d_held), update)
+            return jax.tree.map(lambda total, x: total + x.astype(jnp.float32), (d_query, d_current), update)
 
-        return call.visit(use, (d_query, d_held), shift, query, held, staying)
+        return call.visit(use, (d_query, d_current), shift, query, current, staying)
 
     def send_and_step(shift: Any, carry: Any) -> Any:
-        held, d_query, d_held = carry
-        received = _shift_along_ring(held, 1)
-        d_query, d_held = step(shift, held, d_query, d_held)
-        return received, d_query, _shift_along_ring(d_held, 1)
+        current, d_query, d_current = carry
+        received = _shift_along_ring(current, 1)
+        d_query, d_current = step(shift, current, d_query, d_current)
+        return received, d_query, _shift_along_ring(d_current, 1)
 
     zeros = {name: jnp.zeros(traveling[name].shape, jnp.float32) for name in names}
     carry = _shift_along_ring(traveling, call.first), jnp.zeros(query.shape, jnp.float32), zeros
-    held, d_query, d_held = jax.lax.fori_loop(call.first, call.last, send_and_step, carry)
-    d_query, d_held = step(call.last, held, d_query, d_held)
-    d_held = _shift_along_ring(d_held, -call.last)
+    current, d_query, d_current = jax.lax.fori_loop(call.first, call.last, send_and_step, carry)
+    d_query, d_current = step(call.last, current, d_query, d_current)
+    d_current = _shift_along_ring(d_current, -call.last)
     d_traveling: dict[str, Any] = dict.fromkeys(traveling)
     for name in names:
-        d_traveling[name] = d_held[name].astype(traveling[name].dtype)
+        d_traveling[name] = d_current[name].astype(traveling[name].dtype)
     return d_query.astype(query.dtype), d_traveling, None
 
 

@@ -87,14 +87,14 @@ def compiled(
 
     first_device = SingleDeviceSharding(topology.devices[0])
 
-    def place(x: Any) -> jax.ShapeDtypeStruct:
+    def add_sharding(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or first_device)
 
     # jax caches traces by function, but block sizes depend on the assumed generation: a new function for each call.
     def new_function(*arguments: Any) -> Any:
         return function(*arguments)
 
-    return jax.jit(new_function, **jit_options).lower(*jax.tree.map(place, arguments)).compile()
+    return jax.jit(new_function, **jit_options).lower(*jax.tree.map(add_sharding, arguments)).compile()
 
 
 def _explain_refusal(name: str, message: str) -> PortError:

@@ -166,7 +166,7 @@ def test_models_that_chose_it_choose_none_afterwards() -> None:
 def test_another_kind_of_table_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     unregister_diffusers()
     monkeypatch.setattr(dispatch, name, lambda query: None)
-    with pytest.raises(PortError, match="in a way that is not known here"):
+    with pytest.raises(PortError, match="in a form that is not known"):
         register_diffusers()
 
 

@@ -214,7 +214,7 @@ def test_float16_is_computed_in_xla():
         ({"q": normal(5, 8), "k": normal(5, 8), "v": normal(5, 8), "enable_gqa": True}, "without a dimension of heads"),
         ({"q": normal(8)}, "fewer than two"),
         ({"k": normal(2, 4, 5, 8).half()}, "float16"),
-        ({n: torch.ones(2, 4, 5, 8).int() for n in "qkv"}, "one floating dtype"),
+        ({n: torch.ones(2, 4, 5, 8).int() for n in "qkv"}, "same floating dtype"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )  # fmt: skip

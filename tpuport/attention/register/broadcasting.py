@@ -1,4 +1,4 @@
-"""The shapes that torch's attention takes, as those that ours takes.
+"""The shapes that torch's attention takes, as those that tpuport's attention takes.
 
 Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
 keys, C of values; N any leading dimensions.
@@ -35,33 +35,35 @@ def arrange(
         PortError: shapes that torch does not take either.
     """
     where = f"query {query.shape}, key {key.shape}, value {value.shape}"
-    _check(query, key, value, enable_gqa, where)
+    _check_shapes(query, key, value, enable_gqa, where)
     rank = max(query.ndim, key.ndim, value.ndim)
-    query, key, value = (_widened(x, 3) for x in (query, key, value))
-    if rank == 3 and mask is not None and mask.ndim == 3 and mask.shape[0] > 1 and not enable_gqa:
-        # One row of a batch each, not one head: a mask of keys that differs by head has no structure for a kernel.
+    query, key, value = (_add_leading_dimensions(x, 3) for x in (query, key, value))
+    has_batch_mask = mask is not None and mask.ndim == 3 and mask.shape[0] > 1
+    if has_batch_mask and rank == 3 and not enable_gqa:
+        # The first dimension becomes the batch: as heads, each would have its own mask, which no kernel serves.
         query, key, value, mask = (x[:, None] for x in (query, key, value, mask))
     batch = _broadcast([x.shape[:-3] for x in (query, key, value)], where)
     heads = query.shape[-3]
     if not enable_gqa:
-        heads = _broadcast([x.shape[-3:-2] for x in (query, key, value)], where)[0]
-    shared = key.shape[-3] if key.shape[-3] == value.shape[-3] else heads
+        (heads,) = _broadcast([x.shape[-3:-2] for x in (query, key, value)], where)
+    kv_heads = key.shape[-3] if key.shape[-3] == value.shape[-3] else heads
     length, width = query.shape[-2], value.shape[-1]
-    # A dimension of size 1 that was put after the others is not in the output.
+    # Leading dimensions that were added above are not in the output.
     output = (*(*batch, heads)[: rank - 2], length, width)
     if mask is not None:
-        mask = _mask(mask, batch, heads, (length, key.shape[-2]))
+        mask = _broadcast_mask(mask, batch, heads, (length, key.shape[-2]))
     return Operands(
-        _flattened(query, batch, heads),
-        _flattened(key, batch, shared),
-        _flattened(value, batch, shared),
+        _flatten_batch(query, batch, heads),
+        _flatten_batch(key, batch, kv_heads),
+        _flatten_batch(value, batch, kv_heads),
         mask,
         output,
     )
 
 
-def _check(query: jax.Array, key: jax.Array, value: jax.Array, enable_gqa: bool, where: str) -> None:
-    if min(query.ndim, key.ndim, value.ndim) < 2:
+def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array, enable_gqa: bool, where: str) -> None:
+    rank = min(query.ndim, key.ndim, value.ndim)
+    if rank < 2:
         raise PortError(
             "attention over fewer than two dimensions", where=where, fix="give [..., length, head dim]"
         )
@@ -71,13 +73,12 @@ def _check(query: jax.Array, key: jax.Array, value: jax.Array, enable_gqa: bool,
         raise PortError("key and value differ in length", where=where)
     if not enable_gqa:
         return
-    if min(query.ndim, key.ndim, value.ndim) < 3:
+    if rank < 3:
         raise PortError(
             "enable_gqa without a dimension of heads", where=where, fix="give [..., heads, length, dim]"
         )
     heads = query.shape[-3]
-    for name, array in (("key", key), ("value", value)):
-        count = array.shape[-3]
+    for name, count in (("key", key.shape[-3]), ("value", value.shape[-3])):
         if heads != count and (count == 0 or heads % count):
             raise PortError(f"{heads} query heads cannot share {count} {name} heads", where=where)
 
@@ -93,12 +94,12 @@ def _broadcast(shapes: list[tuple[int, ...]], where: str) -> tuple[int, ...]:
         ) from None
 
 
-def _widened(array: jax.Array, rank: int) -> jax.Array:
+def _add_leading_dimensions(array: jax.Array, rank: int) -> jax.Array:
     return array.reshape((1,) * (rank - array.ndim) + array.shape)
 
 
-def _flattened(array: jax.Array, batch: tuple[int, ...], heads: int) -> jax.Array:
-    """[N, K, T, D] -> [B, heads, T, D], each head as often as it takes, in a row."""
+def _flatten_batch(array: jax.Array, batch: tuple[int, ...], heads: int) -> jax.Array:
+    """[N, K, T, D] -> [B, heads, T, D], each head repeated as often as needed, in a row."""
     count, *rest = array.shape[-3:]
     if count != heads:
         array = jnp.repeat(array, heads // count, axis=-3)
@@ -106,18 +107,26 @@ def _flattened(array: jax.Array, batch: tuple[int, ...], heads: int) -> jax.Arra
     return array.reshape(math.prod(batch), heads, *rest)
 
 
-def _mask(mask: jax.Array, batch: tuple[int, ...], heads: int, scores: tuple[int, int]) -> jax.Array:
+def _broadcast_mask(
+    mask: jax.Array, batch: tuple[int, ...], heads: int, scores: tuple[int, int]
+) -> jax.Array:
     """The mask in four dimensions, each whole or 1."""
     whole = (*batch, heads, *scores)
     shape = (1,) * (len(whole) - mask.ndim) + mask.shape
-    fits = len(shape) == len(whole) and all(n in (1, m) for n, m in zip(shape, whole, strict=True))
-    if mask.ndim < 2 or not fits:
+    if mask.ndim < 2 or not broadcasts_to(shape, whole):
         raise PortError(
             f"an attention mask {mask.shape} does not broadcast to the scores {whole}",
             where="attn_mask",
             fix="give [..., query length, key length]",
         )
     mask, leading = mask.reshape(shape), shape[: len(batch)]
-    if any(n != 1 for n in leading):
-        return jnp.broadcast_to(mask, (*batch, *shape[len(batch) :])).reshape(math.prod(batch), *shape[-3:])
-    return mask.reshape(1, *shape[-3:])
+    if set(leading) <= {1}:
+        return mask.reshape(1, *shape[-3:])
+    return jnp.broadcast_to(mask, (*batch, *shape[-3:])).reshape(math.prod(batch), *shape[-3:])
+
+
+def broadcasts_to(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether every dimension is 1 or that of the whole shape, which has as many."""
+    if len(shape) != len(whole):
+        return False
+    return all(size in (1, full) for size, full in zip(shape, whole, strict=True))

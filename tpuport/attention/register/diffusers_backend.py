@@ -1,7 +1,8 @@
 """tpuport's attention as a backend of diffusers: `model.set_attention_backend("tpuport")`.
 
-diffusers looks backends up in an Enum and in the tables of a registry. This adds the one member and its entries, after
-checking that both are shaped as here known, and takes them out again.
+diffusers looks backends up in an Enum and in the tables of a registry. This module adds a member and its entries, after
+checking that both have the known form, and removes them again.
+
 Shapes: B batch, H query heads, K key/value heads, S query length, T key/value length, D and C head dimensions.
 """
 
@@ -12,7 +13,7 @@ import inspect
 import logging
 import os
 import sys
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -25,13 +26,15 @@ from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
 
-NAME = "tpuport"
-_MEMBER = "TPUPORT"
-_MODULE = "diffusers.models.attention_dispatch"
-_CONSTANTS = "diffusers.utils.constants"
-_ARGUMENTS = {"query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
-_TABLES = ("_backends", "_constraints", "_supported_arg_names")
-_ENUM_TABLES = ("_member_map_", "_value2member_map_")
+NAME: Final = "tpuport"
+_MEMBER: Final = "TPUPORT"
+_MODULE: Final = "diffusers.models.attention_dispatch"
+_CONSTANTS: Final = "diffusers.utils.constants"
+_ARGUMENTS: Final = {
+    "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa",
+}  # fmt: skip
+_REGISTRY_TABLES: Final = ("_backends", "_constraints", "_supported_arg_names")
+_ENUM_TABLES: Final = ("_member_map_", "_value2member_map_")
 
 
 def diffusers_attention(
@@ -49,23 +52,23 @@ def diffusers_attention(
 ) -> torch.Tensor:
     """Traced. A backend of diffusers: query [B, S, H, D], key [B, T, K, D], value [B, T, K, C] -> [B, S, H, C].
 
-    Tensors of the host go to diffusers' native backend.
+    Tensors on the host go to diffusers' native backend.
 
     Args:
-        attn_mask: [B, T], or what broadcasts to [B, H, S, T]; boolean, or added to the scores.
+        attn_mask: [B, T], or anything that broadcasts to [B, H, S, T]; boolean, or added to the scores.
         is_causal: query i sees keys 0 to i; excludes a mask.
-        scale: factor on the dot products; D ** -0.5 when None.
+        scale: factor on the dot products; None is D ** -0.5.
         enable_gqa: each key/value head serves a group of query heads.
-        others: what diffusers gives to other backends.
+        others: what diffusers passes to other backends.
 
     Raises:
-        PortError: dropout, the log of the softmax's sum, diffusers' own parallelism, an argument that is not known, or
-            tensors of which some are on the host.
+        PortError: dropout, the log of the softmax's sum, diffusers' own parallelism, an unknown argument, or tensors
+            of which some are on the host.
     """
-    _refuse(dropout_p, return_lse, _parallel_config, others)
+    _reject_unsupported(dropout_p, return_lse, _parallel_config, others)
     tensors = [x for x in (query, key, value, attn_mask) if x is not None]
     if not any(map(compat.is_ported, tensors)):
-        return _on_host(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return _native_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not all(map(compat.is_ported, (query, key, value))):
         raise PortError(
             "attention over tensors of which some are not on the device", fix="tpuport.port(model)"
@@ -74,7 +77,8 @@ def diffusers_attention(
         raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
     mask = None if attn_mask is None else compat.to_jax(attn_mask)
     if mask is not None and mask.shape == (query.shape[0], key.shape[1]):
-        mask = mask[:, None, None, :]  # as the native backend reads it, also where B is S
+        # The native backend reads this shape as [B, T] too, even if B equals S.
+        mask = mask[:, None, None, :]
     q, k, v = (x.swapaxes(1, 2) for x in compat.as_jax((query, key, value)))
     operands = arrange(q, k, v, mask, enable_gqa)
     structure = Mask(right=0) if is_causal else Mask()
@@ -82,12 +86,12 @@ def diffusers_attention(
         batch, heads, queries, _ = operands.query.shape
         structure = structure_of(operands.mask, batch=batch, heads=heads, queries=queries, keys=k.shape[2])
     factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    out = attend(*operands[:3], structure, scale=factor, source="diffusers")
+    out = attend(operands.query, operands.key, operands.value, structure, scale=factor, source="diffusers")
     return compat.wrap(out.reshape(operands.output).swapaxes(1, 2))
 
 
-def _refuse(dropout: float, return_lse: bool, parallel: Any, others: dict[str, Any]) -> None:
-    """PortError for what would be ignored."""
+def _reject_unsupported(dropout: float, return_lse: bool, parallel: Any, others: dict[str, Any]) -> None:
+    """PortError for arguments that would otherwise be ignored."""
     if dropout:
         raise PortError("attention dropout is on", where="dropout_p", fix="call model.eval() first")
     if return_lse:
@@ -100,17 +104,18 @@ def _refuse(dropout: float, return_lse: bool, parallel: Any, others: dict[str, A
             where="enable_parallelism",
             fix="leave it out, and give tpuport.port(model, mesh=...) a mesh with an sp axis",
         )
-    if given := sorted(name for name, argument in others.items() if argument is not None):
-        raise PortError("arguments that this attention backend does not know", where=", ".join(given))
+    unknown = sorted(name for name, argument in others.items() if argument is not None)
+    if unknown:
+        raise PortError("arguments that this attention backend does not know", where=", ".join(unknown))
 
 
-def _on_host(*args: Any) -> torch.Tensor:
+def _native_attention(*args: Any) -> torch.Tensor:
     module = importlib.import_module(_MODULE)
     return module._AttentionBackendRegistry._backends[module.AttentionBackendName.NATIVE](*args)
 
 
 class _EveryName(frozenset):
-    """Holds every name: diffusers drops the arguments whose names a backend does not list, and says nothing."""
+    """Contains every name: diffusers silently drops the arguments whose names a backend does not list."""
 
     def __contains__(self, _: object) -> bool:
         return True
@@ -119,17 +124,18 @@ class _EveryName(frozenset):
 def register_diffusers() -> None:
     """Make the attention backend "tpuport" known to diffusers; only models that choose it change. Idempotent.
 
-    `DIFFUSERS_ATTN_BACKEND=tpuport` in the environment chooses it for all models, if this comes before diffusers'
-    models are imported: without the backend, that import fails.
+    `DIFFUSERS_ATTN_BACKEND=tpuport` in the environment chooses it for all models, if this runs before diffusers' models
+    are imported: without the backend, that import fails.
 
     Raises:
         PortError: this version of diffusers keeps its backends in another way.
     """
-    module = _imported()
-    _check(module)
+    module = _import_backends()
+    _check_backends(module)
     names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
     if _MEMBER in names.__members__:
         return
+    # An Enum cannot be extended officially; this is what its metaclass does for each member.
     member = str.__new__(names, NAME)
     member._name_, member._value_ = _MEMBER, NAME
     member.__objclass__, member._sort_order_ = names, len(names._member_names_)
@@ -144,7 +150,7 @@ def register_diffusers() -> None:
 
 
 def unregister_diffusers() -> None:
-    """Take the backend out again; models that had chosen it go back to diffusers' default. Idempotent."""
+    """Remove the backend; models that had chosen it return to diffusers' default. Idempotent."""
     module = sys.modules.get(_MODULE)
     if module is None or _MEMBER not in module.AttentionBackendName.__members__:
         return
@@ -152,8 +158,8 @@ def unregister_diffusers() -> None:
     member = names[_MEMBER]
     if registry._active_backend is member:
         registry.set_active_backend(names.NATIVE)
-    _release(member)
-    for table in _TABLES:
+    _reset_processors(member)
+    for table in _REGISTRY_TABLES:
         getattr(registry, table).pop(member, None)
     type.__delattr__(names, _MEMBER)
     names._member_names_.remove(_MEMBER)
@@ -161,8 +167,8 @@ def unregister_diffusers() -> None:
     logger.info("attention backend %r taken out of diffusers", NAME)
 
 
-def _imported() -> Any:
-    """diffusers' module of backends, imported although the environment may name one that it does not know yet."""
+def _import_backends() -> Any:
+    """diffusers' module of backends, even if the environment names one that it does not know yet."""
     if _MODULE in sys.modules or os.environ.get("DIFFUSERS_ATTN_BACKEND") != NAME:
         return importlib.import_module(_MODULE)
     constants: Any = importlib.import_module(_CONSTANTS)
@@ -173,32 +179,39 @@ def _imported() -> Any:
         constants.DIFFUSERS_ATTN_BACKEND = NAME
 
 
-def _check(module: Any) -> None:
-    """PortError where the backends are not kept as `register_diffusers` knows it."""
-    names = getattr(module, "AttentionBackendName", None)
-    registry = getattr(module, "_AttentionBackendRegistry", None)
-    dispatch = getattr(module, "dispatch_attention_fn", None)
-    is_known = (
-        isinstance(names, enum.EnumMeta)
-        and issubclass(names, str)
-        and all(isinstance(getattr(names, table, None), dict) for table in _ENUM_TABLES)
-        and all(isinstance(getattr(registry, table, None), dict) for table in _TABLES)
-        and {"register", "set_active_backend", "_active_backend"} <= set(dir(registry))
-        and "NATIVE" in names.__members__
-        and callable(dispatch)
-        and set(inspect.signature(dispatch).parameters) >= _ARGUMENTS
-    )
-    if not is_known:
+def _check_backends(module: Any) -> None:
+    """PortError unless the backends are kept in the form that `register_diffusers` extends."""
+    if not _has_known_form(module):
         version = getattr(sys.modules.get("diffusers"), "__version__", "?")
         raise PortError(
-            f"diffusers {version} keeps its attention backends in a way that is not known here",
+            f"diffusers {version} keeps its attention backends in a form that is not known",
             where=_MODULE,
             fix="pip install 'diffusers>=0.36,<0.43'; F.scaled_dot_product_attention is served without the backend",
         )
 
 
-def _release(member: Any) -> None:
+def _has_known_form(module: Any) -> bool:
+    names = getattr(module, "AttentionBackendName", None)
+    registry = getattr(module, "_AttentionBackendRegistry", None)
+    dispatch = getattr(module, "dispatch_attention_fn", None)
+    if (
+        not isinstance(names, enum.EnumMeta)
+        or not issubclass(names, str)
+        or "NATIVE" not in names.__members__
+    ):
+        return False
+    tables = [getattr(names, table, None) for table in _ENUM_TABLES]
+    tables += [getattr(registry, table, None) for table in _REGISTRY_TABLES]
+    if not all(isinstance(table, dict) for table in tables):
+        return False
+    if not {"register", "set_active_backend", "_active_backend"} <= set(dir(registry)):
+        return False
+    return callable(dispatch) and set(inspect.signature(dispatch).parameters) >= _ARGUMENTS
+
+
+def _reset_processors(member: Any) -> None:
     """Let every attention processor that had chosen the backend choose none."""
+    # Nothing lists the processors, but each of them refers to the member.
     for holder in gc.get_referrers(member):
         attributes = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
         if attributes.get("_attention_backend") is member:

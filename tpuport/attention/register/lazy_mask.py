@@ -15,16 +15,17 @@ from jax.core import Tracer
 
 from tpuport import compat
 from tpuport.attention.mask import Mask
+from tpuport.attention.register.broadcasting import broadcasts_to
 
 
 class LazyMask:
-    """A boolean torchax tensor [B, 1 or H, Q, T] that knows its structure and has no elements until one is asked for.
+    """A boolean torchax tensor [B, 1 or H, Q, T] that knows its structure and has no elements until they are needed.
 
-    Shape, dtype and device are read without making it, and slices of step one, `expand`, `to`, `bool`, `clone`,
-    `contiguous` and `detach` give another one of these. Anything else that torch, torchax or jax does with it (an
-    operator, an in-place change, `tpuport.compat.as_jax`, the boundary of a jitted or checkpointed function) goes
-    through its array, which `Mask.to_dense` makes at that moment; the result is an ordinary tensor. It is a
-    torch.Tensor for `torch.is_tensor` and `isinstance`.
+    Shape, dtype and device are read without making them, and slices of step one, `expand`, `to`, `bool`, `clone`,
+    `contiguous` and `detach` give another LazyMask. Anything else that torch, torchax or jax does with it (an operator,
+    an in-place change, `tpuport.compat.as_jax`, the boundary of a jitted or checkpointed function) goes through its
+    array, which `Mask.to_dense` makes at that moment; the result is an ordinary tensor. It is a torch.Tensor for
+    `torch.is_tensor` and `isinstance`.
 
     Attributes:
         structure: what attention reads; None after an in-place change, which leaves an ordinary tensor.
@@ -37,17 +38,17 @@ class LazyMask:
     _dense: jax.Array | None
     _env: Any
 
-    def __init__(self, stand_in: jax.ShapeDtypeStruct, environment: Any) -> None:
-        """As torchax makes its tensors; `lazy_mask` sets the rest."""
-        self._env, self._size, self._dense = environment, tuple(stand_in.shape), None
+    def __init__(self, abstract: jax.ShapeDtypeStruct, environment: Any) -> None:
+        """As torchax constructs its tensors; `lazy_mask` sets the rest."""
+        self._env, self._size, self._dense = environment, tuple(abstract.shape), None
 
     @property
     def _elem(self) -> jax.Array:
-        """Traced. The elements. Where torchax looks for a tensor's array."""
+        """Traced. The elements. The name under which torchax looks for a tensor's array."""
         if self._dense is not None:
             return self._dense
-        dense = _dense(self.structure or Mask(), self._size)
-        # A tracer belongs to the trace that asks, which may be one inside of another (a checkpointed layer).
+        dense = _make_dense(self.structure or Mask(), self._size)
+        # A tracer belongs to its trace, which may be nested in another (a checkpointed layer), so it is not kept.
         if not isinstance(dense, Tracer):
             self._dense = dense
         return dense
@@ -79,34 +80,36 @@ class LazyMask:
         return f"LazyMask(shape={self._size}, structure={self.structure})"
 
     def __getitem__(self, key: Any) -> torch.Tensor:
-        parts = None if self.structure is None else _slices(key, self._size)
+        parts = _plain_slices(key, self._size)
         if self.structure is None or parts is None:
             return compat.wrap(self._elem)[key]
         size = [part.stop - part.start for part in parts]
-        return lazy_mask(_cut(self.structure, parts), size, self.reason)
+        return lazy_mask(_slice_structure(self.structure, parts), size, self.reason)
 
     def expand(self, *sizes: Any) -> torch.Tensor:
-        wanted = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        whole = self._expanded(wanted)
-        if self.structure is None or whole is None:
-            return compat.wrap(self._elem).expand(*wanted)
-        return lazy_mask(self.structure, whole, self.reason)
+        if len(sizes) == 1 and not isinstance(sizes[0], int):
+            sizes = sizes[0]
+        expanded = self._expanded_size(sizes)
+        if self.structure is None or expanded is None:
+            return compat.wrap(self._elem).expand(*sizes)
+        return lazy_mask(self.structure, expanded, self.reason)
 
-    def _expanded(self, wanted: Any) -> list[int] | None:
+    def _expanded_size(self, sizes: Any) -> tuple[int, ...] | None:
         """The size after `expand`, if that only repeats batch rows and heads."""
-        if len(wanted) != self.ndim:
+        if len(sizes) != self.ndim:
             return None
-        whole = [old if new == -1 else new for new, old in zip(wanted, self._size, strict=True)]
-        repeated = all(new == old or old == 1 for new, old in zip(whole[:2], self._size, strict=False))
-        return whole if repeated and whole[2:] == list(self._size[2:]) else None
+        expanded = tuple(old if new == -1 else new for new, old in zip(sizes, self._size, strict=True))
+        if expanded[2:] != self._size[2:] or not broadcasts_to(self._size, expanded):
+            return None
+        return expanded
 
-    def _same(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Another tensor of the same elements: changed in place, it leaves this one as it is."""
+    def _copy(self, *_: Any, **__: Any) -> torch.Tensor:
+        """Another tensor of the same elements: changing it in place leaves this one unchanged."""
         if self.structure is None:
             return compat.wrap(self._elem)
         return lazy_mask(self.structure, self._size, self.reason)
 
-    clone = detach = __copy__ = __deepcopy__ = _same
+    clone = detach = __copy__ = __deepcopy__ = _copy
 
     def contiguous(self, *_: Any, **__: Any) -> Any:
         return self
@@ -117,37 +120,39 @@ class LazyMask:
 
 @functools.cache
 def _tensor_class() -> Any:
-    """LazyMask and torchax's tensor in one: torchax computes with instances of its own class only."""
-    base = type(compat.wrap(jnp.zeros((), jnp.bool_)))
-    return type("LazyMask", (LazyMask, base), {})
+    """LazyMask and torchax's tensor in one class: torchax computes only with instances of its own class."""
+    torchax_tensor = type(compat.wrap(jnp.zeros((), jnp.bool_)))
+    return type("LazyMask", (LazyMask, torchax_tensor), {})
 
 
 def lazy_mask(structure: Mask, size: Any, reason: str = "") -> Any:
-    """The tensor of `size` [B, 1 or H, Q, T] that stands for a boolean mask.
+    """The tensor of `size` [B, 1 or H, Q, T] of a boolean mask.
 
     Args:
-        structure: anything without numbers to add to scores; its batch is B or 1.
-        reason: why `structure.dense` is given.
+        structure: without numbers to add to scores; its batch is B or 1.
+        reason: why the structure is dense, if it is.
     """
     mask = _tensor_class()(jax.ShapeDtypeStruct(tuple(size), jnp.bool_), compat.environment())
     mask.structure, mask.reason = structure, reason
     return mask
 
 
-def _dense(structure: Mask, size: tuple[int, ...]) -> jax.Array:
-    """Traced. All the elements of a mask, of which [Q, T] are the last two dimensions."""
+def _make_dense(structure: Mask, size: tuple[int, ...]) -> jax.Array:
+    """Traced. All elements of a mask; the last two dimensions are [Q, T]."""
     dense = structure.to_dense(*size[-2:])
     return jnp.ones(size, jnp.bool_) if dense is None else jnp.broadcast_to(dense, size)
 
 
-def _slices(key: Any, size: tuple[int, ...]) -> list[slice] | None:
-    """A subscript as one slice for each dimension, from zero and of step one; None if it is anything else."""
+def _plain_slices(key: Any, size: tuple[int, ...]) -> list[slice] | None:
+    """A subscript as one slice for each dimension, with bounds and step one; None if it is anything else."""
     parts = list(key) if isinstance(key, tuple) else [key]
-    places = [n for n, part in enumerate(parts) if isinstance(part, EllipsisType)]
-    if len(places) > 1 or len(parts) - len(places) > len(size):
+    ellipses = [index for index, part in enumerate(parts) if isinstance(part, EllipsisType)]
+    missing = len(size) - (len(parts) - len(ellipses))
+    if len(ellipses) > 1 or missing < 0:
         return None
-    place = places[0] if places else len(parts)
-    parts[place : place + len(places)] = [slice(None)] * (len(size) - len(parts) + len(places))
+    # An ellipsis, or the end, means all of the dimensions that are not named.
+    start = ellipses[0] if ellipses else len(parts)
+    parts[start : start + len(ellipses)] = [slice(None)] * missing
     if not all(map(_is_plain, parts)):
         return None
     bounds = [part.indices(whole) for part, whole in zip(parts, size, strict=True)]
@@ -155,33 +160,33 @@ def _slices(key: Any, size: tuple[int, ...]) -> list[slice] | None:
 
 
 def _is_plain(part: Any) -> bool:
-    """Whether a subscript takes consecutive elements between numbers known now."""
+    """Whether a subscript selects consecutive elements between known bounds."""
     if not isinstance(part, slice) or part.step not in (None, 1):
         return False
     return all(bound is None or isinstance(bound, int) for bound in (part.start, part.stop))
 
 
-def _cut(mask: Mask, parts: list[slice]) -> Mask:
+def _slice_structure(mask: Mask, parts: list[slice]) -> Mask:
     """Traced. The structure of a slice."""
     batch, heads, queries, keys = parts
     dense = mask.dense
     if dense is not None:
-        dense = dense[_kept(dense.shape[0], batch), _kept(dense.shape[1], heads), queries, keys]
+        dense = dense[_rows(dense.shape[0], batch), _rows(dense.shape[1], heads), queries, keys]
     return dataclasses.replace(
         mask,
         offset=mask.offset + queries.start - keys.start,
-        keys_BT=_row(mask.keys_BT, batch, keys),
-        queries_BQ=_row(mask.queries_BQ, batch, queries),
-        query_segments_BQ=_row(mask.query_segments_BQ, batch, queries),
-        key_segments_BT=_row(mask.key_segments_BT, batch, keys),
+        keys_BT=_slice_rows(mask.keys_BT, batch, keys),
+        queries_BQ=_slice_rows(mask.queries_BQ, batch, queries),
+        query_segments_BQ=_slice_rows(mask.query_segments_BQ, batch, queries),
+        key_segments_BT=_slice_rows(mask.key_segments_BT, batch, keys),
         dense=dense,
     )
 
 
-def _row(array: jax.Array | None, batch: slice, columns: slice) -> jax.Array | None:
-    return None if array is None else array[_kept(array.shape[0], batch), columns]
+def _slice_rows(array: jax.Array | None, batch: slice, columns: slice) -> jax.Array | None:
+    return None if array is None else array[_rows(array.shape[0], batch), columns]
 
 
-def _kept(rows: int, part: slice) -> slice:
-    """A dimension of one stands for all rows, whichever are taken."""
-    return slice(None) if rows == 1 else part
+def _rows(count: int, part: slice) -> slice:
+    """A dimension of 1 is shared by all rows, whichever are selected."""
+    return slice(None) if count == 1 else part

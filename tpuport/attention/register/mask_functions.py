@@ -1,7 +1,8 @@
-"""transformers' mask functions, recognised as what they are and read into a `Mask`.
+"""transformers' mask functions, recognised and read into a `Mask`.
 
-A mask function says whether the query at a position sees the key at a position. transformers makes them of a few
-closures, which are known here by their code objects; a function that is none of them has no structure.
+A mask function says whether the query at a position sees the key at a position. transformers builds them from a few
+closures, which are recognised by their code objects; any other function has no known structure.
+
 Shapes: B batch, Q query length, T key/value length.
 """
 
@@ -17,21 +18,21 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
-from tpuport.attention.mask import Mask
+from tpuport.attention.mask import Mask, intersect
 from tpuport.attention.provenance.emission import evaluate
 from tpuport.attention.provenance.graph import Graph, UnknownError
 
 
 class Unstructured(Exception):
-    """A mask function that no `Mask` without dense elements describes; the message says why."""
+    """A mask function that only a dense `Mask` describes; the message says why."""
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where queries and keys stand: at `query_start + i` and `key_start + j`, numbers or traced int32 scalars.
+class Positions:
+    """Query i is at position `query_start + i`, key j at `key_start + j`: numbers or traced int32 scalars.
 
     Attributes:
-        remapped: [B, Q] and [B, T], the positions that the mask function is given instead, or None.
+        remapped: [B, Q] and [B, T], the positions that the mask function gets instead, or None.
         steady: wherever the rest of the mask lets a query see a key, `remapped` keeps their distance.
     """
 
@@ -42,20 +43,21 @@ class Places:
     remapped: tuple[jax.Array, jax.Array] | None = None
     steady: bool = True
 
-    def given(self) -> tuple[jax.Array, jax.Array]:
-        """The positions that the mask function is given, [1 or B, Q] and [1 or B, T]."""
-        query_1Q = jnp.arange(self.queries)[None] + self.query_start
-        return self.remapped or (query_1Q, jnp.arange(self.keys)[None] + self.key_start)
+    def of_arguments(self) -> tuple[jax.Array, jax.Array]:
+        """The positions that the mask function gets, [1 or B, Q] and [1 or B, T]."""
+        if self.remapped is not None:
+            return self.remapped
+        return jnp.arange(self.queries)[None] + self.query_start, jnp.arange(self.keys)[None] + self.key_start
 
-    def of_both(self, table_BS: Any) -> tuple[jax.Array, jax.Array]:
+    def look_up(self, table_BS: Any) -> tuple[jax.Array, jax.Array]:
         """What a table holds at the positions of queries, [B, Q], and of keys, [B, T]."""
         if self.remapped is not None:
             raise Unstructured("a table that is read at the positions of packed sequences")
-        queries = _span(table_BS, self.queries, self.query_start)
-        return queries, _span(table_BS, self.keys, self.key_start)
+        queries = _slice_table(table_BS, self.queries, self.query_start)
+        return queries, _slice_table(table_BS, self.keys, self.key_start)
 
 
-def _span(table_BS: Any, length: int, start: Any) -> jax.Array:
+def _slice_table(table_BS: Any, length: int, start: Any) -> jax.Array:
     """[B, length] of [B, S], from a position on."""
     if not isinstance(start, int):
         return jnp.take(jnp.asarray(table_BS), jnp.arange(length) + start, axis=1, mode="clip")
@@ -65,12 +67,12 @@ def _span(table_BS: Any, length: int, start: Any) -> jax.Array:
 
 
 @dataclass
-class Parts:
+class MaskParts:
     """What a conjunction of mask functions has asked for so far.
 
     Attributes:
         packed, chunks: pairs of segment numbers of queries, [1 or B, Q], and of keys, [1 or B, T].
-        inside: the chunks are counted anew in each of the packed sequences, which follow each other.
+        chunks_within_packed: the chunks are counted from the start of each packed sequence, and these are consecutive.
     """
 
     left: list[int] = field(default_factory=list)
@@ -79,178 +81,192 @@ class Parts:
     queries: list[jax.Array] = field(default_factory=list)
     packed: list[tuple[jax.Array, jax.Array]] = field(default_factory=list)
     chunks: list[tuple[jax.Array, jax.Array]] = field(default_factory=list)
-    inside: bool = False
+    chunks_within_packed: bool = False
 
-    def mask(self, places: Places) -> Mask:
-        """Traced. All of it as one mask, without limits that never bind."""
-        offset = places.query_start - places.key_start
+    def combine(self, positions: Positions) -> Mask:
+        """Traced. All of it as one mask, without limits that never apply."""
+        offset = positions.query_start - positions.key_start
         left, right = min(self.left, default=None), min(self.right, default=None)
         if isinstance(offset, int):
-            left = None if left is not None and left >= offset + places.queries - 1 else left
-            right = None if right is not None and right >= places.keys - 1 - offset else right
-        query_segments, key_segments = self._segments()
+            if left is not None and left >= offset + positions.queries - 1:
+                left = None
+            if right is not None and right >= positions.keys - 1 - offset:
+                right = None
+        has_band = left is not None or right is not None
+        query_segments, key_segments = self._combine_segments()
         return Mask(
             left=left,
             right=right,
-            offset=offset if left is not None or right is not None else 0,
-            keys_BT=functools.reduce(jnp.logical_and, self.keys) if self.keys else None,
-            queries_BQ=functools.reduce(jnp.logical_and, self.queries) if self.queries else None,
+            offset=offset if has_band else 0,
+            keys_BT=intersect(*self.keys),
+            queries_BQ=intersect(*self.queries),
             query_segments_BQ=query_segments,
             key_segments_BT=key_segments,
         )
 
-    def _segments(self) -> tuple[jax.Array | None, jax.Array | None]:
+    def _combine_segments(self) -> tuple[jax.Array | None, jax.Array | None]:
         pairs = self.packed + self.chunks
-        if len(pairs) > 2 or (len(pairs) == 2 and not self.inside):
-            raise Unstructured("sequences packed in several ways")
         if not pairs:
             return None, None
         if len(pairs) == 1:
             query, key = pairs[0]
             return query.astype(jnp.int32), key.astype(jnp.int32)
-        # Both numbers only grow along the sequence, the chunk's within each packed one: each pair is one run.
+        if len(pairs) > 2 or not self.chunks_within_packed:
+            raise Unstructured("sequences packed in several ways")
+        # Both numbers only grow along the sequence, the chunk's within each packed sequence, so each pair of numbers is
+        # one run, and counting the runs gives each pair a number.
         packed, chunk = jnp.broadcast_arrays(self.packed[0][1], self.chunks[0][1])
         starts = (jnp.diff(packed, axis=1) != 0) | (jnp.diff(chunk, axis=1) != 0)
         runs = jnp.pad(jnp.cumsum(starts, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
         return runs, runs
 
 
-def read(function: Callable, places: Places) -> Mask:
+def read_mask_function(function: Callable, positions: Positions) -> Mask:
     """Traced. The structure of a mask function over these positions.
 
     Raises:
-        Unstructured: it is no function of transformers, or one that `Mask` has no parts for.
+        Unstructured: it is not a function of transformers, or one that `Mask` has no parts for.
     """
-    parts = Parts()
-    _collect(function, places, parts)
-    return parts.mask(places)
+    parts = MaskParts()
+    _read(function, positions, parts)
+    return parts.combine(positions)
 
 
-def _collect(function: Callable, places: Places, parts: Parts) -> None:
-    reader = _readers().get(getattr(function, "__code__", None))
+def _read(function: Callable, positions: Positions, parts: MaskParts) -> None:
+    reader = _reader_of(function)
     if reader is None:
         name = getattr(function, "__qualname__", type(function).__name__)
         raise Unstructured(f"the mask function {name} is not one of transformers' own")
-    reader(_closure(function), places, parts)
+    reader(_closure_values(function), positions, parts)
 
 
-def _closure(function: Any) -> dict[str, Any]:
-    cells = function.__closure__ or ()
-    names = function.__code__.co_freevars
-    return {name: _array(cell.cell_contents) for name, cell in zip(names, cells, strict=True)}
+def _closure_values(function: Any) -> dict[str, Any]:
+    values = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        value = cell.cell_contents
+        values[name] = compat.to_jax(value) if isinstance(value, torch.Tensor) else value
+    return values
 
 
-def _array(value: Any) -> Any:
-    return compat.to_jax(value) if isinstance(value, torch.Tensor) else value
+def _reader_of(function: Callable) -> Any:
+    return _readers().get(getattr(function, "__code__", None))
 
 
 @functools.cache
-def _readers() -> dict[Any, Callable[[dict[str, Any], Places, Parts], None]]:
-    """What reads each of transformers' functions, by the code that all functions made by one factory share."""
+def _readers() -> dict[Any, Callable[[dict[str, Any], Positions, MaskParts], None]]:
+    """The reader of each of transformers' functions, by the code that all functions of one factory share."""
     from transformers import masking_utils as m
 
-    none: Any = None
-    made = {
-        m.causal_mask_function: _causal,
-        m.bidirectional_mask_function: _bidirectional,
-        m.sliding_window_overlay(1): _window,
-        m.sliding_window_bidirectional_overlay(1): _window_both_ways,
-        m.chunked_overlay(1, none): _chunks,
-        m.packed_sequence_mask_function(none): _packed,
-        m.padding_mask_function(none): _padding,
-        m.remap_positions_for_packed_sequence(none, none): _remapped,
-        m.and_masks(m.causal_mask_function): _all_of,
-        m.or_masks(m.causal_mask_function): _any_of,
+    unused: Any = None
+    readers = {
+        m.causal_mask_function: _read_causal,
+        m.bidirectional_mask_function: _read_bidirectional,
+        m.sliding_window_overlay(1): _read_window,
+        m.sliding_window_bidirectional_overlay(1): _read_bidirectional_window,
+        m.chunked_overlay(1, unused): _read_chunks,
+        m.packed_sequence_mask_function(unused): _read_packed,
+        m.padding_mask_function(unused): _read_padding,
+        m.remap_positions_for_packed_sequence(unused, unused): _read_remapped,
+        m.and_masks(m.causal_mask_function): _read_conjunction,
+        m.or_masks(m.causal_mask_function): _read_disjunction,
     }
-    return {function.__code__: reader for function, reader in made.items()}
+    return {function.__code__: reader for function, reader in readers.items()}
 
 
-def _band(places: Places, limits: list[int], value: Any) -> None:
-    if not places.steady:
-        raise Unstructured("a window over positions that do not count on by one")
+def _add_limit(positions: Positions, limits: list[int], value: Any) -> None:
+    if not positions.steady:
+        raise Unstructured("a window over positions that do not increase by one")
     if not isinstance(value, int) or value < 0:
-        raise Unstructured("a window whose length is no number known at trace time")
+        raise Unstructured("a window whose length is not a number known at trace time")
     limits.append(value)
 
 
-def _causal(_: dict[str, Any], places: Places, parts: Parts) -> None:
-    _band(places, parts.right, 0)
+def _read_causal(_: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+    _add_limit(positions, parts.right, 0)
 
 
-def _window(closure: dict[str, Any], places: Places, parts: Parts) -> None:
+def _read_window(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
     window = closure["sliding_window"]
-    _band(places, parts.left, window - 1 if isinstance(window, int) else window)
+    _add_limit(positions, parts.left, window - 1 if isinstance(window, int) else window)
 
 
-def _window_both_ways(closure: dict[str, Any], places: Places, parts: Parts) -> None:
+def _read_bidirectional_window(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
     for limits in (parts.left, parts.right):
-        _band(places, limits, closure["sliding_window"])
+        _add_limit(positions, limits, closure["sliding_window"])
 
 
-def _bidirectional(_: dict[str, Any], places: Places, parts: Parts) -> None:
-    """`query position >= 0`: of positions that are counted, all."""
-    if places.remapped is not None:
-        parts.queries.append(places.remapped[0] >= 0)
+def _read_bidirectional(_: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+    """`query position >= 0`, which holds for all positions that are counted from 0."""
+    if positions.remapped is not None:
+        parts.queries.append(positions.remapped[0] >= 0)
 
 
-def _chunks(closure: dict[str, Any], places: Places, parts: Parts) -> None:
-    """Query and key are in the same chunk, counted from the first position that is no left padding."""
+def _read_chunks(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+    """Query and key are in the same chunk, counted from the first position that is not left padding."""
     size, padding_B = closure["chunk_size"], closure["left_padding"]
     if not isinstance(size, int):
-        raise Unstructured("chunks whose size is no number known at trace time")
-    start = places.key_start if isinstance(places.key_start, int) else 0
-    shift = -(
-        -(places.keys + start) // size
-    )  # chunks that left padding may fill, so that no number is below zero
-    query, key = ((at - padding_B[:, None]) // size + shift for at in places.given())
+        raise Unstructured("chunks whose size is not a number known at trace time")
+    start = positions.key_start if isinstance(positions.key_start, int) else 0
+    # Chunks that left padding may fill, added so that no segment number is negative.
+    shift = -(-(positions.keys + start) // size)
+    query, key = ((position - padding_B[:, None]) // size + shift for position in positions.of_arguments())
     parts.chunks.append((query, key))
-    parts.inside = parts.inside or (places.remapped is not None and places.steady)
+    if positions.remapped is not None and positions.steady:
+        parts.chunks_within_packed = True
 
 
-def _packed(closure: dict[str, Any], places: Places, parts: Parts) -> None:
-    parts.packed.append(places.of_both(closure["packed_sequence_mask"]))
+def _read_packed(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+    parts.packed.append(positions.look_up(closure["packed_sequence_mask"]))
 
 
-def _padding(closure: dict[str, Any], places: Places, parts: Parts) -> None:
-    parts.keys.append(places.of_both(closure["padding_mask"])[1].astype(jnp.bool_))
+def _read_padding(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+    _, keys = positions.look_up(closure["padding_mask"])
+    parts.keys.append(keys.astype(jnp.bool_))
 
 
-def _remapped(closure: dict[str, Any], places: Places, parts: Parts) -> None:
-    _remap(closure, places, parts, steady=False)
+def _read_remapped(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+    _read_at(closure["mask_function"], closure["position_ids"], positions, parts, steady=False)
 
 
-def _remap(closure: dict[str, Any], places: Places, parts: Parts, *, steady: bool) -> None:
-    if places.remapped is not None:
+def _read_at(
+    function: Callable, position_ids: Any, positions: Positions, parts: MaskParts, *, steady: bool
+) -> None:
+    """Read a mask function that gets the positions of packed sequences."""
+    if positions.remapped is not None:
         raise Unstructured("positions of packed sequences within packed sequences")
-    given = places.of_both(closure["position_ids"])
-    _collect(closure["mask_function"], replace(places, remapped=given, steady=steady), parts)
+    remapped = positions.look_up(position_ids)
+    _read(function, replace(positions, remapped=remapped, steady=steady), parts)
 
 
-def _all_of(closure: dict[str, Any], places: Places, parts: Parts) -> None:
+def _read_conjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
     functions = closure["mask_functions"]
-    pair = [_readers().get(getattr(function, "__code__", None)) for function in functions] == [
-        _packed,
-        _remapped,
-    ]
-    if not pair:
-        for function in functions:
-            _collect(function, places, parts)
+    if [_reader_of(function) for function in functions] == [_read_packed, _read_remapped]:
+        _read_packed_sequences(*map(_closure_values, functions), positions, parts)
         return
-    table, inner = map(_closure, functions)
-    packed, positions = _sequences(table["packed_sequence_mask"], inner["position_ids"])
-    steady = packed.shape[1] == places.queries == places.keys and _counted(packed, positions)
-    if not (steady and _is_one(packed)):
-        _packed({"packed_sequence_mask": packed}, places, parts)
-    _remap(inner | {"position_ids": positions}, places, parts, steady=steady)
+    for function in functions:
+        _read(function, positions, parts)
 
 
-def _sequences(packed_BT: jax.Array, positions_BT: jax.Array) -> tuple[Any, Any]:
-    """Both as numbers where nothing traced takes part in them, as in a model that counts positions by itself."""
-    found = _known(packed_BT), _known(positions_BT)
-    return found if found[0] is not None and found[1] is not None else (packed_BT, positions_BT)
+def _read_packed_sequences(
+    table: dict[str, Any], remapping: dict[str, Any], positions: Positions, parts: MaskParts
+) -> None:
+    """Packed sequences together with the positions within each."""
+    packed, position_ids = _evaluate_both(table["packed_sequence_mask"], remapping["position_ids"])
+    steady = packed.shape[1] == positions.queries == positions.keys and _counts_by_one(packed, position_ids)
+    if not (steady and _is_single_sequence(packed)):
+        _read_packed({"packed_sequence_mask": packed}, positions, parts)
+    _read_at(remapping["mask_function"], position_ids, positions, parts, steady=steady)
 
 
-def _known(array: jax.Array) -> np.ndarray | None:
+def _evaluate_both(packed_BT: jax.Array, positions_BT: jax.Array) -> tuple[Any, Any]:
+    """Both as numpy arrays if neither depends on traced values, as in a model that counts positions by itself."""
+    packed, positions = _evaluate(packed_BT), _evaluate(positions_BT)
+    if packed is None or positions is None:
+        return packed_BT, positions_BT
+    return packed, positions
+
+
+def _evaluate(array: jax.Array) -> np.ndarray | None:
     if not isinstance(array, Tracer):
         return np.asarray(array)
     try:
@@ -259,24 +275,23 @@ def _known(array: jax.Array) -> np.ndarray | None:
         return None
 
 
-def _counted(packed_BT: Any, positions_BT: Any) -> bool:
-    """Whether packed sequences follow each other, and positions count on by one within each.
-
-    transformers finds the sequences where positions do not, so they do; of what is not traced it is checked.
-    """
+def _counts_by_one(packed_BT: Any, positions_BT: Any) -> bool:
+    """Whether packed sequences are consecutive, and positions increase by one within each."""
     if isinstance(packed_BT, jax.Array) or isinstance(positions_BT, jax.Array):
+        # Traced: transformers itself finds the sequences by positions that do not increase by one, so they do.
         return True
     change = np.diff(packed_BT, axis=1)
-    return bool(((change > 0) | (change == 0) & (np.diff(positions_BT, axis=1) == 1)).all())
+    is_next = (change == 0) & (np.diff(positions_BT, axis=1) == 1)
+    return bool(((change > 0) | is_next).all())
 
 
-def _is_one(packed_BT: Any) -> bool:
+def _is_single_sequence(packed_BT: Any) -> bool:
     """Whether each row is known to be a single sequence."""
     return isinstance(packed_BT, np.ndarray) and bool((packed_BT == packed_BT[:, :1]).all())
 
 
-def _any_of(closure: dict[str, Any], places: Places, parts: Parts) -> None:
+def _read_disjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
     functions = closure["mask_functions"]
     if len(functions) > 1:
         raise Unstructured("a union of mask functions")
-    _collect(functions[0], places, parts)
+    _read(functions[0], positions, parts)

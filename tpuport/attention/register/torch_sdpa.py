@@ -1,4 +1,4 @@
-"""`torch.nn.functional.scaled_dot_product_attention` under torchax: every call that torch allows, from then on ours.
+"""`torch.nn.functional.scaled_dot_product_attention` under torchax: tpuport computes every call that torch allows.
 
 Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, D head dimension of queries and
 keys, C of values; N any leading dimensions.
@@ -6,7 +6,7 @@ keys, C of values; N any leading dimensions.
 
 import threading
 import types
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from tpuport.attention.attend import attend
 from tpuport.attention.attention_settings import current_settings
 from tpuport.attention.mask import Mask
 from tpuport.attention.provenance import structure_of
-from tpuport.attention.register.broadcasting import arrange
+from tpuport.attention.register.broadcasting import arrange, broadcasts_to
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.errors import PortError
 
@@ -37,7 +37,7 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """Traced. torch's function of this name on torchax tensors [N, H, Q, D], [N, K, T, D] and [N, K, T, C].
 
-    It takes every shape that torch takes, and means the same, but for three things. A query that sees no key gets
+    It takes every shape that torch takes, and means the same, with three exceptions. A query that sees no key gets
     zeros, which torch's kernels give on some devices only; a key whose mask is the lowest finite number of its dtype
     is not seen at all, where torch would take the mean over such keys if there are no others; and keys and values of
     different lengths are refused, which torch's kernel for CPUs does not notice.
@@ -46,8 +46,9 @@ def scaled_dot_product_attention(
         PortError: dropout, a mask together with is_causal, or tensors that do not fit each other or that are not all
             on the device.
     """
-    if _all_on_host(query, key, value, attn_mask):
-        with no_dispatch():  # torch function modes are off in here already
+    if _is_on_host(query, key, value, attn_mask):
+        # torchax has already left its torch function mode at this point, but not its dispatch mode.
+        with no_dispatch():
             return functional.scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
@@ -59,9 +60,14 @@ def scaled_dot_product_attention(
         )
     if attn_mask is not None and is_causal:
         raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
-    structure, attn_mask = _causal(query, key, attn_mask, is_causal)
-    if _has_structure(query, key, attn_mask):
-        structure, attn_mask = attn_mask.structure, None  # type: ignore[union-attr]
+    structure: Mask | None = None
+    if is_causal:
+        # torch aligns the first query with the first key, whatever the lengths are.
+        structure = Mask(right=0)
+    elif isinstance(attn_mask, CausalBias):
+        structure, attn_mask = _causal_bias_structure(query, key, attn_mask), None
+    elif isinstance(attn_mask, LazyMask) and _fits_as_it_stands(query, key, attn_mask):
+        structure, attn_mask = attn_mask.structure, None
     q, k, v, mask = compat.as_jax((query, key, value, attn_mask))
     _check_dtypes(q, k, v, mask)
     operands = arrange(q, k, v, mask, enable_gqa)
@@ -70,52 +76,48 @@ def scaled_dot_product_attention(
         structure = structure_of(
             operands.mask, batch=batch, heads=heads, queries=queries, keys=operands.key.shape[2]
         )
-    q, factor = _scaled(operands.query, scale)
+    q, factor = _apply_traced_scale(operands.query, scale)
     out = attend(q, operands.key, operands.value, structure, scale=factor, source="torch")
     return compat.wrap(out.reshape(operands.output))
 
 
-def _all_on_host(query: Any, key: Any, value: Any, mask: Any) -> bool:
+def _is_on_host(query: Any, key: Any, value: Any, mask: Any) -> bool:
     """Whether torch itself computes this call.
 
     Raises:
-        PortError: some are on the device and some are not.
+        PortError: some tensors are on the device and some are not.
     """
-    named = {"query": query, "key": key, "value": value, "attn_mask": mask}
-    tensors = {
-        n: x for n, x in named.items() if isinstance(x, torch.Tensor) and not isinstance(x, CausalBias)
-    }
+    tensors: dict[str, torch.Tensor] = {"query": query, "key": key, "value": value}
+    # A CausalBias is a torch.Tensor without elements, on no device.
+    if isinstance(mask, torch.Tensor) and not isinstance(mask, CausalBias):
+        tensors["attn_mask"] = mask
     host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
     if host and len(host) < len(tensors):
         raise PortError(
             "an attention call has tensors on the device and tensors on the host",
             where=", ".join(f"{name} {list(tensors[name].shape)} is on the host" for name in host),
-            fix='move them, x.to("jax"), or make them on the device of the others, device=query.device',
+            fix='move them, x.to("jax"), or create them on the device of the others, device=query.device',
         )
     return bool(host)
 
 
-def _causal(query: Any, key: Any, mask: Any, is_causal: bool) -> tuple[Mask | None, Any]:
-    """(the band that the arguments name, the mask that is left)."""
-    if isinstance(mask, CausalBias):
-        named, given = (mask.seq_len_q, mask.seq_len_kv), (query.shape[-2], key.shape[-2])
-        if named != given:
-            raise PortError(
-                f"a causal bias for {named[0]} queries and {named[1]} keys",
-                where=f"attn_mask, for {given[0]} queries and {given[1]} keys",
-            )
-        lower = mask.variant == CausalVariant.LOWER_RIGHT
-        return Mask(right=0, offset=named[1] - named[0] if lower else 0), None
-    # torch aligns the first query with the first key, whatever the lengths are.
-    return (Mask(right=0) if is_causal else None), mask
+def _causal_bias_structure(query: Any, key: Any, bias: CausalBias) -> Mask:
+    expected, actual = (bias.seq_len_q, bias.seq_len_kv), (query.shape[-2], key.shape[-2])
+    if expected != actual:
+        raise PortError(
+            f"a causal bias for {expected[0]} queries and {expected[1]} keys",
+            where=f"attn_mask, for {actual[0]} queries and {actual[1]} keys",
+        )
+    aligns_last_key = bias.variant == CausalVariant.LOWER_RIGHT
+    return Mask(right=0, offset=actual[1] - actual[0] if aligns_last_key else 0)
 
 
-def _has_structure(query: Any, key: Any, mask: Any) -> bool:
-    """Whether the mask is one that transformers' models pass around, and is for these queries and keys as it is."""
-    if not isinstance(mask, LazyMask) or mask.structure is None or query.ndim != 4 or key.ndim != 4:
+def _fits_as_it_stands(query: Any, key: Any, mask: LazyMask) -> bool:
+    """Whether a transformers model's mask still has its structure, and is for exactly these queries and keys."""
+    if mask.structure is None or query.ndim != 4 or key.ndim != 4:
         return False
-    scores = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    return mask.shape[2:] == scores[2:] and all(n in (1, m) for n, m in zip(mask.shape, scores, strict=True))
+    scores = (*query.shape[:3], key.shape[2])
+    return tuple(mask.shape[2:]) == scores[2:] and broadcasts_to(tuple(mask.shape), scores)
 
 
 def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None) -> None:
@@ -123,7 +125,7 @@ def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.
     if len(set(dtypes)) > 1 or not jnp.issubdtype(query.dtype, jnp.floating):
         raise PortError(
             f"attention over {', '.join(map(str, dtypes))}",
-            fix="give query, key and value one floating dtype",
+            fix="give query, key and value the same floating dtype",
         )
     if mask is not None and mask.dtype not in (jnp.bool_, jnp.float32, query.dtype):
         raise PortError(
@@ -133,8 +135,8 @@ def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.
         )
 
 
-def _scaled(query: jax.Array, scale: Any) -> tuple[jax.Array, float]:
-    """The query and a factor that is known when the call is traced."""
+def _apply_traced_scale(query: jax.Array, scale: Any) -> tuple[jax.Array, float]:
+    """The query and a factor that is known at trace time: a scale that is a tensor goes into the query."""
     if scale is None:
         return query, (query.shape[-1] or 1) ** -0.5
     if not isinstance(scale, torch.Tensor):
@@ -144,12 +146,12 @@ def _scaled(query: jax.Array, scale: Any) -> tuple[jax.Array, float]:
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
-    """Traced. `torch.nn.functional.multi_head_attention_forward` with our attention in it.
+    """Traced. `torch.nn.functional.multi_head_attention_forward` with tpuport's attention in it.
 
     torchax runs it below the level at which it sees calls of attention; torch takes those apart there.
     """
     original: Any = functional.multi_head_attention_forward
-    # Without the query for a torch function mode, this is the function's own code, not a call that torchax answers.
+    # With a `has_torch_function` that denies, the function runs its own code instead of calling torchax again.
     names = original.__globals__ | {
         "has_torch_function": lambda _: False,
         "scaled_dot_product_attention": scaled_dot_product_attention,
@@ -159,27 +161,29 @@ def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
     return body(*args, **kwargs)
 
 
-_OPERATORS = {
+_OPERATORS: Final = {
     functional.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
     functional.multi_head_attention_forward: multi_head_attention_forward,
 }
 _lock = threading.RLock()
+# torchax's operators, None if it had none, by the function that they answered for.
 _replaced: dict[Any, Any] = {}
 
 
-def _operator(target: Any, ours: Any) -> Any:
-    def lowered(*args: Any, **kwargs: Any) -> Any:
+def _make_operator(target: Any, replacement: Any) -> Any:
+    def operator(*args: Any, **kwargs: Any) -> Any:
         if current_settings() is not None:
-            return ours(*args, **kwargs)
-        return _earlier(target, args, kwargs)  # another thread has asked for ours, this one has not
+            return replacement(*args, **kwargs)
+        # Another thread uses tpuport's attention, this one does not.
+        return _call_replaced(target, args, kwargs)
 
-    lowered.tpuport_attention = True  # type: ignore[attr-defined]
-    return lowered
+    operator.tpuport_attention = True  # type: ignore[attr-defined]
+    return operator
 
 
-def _earlier(target: Any, args: tuple, kwargs: dict) -> Any:
-    """What answered before `install`."""
+def _call_replaced(target: Any, args: tuple, kwargs: dict) -> Any:
+    """What torchax would compute without `install`, called as torchax calls its operators."""
     operator = _replaced.get(target)
     if operator is None:
         return target(*args, **kwargs)
@@ -192,7 +196,7 @@ def _earlier(target: Any, args: tuple, kwargs: dict) -> Any:
     return environment.j2t_iso(operator.func(*args, **kwargs))
 
 
-def _is_ours(operator: Any) -> bool:
+def _is_installed(operator: Any) -> bool:
     return getattr(getattr(operator, "func", None), "tpuport_attention", False)
 
 
@@ -200,21 +204,22 @@ def install() -> None:
     """Answer for torch's attention in torchax's environment. Idempotent."""
     environment = compat.environment()
     with _lock:
-        for target, ours in _OPERATORS.items():
+        for target, replacement in _OPERATORS.items():
             present = environment._ops.get(target)
-            if not _is_ours(present):
+            if not _is_installed(present):
                 _replaced[target] = present
-                environment.override_op_definition(target, _operator(target, ours))
+                environment.override_op_definition(target, _make_operator(target, replacement))
 
 
 def uninstall() -> None:
-    """Put back what `install` replaced, except where something else has been put there since."""
+    """Put back what `install` replaced, unless something else has been put there since."""
     environment = compat.environment()
     with _lock:
         for target in _OPERATORS:
-            if not _is_ours(environment._ops.get(target)):
+            if not _is_installed(environment._ops.get(target)):
                 continue
-            if (earlier := _replaced.pop(target, None)) is None:
+            replaced = _replaced.pop(target, None)
+            if replaced is None:
                 del environment._ops[target]
             else:
-                environment._ops[target] = earlier
+                environment._ops[target] = replaced

@@ -1,12 +1,12 @@
 """tpuport's attention under the names that transformers looks up: the attention function and its mask function.
 
-Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value length, S positions, D head dimension.
+Shapes: B batch, H query heads, Q query length, T key/value length, S positions, D head dimension.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,21 @@ import torch
 
 from tpuport import compat
 from tpuport.attention.attend import attend
-from tpuport.attention.mask import Mask
+from tpuport.attention.mask import Mask, intersect
 from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.lazy_mask import LazyMask, lazy_mask
-from tpuport.attention.register.mask_functions import Places, Unstructured, read
+from tpuport.attention.register.mask_functions import Positions, Unstructured, read_mask_function
 from tpuport.errors import PortError
 
-NAME = "tpuport"
-_VARLEN = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
+NAME: Final = "tpuport"
+_PACKED_LENGTHS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
+# Arguments that would change the result, and what each would ask for.
+_UNSUPPORTED: Final = {
+    "cache": "paged attention",
+    "head_mask": "a mask of whole heads",
+    "block_indices": "attention to selected blocks of keys",
+    "sinks": "a sink of each query",
+}
 
 
 def transformers_attention(
@@ -41,56 +48,57 @@ def transformers_attention(
 ) -> tuple[torch.Tensor, None]:
     """Traced. transformers' attention interface: query [B, H, Q, D], key, value [B, K, T, D] -> [B, Q, H, D].
 
-    Tensors of the host stay with torch.
+    Tensors on the host stay with torch.
 
     Args:
-        attention_mask: what `transformers_mask` made, or a tensor of the user's or the model's own that broadcasts to
+        attention_mask: from `transformers_mask`, or a tensor of the user's or the model's own that broadcasts to
             [B, H, Q, T], boolean or to be added; None is causal attention in a module that is causal.
         softcap, s_aux: as in Gemma 2, and the sinks [H] of GPT-OSS.
         position_bias: added to the scores, broadcasts to [B, H, Q, T].
-        is_causal: None takes the module's; without effect beside a mask, as in transformers.
-        kwargs: `sliding_window` is in the mask already; whatever else would change the result is refused.
+        is_causal: None means as the module says; without effect beside a mask, as in transformers.
+        kwargs: `sliding_window` is in the mask already; anything else that would change the result is refused.
 
     Raises:
         PortError: dropout, weights, or a kind of attention that is not computed here.
     """
-    if not any(map(compat.is_ported, (query, key, value))) and softcap is None and s_aux is None:
-        return _on_host(
+    is_on_host = not any(map(compat.is_ported, (query, key, value)))
+    # torch takes neither a soft cap nor sinks, so these fall through to the error about tensors on the host.
+    if is_on_host and softcap is None and s_aux is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, **kwargs
         )
-    _refuse(module, dropout, (query, key, value), kwargs)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    _reject_unsupported(module, dropout, (query, key, value), kwargs)
     queries, keys = query.shape[2], key.shape[2]
-    mask, reason = Mask(right=0) if causal and queries > 1 else Mask(), ""
     if attention_mask is not None:
-        mask, reason = _structure(attention_mask, (*query.shape[:3], keys))
+        mask, reason = _mask_structure(attention_mask, (*query.shape[:3], keys))
+    else:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        mask, reason = Mask(right=0) if causal and queries > 1 else Mask(), ""
     if kwargs.get("indices") is not None:
-        mask = _selected(mask, compat.as_jax(kwargs["indices"]), keys)
+        mask = _restrict_to_selected(mask, compat.as_jax(kwargs["indices"]), keys)
     if position_bias is not None:
-        mask = _biased(mask, compat.as_jax(position_bias), (queries, keys))
-    q, k, v, sinks = compat.as_jax((query, key, value, s_aux))
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    if _has_segments(kwargs) and mask.query_segments_BQ is None:
+        mask = _add_bias(mask, compat.as_jax(position_bias), (queries, keys))
+    packed_lengths = [name for name in _PACKED_LENGTHS if kwargs.get(name) is not None]
+    if packed_lengths and mask.query_segments_BQ is None:
         raise PortError(
             "lengths of packed sequences, and a mask that does not tell the sequences apart",
-            where=f"{type(module).__name__}: {', '.join(n for n in _VARLEN if kwargs.get(n) is not None)}",
-            fix="give position_ids that start anew with each sequence, and neither attention_mask nor a cache",
+            where=f"{type(module).__name__}: {', '.join(packed_lengths)}",
+            fix="give position_ids that restart with each sequence, and neither attention_mask nor a cache",
         )
+    q, k, v, sinks = compat.as_jax((query, key, value, s_aux))
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     out = attend(
         q, k, v, mask, scale=scale, softcap=softcap, sinks_H=sinks, source="transformers", note=reason
     )
     return compat.wrap(out.swapaxes(1, 2)), None
 
 
-def _on_host(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-    """What transformers computes by torch; it takes neither a soft cap nor sinks."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    return sdpa_attention_forward(*args, **kwargs)
-
-
-def _refuse(module: torch.nn.Module, dropout: float, tensors: tuple, kwargs: dict[str, Any]) -> None:
-    """PortError for what would be ignored, or go wrong later."""
+def _reject_unsupported(
+    module: torch.nn.Module, dropout: float, tensors: tuple, kwargs: dict[str, Any]
+) -> None:
+    """PortError for what would be ignored, or fail later."""
     where = type(module).__name__
     if dropout:
         raise PortError("attention dropout is on", where=where, fix="call model.eval() first")
@@ -104,28 +112,16 @@ def _refuse(module: torch.nn.Module, dropout: float, tensors: tuple, kwargs: dic
             where=where,
             fix="model = tpuport.port(model), and inputs on its device; or attn_implementation='sdpa' on the host",
         )
-    for name, what in _REFUSED.items():
+    for name, feature in _UNSUPPORTED.items():
         if kwargs.get(name) is not None:
             raise PortError(
-                f"{what} is not computed by tpuport's attention", where=f"{where}: {name}", fix=_OTHER
+                f"{feature} is not computed by tpuport's attention",
+                where=f"{where}: {name}",
+                fix="model.set_attn_implementation('eager') keeps the model's own attention",
             )
 
 
-_OTHER = "model.set_attn_implementation('eager') keeps the model's own attention"
-_REFUSED = {
-    "cache": "paged attention",
-    "head_mask": "a mask of whole heads",
-    "block_indices": "attention to selected blocks of keys",
-    "sinks": "a sink of each query",
-}
-
-
-def _has_segments(kwargs: dict[str, Any]) -> bool:
-    """Whether the lengths of packed sequences are given."""
-    return any(kwargs.get(name) is not None for name in _VARLEN)
-
-
-def _structure(attention_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[Mask, str]:
+def _mask_structure(attention_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[Mask, str]:
     """Traced. A mask's structure, and why it has none; Q and T must be those of the scores."""
     if isinstance(attention_mask, LazyMask) and attention_mask.structure is not None:
         if tuple(attention_mask.shape[2:]) != scores[2:]:
@@ -134,24 +130,24 @@ def _structure(attention_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[M
             )
         return attention_mask.structure, attention_mask.reason
     batch, heads, queries, keys = scores
-    found = structure_of(compat.to_jax(attention_mask), batch=batch, heads=heads, queries=queries, keys=keys)
-    return found, "" if found.dense is None else "a mask tensor"
+    mask = structure_of(compat.to_jax(attention_mask), batch=batch, heads=heads, queries=queries, keys=keys)
+    return mask, "" if mask.dense is None else "a mask tensor"
 
 
-def _selected(mask: Mask, indices_BQN: jax.Array, keys: int) -> Mask:
-    """Traced. The mask and, for each query, the keys that an indexer chose; an index of -1 is none."""
+def _restrict_to_selected(mask: Mask, indices_BQN: jax.Array, keys: int) -> Mask:
+    """Traced. The mask, and for each query only the keys that an indexer selected; an index of -1 is none."""
     batch, queries, _ = indices_BQN.shape
-    places = jnp.where(indices_BQN < 0, keys, indices_BQN)  # beyond the end, where nothing is written
+    # An index beyond the end is dropped by the write.
+    columns = jnp.where(indices_BQN < 0, keys, indices_BQN)
     rows = jnp.arange(batch)[:, None, None], jnp.arange(queries)[None, :, None]
-    chosen = jnp.zeros((batch, queries, keys), jnp.bool_).at[(*rows, places)].set(True, mode="drop")[:, None]
-    if mask.dense is None:
-        return replace(mask, dense=chosen)
-    if mask.dense.dtype == jnp.bool_:
-        return replace(mask, dense=mask.dense & chosen)
-    return replace(mask, dense=jnp.where(chosen, mask.dense, jnp.finfo(mask.dense.dtype).min))
+    nothing = jnp.zeros((batch, queries, keys), jnp.bool_)
+    selected = nothing.at[(*rows, columns)].set(True, mode="drop")[:, None]
+    if mask.dense is not None and mask.dense.dtype != jnp.bool_:
+        return replace(mask, dense=jnp.where(selected, mask.dense, jnp.finfo(mask.dense.dtype).min))
+    return replace(mask, dense=intersect(mask.dense, selected))
 
 
-def _biased(mask: Mask, bias: jax.Array, scores: tuple[int, int]) -> Mask:
+def _add_bias(mask: Mask, bias: jax.Array, scores: tuple[int, int]) -> Mask:
     """Traced. The mask, and numbers that are added to the scores."""
     bias = jnp.broadcast_to(bias, (*bias.shape[:2], *scores))
     if mask.dense is None:
@@ -179,13 +175,13 @@ def transformers_mask(
 ) -> Any:
     """Traced. transformers' mask interface: a boolean mask [B, 1, Q, T], structure until a model computes with it.
 
-    None stands for plain causal attention, or for none hidden, where transformers allows that.
+    None means plain causal attention, or no mask, if transformers allows that.
 
     Args:
         q_offset, kv_offset: positions of the first query and key. `kv_offset` may be a vector [T]: a ring buffer's
-            slots then hold key positions arange(T) + kv_offset, negative where nothing has been written.
-        attention_mask: [B, S] over key positions, True where a token is.
-        use_vmap: the mask function need not take whole arrays.
+            slots then hold key positions arange(T) + kv_offset, negative if nothing has been written.
+        attention_mask: [B, S] over key positions, True for a token.
+        use_vmap: the mask function may be unable to take whole arrays.
         device: of the model's inputs; a mask on the host is transformers' own.
     """
     from transformers.masking_utils import causal_mask_function, sdpa_mask
@@ -196,83 +192,92 @@ def transformers_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, local_size,
             allow_is_causal_skip, allow_is_bidirectional_skip, use_vmap, device, **kwargs,
         )  # fmt: skip
-    q_start, kv_start = compat.as_jax((q_offset, kv_offset))
-    places = Places(q_length, kv_length, q_start, kv_start)
-    mask, reason = _read(function, places, (batch_size, use_vmap))
+    positions = Positions(q_length, kv_length, *compat.as_jax((q_offset, kv_offset)))
+    mask, reason = _read_or_call(function, positions, batch_size, use_vmap=use_vmap)
     if attention_mask is not None:
-        padding = _padding(compat.to_jax(attention_mask).astype(jnp.bool_), places)
-        mask = replace(mask, keys_BT=padding if mask.keys_BT is None else mask.keys_BT & padding)
-    elif _may_skip(mask, places, local_size, (allow_is_causal_skip, allow_is_bidirectional_skip)):
+        padding = _padding_at(compat.to_jax(attention_mask).astype(jnp.bool_), positions)
+        mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
+    elif _means_none(
+        mask, positions, local_size, causal=allow_is_causal_skip, bidirectional=allow_is_bidirectional_skip
+    ):
         return None
     return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason)
 
 
-def _read(function: Callable, places: Places, sizes: tuple[int, bool]) -> tuple[Mask, str]:
-    """Traced. What a mask function says of these positions, and why it had to be called for all of them."""
-    known = isinstance(places.query_start, int) and isinstance(places.key_start, int)
+def _read_or_call(
+    function: Callable, positions: Positions, batch: int, *, use_vmap: bool
+) -> tuple[Mask, str]:
+    """Traced. A mask function's structure at these positions, and why it had to be called for all of them."""
+    is_known = isinstance(positions.query_start, int) and isinstance(positions.key_start, int)
     try:
-        if jnp.ndim(places.key_start) == 0 and (known or places.queries > 1):
-            return read(function, places), ""
+        if jnp.ndim(positions.key_start) == 0 and (is_known or positions.queries > 1):
+            return read_mask_function(function, positions), ""
         reason = "several queries against the slots of a ring buffer"
     except Unstructured as error:
         reason = str(error)
-    called = _called(function, places, sizes) & _written(places)
-    if places.queries == 1:  # whatever the function is, for one query it hides keys
-        return Mask(keys_BT=called[:, 0, 0]), ""
-    found = structure_of(called, batch=sizes[0], heads=1, queries=places.queries, keys=places.keys)
-    return found, "" if found.dense is None else reason
+    is_written = jnp.arange(positions.keys) + positions.key_start >= 0
+    visible = _call_everywhere(function, positions, batch, use_vmap=use_vmap) & is_written
+    if positions.queries == 1:
+        # For one query, any function only hides keys.
+        return Mask(keys_BT=visible[:, 0, 0]), ""
+    mask = structure_of(visible, batch=batch, heads=1, queries=positions.queries, keys=positions.keys)
+    return mask, "" if mask.dense is None else reason
 
 
-def _written(places: Places) -> jax.Array:
-    """Which slots of the cache hold a position."""
-    return jnp.arange(places.keys) + places.key_start >= 0
-
-
-def _called(function: Callable, places: Places, sizes: tuple[int, bool]) -> jax.Array:
+def _call_everywhere(function: Callable, positions: Positions, batch: int, *, use_vmap: bool) -> jax.Array:
     """Traced. A mask function's answer for every query and key, [B or 1, 1, Q, T]."""
-    batch, one_by_one = sizes
-    positions = (
+    indices = (
         jnp.arange(batch),
         jnp.zeros(1, jnp.int32),
-        jnp.arange(places.queries) + places.query_start,
-        jnp.arange(places.keys) + places.key_start,
+        jnp.arange(positions.queries) + positions.query_start,
+        jnp.arange(positions.keys) + positions.key_start,
     )
-    call = lambda *indices: compat.as_jax(function(*compat.as_torch(indices)))  # noqa: E731
-    if one_by_one:
+
+    def call(*indices: jax.Array) -> jax.Array:
+        return compat.as_jax(function(*compat.as_torch(indices)))
+
+    if use_vmap:
+        mapped: Any = call
         for axis in (3, 2, 1, 0):
-            call = jax.vmap(call, in_axes=[0 if n == axis else None for n in range(4)])
-        return call(*positions)
-    spread = [x.reshape([-1 if n == axis else 1 for n in range(4)]) for axis, x in enumerate(positions)]
-    mask = call(*spread)
-    return jnp.broadcast_to(mask, (*mask.shape[:2], places.queries, places.keys))
+            in_axes: list[int | None] = [None] * 4
+            in_axes[axis] = 0
+            mapped = jax.vmap(mapped, in_axes=in_axes)
+        return mapped(*indices)
+    grid = []
+    for axis, index in enumerate(indices):
+        shape = [1] * 4
+        shape[axis] = -1
+        grid.append(index.reshape(shape))
+    mask = call(*grid)
+    return jnp.broadcast_to(mask, (*mask.shape[:2], positions.queries, positions.keys))
 
 
-def _padding(padding_BS: jax.Array, places: Places) -> jax.Array:
+def _padding_at(padding_BS: jax.Array, positions: Positions) -> jax.Array:
     """Traced. The padding mask at key positions, [B, T]; positions past its end are padding."""
-    length, start = places.keys, places.key_start
+    length, start = positions.keys, positions.key_start
     if isinstance(start, int):
-        cut = padding_BS[:, start : start + length]
-        return jnp.pad(cut, ((0, 0), (0, length - cut.shape[1])))
-    at = jnp.maximum(jnp.arange(length) + start, 0)
-    return jnp.take(padding_BS, at, axis=1, mode="fill", fill_value=False)
+        part = padding_BS[:, start : start + length]
+        return jnp.pad(part, ((0, 0), (0, length - part.shape[1])))
+    columns = jnp.maximum(jnp.arange(length) + start, 0)
+    return jnp.take(padding_BS, columns, axis=1, mode="fill", fill_value=False)
 
 
-def _may_skip(mask: Mask, places: Places, window: int | None, allowed: tuple[bool, bool]) -> bool:
-    """Whether None says the same as this mask."""
-    causal, bidirectional = allowed
-    given = {part.name for part in fields(mask) if getattr(mask, part.name) is not None} - {"offset"}
-    if not given:
-        return bidirectional or (causal and places.queries == 1)
-    if window is not None and places.keys <= window:
-        # Of chunks that are longer than the sequence there is one.
-        given -= {"query_segments_BQ", "key_segments_BT"}
-    square = places.queries == places.keys and isinstance(mask.offset, int) and mask.offset == 0
-    return causal and square and given == {"right"} and mask.right == 0
+def _means_none(
+    mask: Mask, positions: Positions, window: int | None, *, causal: bool, bidirectional: bool
+) -> bool:
+    """Whether transformers lets None mean the same as this mask.
 
-
-def _configs(model: torch.nn.Module) -> list[Any]:
-    found = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-    return [c for c in found.values() if hasattr(c, "_attn_implementation_internal")]
+    Args:
+        causal, bidirectional: whether it may mean plain causal attention, and no mask.
+    """
+    parts = {part.name for part in fields(mask) if getattr(mask, part.name) is not None} - {"offset"}
+    if not parts:
+        return bidirectional or (causal and positions.queries == 1)
+    if window is not None and positions.keys <= window:
+        # A sequence that is not longer than a chunk has only one chunk.
+        parts -= {"query_segments_BQ", "key_segments_BT"}
+    is_plain_causal = parts == {"right"} and mask.right == 0 and positions.queries == positions.keys
+    return causal and is_plain_causal and isinstance(mask.offset, int) and mask.offset == 0
 
 
 def register_transformers() -> None:
@@ -284,7 +289,7 @@ def register_transformers() -> None:
 
 
 def unregister_transformers() -> None:
-    """Take both names out of transformers again. A model that has chosen them has to choose others. Idempotent."""
+    """Remove both names from transformers. A model that has chosen them has to choose others. Idempotent."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     for interface in (AttentionInterface, AttentionMaskInterface):
@@ -295,17 +300,24 @@ def unregister_transformers() -> None:
 def use_in_model(model: torch.nn.Module) -> Iterator[None]:
     """Let a transformers model compute its attention through tpuport inside the block.
 
-    A model that cannot be told so keeps its own.
+    A model whose attention cannot be chosen keeps its own.
     """
     if not getattr(model, "_can_set_attn_implementation", lambda: False)():
         yield
         return
     register_transformers()
-    previous = [(config, config._attn_implementation_internal) for config in _configs(model)]
-    for config, _ in previous:
+    configs = _attention_configs(model)
+    previous = [config._attn_implementation_internal for config in configs]
+    for config in configs:
         config._attn_implementation_internal = NAME
     try:
         yield
     finally:
-        for config, name in previous:
+        for config, name in zip(configs, previous, strict=True):
             config._attn_implementation_internal = name
+
+
+def _attention_configs(model: torch.nn.Module) -> list[Any]:
+    """The distinct configs of all modules that choose an implementation of attention."""
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    return [config for config in configs.values() if hasattr(config, "_attn_implementation_internal")]

@@ -201,14 +201,15 @@ def program(
     from tpuport.attention.mask import Mask
 
     rows, keys, compute = blocks
-    length = 4 * keys - (64 if tail else 0)
+    length = 4 * keys - 64 * tail
     queries = max(4, -(-4 * keys // rows)) * rows
-    left = 2 * keys if band == "window" else None
-    right = None if band == "none" else 0
+    band_mask = {"none": Mask(), "causal": Mask(right=0), "window": Mask(left=2 * keys, right=0)}[band]
+    mode = "exact" if padding == "none" else padding
 
-    def attention(query: jax.Array, key: jax.Array, value: jax.Array, *is_real: jax.Array) -> Any:
-        mask = Mask(left=left, right=right, offset=0, keys_BT=is_real[0] if is_real else None)
-        mode = "exact" if padding == "none" else padding
+    def attention(
+        query: jax.Array, key: jax.Array, value: jax.Array, is_real: jax.Array | None = None
+    ) -> Any:
+        mask = dataclasses.replace(band_mask, keys_BT=is_real)
         with assume_generation(generation):
             return flash(
                 query, key, value, mask, scale=head_dim**-0.5, padding=mode, blocks=(rows, keys, compute)
@@ -280,7 +281,10 @@ def search(
 
 def _summarize(task: Task, generation: str, default: Blocks, known: Known) -> Search:
     candidates = _candidates(task, generation, known)
-    failures = Counter(_reason(found.failure) for found in known.values() if found.failure is not None)
+    failures: Counter[str] = Counter()
+    for measurement in known.values():
+        if measurement.failure is not None:
+            failures[_reason(measurement.failure)] += 1
     if not candidates:
         raise PortError(
             f"none of {len(known)} block sizes compiles: {'; '.join(failures)}",
