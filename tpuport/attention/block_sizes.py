@@ -32,6 +32,7 @@ __all__ = ["Blocks", "block_sizes", "choose_blocks", "rank_blocks", "vmem_limit_
 _ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Longer schedules take ever longer to compile, seconds for each thousand bundles, and gain less than a percent.
 _MOST_BUNDLES: Final = 24_000
+# Room for spilled registers, which `vmem_bytes` does not know.
 _SPILLED: Final = 8 * MIB
 _MOST_KEYS: Final = 8192
 # Of sizes that cost nearly the same, the smallest step: its program is shorter, and compiles sooner.
@@ -169,6 +170,7 @@ def _nearest_rows(call: KernelCall, dtype: str, generation: str) -> tuple[Row, .
     candidates = sorted(candidates, key=lambda grid: grid["head_dim"])
     width = max(call.head_dim, call.value_dim)
     wide_enough = [grid for grid in candidates if grid["head_dim"] >= width]
+    # A head dimension beyond everything measured takes the widest.
     grid = (wide_enough or candidates[-1:])[0]
     return _parse_rows(generation, grids.index(grid), has_band)
 

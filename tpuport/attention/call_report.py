@@ -72,6 +72,7 @@ def record_call(call: Call) -> None:
     """Record that a call was traced."""
     global _clock, _dropped
     with _lock:
+        # A count of calls is enough to tell which was traced longest ago.
         _clock += 1
         record = _records.setdefault(call, _Record())
         record.count += 1
@@ -90,6 +91,7 @@ def call_counts() -> dict[Call, int]:
 def find_call_site() -> tuple[str, str]:
     """(file and line of the code that called attention, class of the nearest module around it)."""
     site, module = "", ""
+    # Not `inspect.stack`, which reads the source file of every frame.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (site and module):
         if not site and not _is_intermediate(frame):

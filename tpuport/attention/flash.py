@@ -141,6 +141,7 @@ def _flash(
     on_tpu = functools.partial(_run_kernel, static)
     if static.interpret:
         return on_tpu(q, k, v, bias, arrays)
+    # Decided when the program is lowered, so a program traced on a CPU host can be compiled for a TPU.
     elsewhere = functools.partial(_run_xla, static)
     return jax.lax.platform_dependent(q, k, v, bias, arrays, tpu=on_tpu, default=elsewhere)
 

@@ -132,6 +132,7 @@ class Row:
 
     def step(self, chunks: int) -> Step:
         """The step of a kernel with this number of chunks in a block of keys."""
+        # The segment that contains the number, or the nearest one if it lies beyond the ends.
         measured = [point[0] for point in self.points]
         upper = min(max(bisect.bisect_left(measured, chunks), 1), len(measured) - 1)
         (few, few_whole, few_edge), (many, many_whole, many_edge) = self.points[upper - 1 : upper + 1]
@@ -180,6 +181,7 @@ def cycles(call: KernelCall, blocks: Blocks, step: Step, generation: str) -> Num
     count = visits(call, blocks)
     block_bytes = blocks.key * (call.head_dim + call.value_dim) * call.itemsize
     transfer = block_bytes / GENERATIONS[generation].bytes_per_cycle
+    # Segments or a bias are compared key by key, as on the edge of a band.
     whole = step.edge if call.masked else step.whole
     per_head = (
         count.query_blocks * (step.start + step.finish)

@@ -97,6 +97,7 @@ def attention_on_mesh(
         )
     mesh = settings.mesh
     check_mesh(mesh)
+    # The numbers decide which program runs, the arrays are its arguments.
     band, arrays = _separate_arrays(mask)
     arrays |= {"query": query_BHQD, "key": key_BKTD, "value": value_BKTC}
     if sinks_H is not None:
@@ -256,6 +257,7 @@ def _kv_head_indices(plan: ShardingPlan, block: int) -> jax.Array:
 
 def _exchanged_kv_heads(plan: ShardingPlan) -> jax.Array | None:
     """Traced. The key/value heads in the order in which "ulysses" deals them out over sp; None: in their own order."""
+    # Query heads in blocks of this size share a key/value head, on whichever device they are.
     group = plan.heads.size // plan.kv_heads.size
     block = math.gcd(plan.heads.local // plan.queries.parts, group)
     if block == group and plan.kv_heads.parts == plan.heads.parts:

@@ -207,6 +207,7 @@ def _split_kv_heads(heads: Split, size: int) -> Split:
         return Split(size, local, "tp", tp, f"{size} key/value heads over tp={tp}: {local} on each device")
     if size == 1:
         return Split.undivided(1, f"the one key/value head on every device of tp={tp}")
+    # In blocks of the greatest common divisor, all query heads of a block share a key/value head on every device.
     group = heads.size // size
     local = heads.local // math.gcd(heads.local, group)
     reason = f"tp={tp} does not divide {size} key/value heads: each device takes the {local} that its query heads need"

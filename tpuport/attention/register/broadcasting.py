@@ -46,6 +46,7 @@ def arrange(
     heads = query.shape[-3]
     if not enable_gqa:
         (heads,) = _broadcast([x.shape[-3:-2] for x in (query, key, value)], where)
+    # Attention takes as many key heads as value heads; different numbers are both repeated to the query heads.
     kv_heads = key.shape[-3] if key.shape[-3] == value.shape[-3] else heads
     length, width = query.shape[-2], value.shape[-1]
     # Leading dimensions that were added above are not in the output.

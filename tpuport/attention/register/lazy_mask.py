@@ -82,6 +82,7 @@ class LazyMask:
     def __getitem__(self, key: Any) -> torch.Tensor:
         parts = _plain_slices(key, self._size)
         if self.structure is None or parts is None:
+            # An ordinary tensor, on which torchax then does the rest.
             return compat.wrap(self._elem)[key]
         size = [part.stop - part.start for part in parts]
         return lazy_mask(_slice_structure(self.structure, parts), size, self.reason)

@@ -88,6 +88,7 @@ class MaskParts:
         offset = positions.query_start - positions.key_start
         left, right = min(self.left, default=None), min(self.right, default=None)
         if isinstance(offset, int):
+            # A window longer than the sequence hides nothing, and without it the kernel need not compare positions.
             if left is not None and left >= offset + positions.queries - 1:
                 left = None
             if right is not None and right >= positions.keys - 1 - offset:
@@ -240,6 +241,7 @@ def _read_at(
 
 def _read_conjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
     functions = closure["mask_functions"]
+    # transformers puts these two together for packed sequences; read one by one, each knows too little.
     if [_reader_of(function) for function in functions] == [_read_packed, _read_remapped]:
         _read_packed_sequences(*map(_closure_values, functions), positions, parts)
         return

@@ -138,6 +138,7 @@ def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.
 def _apply_traced_scale(query: jax.Array, scale: Any) -> tuple[jax.Array, float]:
     """The query and a factor that is known at trace time: a scale that is a tensor goes into the query."""
     if scale is None:
+        # A head dimension of 0 is legal in torch, and 0 ** -0.5 raises.
         return query, (query.shape[-1] or 1) ** -0.5
     if not isinstance(scale, torch.Tensor):
         return query, float(scale)
@@ -205,6 +206,7 @@ def install() -> None:
     environment = compat.environment()
     with _lock:
         for target, replacement in _OPERATORS.items():
+            # Remembered only the first time: later it would be tpuport's own operator.
             present = environment._ops.get(target)
             if not _is_installed(present):
                 _replaced[target] = present

@@ -75,6 +75,7 @@ def transformers_attention(
         mask, reason = _mask_structure(attention_mask, (*query.shape[:3], keys))
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        # One query is the newest token, which sees every key; aligned with the first key it would see only that.
         mask, reason = Mask(right=0) if causal and queries > 1 else Mask(), ""
     if kwargs.get("indices") is not None:
         mask = _restrict_to_selected(mask, compat.as_jax(kwargs["indices"]), keys)
@@ -154,6 +155,7 @@ def _add_bias(mask: Mask, bias: jax.Array, scores: tuple[int, int]) -> Mask:
         return replace(mask, dense=bias)
     if mask.dense.dtype == jnp.bool_:
         return replace(mask, dense=jnp.where(mask.dense, bias, jnp.finfo(bias.dtype).min))
+    # The lowest number hides a key; with the bias added it would not be the lowest any more.
     lowest = jnp.finfo(mask.dense.dtype).min
     return replace(mask, dense=jnp.where(mask.dense <= lowest, lowest, mask.dense + bias))
 
@@ -237,6 +239,7 @@ def _call_everywhere(function: Callable, positions: Positions, batch: int, *, us
         return compat.as_jax(function(*compat.as_torch(indices)))
 
     if use_vmap:
+        # One axis after the other, as transformers does it, so that the function sees single indices.
         mapped: Any = call
         for axis in (3, 2, 1, 0):
             in_axes: list[int | None] = [None] * 4
