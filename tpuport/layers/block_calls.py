@@ -132,6 +132,7 @@ class LiveProgram:
     def of_jaxpr(cls, jaxpr: Jaxpr) -> "LiveProgram":
         """The program of a jaxpr."""
         needed = set(variables(jaxpr.outvars))
+        # Dead equations of one block would make it differ from the others.
         live: list[JaxprEqn] = []
         for equation in reversed(jaxpr.eqns):
             if equation.effects or not needed.isdisjoint(equation.outvars):
@@ -190,6 +191,7 @@ def extend_calls(program: LiveProgram, calls: Sequence[Sequence[int]]) -> list[l
     between = sorted(program.successors(inside) & program.predecessors(inside))
     units: list[list[int]] = []
     for call in calls:
+        # What stands behind the last call connects it with nothing, and is in no unit.
         earlier = [index for index in between if index < call[0]]
         between = between[len(earlier) :]
         units.append(sorted([*earlier, *call]))

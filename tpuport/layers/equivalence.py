@@ -126,6 +126,7 @@ class Comparison:
         for left_result, right_result in zip(left.outvars, right.outvars, strict=True):
             if not is_same_aval(left_result.aval, right_result.aval):
                 return f"{name} gives {left_result.aval} in one, {right_result.aval} in the other"
+        # A context decides where and how precisely an equation is computed.
         if left.ctx is not right.ctx:
             return f"{name} in another context of jax"
         return self._compare_params(left, right)
@@ -171,6 +172,7 @@ class Comparison:
         return len(left) == len(right) and all(self.is_equal(a, b, depth + 1) for a, b in pairs)
 
     def _is_equal_function(self, left: Any, right: Any, depth: int) -> bool:
+        # One piece of code, run twice, makes functions that differ in their closures at most.
         if left.__code__ is not right.__code__ or left.__globals__ is not right.__globals__:
             return False
         try:

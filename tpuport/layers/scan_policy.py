@@ -112,6 +112,7 @@ class RunSelector:
 
     def select(self, list_index: int, calls: Sequence[Sequence[int]]) -> None:
         """Put the calls of one list's blocks into scans if they allow it."""
+        # What stands between two blocks is repeated with them.
         units = extend_calls(self._program, calls)
         kinds = self._unit_kinds(list_index, units)
         self._select_between(list_index, units, kinds, 0, len(units))
@@ -144,6 +145,7 @@ class RunSelector:
             list(itertools.chain.from_iterable(units[unit] for unit in iteration))
             for iteration in candidate.iterations()
         ]
+        # Units of equal kinds may still differ in what they take from one another, which only the whole body shows.
         first, *others = ([self._program.equations[index] for index in unit] for unit in iterations)
         for number, other in enumerate(others, start=1):
             difference = self._comparison.first_difference(first, other)
@@ -203,6 +205,7 @@ def _candidates(kinds: list[int], first: int, end: int) -> Iterator[_Candidate]:
         for start in range(first, end - 2 * period + 1):
             body = kinds[start : start + period]
             count = _count_repetitions(kinds[start:end], body)
+            # The shorter period finds the same units with a smaller body.
             if count > 1 and not _is_repetition(body):
                 yield _Candidate(start, period, count)
 

@@ -112,7 +112,7 @@ class _RunAnalysis:
         self._equations = [[program.equations[index] for index in unit] for unit in units]
         self._inside = {index for unit in units for index in unit}
         self._after = program.successors(self._inside)
-        # The unit that makes a variable, and where in it.
+        # The unit that produces a variable, and its slot there.
         self._results: dict[Var, tuple[int, Slot]] = {}
         for unit, equations in enumerate(self._equations):
             for number, equation in enumerate(equations):
@@ -157,8 +157,10 @@ class _RunAnalysis:
 
     def _role(self, values: list[Any]) -> Role:
         """What an operand is, given its value in each unit."""
+        # A result of any of the units: then it has to be that of the unit before.
         if any(variable in self._results for variable in variables(values)):
             return self._carried(values)
+        # The scan runs all units at once, so nothing between two of them can take from one and give to another.
         for unit, value in enumerate(values):
             if self._program.producer(value) in self._after:
                 reason = f"it takes {value.aval}, which comes from an earlier block by another way"
@@ -221,6 +223,7 @@ class _RunAnalysis:
         for unit, value in enumerate(values):
             if not is_same_aval(value.aval, aval):
                 raise NoScanError(f"it takes {value.aval}, another block {aval}", unit)
+        # Keys of random numbers cannot be stacked like numbers.
         if jnp.issubdtype(aval.dtype, dtypes.extended):
             raise NoScanError(f"it takes {aval} of its own", 1)
         if prod(aval.shape) * aval.dtype.itemsize > _MAX_STACKED_BYTES:

@@ -66,6 +66,7 @@ class ScannedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Traced. What the function returns."""
+        # Traced once to see what the blocks do; the rewritten program is evaluated into the trace outside.
         with record_calls() as record:
             closed, output_form = jax.make_jaxpr(self._function, return_shape=True)(*args, **kwargs)
         rewriter = _Rewriter(record)
@@ -274,6 +275,7 @@ class _Evaluation:
 
         first = [_strong_dtype(jnp.asarray(self._read(role.first))) for role in carried]
         avals: list[Any] = [_result(run, slot).aval for slot in extra_slots]
+        # Overwritten in every iteration before anything reads them.
         first += [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
         start = (jnp.int32(0), first)
         (_, final), each = jax.lax.scan(iterate, start, scanned_arrays, length=len(run.units))

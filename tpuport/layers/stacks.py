@@ -140,6 +140,7 @@ def _stack_arrays(arrays: list[Any]) -> Any:
     sharding = getattr(first, "sharding", None)
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+    # Programs for a described TPU are compiled without weights.
     if isinstance(first, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct((len(arrays), *first.shape), first.dtype, sharding=sharding)
     return jax.jit(lambda arrays: jnp.stack(arrays), out_shardings=sharding)(arrays)

@@ -122,6 +122,7 @@ class _Recorder:
             for name, module in find_table_modules(model).items()
         }
         self.calls: list[_Call] = []
+        # Their buffers are copied before the trace puts traced values in their place.
         self._hosts = {name: HostModule(module) for name, module in self.modules.items()}
         self._blocks = list(itertools.chain.from_iterable(map(_transformer_blocks, models)))
 
@@ -129,6 +130,7 @@ class _Recorder:
         """The program up to the first block; its outputs are the tensors of the calls that need their values."""
 
         def until_block(*arrays: Any) -> list[Any]:
+            # jax may trace a function more than once.
             self.calls.clear()
             with contextlib.suppress(_TraceEnd):
                 function(*arrays)
@@ -201,6 +203,7 @@ def _table_need(call: _Call, constants: dict[int, jax.Array]) -> TableNeed | Non
         if output in constants
     }
     arguments = call.arguments.without_values().replace(values)
+    # A trial: the tensors that are still unknown may not matter.
     if not call.shapes_decide:
         try:
             call.host(arguments)

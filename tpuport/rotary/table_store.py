@@ -123,6 +123,7 @@ def table_for(model: torch.nn.Module, need: TableNeed) -> Table:
             "rotary table of %s (%s): %s, %.1f MB on each device", need.module.name, type(module).__name__,
             ", ".join(str(tuple(array.shape)) for array in table.arrays), table.nbytes / 1e6,
         )  # fmt: skip
+    # The least recently used is the first to be evicted.
     tables.move_to_end(key)
     return tables[key]
 
@@ -180,6 +181,7 @@ class ProgramTables:
             models: those that the function uses.
             function: what is compiled, called as `function(weights, *others)`.
         """
+        # The search traces a part of the model, so it happens once for each program.
         if key not in self._needs:
             self._needs[key] = _try_find_needs(models, function, (list(weights), *others))
         needs = self._needs[key]

@@ -70,6 +70,7 @@ def affine(node: Node) -> Affine | None:
     """The even growth of an array of integers, or None. A sum with a traced scalar is assumed not to overflow."""
     node = simplify(node)
     growth = _find_growth(node)
+    # A traced length or offset: unknown, but the same everywhere.
     if growth is None and np.issubdtype(node.dtype, np.integer) and not any(varying_axes(node)):
         return Affine((0,) * node.rank, 0, ((_broadcast_scalar(node), 1),))
     return growth if growth is not None and _is_exact(node, growth) else None
@@ -255,6 +256,7 @@ def comparison_band(condition: Condition) -> Band | None:
     node = condition.node
     if node.name not in _FLIPPED or len(condition.allowed) != 1 or node.dtype != bool:
         return None
+    # "Not equal" is not a band, so `eq` has no negation here.
     name = node.name if True in condition.allowed else _NEGATED.get(node.name)
     if name is None:
         return None
@@ -288,8 +290,10 @@ def _difference_band(name: str, difference: Affine) -> Band | None:
     *others, by_query, by_key = difference.steps
     if any(others) or by_key == 0 or by_query != -by_key:
         return None
+    # "query - key <= 3" as "key - query >= -3".
     if by_key < 0:
         name, difference, by_key = _FLIPPED[name], difference.times(-1), -by_key
+    # The band is counted in whole positions.
     if any(factor % by_key for _, factor in difference.symbols):
         return None
     # by_key * (distance + scalars) + constant is compared with 0, all of them integers.

@@ -74,6 +74,7 @@ def _split_condition(condition: Condition) -> list[Condition]:
     if not good:
         return []
     allowed = [frozenset(values) for values in zip(*good, strict=True)]
+    # Otherwise some combination of values that are allowed each is not allowed together, as in `a | b`.
     if len(good) != math.prod(map(len, allowed)):
         return []
     return list(map(Condition, distinct_operands(node), allowed))
@@ -93,9 +94,11 @@ def split_additive_mask(node: Node) -> AdditiveMask:
         values = possible_values(node)
         if values is not None:
             visible = [value for value in values if value > lowest]
+            # What is visible gets nothing added, so that no addend remains.
             if not any(visible):
                 return AdditiveMask(conditions + find_conditions(node, visible), [])
         step = _split_selection(node, lowest) or _split_sum(node, lowest)
+        # Another dtype has another lowest number.
         if step is None or step.addends[0].dtype != node.dtype:
             return AdditiveMask(conditions, [node])
         conditions += step.conditions

@@ -25,6 +25,7 @@ def emit(node: Node, single: Axes) -> jax.Array:
         UnknownError: an operation cannot be run again.
     """
     single = tuple(is_single and size > 1 for is_single, size in zip(single, node.shape, strict=True))
+    # The same array with other axes left out is another one.
     key = (emit, single)
     if key not in node.memo:
         if node.graph.depth >= MAX_DEPTH:
@@ -42,6 +43,7 @@ def _emit(node: Node, single: Axes) -> jax.Array:
     is_smaller_than_array = any(single) and node.equation is not None
     if node.array is not None and not is_smaller_than_array:
         return _take_first(jnp.asarray(node.array), single)
+    # Moves below elementwise operations let the axes go before anything is computed.
     simpler = simplify(node)
     if simpler is not node:
         return emit(simpler, single)

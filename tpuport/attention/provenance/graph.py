@@ -79,6 +79,7 @@ class Node:
     @property
     def operands(self) -> tuple["Node", ...]:
         """The arrays that the operation takes."""
+        # Read when they are first needed: a mask may be computed from the whole model before it.
         if not isinstance(self._operands, tuple):
             self._operands = self._operands()
         return self._operands
@@ -91,6 +92,7 @@ class Node:
     @property
     def known(self) -> Any:
         """The array if its values can be read now, else None."""
+        # Of an array that is spread over several hosts, this one has only a part.
         if isinstance(self.array, Tracer) or not getattr(self.array, "is_fully_addressable", True):
             return None
         return self.array
@@ -165,6 +167,7 @@ class Graph:
             operands = functools.partial(_read_all, read, sources)
             return Node(self, aval.shape, aval.dtype, equation, operands, array, producer.output)
         scopes[id(equation)] = scope
+        # The body's own node, so that a mask looks the same whether a part of it was jitted or not.
         node = scope.node(scope.results[producer.output])
         if node.array is None:
             node.array = array
@@ -249,6 +252,7 @@ def producing_equation(tracer: Any) -> jaxprs.Producer | None:
         return None
     variable = getattr(tracer, "val", None)
     outputs = [index for index, result in enumerate(equation.outvars) if result is variable]
+    # Otherwise the tracer is not one of the equation's results in the form that is known here.
     if len(outputs) != 1:
         return None
     return jaxprs.Producer(equation, outputs[0])

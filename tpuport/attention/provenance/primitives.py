@@ -136,6 +136,7 @@ def order_operations(node: Node) -> list[Node] | None:
         operands = () if is_known else current.operands
         waiting = [operand for operand in operands if operand not in done]
         if waiting:
+            # Once more after its operands.
             pending += [current, *waiting]
         else:
             done.add(current)
@@ -167,6 +168,7 @@ def gather_axis(node: Node) -> int | None:
     if len(numbers.collapsed_slice_dims) != 1 or numbers.start_index_map != numbers.collapsed_slice_dims:
         return None
     (axis,) = numbers.collapsed_slice_dims
+    # Everything else about the gather has to be as `array[:, indices]` makes it.
     other_axes = tuple(other for other in range(source.rank) if other != axis)
     whole_slice = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
     takes_whole_slices = (
@@ -247,6 +249,7 @@ def _is_zero_or_one(node: Node) -> bool:
 
 def _few_values(values: Iterable[Any]) -> Values:
     unique = tuple(dict.fromkeys(values))
+    # NaN would be equal to none of the values that conditions compare with.
     has_nan = any(value != value for value in unique)
     return unique if 0 < len(unique) <= _MAX_VALUES and not has_nan else None
 

@@ -100,6 +100,7 @@ def _simplify_conversion(node: Node) -> Node:
         return source
     if node.dtype != np.bool_:
         return node
+    # As a comparison it is taken apart like any other.
     zero = node.graph.number(0, source.dtype)
     return node.graph.apply(lax.ne_p, (source, zero), node.shape, node.dtype, {})
 
@@ -181,6 +182,7 @@ def _simplify_gather(node: Node) -> Node:
 def _gather_as_slice(node: Node, indices: np.ndarray, axis: int) -> Node | None:
     source, count = node.operands[0], len(indices)
     first = int(indices[0])
+    # A single index gives 0, which is no step; it stays a gather of one slice.
     step = int(indices[-1] - indices[0]) // max(1, count - 1)
     is_even = (indices == first + step * np.arange(count)).all()
     if not is_even or step == 0:
@@ -193,6 +195,7 @@ def _gather_as_slice(node: Node, indices: np.ndarray, axis: int) -> Node | None:
 
 def _gather_as_broadcast(node: Node, indices: np.ndarray, axis: int) -> Node | None:
     source = node.operands[0]
+    # Heads repeated for grouped queries, or a whole mask tiled.
     every_index = np.arange(source.shape[axis])
     times = len(indices) // source.shape[axis]
     if np.array_equal(indices, np.repeat(every_index, times)):
@@ -305,6 +308,7 @@ def _axes_of_gather(node: Node) -> Axes:
     if numbers.operand_batching_dims:
         return _all_axes(node)
     collapsed = numbers.collapsed_slice_dims
+    # Both are in order of the result's axes, which take from one or the other.
     slice_axes = iter([v for axis, v in enumerate(varying_axes(source)) if axis not in collapsed])
     index_axes = iter(varying_axes(indices)[:-1])
     return tuple(next(slice_axes if axis in numbers.offset_dims else index_axes) for axis in range(node.rank))

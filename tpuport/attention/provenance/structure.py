@@ -105,6 +105,7 @@ class _MaskBuilder:
         if not condition.node.shape:
             condition = Condition(reshape(condition.node, (1, 1, 1, 1)), condition.allowed)
         varies = varying_axes(condition.node)
+        # A Mask has no part that differs from head to head.
         if varies[_HEADS]:
             return False
         if varies[_QUERIES] and varies[_KEYS]:
@@ -166,6 +167,7 @@ class _MaskBuilder:
     def add_bias(self, node: Node) -> bool:
         """Numbers added to the scores, of which the lowest hide."""
         varies = varying_axes(node)
+        # A bias is float32, and has the same numbers for all heads.
         if node.dtype.itemsize > 4 or varies[_HEADS]:
             return False
         if varies[_QUERIES]:
@@ -190,6 +192,7 @@ class _MaskBuilder:
         if values is None:
             return False
         visible = ~(values <= lowest_number(node.dtype))
+        # A bias for each pair is not a part of a Mask.
         if values[visible].any():
             return False
         if not varying_axes(node)[_KEYS]:
