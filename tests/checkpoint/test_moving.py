@@ -81,10 +81,10 @@ def test_dtype_casts_weights_and_not_rotary_frequencies(tiny_model, assert_same)
 
 def test_torch_memory_is_given_up(tiny_model):
     model = tiny_model()
-    watched = [weakref.ref(parameter) for parameter in model.parameters()]
+    observed = [weakref.ref(parameter) for parameter in model.parameters()]
     port(model)
     gc.collect()
-    assert [reference() for reference in watched] == [None] * len(watched)
+    assert [reference() for reference in observed] == [None] * len(observed)
 
 
 class WithBuffers(torch.nn.Module):

@@ -69,21 +69,21 @@ def test_with_tiling_a_program_is_of_a_tile(model: Any, monkeypatch: pytest.Monk
     forward = model.decoder.forward
     run = forward.run
 
-    def watched(args: tuple, kwargs: dict) -> Any:
+    def observed(args: tuple, kwargs: dict) -> Any:
         seen.add(tuple(args[0].shape[2:]))
         return run(args, kwargs)
 
-    monkeypatch.setattr(forward, "run", watched)
+    monkeypatch.setattr(forward, "run", observed)
     before = forward.program.compilations
     for vaes in (own, model):
         vaes.enable_tiling()
         vaes.tile_latent_min_size, vaes.tile_sample_min_size = 4, 8
-    given = latents(height=6, width=6)
+    inputs = latents(height=6, width=6)
     with mixed_devices.allow_mixed():
         for _ in range(2):
-            found = model.decode(given, return_dict=False)[0]
-    assert not compat.is_ported(found)  # blended on the host
-    torch.testing.assert_close(found, own.decode(given, return_dict=False)[0], rtol=1e-4, atol=1e-5)
+            actual = model.decode(inputs, return_dict=False)[0]
+    assert not compat.is_ported(actual)  # blended on the host
+    torch.testing.assert_close(actual, own.decode(inputs, return_dict=False)[0], rtol=1e-4, atol=1e-5)
     assert all(math.prod(shape) <= 16 for shape in seen)
     assert forward.program.compilations - before == len(seen)
 
@@ -94,9 +94,9 @@ def test_with_slicing_a_program_is_of_one_sample(model: Any) -> None:
     before = model.decoder.forward.program.compilations
     model.enable_slicing()
     with mixed_devices.allow_mixed():
-        found = model.decode(latents(batch=3), return_dict=False)[0]
+        actual = model.decode(latents(batch=3), return_dict=False)[0]
     torch.testing.assert_close(
-        found, own.decode(latents(batch=3), return_dict=False)[0], rtol=1e-4, atol=1e-5
+        actual, own.decode(latents(batch=3), return_dict=False)[0], rtol=1e-4, atol=1e-5
     )
     assert model.decoder.forward.program.compilations - before <= 1
 
@@ -118,13 +118,13 @@ def test_in_bfloat16() -> None:
     own, ours = build().to(torch.bfloat16), build()
     tpuport.port(ours, dtype="bfloat16")
     compile_parts(ours)
-    given = latents(height=4, width=4).to(torch.bfloat16)
-    found = tpuport.to_cpu(ours.decode(given, return_dict=False)[0])
-    exact = build().decode(given.float(), return_dict=False)[0]
-    theirs = own.decode(given, return_dict=False)[0]
-    assert found.dtype == torch.bfloat16
+    inputs = latents(height=4, width=4).to(torch.bfloat16)
+    actual = tpuport.to_cpu(ours.decode(inputs, return_dict=False)[0])
+    exact = build().decode(inputs.float(), return_dict=False)[0]
+    theirs = own.decode(inputs, return_dict=False)[0]
+    assert actual.dtype == torch.bfloat16
     # No further from float32 than torch's own bfloat16 is, up to the noise of both.
-    assert (found.float() - exact).abs().mean() < 2 * (theirs.float() - exact).abs().mean()
+    assert (actual.float() - exact).abs().mean() < 2 * (theirs.float() - exact).abs().mean()
 
 
 def test_parts_are_given_back() -> None:

@@ -38,10 +38,10 @@ def test_arguments_in_containers_of_host_and_device() -> None:
     on_device = compat.wrap(compat.to_jax(y))
     for options in ([y, None], {"a": on_device, "b": 1.5}, [], None, [on_device, y]):
         with allow_mixed():
-            found = module(x, options, flag=True)
+            actual = module(x, options, flag=True)
         expected = Double()(x, tpuport.to_cpu(options), flag=True)
-        torch.testing.assert_close(to_host(found["out"]), expected["out"].detach())
-        assert found["none"] is None
+        torch.testing.assert_close(to_host(actual["out"]), expected["out"].detach())
+        assert actual["none"] is None
     assert forward.program.compilations == 5
 
 
@@ -62,10 +62,10 @@ def test_a_text_encoder_gives_its_model_output() -> None:
         expected = encoder(input_ids=ids, attention_mask=mask, output_hidden_states=True)
     module, forward = ported(encoder)
     with allow_mixed():
-        found = module(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-    assert type(found) is type(expected)
-    assert len(found.hidden_states) == len(expected.hidden_states)
-    torch.testing.assert_close(to_host(found[0]), expected[0], rtol=1e-4, atol=1e-5)
+        actual = module(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    assert type(actual) is type(expected)
+    assert len(actual.hidden_states) == len(expected.hidden_states)
+    torch.testing.assert_close(to_host(actual[0]), expected[0], rtol=1e-4, atol=1e-5)
     assert forward.program.compilations == 1
 
 
@@ -91,13 +91,13 @@ class Caching(torch.nn.Module):
 
 def test_a_forward_that_writes_into_its_lists_runs_uncompiled(caplog: pytest.LogCaptureFixture) -> None:
     module, _ = ported(Caching())
-    mine: list[Any] = [None]
+    results: list[Any] = [None]
     theirs: list[Any] = [None]
     with caplog.at_level("INFO", "tpuport"), allow_mixed():
         for n in range(3):
-            found = module(torch.full((2,), float(n)), mine)
+            actual = module(torch.full((2,), float(n)), results)
             expected = Caching()(torch.full((2,), float(n)), theirs)
-            torch.testing.assert_close(to_host(found), expected.detach())
+            torch.testing.assert_close(to_host(actual), expected.detach())
     assert sum("operation by operation" in record.getMessage() for record in caplog.records) == 1
 
 

@@ -69,13 +69,13 @@ def reference(model, scheduler, latents, conditions, negative=None, scale=1.0, c
     if start:
         scheduler.set_begin_index(start)
     for timestep in scheduler.timesteps[start:]:
-        taken = (
+        steps_taken = (
             scheduler.scale_model_input(latents, timestep)
             if hasattr(scheduler, "scale_model_input")
             else latents
         )
         rows = timestep.expand(len(latents))
-        predict = lambda given: model(taken, timestep=rows, **given, **call)  # noqa: B023, E731
+        predict = lambda inputs: model(steps_taken, timestep=rows, **inputs, **call)  # noqa: B023, E731
         first = lambda out: out if isinstance(out, torch.Tensor) else out[0]  # noqa: E731
         output = first(predict(conditions))
         if negative is not None:
@@ -89,8 +89,8 @@ def to_host(tensor):
     return compat.to_torch(compat.as_jax(tensor))
 
 
-def error(got, wanted) -> float:
-    return float((to_host(got).float() - wanted.float()).norm() / wanted.float().norm())
+def error(got, expected) -> float:
+    return float((to_host(got).float() - expected.float()).norm() / expected.float().norm())
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def own():
 def test_warm_up_and_run_are_one_compilation(models):
     host, ported = models
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
-    given = {"conditions": POSITIVE | SIZES, "negative": NEGATIVE | SIZES, "guidance_scale": 4.0}
+    inputs = {"conditions": POSITIVE | SIZES, "negative": NEGATIVE | SIZES, "guidance_scale": 4.0}
     seen = []
     for count, options in (
         (2, {"progress": False}),
@@ -121,11 +121,11 @@ def test_warm_up_and_run_are_one_compilation(models):
         (5, {"progress": False, "callback": lambda index, t, latents: seen.append((index, t, latents))}),
     ):
         scheduler.set_timesteps(count)
-        wanted = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, 4.0, return_dict=False, **SIZES)
-        got = denoise(ported, scheduler, LATENTS, num_inference_steps=count, **given, **options)
+        expected = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, 4.0, return_dict=False, **SIZES)
+        got = denoise(ported, scheduler, LATENTS, num_inference_steps=count, **inputs, **options)
         assert compat.is_ported(got)
         assert got.dtype == LATENTS.dtype
-        assert error(got, wanted) < 1e-5
+        assert error(got, expected) < 1e-5
     assert find_denoiser(ported).program.compilations == 1
     assert [index for index, *_ in seen] == list(range(5))
     np.testing.assert_array_equal([float(to_host(t)) for _, t, _ in seen], scheduler.timesteps)
@@ -149,14 +149,14 @@ def test_schedulers(own, name, config, dtype):
     scheduler = getattr(diffusers, name)(**config)
     scheduler.set_timesteps(6)
     latents = LATENTS * float(getattr(scheduler, "init_noise_sigma", 1))
-    wanted = reference(host, scheduler, latents, POSITIVE)
+    expected = reference(host, scheduler, latents, POSITIVE)
     scheduler.set_timesteps(9)  # the user's own object stays as it is
     timesteps = scheduler.timesteps
     got = denoise(
         ported, scheduler, latents.to(dtype), num_inference_steps=6, conditions=POSITIVE, progress=False
     )
     assert got.dtype == dtype
-    assert error(got, wanted) < (1e-5 if dtype == torch.float32 else 3e-2)
+    assert error(got, expected) < (1e-5 if dtype == torch.float32 else 3e-2)
     assert scheduler.timesteps is timesteps
     assert getattr(scheduler, "step_index", None) is None
 
@@ -166,11 +166,11 @@ def test_a_late_start_and_levels_of_ones_own(own):
     scheduler = diffusers.UniPCMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction")
     sigmas = [1.0, 0.8, 0.5, 0.3, 0.1]
     scheduler.set_timesteps(sigmas=np.array(sigmas))
-    wanted = reference(host, scheduler, LATENTS, POSITIVE, start=2)
+    expected = reference(host, scheduler, LATENTS, POSITIVE, start=2)
     got = denoise(
         ported, scheduler, LATENTS, sigmas=sigmas, begin_index=2, conditions=POSITIVE, progress=False
     )
-    assert error(got, wanted) < 1e-5
+    assert error(got, expected) < 1e-5
 
 
 def test_conditions_of_two_lengths_are_two_calls(own):
@@ -178,12 +178,12 @@ def test_conditions_of_two_lengths_are_two_calls(own):
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
     scheduler.set_timesteps(4)
     negative = condition(3, length=7)
-    wanted = reference(host, scheduler, LATENTS, POSITIVE, negative, 2.0)
+    expected = reference(host, scheduler, LATENTS, POSITIVE, negative, 2.0)
     got = denoise(
         ported, scheduler, LATENTS, num_inference_steps=4, conditions=POSITIVE, negative=negative,
         guidance_scale=2.0, progress=False,
     )  # fmt: skip
-    assert error(got, wanted) < 1e-5
+    assert error(got, expected) < 1e-5
 
 
 def rescaled(positive, negative, scale=4.0, share=0.7):
@@ -197,18 +197,18 @@ def test_guidance_of_ones_own_and_rescaled(own):
     host, ported = own
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
     scheduler.set_timesteps(4)
-    wanted = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, combine=rescaled)
-    given = {"num_inference_steps": 4, "conditions": POSITIVE, "negative": NEGATIVE, "progress": False}
-    got = denoise(ported, scheduler, LATENTS, guidance_scale=4.0, guidance_rescale=0.7, **given)
-    assert error(got, wanted) < 1e-5
+    expected = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, combine=rescaled)
+    inputs = {"num_inference_steps": 4, "conditions": POSITIVE, "negative": NEGATIVE, "progress": False}
+    got = denoise(ported, scheduler, LATENTS, guidance_scale=4.0, guidance_rescale=0.7, **inputs)
+    assert error(got, expected) < 1e-5
     program = find_denoiser(ported).program
     for share in (0.7, 0.2):
         scheduler.set_timesteps(4)
         combine = functools.partial(rescaled, share=torch.tensor(share))
-        wanted = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, combine=combine)
+        expected = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, combine=combine)
         before = program.compilations
-        got = denoise(ported, scheduler, LATENTS, guidance=combine, **given)
-        assert error(got, wanted) < 1e-5
+        got = denoise(ported, scheduler, LATENTS, guidance=combine, **inputs)
+        assert error(got, expected) < 1e-5
     assert program.compilations == before  # the share is a tensor, an argument
 
 
@@ -219,14 +219,14 @@ def test_model_input_of_ones_own():
 
     host, ported = make(), tpuport.port(make())
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
-    given = {"num_inference_steps": 3, "conditions": POSITIVE, "progress": False}
+    inputs = {"num_inference_steps": 3, "conditions": POSITIVE, "progress": False}
     for seed in (0, 1):
         more = torch.randn(*SHAPE[:2], 4, generator=torch.Generator().manual_seed(seed))
         widen = lambda latents: torch.cat([latents, more], -1)  # noqa: B023, E731
         scheduler.set_timesteps(3)
         wider = lambda x, take=widen, **call: host(take(x), **call)  # noqa: E731
-        wanted = reference(wider, scheduler, LATENTS, POSITIVE)
-        assert error(denoise(ported, scheduler, LATENTS, model_input=widen, **given), wanted) < 1e-5
+        expected = reference(wider, scheduler, LATENTS, POSITIVE)
+        assert error(denoise(ported, scheduler, LATENTS, model_input=widen, **inputs), expected) < 1e-5
     assert find_denoiser(ported).program.compilations == 1  # what the function holds is an argument
 
 
@@ -234,32 +234,32 @@ def test_on_a_mesh():
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=2.0)
     scheduler.set_timesteps(4)
     host = transformer()
-    wanted = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, 3.0, return_dict=False, **SIZES)
+    expected = reference(host, scheduler, LATENTS, POSITIVE, NEGATIVE, 3.0, return_dict=False, **SIZES)
     ported = tpuport.port(transformer(), mesh=tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]))
-    given = {"conditions": POSITIVE | SIZES, "negative": NEGATIVE | SIZES, "guidance_scale": 3.0}
-    got = denoise(ported, scheduler, LATENTS, num_inference_steps=4, progress=False, **given)
+    inputs = {"conditions": POSITIVE | SIZES, "negative": NEGATIVE | SIZES, "guidance_scale": 3.0}
+    got = denoise(ported, scheduler, LATENTS, num_inference_steps=4, progress=False, **inputs)
     assert compat.as_jax(got).sharding.spec == PartitionSpec("dp")
-    assert error(got, wanted) < 1e-5
+    assert error(got, expected) < 1e-5
     # From where the last run left them, a step at a time.
-    denoise(ported, scheduler, got, num_inference_steps=2, progress=False, callback=lambda *_: None, **given)
+    denoise(ported, scheduler, got, num_inference_steps=2, progress=False, callback=lambda *_: None, **inputs)
     assert find_denoiser(ported).program.compilations == 1
-    assert error(got, wanted) < 1e-5  # the user's own latents are still there
+    assert error(got, expected) < 1e-5  # the user's own latents are still there
 
 
 def test_an_interrupt_leaves_everything_usable(own):
     _, ported = own
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
-    given = {"num_inference_steps": 4, "conditions": POSITIVE, "progress": False}
+    inputs = {"num_inference_steps": 4, "conditions": POSITIVE, "progress": False}
     there = compat.wrap(jnp.asarray(LATENTS.numpy()))
-    wanted = to_host(denoise(ported, scheduler, there, **given))
+    expected = to_host(denoise(ported, scheduler, there, **inputs))
 
     def stop(index, timestep, latents):
         if index == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        denoise(ported, scheduler, there, callback=stop, **given)
-    assert torch.equal(to_host(denoise(ported, scheduler, there, **given)), wanted)
+        denoise(ported, scheduler, there, callback=stop, **inputs)
+    assert torch.equal(to_host(denoise(ported, scheduler, there, **inputs)), expected)
 
 
 def test_the_program_holds_no_weights_and_no_conditions(own, caplog):
@@ -274,8 +274,8 @@ def test_the_program_holds_no_weights_and_no_conditions(own, caplog):
 class Squaring(diffusers.FlowMatchEulerDiscreteScheduler):
     """Its step is no linear map."""
 
-    def step(self, model_output, timestep, sample, **given):
-        return super().step(model_output * model_output, timestep, sample, **given)
+    def step(self, model_output, timestep, sample, **inputs):
+        return super().step(model_output * model_output, timestep, sample, **inputs)
 
 
 BAD = [
@@ -300,15 +300,15 @@ BAD = [
 
 @pytest.mark.parametrize(("change", "what"), BAD)
 def test_bad_input(own, change, what):
-    given = {
+    inputs = {
         "model": own[1], "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(), "latents": LATENTS,
         "conditions": POSITIVE, "num_inference_steps": 2, "progress": False,
     } | change  # fmt: skip
-    if isinstance(given["scheduler"], str):
-        given["scheduler"] = getattr(diffusers, given["scheduler"])()
+    if isinstance(inputs["scheduler"], str):
+        inputs["scheduler"] = getattr(diffusers, inputs["scheduler"])()
     before = find_denoiser(own[1]).program.compilations
     with pytest.raises(PortError, match=what):
-        denoise(**given)
+        denoise(**inputs)
     assert find_denoiser(own[1]).program.compilations == before
 
 
@@ -361,12 +361,12 @@ def test_timesteps_of_whole_numbers_are_floating_for_the_model():
     torch.manual_seed(0)
     model, host = Casting(), Told()
     host.load_state_dict(model.state_dict())
-    wanted = reference(host, scheduler, LATENTS, POSITIVE)
+    expected = reference(host, scheduler, LATENTS, POSITIVE)
     scheduler = diffusers.UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
     got = denoise(
         tpuport.port(model), scheduler, LATENTS, num_inference_steps=4, conditions=POSITIVE, progress=False
     )
-    assert error(got, wanted) < 1e-5
+    assert error(got, expected) < 1e-5
 
 
 class Choosing(Tiny):

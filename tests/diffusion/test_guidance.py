@@ -38,12 +38,12 @@ class Calls:
         self.batches: list[int] = []
         run = self.forward.run
 
-        def counted(args: tuple, kwargs: dict) -> Any:
+        def counter(args: tuple, kwargs: dict) -> Any:
             self.batches.append((args or tuple(kwargs.values()))[0].shape[0])
             return run(args, kwargs)
 
         self.batcher = ConditionBatcher(self.forward, dp)
-        self.forward.interceptor = lambda _, args, kwargs: self.batcher(counted, args, kwargs)
+        self.forward.interceptor = lambda _, args, kwargs: self.batcher(counter, args, kwargs)
 
     def step(self, *conditions: dict[str, Any]) -> None:
         self.batcher.begin_step(list(conditions))
@@ -68,8 +68,8 @@ def noise(seed: int, batch: int = 1) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def calls() -> Callable[[int | None], Calls]:
-    made: dict[int | None, Calls] = {}
-    return lambda dp: made.setdefault(dp, Calls(dp))
+    created: dict[int | None, Calls] = {}
+    return lambda dp: created.setdefault(dp, Calls(dp))
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -116,9 +116,9 @@ def test_batched_where_dp_gains_by_it(calls: Callable, dp: int, batch: int, expe
 )
 def test_another_argument_runs_alone(calls: Callable, second: dict) -> None:
     model, latents = calls(None), noise(0)
-    one, two = noise(1), noise(2)
-    model.step({"prompt": one}, {"prompt": two})
-    model(hidden_states=latents, prompt=one)
+    item, two = noise(1), noise(2)
+    model.step({"prompt": item}, {"prompt": two})
+    model(hidden_states=latents, prompt=item)
     model(**({"hidden_states": latents, "prompt": two} | second))
     assert model.batches == [2, 1]
     model(hidden_states=latents, prompt=two)  # what was kept has been dropped
@@ -126,9 +126,9 @@ def test_another_argument_runs_alone(calls: Callable, second: dict) -> None:
 
 
 def test_latents_that_were_written_to_run_alone(calls: Callable) -> None:
-    model, latents, one, two = calls(None), noise(0), noise(1), noise(2)
-    model.step({"prompt": one}, {"prompt": two})
-    model(hidden_states=latents, prompt=one)
+    model, latents, item, two = calls(None), noise(0), noise(1), noise(2)
+    model.step({"prompt": item}, {"prompt": two})
+    model(hidden_states=latents, prompt=item)
     latents.mul_(2)
     model(hidden_states=latents, prompt=two)
     assert model.batches == [2, 1]
@@ -136,26 +136,26 @@ def test_latents_that_were_written_to_run_alone(calls: Callable) -> None:
 
 def test_shapes_that_differ_run_alone(calls: Callable) -> None:
     model, latents = calls(None), noise(0)
-    one, two = noise(1), torch.randn(1, 1)
-    model.step({"prompt": one}, {"prompt": two})
-    model(hidden_states=latents, prompt=one)
+    item, two = noise(1), torch.randn(1, 1)
+    model.step({"prompt": item}, {"prompt": two})
+    model(hidden_states=latents, prompt=item)
     model(hidden_states=latents, prompt=two)
     assert model.batches == [1, 1]
 
 
 def test_what_is_no_batch_is_passed_once(calls: Callable) -> None:
     model, latents, table = calls(None), noise(0), torch.arange(3.0)
-    one, two = noise(1), noise(2)
-    model.step({"prompt": one}, {"prompt": two})
-    model(hidden_states=latents, prompt=one, table=table)
+    item, two = noise(1), noise(2)
+    model.step({"prompt": item}, {"prompt": two})
+    model(hidden_states=latents, prompt=item, table=table)
     model(hidden_states=latents, prompt=two, table=table)
     assert model.batches == [2]
 
 
 def test_nothing_is_kept_into_the_next_step(calls: Callable) -> None:
-    model, latents, one, two = calls(None), noise(0), noise(1), noise(2)
-    model.step({"prompt": one}, {"prompt": two})
-    model(hidden_states=latents, prompt=one)
+    model, latents, item, two = calls(None), noise(0), noise(1), noise(2)
+    model.step({"prompt": item}, {"prompt": two})
+    model(hidden_states=latents, prompt=item)
     model.step({"prompt": two})
     model(hidden_states=latents, prompt=two)
     assert model.batches == [1]

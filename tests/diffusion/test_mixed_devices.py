@@ -24,18 +24,18 @@ def floats(seed: int = 0, *shape: int) -> torch.Tensor:
     return torch.randn(shape or SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
-def equal(mine: Any, theirs: torch.Tensor) -> None:
-    found = mixed_devices.to_host(mine)
-    assert found.dtype == theirs.dtype
-    torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+def equal(ours: Any, theirs: torch.Tensor) -> None:
+    actual = mixed_devices.to_host(ours)
+    assert actual.dtype == theirs.dtype
+    torch.testing.assert_close(actual, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def test_an_operation_meets_a_host_tensor_on_the_device() -> None:
     host, other = floats(1), floats(2)
     with allow_mixed():
-        found = other * device(host) + 1
-    assert compat.is_ported(found)
-    equal(found, other * host + 1)
+        actual = other * device(host) + 1
+    assert compat.is_ported(actual)
+    equal(actual, other * host + 1)
 
 
 def test_outside_torch_refuses_what_inside_works() -> None:
@@ -64,11 +64,11 @@ def test_outside_torch_refuses_what_inside_works() -> None:
 def test_values_are_read_as_of_a_host_tensor(read: Callable[[torch.Tensor], Any]) -> None:
     host = floats(3)
     with allow_mixed():
-        found = read(device(host))
+        actual = read(device(host))
     expected = read(host)
-    assert type(found) is type(expected)
-    np.testing.assert_allclose(found, expected, rtol=1e-6) if not isinstance(found, str) else None
-    assert not isinstance(found, str) or found == expected
+    assert type(actual) is type(expected)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6) if not isinstance(actual, str) else None
+    assert not isinstance(actual, str) or actual == expected
 
 
 def test_moving_to_the_host_and_changing_the_type() -> None:
@@ -77,12 +77,12 @@ def test_moving_to_the_host_and_changing_the_type() -> None:
         x = device(host)
         half, moved = x.to(torch.bfloat16), x.to("cpu", torch.bfloat16)
         like, same = x.to(host.double().half()), host.to(x)
-        kept, by_name = x.to("jax"), x.to(device=torch.device("cpu"))
+        stored, by_name = x.to("jax"), x.to(device=torch.device("cpu"))
     assert compat.is_ported(half)
     assert compat.is_ported(like)
-    assert compat.is_ported(kept)
-    for found in (moved, same, by_name):
-        assert not compat.is_ported(found)
+    assert compat.is_ported(stored)
+    for actual in (moved, same, by_name):
+        assert not compat.is_ported(actual)
     equal(half, host.to(torch.bfloat16))
     equal(moved, host.to(torch.bfloat16))
     equal(like, host.half())
@@ -93,8 +93,8 @@ def test_a_device_tensor_names_the_host_as_its_device_inside() -> None:
     with allow_mixed():
         assert x.device == torch.device("cpu")
         assert x[0].device == torch.device("cpu")
-        made = torch.zeros(2, device=x.device) + torch.full((2,), 3.0, device="jax")
-        assert not compat.is_ported(made)
+        created = torch.zeros(2, device=x.device) + torch.full((2,), 3.0, device="jax")
+        assert not compat.is_ported(created)
     assert x.device.type == "jax"
 
 
@@ -112,8 +112,8 @@ def test_random_numbers_are_torchs() -> None:
         expected = draw(floats())
         torch.manual_seed(5)
         with allow_mixed():
-            found = draw(x)
-        equal(found, expected)
+            actual = draw(x)
+        equal(actual, expected)
 
 
 def write_into_device(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
@@ -140,9 +140,9 @@ def write_into_host(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 def test_in_place_writes_go_where_the_written_tensor_is(program: Callable) -> None:
     x, h = floats(6), floats(7)
     with allow_mixed():
-        found = program(device(x), h)
-    assert compat.is_ported(found) is (program is write_into_device)
-    equal(found, program(x, h))
+        actual = program(device(x), h)
+    assert compat.is_ported(actual) is (program is write_into_device)
+    equal(actual, program(x, h))
     torch.testing.assert_close(h, floats(7), rtol=0, atol=0)
 
 
@@ -151,20 +151,20 @@ def test_an_operation_without_a_lowering_runs_on_the_host(caplog: pytest.LogCapt
     mixed_devices._logged_functions.clear()
     with caplog.at_level("WARNING", "tpuport"), allow_mixed():
         for _ in range(2):
-            found = torch.special.airy_ai(device(host))
-    equal(found, torch.special.airy_ai(host))
+            actual = torch.special.airy_ai(device(host))
+    equal(actual, torch.special.airy_ai(host))
     assert sum("airy_ai" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_double_precision_is_on_the_host() -> None:
     host = floats(8)
     with allow_mixed():
-        for found in (
+        for actual in (
             device(host).double(),
             device(host).to(torch.float64),
             device(host).to(floats().double()),
         ):
-            equal(found, host.double())
+            equal(actual, host.double())
 
 
 def test_errors_are_torchs_own() -> None:
@@ -188,8 +188,8 @@ def test_a_host_tensor_is_uploaded_once_and_again_after_a_write() -> None:
 def test_integers_that_do_not_fit_stay_on_the_host() -> None:
     wide = torch.tensor([2**40, 1])
     with allow_mixed():
-        found = device(torch.tensor([1, 1])).to(torch.int64) + wide
-    assert found.tolist() == [2**40 + 1, 2]
+        actual = device(torch.tensor([1, 1])).to(torch.int64) + wide
+    assert actual.tolist() == [2**40 + 1, 2]
 
 
 def test_suspended_and_left_it_does_nothing() -> None:
@@ -253,16 +253,16 @@ BINARY: list[Callable[[Any, Any], Any]] = [
 ]
 
 
-def run_program(seed: int, place: Callable[[torch.Tensor, int], torch.Tensor]) -> torch.Tensor:
-    """A few random operations on four tensors, each of them where `place` puts it."""
+def run_program(seed: int, to_device: Callable[[torch.Tensor, int], torch.Tensor]) -> torch.Tensor:
+    """A few random operations on four tensors, each of them where `to_device` puts it."""
     draw = random.Random(seed)
-    pool = [place(floats(seed + n), n) for n in range(4)]
+    pool = [to_device(floats(seed + n), n) for n in range(4)]
     for _ in range(8):
         if draw.random() < 0.5:
-            made = draw.choice(UNARY)(draw.choice(pool))
+            created = draw.choice(UNARY)(draw.choice(pool))
         else:
-            made = draw.choice(BINARY)(draw.choice(pool), draw.choice(pool))
-        pool[draw.randrange(4)] = made
+            created = draw.choice(BINARY)(draw.choice(pool), draw.choice(pool))
+        pool[draw.randrange(4)] = created
     return sum(pool[1:], pool[0])
 
 
@@ -272,5 +272,5 @@ def run_program(seed: int, place: Callable[[torch.Tensor, int], torch.Tensor]) -
 def test_random_programs_equal_torch(seed: int) -> None:
     expected = run_program(seed, lambda x, _: x)
     with allow_mixed():
-        found = run_program(seed, lambda x, n: device(x) if (seed >> n) % 2 or n == seed % 4 else x)
-    torch.testing.assert_close(mixed_devices.to_host(found), expected, rtol=2e-4, atol=2e-5, equal_nan=True)
+        actual = run_program(seed, lambda x, n: device(x) if (seed >> n) % 2 or n == seed % 4 else x)
+    torch.testing.assert_close(mixed_devices.to_host(actual), expected, rtol=2e-4, atol=2e-5, equal_nan=True)

@@ -36,14 +36,14 @@ def pipe(tiny: Build) -> Any:
     return tpuport.port(tiny())
 
 
-def close(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected), rtol=1e-5, atol=1e-6)
+def close(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(torch.as_tensor(actual), torch.as_tensor(expected), rtol=1e-5, atol=1e-6)
 
 
 def test_the_same_results_from_one_program(pipe: Any, tiny: Build, expected: torch.Tensor) -> None:
-    found = run(pipe)
-    assert not compat.is_ported(found)
-    close(found, expected)
+    actual = run(pipe)
+    assert not compat.is_ported(actual)
+    close(actual, expected)
     close(run(pipe, seed=1, num_inference_steps=5), run(tiny(), seed=1, num_inference_steps=5))
     assert pipe.transformer.forward.program.compilations == 1
 
@@ -87,8 +87,8 @@ def test_callbacks_see_and_change_tensors_of_the_host(pipe: Any, tiny: Build, ch
     theirs, reference = run(tiny(), **options), seen[:]
     seen.clear()
     close(run(pipe, **options), theirs)
-    for mine, other in zip(seen, reference, strict=True):
-        close(mine, other)
+    for latents, other in zip(seen, reference, strict=True):
+        close(latents, other)
 
 
 def test_a_callback_may_write_into_what_it_is_shown(pipe: Any, tiny: Build) -> None:
@@ -127,16 +127,16 @@ def test_the_progress_bar_keeps_its_settings(pipe: Any, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
     pipe.set_progress_bar_config(desc="denoising")
     run(pipe)
-    shown = capsys.readouterr().err
-    assert "denoising" in shown
-    assert "3/3" in shown
-    assert "s/step" in shown
+    visible = capsys.readouterr().err
+    assert "denoising" in visible
+    assert "3/3" in visible
+    assert "s/step" in visible
 
 
 def test_encoding_a_prompt_by_itself(pipe: Any, tiny: Build) -> None:
-    found = pipe.encode_prompt(embeddings())
-    assert not compat.is_ported(found)
-    close(found, tiny().encode_prompt(embeddings()).detach())
+    actual = pipe.encode_prompt(embeddings())
+    assert not compat.is_ported(actual)
+    close(actual, tiny().encode_prompt(embeddings()).detach())
 
 
 def test_back_on_the_host_it_is_what_it_was(tiny: Build, expected: torch.Tensor) -> None:
@@ -274,8 +274,8 @@ def test_batched_guidance_without_a_guider_is_refused(tiny: Build) -> None:
 def test_rules_by_component(tiny: Build) -> None:
     mesh = tpuport.create_mesh(tp=2, dp=4)
     rules = tpuport.ShardingRules({r"inner\.weight": PartitionSpec("tp", None)})
-    for given in (rules, {"transformer": rules}):
-        pipe = tpuport.port(tiny(), mesh=mesh, rules=given)
+    for inputs in (rules, {"transformer": rules}):
+        pipe = tpuport.port(tiny(), mesh=mesh, rules=inputs)
         assert compat.as_jax(pipe.transformer.inner.weight).sharding.spec[0] == "tp"
     with pytest.raises(PortError, match="unet: no such model"):
         tpuport.port(tiny(), mesh=mesh, rules={"unet": rules})

@@ -72,7 +72,7 @@ def ltx() -> tuple[Any, dict[str, Any]]:
     )
     pipe = LTXPipeline(FlowMatchEulerDiscreteScheduler(), vae, none, none, transformer)
     mask = torch.arange(16)[None] < 10
-    given = {
+    inputs = {
         "prompt_embeds": draw(1, 16, 32, seed=1),
         "prompt_attention_mask": mask,
         "negative_prompt_embeds": draw(1, 16, 32, seed=2),
@@ -82,7 +82,7 @@ def ltx() -> tuple[Any, dict[str, Any]]:
         "num_frames": 9,
         "guidance_scale": 3.0,
     }
-    return pipe, given
+    return pipe, inputs
 
 
 def stable_diffusion_3() -> tuple[Any, dict[str, Any]]:
@@ -101,11 +101,11 @@ def stable_diffusion_3() -> tuple[Any, dict[str, Any]]:
     pipe = StableDiffusion3Pipeline(
         transformer, FlowMatchEulerDiscreteScheduler(), image_vae(), none, none, none, none, none, none
     )
-    given = {"height": 16, "width": 16, "guidance_scale": 4.0}
+    inputs = {"height": 16, "width": 16, "guidance_scale": 4.0}
     for n, prefix in enumerate(("", "negative_")):
-        given[f"{prefix}prompt_embeds"] = draw(1, 7, 32, seed=n)
-        given[f"{prefix}pooled_prompt_embeds"] = draw(1, 64, seed=n)
-    return pipe, given
+        inputs[f"{prefix}prompt_embeds"] = draw(1, 7, 32, seed=n)
+        inputs[f"{prefix}pooled_prompt_embeds"] = draw(1, 64, seed=n)
+    return pipe, inputs
 
 
 def flux() -> tuple[Any, dict[str, Any]]:
@@ -194,17 +194,17 @@ def wan() -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("family", [ltx, stable_diffusion_3, flux, stable_diffusion, wan])
 def test_a_family(family: Callable[[], tuple[Any, dict[str, Any]]]) -> None:
     torch.manual_seed(0)
-    pipe, given = family()
+    pipe, inputs = family()
     pipe.set_progress_bar_config(disable=True)
 
     def run(seed: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return pipe(**given, generator=generator, num_inference_steps=3, output_type="pt")[0]
+        return pipe(**inputs, generator=generator, num_inference_steps=3, output_type="pt")[0]
 
     expected = [run(seed) for seed in range(2)]
     tpuport.port(pipe)
     for seed in range(2):
-        found = run(seed)
-        assert (found - expected[seed]).abs().max() < 1 / 255
+        actual = run(seed)
+        assert (actual - expected[seed]).abs().max() < 1 / 255
     denoiser = pipe.unet if hasattr(pipe, "unet") else pipe.transformer
     assert denoiser.forward.program.compilations == 1

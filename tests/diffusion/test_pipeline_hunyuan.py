@@ -13,7 +13,7 @@ from tpuport import PortError
 Build = Callable[..., Any]
 
 
-def run(pipe: Any, given: dict[str, torch.Tensor], seed: int = 0, **options: Any) -> torch.Tensor:
+def run(pipe: Any, inputs: dict[str, torch.Tensor], seed: int = 0, **options: Any) -> torch.Tensor:
     settings = {
         "height": 16,
         "width": 16,
@@ -21,7 +21,7 @@ def run(pipe: Any, given: dict[str, torch.Tensor], seed: int = 0, **options: Any
         "num_inference_steps": 2,
         "output_type": "pt",
     } | options
-    return pipe(**given, generator=torch.Generator().manual_seed(seed), **settings).frames
+    return pipe(**inputs, generator=torch.Generator().manual_seed(seed), **settings).frames
 
 
 def compilations(pipe: Any) -> list[int]:
@@ -40,8 +40,8 @@ def ours(hunyuan: Build) -> Any:
 
 def test_frames_are_torchs_and_each_shape_is_compiled_once(ours: Any, theirs: Any, prompts: Build) -> None:
     for seed, steps in ((0, 2), (1, 3)):
-        found, expected = (run(p, prompts(), seed, num_inference_steps=steps) for p in (ours, theirs))
-        assert (found - expected).abs().max() < 1e-4
+        actual, expected = (run(p, prompts(), seed, num_inference_steps=steps) for p in (ours, theirs))
+        assert (actual - expected).abs().max() < 1e-4
     assert compilations(ours) == [1, 1]
 
 
@@ -49,8 +49,8 @@ def test_another_resolution_is_compiled_once_more(ours: Any, theirs: Any, prompt
     options = {"height": 24, "output_type": "latent"}
     before, _ = compilations(ours)
     for seed in (0, 1):
-        found, expected = (run(pipe, prompts(), seed, **options) for pipe in (ours, theirs))
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        actual, expected = (run(pipe, prompts(), seed, **options) for pipe in (ours, theirs))
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert compilations(ours)[0] == before + 1
 
 
@@ -59,11 +59,11 @@ def test_guidance_of_one_makes_one_call(ours: Any, theirs: Any, prompts: Build) 
     for pipe in (ours, theirs):
         pipe.guider.guidance_scale = 1.0
     try:
-        found, expected = (run(pipe, prompts(), output_type="latent") for pipe in (ours, theirs))
+        actual, expected = (run(pipe, prompts(), output_type="latent") for pipe in (ours, theirs))
     finally:
         for pipe in (ours, theirs):
             pipe.guider.guidance_scale = 3.0
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert compilations(ours)[0] - before[0] <= 1
 
 
@@ -78,9 +78,9 @@ def test_several_devices_and_guidance_as_one_batch(hunyuan: Build, theirs: Any, 
         return program(*args, **kwargs)
 
     pipe.transformer.forward.compiled = seen
-    found = run(pipe, prompts(), output_type="latent")
+    actual = run(pipe, prompts(), output_type="latent")
     expected = run(theirs, prompts(), output_type="latent")
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert [shape[0] for shape in shapes] == [2, 2]  # two steps, each one call for both conditions
     assert program.program.compilations == 1
 
@@ -93,9 +93,9 @@ def test_frames_on_eight_devices(hunyuan: Build, theirs: Any, prompts: Build) ->
     assert compilations(pipe) == [1, 1]
 
 
-def broken(given: dict[str, torch.Tensor], name: str, change: Any) -> dict[str, torch.Tensor]:
-    return {key: value for key, value in given.items() if key != name} | (
-        {} if change is None else {name: change(given[name])}
+def broken(inputs: dict[str, torch.Tensor], name: str, change: Any) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in inputs.items() if key != name} | (
+        {} if change is None else {name: change(inputs[name])}
     )
 
 

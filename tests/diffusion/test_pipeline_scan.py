@@ -13,9 +13,9 @@ from tpuport import PortError
 Build = Callable[..., Any]
 
 
-def latents(pipe: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
+def latents(pipe: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return pipe(
-        **given, generator=torch.Generator().manual_seed(0), height=16, width=16, num_frames=3,
+        **inputs, generator=torch.Generator().manual_seed(0), height=16, width=16, num_frames=3,
         num_inference_steps=2, output_type="latent",
     ).frames  # fmt: skip
 

@@ -129,8 +129,8 @@ class Steps:
         return compat.to_torch(low), compat.to_torch(half)
 
 
-def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    return ((got.double() - wanted.double()).abs().max() / wanted.double().abs().max()).item()
+def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((got.double() - expected.double()).abs().max() / expected.double().abs().max()).item()
 
 
 # Those of schedulers that few use, and long runs, are for `make test-all`.
@@ -157,21 +157,21 @@ def test_every_timestep_is_as_diffusers_own(case):
     np.testing.assert_array_equal(tables.timesteps, own.timesteps.float().numpy())
     generator = torch.Generator().manual_seed(0)
     sample = torch.randn(SHAPE, generator=generator) * float(getattr(own, "init_noise_sigma", 1))
-    low, wanted, half = sample, sample, sample.bfloat16()
+    low, expected, half = sample, sample, sample.bfloat16()
     steps = Steps(tables, low)
     other = make(name, **config)
     set_timesteps(other, options)
     for index, timestep in enumerate(own.timesteps):
         output = torch.randn(SHAPE, generator=generator)
         if hasattr(own, "scale_model_input"):
-            scaled = own.scale_model_input(wanted, timestep)
-            other.scale_model_input(wanted, timestep)
-            assert relative(wanted * float(tables.scales[index]), scaled) < 1e-6
-        wanted = own.step(output, timestep, wanted).prev_sample
+            scaled = own.scale_model_input(expected, timestep)
+            other.scale_model_input(expected, timestep)
+            assert relative(expected * float(tables.scales[index]), scaled) < 1e-6
+        expected = own.step(output, timestep, expected).prev_sample
         # bfloat16 outside, float32 inside: diffusers' step in float32 from the same numbers, rounded once.
         exact = other.step(output.bfloat16().float(), timestep, half.float()).prev_sample
         low, half = steps(index, output, low, half)
-        assert relative(low, wanted) < 1e-5, index
+        assert relative(low, expected) < 1e-5, index
         assert half.dtype == torch.bfloat16
         assert ((half.float() - exact).abs() <= 2.0**-8 * exact.abs() + 1e-6 * exact.abs().max()).all(), index
 
@@ -179,14 +179,14 @@ def test_every_timestep_is_as_diffusers_own(case):
 def test_bfloat16_latents_end_where_diffusers_end():
     own = make(FLOW, shift=3.0)
     own.set_timesteps(20)
-    wanted = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).bfloat16()
-    steps, got = Steps(schedulers.build_tables(own), wanted), wanted
+    expected = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).bfloat16()
+    steps, got = Steps(schedulers.build_tables(own), expected), expected
     for index, timestep in enumerate(own.timesteps):
         output = torch.randn(SHAPE, generator=torch.Generator().manual_seed(index)).bfloat16()
-        wanted = own.step(output, timestep, wanted).prev_sample
+        expected = own.step(output, timestep, expected).prev_sample
         _, got = steps(index, output.float(), got.float(), got)
-    assert got.dtype == wanted.dtype
-    assert relative(got, wanted) < 20 * 2.0**-8
+    assert got.dtype == expected.dtype
+    assert relative(got, expected) < 20 * 2.0**-8
 
 
 @settings(max_examples=5, deadline=None)
@@ -204,15 +204,15 @@ def test_any_number_of_steps_shift_and_start(count, shift, name, data):
     assert own.step_index is None  # it was not touched
     own.set_timesteps(count)
     own.set_begin_index(start)
-    wanted = got = torch.randn(SHAPE)
+    expected = got = torch.randn(SHAPE)
     steps = Steps(tables, got)
     for index, timestep in enumerate(own.timesteps[start:], start):
         output = torch.randn(SHAPE)
-        wanted = own.step(output, timestep, wanted).prev_sample
+        expected = own.step(output, timestep, expected).prev_sample
         got, _ = steps(index, output, got)
         if name == FLOW:
-            assert torch.equal(got, wanted)
-        assert relative(got, wanted) < 1e-5
+            assert torch.equal(got, expected)
+        assert relative(got, expected) < 1e-5
 
 
 def test_what_a_step_does_not_take_does_not_count():
@@ -255,8 +255,10 @@ class Odd(diffusers.FlowMatchEulerDiscreteScheduler):
 @pytest.mark.parametrize("kind", ["offset", "late", "several", "bounded", "random", "product", "mixing"])
 def test_the_check_notices(kind, monkeypatch):
     monkeypatch.setattr(Odd, "kind", kind)
-    said = {"random": "random numbers", "several": "its steps bound several values"}.get(kind, "linear map")
-    with pytest.raises(PortError, match=f"^Odd cannot step by a table: .*{said}") as error:
+    message = {"random": "random numbers", "several": "its steps bound several values"}.get(
+        kind, "linear map"
+    )
+    with pytest.raises(PortError, match=f"^Odd cannot step by a table: .*{message}") as error:
         schedulers.build_tables(Odd(), 6)
     assert "fix:" in str(error.value)
 
@@ -269,10 +271,10 @@ def test_another_thresholding_is_noticed(monkeypatch):
 
 def test_a_check_leaves_the_random_numbers_alone():
     torch.manual_seed(3)
-    wanted = torch.randn(4)
+    expected = torch.randn(4)
     torch.manual_seed(3)
     schedulers.build_tables(make("EulerAncestralDiscreteScheduler"), 4)
-    assert torch.equal(torch.randn(4), wanted)
+    assert torch.equal(torch.randn(4), expected)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +318,12 @@ def test_noise_is_an_input():
     own.set_timesteps(6)
     sample = output = torch.ones(SHAPE)
     own.scale_model_input(sample, own.timesteps[0])
-    wanted = own.step(
+    expected = own.step(
         output, own.timesteps[0], sample, generator=torch.Generator().manual_seed(1)
     ).prev_sample
     noise = compat.to_jax(torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)))
     got, _ = schedulers.take_step(tables, 0, compat.to_jax(output), compat.to_jax(sample), (), (noise,))
-    assert relative(compat.to_torch(got), wanted) < 1e-6
+    assert relative(compat.to_torch(got), expected) < 1e-6
 
 
 def test_the_trace_reads_a_row_and_searches_nothing():

@@ -26,8 +26,8 @@ def to_host(tensor) -> torch.Tensor:
     return compat.to_torch(compat.as_jax(tensor))
 
 
-def close(got, wanted) -> bool:
-    return torch.allclose(to_host(got), wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+def close(got, expected) -> bool:
+    return torch.allclose(to_host(got), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
 def pair(cls, steps=6, **config):
@@ -69,11 +69,11 @@ KINDS = [
 def test_a_run_is_as_diffusers_own(cls):
     own, ported = pair(cls, 20)
     sample = torch.randn(SHAPE)
-    wanted = run(own, sample)
+    expected = run(own, sample)
     got = run(ported, sample)
     assert compat.is_ported(got)
     assert got.dtype == sample.dtype
-    assert close(got, wanted)
+    assert close(got, expected)
     assert getattr(ported, "step_index", None) == getattr(own, "step_index", None)
     # Another number of steps, and again: no program more, no history left over.
     before = step_program().compilations
@@ -110,10 +110,10 @@ def test_a_scheduler_that_goes_by_the_timestep():
     sample = torch.randn(SHAPE)
     for start in (0, 3, 0):
         assert close(run(ported, sample, start=start), run(own, sample, start=start))
-    wanted = run(own, sample, eta=0.5, generator=torch.Generator().manual_seed(1))
+    expected = run(own, sample, eta=0.5, generator=torch.Generator().manual_seed(1))
     got = run(ported, sample, eta=0.5, generator=torch.Generator().manual_seed(1))
     assert compat.is_ported(got)
-    assert close(got, wanted)
+    assert close(got, expected)
 
 
 @pytest.mark.parametrize("name", ["EulerAncestralDiscreteScheduler", "DDPMScheduler", "LCMScheduler"])
@@ -148,16 +148,16 @@ def test_results_have_diffusers_own_form():
     x, t = torch.ones(SHAPE), own.timesteps[0]
     for scheduler in (own, ported):
         scheduler.scale_model_input(x, t)
-    wanted, got = own.step(x, t, x), ported.step(x, t, x)
-    assert type(got) is type(wanted)
-    assert list(got) == list(wanted)
-    assert close(got.pred_original_sample, wanted.pred_original_sample)
+    expected, got = own.step(x, t, x), ported.step(x, t, x)
+    assert type(got) is type(expected)
+    assert list(got) == list(expected)
+    assert close(got.pred_original_sample, expected.pred_original_sample)
     own, ported = pair(diffusers.EulerDiscreteScheduler)
     for scheduler in (own, ported):
         scheduler.scale_model_input(x, t)
-    wanted, got = own.step(x, t, x, return_dict=False), ported.step(x, t, x, return_dict=False)
+    expected, got = own.step(x, t, x, return_dict=False), ported.step(x, t, x, return_dict=False)
     assert type(got) is tuple
-    assert len(got) == len(wanted)
+    assert len(got) == len(expected)
     assert inspect.signature(ported.step) == inspect.signature(own.step)
 
 
@@ -225,12 +225,12 @@ def test_what_is_no_linear_map_runs_on_the_host(caplog):
 def test_clipping_and_thresholding_run_on_the_device(options, caplog):
     own, ported = pair(diffusers.DDIMScheduler, **options)
     sample = 3 * torch.randn(SHAPE)
-    got, wanted = run(ported, sample), run(own, sample)
+    got, expected = run(ported, sample), run(own, sample)
     assert not caplog.records
     assert compat.is_ported(got)
-    assert close(got, wanted)
+    assert close(got, expected)
     _, unbounded = pair(diffusers.DDIMScheduler, clip_sample=False)
-    assert not close(run(unbounded, sample), wanted)
+    assert not close(run(unbounded, sample), expected)
 
 
 def test_a_change_within_a_run_is_an_error():

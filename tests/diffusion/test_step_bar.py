@@ -35,7 +35,7 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-def shown(file: io.StringIO) -> str:
+def visible(file: io.StringIO) -> str:
     return file.getvalue().split("\r")[-1]
 
 
@@ -48,20 +48,20 @@ def test_a_step_is_timed_when_it_is_done(clock):
     file = io.StringIO()
     with StepBar(total=4, file=file, mininterval=0) as bar:
         bar.refresh()
-        assert "compiling" in shown(file)
-        assert "0/4" in shown(file)
+        assert "compiling" in visible(file)
+        assert "0/4" in visible(file)
         compiled()
         bar.watch(Slow(clock, 30))
         bar.update()
         assert bar.average is None
-        assert "30.0 s/step with compiling" in shown(file)
+        assert "30.0 s/step with compiling" in visible(file)
         for seconds in (2, 4):
             bar.watch(Slow(clock, seconds))
             bar.update()
         assert bar.seconds == [30, 2, 4]
         assert bar.average == 3
-        assert "3/4" in shown(file)
-        assert "4.00 s/step, average 3.00 s, left 00:03" in shown(file)
+        assert "3/4" in visible(file)
+        assert "4.00 s/step, average 3.00 s, left 00:03" in visible(file)
 
 
 def test_it_waits_for_what_the_device_computes():

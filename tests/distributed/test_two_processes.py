@@ -61,13 +61,13 @@ def test_a_llama_says_the_same(run_two: Callable, saved: torch.nn.Module, tmp_pa
     expected = saved.generate(ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
     alone = tpuport.load(AutoModelForCausalLM, tmp_path / "llama")
     assert torch.equal(tpuport.generate(alone, ids, mask, max_new_tokens=NEW), expected)
-    drawn = tpuport.generate(alone, ids, mask, max_new_tokens=NEW, do_sample=True, temperature=0.8, seed=3)
-    assert not torch.equal(drawn, expected)
+    samples = tpuport.generate(alone, ids, mask, max_new_tokens=NEW, do_sample=True, temperature=0.8, seed=3)
+    assert not torch.equal(samples, expected)
     assert expected.shape[1] == 11 + NEW
     assert len(set(expected[:, 11:].flatten().tolist())) > 5, "a constant output would prove little"
     stopped = expected.clone()
     stopped[0, 14:] = 0
     for answer in run_two(GENERATE, tmp_path / "llama", tmp_path / "prompts.npz", timeout=300):
         assert answer["greedy"] == expected.tolist()
-        assert answer["sampled"] == drawn.tolist()
+        assert answer["sampled"] == samples.tolist()
         assert answer["stopped"] == stopped.tolist()

@@ -94,12 +94,12 @@ def test_the_bytes_are_those_of_the_real_shards(tiny, mesh_of, name, tp, dp):
     model, mesh = tiny(name, on="meta", num_key_value_heads=4), mesh_of(tp=tp, dp=dp)
     rules, parameters = ShardingRules.from_model(model), dict(model.named_parameters())
     report = audit(rules, parameters, mesh)
-    held = dict.fromkeys(mesh.devices.flat, 0)
+    held_bytes = dict.fromkeys(mesh.devices.flat, 0)
     for key, sharding in rules.shardings(parameters, mesh).items():
         array = jax.device_put(jnp.zeros(tuple(parameters[key].shape), jnp.float32), sharding)
         for shard in array.addressable_shards:
-            held[shard.device] += shard.data.nbytes
-    assert set(held.values()) == {report.bytes_per_device}
+            held_bytes[shard.device] += shard.data.nbytes
+    assert set(held_bytes.values()) == {report.bytes_per_device}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, jnp.bfloat16, np.dtype("float16"), np.float16])
@@ -107,9 +107,9 @@ def test_dtypes_of_every_library_are_measured(mesh_of, dtype):
     class Described:
         shape = (4,)
 
-    described = Described()
-    described.dtype = dtype
-    assert audit(ShardingRules({}), {"a": described}, mesh_of()).total_bytes == 8
+    description = Described()
+    description.dtype = dtype
+    assert audit(ShardingRules({}), {"a": description}, mesh_of()).total_bytes == 8
 
 
 def test_the_report_reads_as_a_table_and_as_plain_data(tiny, mesh_of):

@@ -86,21 +86,21 @@ def test_every_transformer_has_rules_that_its_weights_and_a_mesh_fit(name, mesh_
 
 
 def test_both_streams_are_cut_as_megatron_cuts_them_and_modulation_by_rows():
-    found = specs(hunyuan15())
+    actual = specs(hunyuan15())
     block = "transformer_blocks.1."
     for name in ("to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj"):
-        assert found[f"{block}attn.{name}.weight"] == P("tp", None)
-        assert found[f"{block}attn.{name}.bias"] == P("tp")
+        assert actual[f"{block}attn.{name}.weight"] == P("tp", None)
+        assert actual[f"{block}attn.{name}.bias"] == P("tp")
     for name in ("attn.to_out.0", "attn.to_add_out", "ff.net.2", "ff_context.net.2", "norm1.linear"):
-        assert found[f"{block}{name}.weight"] == P(None, "tp")
-        assert found[f"{block}{name}.bias"] == P(None)
+        assert actual[f"{block}{name}.weight"] == P(None, "tp")
+        assert actual[f"{block}{name}.bias"] == P(None)
     for name in ("ff.net.0.proj", "ff_context.net.0.proj"):
-        assert found[f"{block}{name}.weight"] == P("tp", None)
-    assert found[f"{block}norm1_context.linear.weight"] == P(None, "tp")
+        assert actual[f"{block}{name}.weight"] == P("tp", None)
+    assert actual[f"{block}norm1_context.linear.weight"] == P(None, "tp")
     refiner = "context_embedder.token_refiner.refiner_blocks.0."
-    assert found[f"{refiner}attn.to_q.weight"] == P("tp", None)
+    assert actual[f"{refiner}attn.to_q.weight"] == P("tp", None)
     for name in ("x_embedder.proj", "proj_out", "norm_out.linear", "image_embedder.linear_1"):
-        assert not any(found[f"{name}.weight"])
+        assert not any(actual[f"{name}.weight"])
 
 
 @pytest.mark.slow
@@ -150,10 +150,10 @@ def test_a_class_with_a_plan_keeps_it_and_gets_its_modulation_shared_out():
 
 def test_fused_projections_stay_whole_and_that_is_said(caplog):
     with caplog.at_level(logging.INFO, "tpuport"):
-        found = specs(on_meta("JoyImageEditTransformer3DModel"))
+        actual = specs(on_meta("JoyImageEditTransformer3DModel"))
     assert "img_attn_qkv" in caplog.text
-    assert not any(found["double_blocks.0.attn.img_attn_qkv.weight"])
-    assert found["double_blocks.0.img_mlp.net.0.proj.weight"] == P("tp", None)
+    assert not any(actual["double_blocks.0.attn.img_attn_qkv.weight"])
+    assert actual["double_blocks.0.img_mlp.net.0.proj.weight"] == P("tp", None)
 
 
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), AutoencoderKL()])
@@ -209,10 +209,10 @@ def ported(model, inputs, **axes):
 
 def collectives(text):
     kinds = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
-    found = Counter()
+    actual = Counter()
     for result, kind in re.findall(rf"= (.*?) ({kinds})(?:-start)?\(", text):
-        found.update((kind, shape) for shape in re.findall(r"\w+(\[[\d,]*\])", result))
-    return found
+        actual.update((kind, shape) for shape in re.findall(r"\w+(\[[\d,]*\])", result))
+    return actual
 
 
 def test_an_uneven_sequence_is_shared_out_and_the_result_is_torchs(ltx):
@@ -251,9 +251,9 @@ def test_a_block_costs_two_all_reduces_a_stream_and_one_for_each_modulation():
         "encoder_hidden_states_mask": torch.ones(2, 8, dtype=torch.bool), "timestep": torch.tensor([0.5, 0.5]),
         "img_shapes": [[(1, 4, 4)]] * 2, "return_dict": False,
     }  # fmt: skip
-    found = collectives(ported(model, inputs, tp=2)[1])
-    found.pop(("all-gather", "[2,32]"), None)
+    actual = collectives(ported(model, inputs, tp=2)[1])
+    actual.pop(("all-gather", "[2,32]"), None)
     # The last block's text goes nowhere, and is not computed.
-    assert found == {
+    assert actual == {
         ("all-reduce", "[2,16,32]"): 6, ("all-reduce", "[2,8,32]"): 4, ("all-reduce", "[2,192]"): 6,
     }  # fmt: skip

@@ -20,17 +20,17 @@ def specs(model):
 
 
 def test_llama_is_cut_as_megatron_cuts_it(tiny):
-    found = specs(tiny("llama", on="meta", attention_bias=True))
+    actual = specs(tiny("llama", on="meta", attention_bias=True))
     layer = "model.layers.1."
     for name in ("q", "k", "v"):
-        assert found[f"{layer}self_attn.{name}_proj.weight"] == P("tp", None)
-        assert found[f"{layer}self_attn.{name}_proj.bias"] == P("tp")
-    assert found[f"{layer}self_attn.o_proj.weight"] == P(None, "tp")
-    assert found[f"{layer}self_attn.o_proj.bias"] == P(None)
-    assert found[f"{layer}mlp.gate_proj.weight"] == found[f"{layer}mlp.up_proj.weight"] == P("tp", None)
-    assert found[f"{layer}mlp.down_proj.weight"] == P(None, "tp")
-    assert found["model.embed_tokens.weight"] == found["lm_head.weight"] == P("tp", None)
-    assert found[f"{layer}input_layernorm.weight"] == P(None)
+        assert actual[f"{layer}self_attn.{name}_proj.weight"] == P("tp", None)
+        assert actual[f"{layer}self_attn.{name}_proj.bias"] == P("tp")
+    assert actual[f"{layer}self_attn.o_proj.weight"] == P(None, "tp")
+    assert actual[f"{layer}self_attn.o_proj.bias"] == P(None)
+    assert actual[f"{layer}mlp.gate_proj.weight"] == actual[f"{layer}mlp.up_proj.weight"] == P("tp", None)
+    assert actual[f"{layer}mlp.down_proj.weight"] == P(None, "tp")
+    assert actual["model.embed_tokens.weight"] == actual["lm_head.weight"] == P("tp", None)
+    assert actual[f"{layer}input_layernorm.weight"] == P(None)
 
 
 def test_the_bare_base_model_has_the_same_rules_without_the_prefix(tiny):
@@ -56,9 +56,9 @@ def test_every_derived_rule_matches_and_fits_with_parameters_named_once(tiny, me
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v2"])
 def test_experts_are_shared_out_whole(tiny, name):
-    found = {key: spec for key, spec in specs(tiny(name, on="meta")).items() if ".experts." in key}
-    assert found
-    assert all(spec[0] == "tp" and not any(spec[1:]) for spec in found.values())
+    actual = {key: spec for key, spec in specs(tiny(name, on="meta")).items() if ".experts." in key}
+    assert actual
+    assert all(spec[0] == "tp" and not any(spec[1:]) for spec in actual.values())
 
 
 def test_tied_weights_take_one_rule(tiny):
@@ -115,11 +115,11 @@ def test_attention_weights_know_their_heads(tiny, name, options, heads):
 
 
 def test_gpt2_keeps_its_matrices_transposed(tiny):
-    found = specs(tiny("gpt2", on="meta"))
-    assert found["transformer.h.0.mlp.c_fc.weight"] == P(None, "tp")
-    assert found["transformer.h.0.mlp.c_fc.bias"] == P("tp")
-    assert found["transformer.h.0.mlp.c_proj.weight"] == P("tp", None)
-    assert found["transformer.h.0.attn.c_attn.weight"] == P(None, None)
+    actual = specs(tiny("gpt2", on="meta"))
+    assert actual["transformer.h.0.mlp.c_fc.weight"] == P(None, "tp")
+    assert actual["transformer.h.0.mlp.c_fc.bias"] == P("tp")
+    assert actual["transformer.h.0.mlp.c_proj.weight"] == P("tp", None)
+    assert actual["transformer.h.0.attn.c_attn.weight"] == P(None, None)
 
 
 def test_a_plan_entry_that_matches_nothing_is_logged_and_makes_no_rule(tiny, caplog):
@@ -152,9 +152,9 @@ def test_a_diffusion_transformer_is_cut_by_its_own_plan(mesh_of):
             in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=4,
             joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
         )  # fmt: skip
-    found = specs(model)
-    assert found["transformer_blocks.0.attn.to_q.weight"] == P("tp", None)
-    assert found["transformer_blocks.0.attn.to_out.0.weight"] == P(None, "tp")
-    assert found["transformer_blocks.0.ff.net.2.bias"] == P(None)
-    assert found["single_transformer_blocks.0.proj_out.weight"] == P(None, "tp")
+    actual = specs(model)
+    assert actual["transformer_blocks.0.attn.to_q.weight"] == P("tp", None)
+    assert actual["transformer_blocks.0.attn.to_out.0.weight"] == P(None, "tp")
+    assert actual["transformer_blocks.0.ff.net.2.bias"] == P(None)
+    assert actual["single_transformer_blocks.0.proj_out.weight"] == P(None, "tp")
     audit(ShardingRules.from_model(model), dict(model.named_parameters()), mesh_of(tp=4)).raise_on_errors()

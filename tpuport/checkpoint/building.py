@@ -159,6 +159,7 @@ def build_empty(
         raise PortError(
             f"a model cannot be built in {dtype}", where="dtype", fix="give a floating dtype, or none"
         )
+    # Modules that create buffers without a dtype take the default, as in from_pretrained.
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -172,6 +173,7 @@ def build_empty(
     finally:
         torch.set_default_dtype(default)
     if hasattr(model, "tie_weights"):
+        # Parameters on the meta device were replaced one by one, which parts tied ones.
         model.tie_weights()
     return model.eval().requires_grad_(False)
 

@@ -45,6 +45,7 @@ def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[[str], torch.dty
         plan = model._get_dtype_plan(dtype)
         patterns = [(re.compile(name.replace("*", ".*")), required) for name, required in plan.items()]
         return lambda name: next((required for pattern, required in patterns if pattern.search(name)), None)
+    # diffusers names modules, anywhere in a parameter's path.
     modules = frozenset(getattr(model, "_keep_in_fp32_modules", None) or ())
     return lambda name: None if modules.isdisjoint(name.split(".")) else torch.float32
 
@@ -101,6 +102,7 @@ def plan_shardings(
         PortError: the audit found rules that match nothing, axes that do not divide, or the like.
     """
     if rules is None:
+        # A single device needs no plan, and a model without one no warning.
         rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
     audit(rules, shapes, mesh, allow=allowed_names(allow)).raise_on_errors()
     shardings = rules.shardings(shapes, mesh)
@@ -157,6 +159,7 @@ def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -
     shape = tuple(tensor.shape)
     shards = []
     for device, index in sharding.addressable_devices_indices_map(shape).items():
+        # Cast and sliced on the host, so that each device receives only the bytes it keeps.
         with jax.default_device(device):
             shards.append(compat.to_jax(tensor.detach()[index].to(dtype)))
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)

@@ -94,18 +94,21 @@ def load(
     path = building.as_path(directory)
     allow = allowed_names(allow)
     check_mesh_and_rules(mesh, rules)
+    # Patches of modeling code, before the model is built from it.
     registry.apply_all()
     requested_dtype = as_torch_dtype(dtype)
     inventory, config = _read_metadata(model_class, path, trust_remote_code, config_options)
     model_dtype = requested_dtype or _default_dtype(config, inventory)
     model: Any = building.build_empty(model_class, config, model_dtype, trust_remote_code, path)
     match = match_names(model, inventory.tensors)
+    # Before mismatches are looked for: untied weights are two, and each must be in the checkpoint.
     untie_differing_weights(model, match)
     _raise_problems(path, inventory.problems + find_mismatches(model, match, allow))
     initialize_absent(model, match)
     mesh = mesh or one_device_mesh()
     array_dtype = _array_dtypes(model, model_dtype, requested_dtype)
     plans = _plan_arrays(model, match, array_dtype, mesh, rules, allow)
+    # Nothing has touched a device so far, so that every error above leaves them as they were.
     with compat.environment():
         _read_arrays(model, plans)
         move_buffers(model, mesh)
@@ -130,6 +133,7 @@ def _read_metadata(
     try:
         config = building.read_config(model_class, directory, trust_remote_code, options)
     except PortError as error:
+        # Reported together with what is wrong with the files.
         if inventory.problems:
             elsewhere = error.where not in (None, str(directory))
             problem = f"{error.what} ({error.where})" if elsewhere else error.what
@@ -267,6 +271,7 @@ def make_sharded_array(
 def _local_bytes(plan: ArrayPlan) -> int:
     """The stored bytes of the slices that this process reads for an array."""
     source = plan.source
+    # A conversion on the host reads all of its inputs, whatever slice is needed.
     if isinstance(source, Converted):
         return source.stored_bytes
     indices = plan.sharding.addressable_devices_indices_map(source.shape).values()

@@ -88,6 +88,7 @@ def port(
     dtypes = _target_dtypes(model, as_torch_dtype(dtype))
     _check_movable(model, dtypes)
     groups = parameter_groups(model)
+    # The audit is the last thing that can fail: from here on the model changes.
     shardings = plan_shardings(model, groups, _parameter_shapes(model, groups, dtypes), mesh, rules, allow)
     model.eval().requires_grad_(False)
     with compat.environment():
@@ -264,6 +265,7 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
             host_parameter = torch.nn.Parameter(fetch(parameter), requires_grad=False)
             for module, leaf in (find_owner(model, name) for name in names):
                 module._parameters[leaf] = host_parameter
+    # Modules hold tensors as plain attributes too, such as a cache of rotary tables.
     for module in model.modules():
         for attributes in (module._buffers, vars(module)):
             for name, tensor in list(attributes.items()):

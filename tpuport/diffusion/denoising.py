@@ -113,6 +113,7 @@ def denoise(
             )
         denoiser = find_denoiser(model)
         branches = [conditions]
+        # With a scale of 1 the guided prediction is the positive one, and half of the work is saved.
         is_guided = negative is not None and (guidance is not None or guidance_scale != 1)
         if negative is not None and is_guided:
             branches = [negative, conditions]
@@ -165,6 +166,7 @@ class _Run:
                 bar.watch(done)
                 bar.update()
                 if callback is not None:
+                    # A copy, because the next step reuses the memory of the latents.
                     copy = jnp.array(carry.latents, copy=True)
                     callback(index, compat.wrap(self._timesteps[index]), compat.wrap(copy))
         return compat.wrap(carry.latents)
@@ -203,6 +205,7 @@ def _plan_calls(
 ) -> tuple[tuple[ModelCall, ...], list[list[jax.Array]]]:
     """The model's calls in a step, with their tensors: one for each of `branches`, or a single call for both."""
     model, batch = denoiser.model, example.shape[0]
+    # Stand-ins for what the loop computes: patches may look at their shapes.
     fixed = {denoiser.sample_name: example}
     if denoiser.time_name is not None:
         fixed[denoiser.time_name] = torch.full((batch,), float(tables.timesteps[0]))
@@ -251,6 +254,7 @@ def _merge(negative: _FlatConditions, positive: _FlatConditions, batch: int) -> 
             return None
         if _has_rows(first, batch):
             leaves.append(jnp.concatenate([first, second]))
+        # Without rows it belongs to the whole batch, so both branches must have the same.
         elif bool(jnp.array_equal(first, second)):
             leaves.append(first)
         else:

@@ -108,6 +108,7 @@ class Denoiser:
         """The model's weights, and its rotary tables for these inputs, by name."""
 
         def predict(weights: list[dict[str, Any]], latents: jax.Array, inputs: Inputs) -> jax.Array:
+            # Of the first step: positions are the same in all of them.
             return self._predict(weights[0], latents, tables, jnp.int32(0), inputs, settings)
 
         key = (settings, _shapes_key((latents, inputs)))
@@ -152,8 +153,10 @@ class Denoiser:
         def step(index: jax.Array, carry: Carry) -> Carry:
             output = self._predict(arrays, carry.latents, tables, index, inputs, settings)
             latents, state = take_step(tables, index, output, carry.latents, carry.state)
+            # A loop's carry has one layout, which must not be left to the compiler.
             return Carry(self.shard_rows(latents), tuple(map(self.shard_rows, state)))
 
+        # The carry is donated to the next call, so the host waits for another output.
         return jax.lax.fori_loop(start, stop, step, carry), stop + 0
 
     def _predict(
@@ -182,6 +185,7 @@ class Denoiser:
             if not settings.is_guided:
                 return _check_output(outputs[0], latents.shape)
             if len(outputs) == 1:
+                # A single call for both branches, the negative first.
                 both = _check_output(outputs[0], (2 * len(latents), *latents.shape[1:]))
                 outputs = jnp.split(both, 2)
             negative, positive = (_check_output(output, latents.shape) for output in outputs)

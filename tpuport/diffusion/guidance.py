@@ -40,6 +40,7 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
         return
     dp = None if state.batch_guidance else state.mesh.shape.get("dp", 1)
     batcher = ConditionBatcher(forward, dp)
+    # Only while the pipeline runs, because a user may share the guider with other pipelines.
     original = guider.prepare_inputs
     has_instance_attribute = "prepare_inputs" in vars(guider)
 
@@ -85,6 +86,7 @@ class ConditionBatcher:
         index = self._find_condition(arguments)
         if index in self._results and self._other_arguments(arguments) == self._shared_arguments:
             return self._results.pop(index)
+        # A call out of order: whatever is stored belongs to other arguments.
         self._results = {}
         count = len(self._conditions)
         if index != 0 or count < 2 or not self._is_worthwhile(arguments, count):
@@ -139,7 +141,7 @@ class ConditionBatcher:
             elif value.ndim and value.shape[0] == batch:
                 batched[name] = self._concatenate(name, parts)
             elif any(part is not value for part in parts):
-                return None
+                return None  # without rows it can only be shared
         return batched
 
     def _concatenate(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:

@@ -121,6 +121,7 @@ def port_pipeline(
     if mesh is None:
         mesh = state.mesh if state is not None else _shared_mesh(modules.values())
     has_device_scheduler = scheduler == "device" and getattr(pipe, "scheduler", None) is not None
+    # Before any model moves: a scheduler that is not supported leaves the pipeline unchanged.
     if has_device_scheduler:
         pipeline_checks.check_scheduler(pipe.scheduler)
     _port_models(modules, mesh, options, allow, is_first_port=state is None)
@@ -134,6 +135,7 @@ def port_pipeline(
         schedulers.install(pipe.scheduler)
     pipeline_checks.explain_tensor_creation()
     pipe.__class__ = ported_class(original_class(type(pipe)))
+    # Past the pipeline's own __setattr__, which looks names up in its configuration.
     vars(pipe)["_tpuport"] = PortedState(mesh, modules, scheduler, batch_guidance)
     return pipe
 
@@ -210,6 +212,7 @@ def _model_options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) 
         model_rules, model_dtype = rules_by_name.get(name), dtype_by_name.get(name)
         check_mesh_and_rules(None, model_rules)
         is_explicit = name in rules_by_name or bool(model_dtype)
+        # Convolutions have no plan, and an empty set of rules replicates without a warning.
         if name not in rules_by_name and is_autoencoder(module):
             model_rules = ShardingRules({})
         options[name] = _ModelOptions(model_rules, model_dtype, is_explicit)

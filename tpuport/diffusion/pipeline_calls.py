@@ -111,6 +111,7 @@ def _encoding_method(method: Callable) -> Callable:
         if current_mode() is not None:
             return method(self, *args, **kwargs)
         _check_models(self)
+        # As in diffusers' __call__, which is decorated with no_grad; encode_prompt by itself is not.
         with allow_mixed(self._tpuport.mesh), torch.no_grad():
             output = method(self, *args, **kwargs)
         return checkpoint.to_cpu(output)

@@ -132,11 +132,9 @@ def _check_mask(
     name: str, arguments: dict[str, Any], masks: list[str], required_inputs: frozenset[str]
 ) -> None:
     embeddings = arguments[name]
-    for mask_name in masks:
-        mask = arguments.get(mask_name)
-        if isinstance(mask, torch.Tensor):
-            break
-    else:
+    passed_masks = [mask for mask in masks if isinstance(arguments.get(mask), torch.Tensor)]
+    if not passed_masks:
+        # What check_inputs takes is required; other pipelines compute a mask or need none.
         if masks[0] in required_inputs:
             raise PortError(
                 f"{name} without {masks[0]}, which marks its padding",
@@ -145,6 +143,8 @@ def _check_mask(
                 "ones if nothing is padding",
             )
         return
+    mask_name = passed_masks[0]
+    mask = arguments[mask_name]
     if embeddings.ndim >= 3 and tuple(mask.shape[:2]) != tuple(embeddings.shape[:2]):
         raise PortError(
             f"{mask_name} is {list(mask.shape)}, and {name} is {list(embeddings.shape)}: "
@@ -232,9 +232,8 @@ def _patch_size(pipe: Any) -> int:
     config = getattr(getattr(pipe, "transformer", None), "config", None)
     patch = getattr(config, "patch_size", None)
     if isinstance(patch, (list, tuple)) and patch:
-        patch = patch[-1]
-    is_size = isinstance(patch, int) and not isinstance(patch, bool) and patch > 0
-    return patch if is_size else 1
+        patch = patch[-1]  # of frames, height and width
+    return patch if isinstance(patch, int) and patch > 0 else 1
 
 
 def _positive_attribute(pipe: Any, names: tuple[str, ...]) -> int | None:

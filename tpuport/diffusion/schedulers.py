@@ -260,6 +260,7 @@ class PortedStep:
             scheduler._init_step_index(to_host(timestep))
         index: int = scheduler.step_index
         if run is not None and index != run.next_index:
+            # Without history any step may follow, and the tables of a new run serve it.
             if run.tables.slots:
                 raise PortError(
                     f"step_index went from {run.next_index} to {index} within a run, whose steps so far are its "
@@ -308,6 +309,7 @@ class PortedStep:
             if len(self._probed) >= _CACHED_PROBES:
                 oldest = next(iter(self._probed))
                 del self._probed[oldest]
+            # An error is cached too, so that a step on the host is not probed again each time.
             try:
                 self._probed[key] = probe_scheduler(scheduler, start, options)
             except PortError as error:
@@ -328,6 +330,7 @@ class PortedStep:
         noise = self._draw_noise(run, index, arguments, sample)
         fields, run.state = step_program()(run.tables, np.int32(index), output, sample, state, noise)
         run.next_index = index + 1
+        # Pipelines read the scheduler's step_index.
         if hasattr(self._scheduler, "_step_index"):
             self._scheduler._step_index = index + 1
         tensors = dict(zip(run.tables.fields, compat.as_torch(fields), strict=True))

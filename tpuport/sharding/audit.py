@@ -179,6 +179,7 @@ class _Audit:
                 pattern=matching_rule and matching_rule.pattern,
                 spec=spec,
                 total_bytes=total_bytes,
+                # Exact: `fit` leaves only axes that divide their dimension.
                 device_bytes=total_bytes // _count_parts(spec, self.mesh),
             )
             first = first_by_weight.setdefault(id(value), placement)
@@ -186,6 +187,7 @@ class _Audit:
                 placement = replace(placement, tied_to=first.name)
                 self._check_tied(first, placement)
             placements.append(placement)
+        # A line for each rule and reason, because every layer of a model has the same fault.
         for fault, names in faults.items():
             self._report(fault, names)
         return placements
@@ -197,6 +199,7 @@ class _Audit:
         for rule in self.rules.rules:
             if rule.pattern in deciding_patterns:
                 continue
+            # Not an error: an override that covers a plan's rule hides it.
             if any(map(rule.matches, self.parameters)):
                 self.notes.append(
                     f"rule {rule.pattern!r} decides nothing: earlier rules match all that it matches"

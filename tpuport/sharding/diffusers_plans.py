@@ -84,6 +84,7 @@ def diffusers_plan(model: Any) -> dict[str, str] | None:
     fused = search.fused_projections()
     own_plan = getattr(model, "_tp_plan", None)
     if own_plan:
+        # The classes' own plans leave modulation out.
         return {**dict(search.modulation()), **own_plan}
     if not attention and not fused:
         return None
@@ -134,7 +135,7 @@ class _Search:
                     for name in kind.columns:
                         yield _plan_key(path, name), style
                     yield _plan_key(path, kind.row), "rowwise"
-                    break
+                    break  # a module may have the names of several kinds
 
     def modulation(self) -> Iterator[tuple[str, str]]:
         """Linear layers that compute shifts, scales and gates from the timestep, by rows; in blocks only."""
@@ -156,6 +157,7 @@ class _Search:
             return None
         [(wide, width)] = widening
         narrow, inner = narrowing
+        # Empty matrices are those of a class built without sizes.
         if wide == 0 or wide % 2 or inner % 2:
             return None
         if kind is _PARALLEL:

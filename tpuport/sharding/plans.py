@@ -113,6 +113,7 @@ def tensor_parallel_plan(model: Any) -> dict[str, Any]:
     Later sources win: the family's plan, the expert-parallel plan, the tensor-parallel plan.
     """
     expert_plan = getattr(model, "_ep_plan", None) or {}
+    # Before `_tp_plan`, because it contains that of a diffusers class, and modulation besides.
     own_plan = diffusers_plan(model) or getattr(model, "_tp_plan", None) or {}
     return {**_family_plan(model), **expert_plan, **own_plan}
 

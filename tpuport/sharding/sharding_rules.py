@@ -104,6 +104,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         fallbacks: defaultdict[_Fallback, list[str]] = defaultdict(list)
         for name, value in parameters.items():
             rule = self.rule(name) or REPLICATED
+            # A weight with a misfit gets what is left of its spec, as the audit has said.
             spec, misfits = fit(rule, tuple(value.shape), mesh)
             shardings[name] = NamedSharding(mesh, spec)
             for misfit in misfits:

@@ -53,6 +53,7 @@ class Rule:
         axes: list[str] = []
         for entry in self.spec:
             axes += axis_names(entry, self.pattern)
+        # Checked here, because jax reports it without naming the rule.
         if len(axes) != len(set(axes)):
             raise PortError(
                 f"the spec {format_spec(self.spec)} names an axis twice",
@@ -126,6 +127,7 @@ def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, 
         text = f"{format_spec(rule.spec)} has {len(rule.spec)} entries, the shape is {shape}"
         misfits.append(Misfit("rank", text))
     entries: list[Any] = [None] * rank
+    # A spec that is too long is an error of the audit; here its beginning is used as far as it goes.
     for dimension, entry in enumerate(pad(rule.spec, rank)):
         axes = axis_names(entry)
         if not axes:
@@ -146,6 +148,7 @@ def _find_misfit(rule: Rule, dimension: int, size: int, axes: tuple[str, ...], m
         return Misfit("axis", text)
     parts = prod(mesh.shape[axis] for axis in axes)
     label = f"{'+'.join(axes)}={parts}"
+    # Before the size: 16 features divide over four devices, but of two heads each would hold a half.
     if rule.heads and rule.heads % parts:
         return Misfit("heads", f"{rule.heads} heads do not divide evenly over {label}")
     if size % parts:
