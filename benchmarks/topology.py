@@ -33,6 +33,7 @@ from tpuport.attention.flash import flash
 from tpuport.attention.mask import Mask
 from tpuport.hardware import assume_generation
 from tpuport.topology import Decode, Prefill, compile_for, described, hlo, kernels
+from tpuport.topology.compiling import compile_lowered
 from tpuport.topology.lowering import lower_for
 from tpuport.topology.targets import resolve
 
@@ -94,7 +95,7 @@ def ours(
 ) -> dict[str, float]:
     """transformers' Llama, by tpuport."""
     lowered = lower_for(lambda: LlamaForCausalLM(config), task, topology=topology, tp=tp, dtype="bfloat16")
-    return measured(lowered.report().program, _mesh(topology, tp), lowered.jaxpr)
+    return measured(compile_lowered(lowered).program, _mesh(topology, tp), lowered.jaxpr)
 
 
 def rivals(

@@ -72,29 +72,19 @@ def suggest_splits(
     start = Split(**mesh)
     first = search.lower_any(start)
     facts = facts_of(first)
-    reasons = split_reasons(search.devices, facts)
-    suitable = suitable_splits(search.devices, facts)
-    # Refused splits are part of the ranking too, with their reasons.
-    candidates = search.matching(split for split in reasons if split in suitable or split in search.refusals)
+    candidates = search.candidates(facts)
     several = len(candidates) - len(search.refusals) > 1
     for split in candidates:
         search.compile(split, first, HASTE if several else effort)
-    first_split = Split(**first.mesh.shape)
-    if not search.reports and first_split not in candidates:
-        search.compile(first_split, first, effort)
     if not search.reports:
-        raise search.refusals.get(start) or search.any_refusal()
+        # Everything that suits was refused. The first program could be lowered, so its split is possible at least.
+        search.compile(Split(**first.mesh.shape), first, effort)
+    if not search.reports:
+        raise search.refusals.get(start, search.any_refusal())
     tried = search.ranked_outcomes()
     # If none fits, the one nearest to fitting comes first of those that could be compiled.
     best = next(outcome.split for outcome in tried if outcome.split in search.reports)
-    tried_splits = {outcome.split for outcome in tried}
-    untried = [
-        SplitOutcome(split, tried=False, why=reasons[split])
-        for split in search.matching(reasons)
-        if split not in tried_splits
-    ]
-    lowered = first if best == first_split else lower(**best._asdict())
-    return SplitSuggestion((*tried, *untried), best, lowered)
+    return SplitSuggestion((*tried, *search.untried_outcomes(facts)), best, search.lower(best, first))
 
 
 class _Search:
@@ -110,9 +100,15 @@ class _Search:
         self._compile = compile
         self._fixed = fixed.items()
 
-    def matching(self, splits: Any) -> list[Split]:
-        """The splits that have the fixed sizes."""
-        return [split for split in splits if self._fixed <= split._asdict().items()]
+    def matching_splits(self, facts: Facts) -> dict[Split, str]:
+        """The splits that have the fixed sizes, with the reason against each or ""."""
+        reasons = split_reasons(self.devices, facts)
+        return {split: reason for split, reason in reasons.items() if self._fixed <= split._asdict().items()}
+
+    def candidates(self, facts: Facts) -> list[Split]:
+        """The splits to compile. Refused ones are part of the ranking too, with their reasons."""
+        selected = {*suitable_splits(self.devices, facts), *self.refusals}
+        return [split for split in self.matching_splits(facts) if split in selected]
 
     def lower_any(self, start: Split) -> Lowered:
         """The program of the first split that is not refused, beginning with this one.
@@ -122,9 +118,7 @@ class _Search:
             CannotTrace: the model's code cannot be traced.
         """
         # Without facts of the program every split is possible.
-        splits = self.matching(split_reasons(self.devices, Facts()))
-        splits.sort(key=lambda split: split != start)
-        for split in splits:
+        for split in sorted(self.matching_splits(Facts()), key=lambda split: split != start):
             try:
                 return self._lower(**split._asdict())
             except CannotTrace:
@@ -135,14 +129,18 @@ class _Search:
                 self.refusals[split] = error
         raise self.any_refusal()
 
+    def lower(self, split: Split, first: Lowered) -> Lowered:
+        """The program of the split, which `first` may be already."""
+        if split == Split(**first.mesh.shape):
+            return first
+        return self._lower(**split._asdict())
+
     def compile(self, split: Split, first: Lowered, effort: float | None) -> None:
         """Compile a split unless it is refused, as by rules that name an axis for a dimension it does not divide."""
         if split in self.refusals:
             return
-        mesh = split._asdict()
         try:
-            lowered = first if mesh == dict(first.mesh.shape) else self._lower(**mesh)
-            self.reports[split] = self._compile(lowered, effort)
+            self.reports[split] = self._compile(self.lower(split, first), effort)
         except PortError as error:
             self.refusals[split] = error
 
@@ -153,6 +151,14 @@ class _Search:
         compiled = [outcome_of(split, report) for split, report in self.reports.items()]
         refused = [SplitOutcome(split, why=error.what) for split, error in self.refusals.items()]
         return rank([*compiled, *refused])
+
+    def untried_outcomes(self, facts: Facts) -> list[SplitOutcome]:
+        """The splits that were neither compiled nor refused, with the reason."""
+        return [
+            SplitOutcome(split, tried=False, why=reason)
+            for split, reason in self.matching_splits(facts).items()
+            if split not in self.reports and split not in self.refusals
+        ]
 
 
 def facts_of(lowered: Lowered) -> Facts:
