@@ -46,23 +46,15 @@ def lint_paths(
 
 
 def _build_report(session: Session, fix_result: FixResult, started: float) -> Report:
+    # Collected again after fixing: the results are those of the fixed files.
     collected = session.collect_findings()
     if session.run.write_baseline:
         _write_baseline(session, collected)
     labels = label_fixes(session, collected.reported)
     displayed = [_as_displayed(finding, session) for finding in labels.findings]
-    path_findings = [
-        _as_displayed(finding, session)
-        for finding in (*session.path_findings, *fix_result.problems)
-        if session.settings.is_enabled(finding.rule)
-    ]
+    path_findings = _displayed_path_findings(session, fix_result)
     results = session.results.values()
     traced = frozenset[str]().union(*(result.traced for result in results))
-    path_by_display = {display: path for path, display in session.files.items()}
-
-    def absolute_path(display: str) -> str:
-        return path_by_display.get(display, display)
-
     return Report(
         findings=tuple(sorted(displayed + path_findings)),
         files=len(session.files),
@@ -70,12 +62,10 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         entry_points=sum(result.entry_points for result in results),
         traced=len(traced),
         unmatched_entry_points=_unmatched_entry_points(session, traced),
+        # Counted before the settings change severities, because they do not change what stops a trace.
         stops=sum(_is_rule_stop(finding) for finding in (*collected.reported, *collected.known)),
         passable=_count_passable(collected.reported, displayed),
-        outside=tuple(
-            dataclasses.replace(finding, path=relative_to_working_directory(finding.path))
-            for finding in sorted(collected.outside)
-        ),
+        outside=tuple(_with_relative_path(finding) for finding in sorted(collected.outside)),
         suppressed=collected.suppressed,
         known=len(collected.known),
         stale=collected.stale,
@@ -85,10 +75,8 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         diffs={session.files[path]: diff for path, diff in sorted(fix_result.diffs.items())},
         cached=session.cached,
         seconds=time.perf_counter() - started,
-        source=lambda display: session.lines(absolute_path(display)),
-        fingerprint=lambda finding: _fingerprint(
-            dataclasses.replace(finding, path=absolute_path(finding.path)), session
-        ),
+        source=lambda display: session.lines(session.absolute_path(display)),
+        fingerprint=lambda finding: _fingerprint(finding, session),
     )
 
 
@@ -98,6 +86,17 @@ def _write_baseline(session: Session, collected: CollectedFindings) -> None:
     collected.known = [finding for finding in collected.reported if not is_diagnostic(finding)]
     collected.reported = [finding for finding in collected.reported if is_diagnostic(finding)]
     baseline.write_baseline(session.baseline_file, collected.known, session.lines)
+
+
+def _displayed_path_findings(session: Session, fix_result: FixResult) -> list[Finding]:
+    """The findings on paths and whole files."""
+    findings = [*session.path_findings, *fix_result.problems]
+    enabled = [finding for finding in findings if session.settings.is_enabled(finding.rule)]
+    return [_as_displayed(finding, session) for finding in enabled]
+
+
+def _with_relative_path(finding: Finding) -> Finding:
+    return dataclasses.replace(finding, path=relative_to_working_directory(finding.path))
 
 
 def _as_displayed(finding: Finding, session: Session) -> Finding:
@@ -110,6 +109,7 @@ def _as_displayed(finding: Finding, session: Session) -> Finding:
 
 
 def _unmatched_entry_points(session: Session, traced: frozenset[str]) -> tuple[str, ...]:
+    # A pattern that only matches a function of some library is a mistake too.
     functions = [function for function in traced if function.rpartition(":")[0] in session.files]
     return unmatched_patterns(session.settings.entry_points, functions)
 
@@ -127,5 +127,7 @@ def _count_passable(findings: Sequence[Finding], displayed: Sequence[Finding]) -
 
 
 def _fingerprint(finding: Finding, session: Session) -> str:
+    finding = dataclasses.replace(finding, path=session.absolute_path(finding.path))
+    # Relative to the working directory, so that checkouts in different places agree.
     key = baseline.finding_key(finding, session.lines, Path.cwd())
     return hashlib.blake2b("\0".join(key).encode(errors="surrogateescape"), digest_size=16).hexdigest()

@@ -21,6 +21,7 @@ class Applicability(enum.StrEnum):
 
     def is_within(self, limit: "Applicability") -> bool:
         """Whether a run that applies fixes up to a limit (NONE: no fixes) applies this one."""
+        # NONE is below every limit, and yet there is nothing to apply.
         if self is Applicability.NONE:
             return False
         return limit in (self, Applicability.UNSAFE)

@@ -128,6 +128,7 @@ class _Fixer:
         self.problems: list[Finding] = []
 
     def run(self) -> FixResult:
+        # While fixing, imports between the files must lead to the fixed texts.
         previous_overlay = source.overlay
         source.overlay = {}
         try:
@@ -136,6 +137,7 @@ class _Fixer:
                 if not changed:
                     break
                 self.session.reanalyse(self._affected_files(changed))
+            # Nothing is written before all files are fixed, so that an interruption leaves all of them alone.
             rewritten = {path: file for path, file in self.files.items() if file.text != file.original}
             if self.session.run.write:
                 rewritten = {path: file for path, file in rewritten.items() if self._write(path, file)}
@@ -232,6 +234,7 @@ def _write_if_unchanged(path: Path, file: _FixedFile) -> str:
 
 def _problem_with_text(text: str, path: str, file: _FixedFile) -> str:
     """What is wrong with a rewritten text; "" if nothing is."""
+    # Two fixes that undo each other would go on forever.
     if text in file.previous_texts:
         return "goes in circles"
     try:

@@ -80,6 +80,7 @@ class Cache:
     """Results by file, of runs with the same settings."""
 
     def __init__(self, directory: Path, settings: Settings) -> None:
+        # The other settings choose among findings, and need no results of their own.
         key = (settings.entry_points, settings.torchax, settings.training, sys.prefix, _linter_digest())
         self._top_directory = directory
         self._directory = directory / hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()
@@ -106,6 +107,7 @@ class Cache:
         for result in results:
             stamps = [(path, *self._file_stamp(path)) for path in (result.path, *result.dependencies)]
             latest_ns = max(time_ns for _, time_ns, _ in stamps)
+            # What failed may succeed next time, with more memory for instance.
             if result.failed or latest_ns > self._started_ns - _SETTLED_NS:
                 continue
             bucket = self._bucket(result.path)

@@ -37,6 +37,7 @@ class Entry:
         return families().get(self.id[:4], "")
 
 
+# Rules and diagnostics both have these.
 _SHARED_FIELDS = ("id", "name", "severity", "summary", "why", "reason", "remedy", "fix")
 
 

@@ -76,6 +76,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0 without errors, 1 with errors, 2 if something could not be linted."""
+        # Even with errors elsewhere: what could not be linted may have more.
         if self.failed:
             return 2
         return 1 if self.errors else 0
@@ -83,6 +84,7 @@ class Report:
     @property
     def expected_to_trace(self) -> bool:
         """Whether something is traced, all of it could be read, and no error in it stops the trace."""
+        # A file that could not be read may contain anything.
         has_obstacles = self.failed or self.stops or self.unasked or self._errors_outside_libraries
         return self.entry_points > 0 and not has_obstacles
 
@@ -133,6 +135,7 @@ class Report:
                 f"Not expected to trace: {count_noun(len(outside), 'error')} in files that were not named, "
                 f"which these call: the first is {first.rule} in {first.path}:{first.line}."
             )
+        # The settings may make an error of a finding that does not stop the trace.
         qualifier = "that stops it " if self.errors else ""
         return (
             f"Expected to trace: no error {qualifier}in the {self._describe_reach()}.{self._library_remark()}"
@@ -150,6 +153,7 @@ class Report:
         return f"{functions} traced from {count_noun(self.entry_points, 'entry point')}"
 
     def _describe_unselected(self) -> str:
+        # Each rule once, in order.
         rules = ", ".join(dict.fromkeys(self.unasked))
         return f"{count_noun(len(self.unasked), 'error')} of rules that were not asked for ({rules})"
 

@@ -37,6 +37,7 @@ class Scanner:
         self._report_definition(scan, function)
         node = function.node
         if _is_relevant(module.lines[node.lineno - 1 : node.end_lineno]):
+            # The walk starts inside the function, which does not run on import.
             scan.depth = 1
             body = node.body if isinstance(node.body, list) else [node.body]
             scan.visit_all(body)
@@ -74,6 +75,7 @@ class Scanner:
     def _module_class(self, info: ClassInfo) -> ModuleClass:
         in_init: dict[str, ast.AST] = {}
         elsewhere: dict[str, list[ast.AST]] = {}
+        # A second assignment in `__init__` is still the same attribute.
         for name, method in info.methods.items():
             for target in _self_assignments(method.node):
                 if name == "__init__":
@@ -244,6 +246,7 @@ class _Scan:
         callee = self._library_name(node.func)
         if callee:
             self._report_use(node, callee, node)
+        # Only the decorator itself counts as one, not the arguments of its call.
         was_in_decorator = self.in_decorator
         self.in_decorator = False
         match node.func:

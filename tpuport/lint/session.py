@@ -85,9 +85,11 @@ class Session:
     def __init__(self, paths: Sequence[str | Path], settings: Settings, run: Run) -> None:
         self.settings = settings
         self.run = run
+        # Patterns with a slash start at the settings' own directory, wherever the paths are.
         excluder = Excluder(settings.exclude, settings.root)
         discovery = discover_files(paths, excluder, exclude_named=run.exclude_named)
         self.files = {str(path): display for path, display in discovery.files.items()}
+        self._path_by_display = {display: path for path, display in self.files.items()}
         self.path_findings = discovery.findings
         self.results: dict[str, FileResult] = {}
         self.cached = 0
@@ -114,6 +116,7 @@ class Session:
         self.results.update(cache.get(self.files))
         self.cached = len(self.results)
         new_results = self.reanalyse([path for path in self.files if path not in self.results])
+        # Before any fixing, whose results belong to texts that may never be written.
         cache.put(new_results)
         cache.save()
 
@@ -129,6 +132,10 @@ class Session:
 
         workers.analyse_files(list(paths), self.settings, handle_result)
         return new_results
+
+    def absolute_path(self, display: str) -> str:
+        """The absolute path of a file, by the path that reports show."""
+        return self._path_by_display.get(display, display)
 
     def lines(self, path: str) -> tuple[str, ...]:
         """A file's lines, by absolute path; none if it cannot be read."""
@@ -157,6 +164,7 @@ class Session:
                 findings_by_file[finding.path].append(finding)
             elif finding.stops_trace:  # whatever rules are selected: the verdict needs all of them
                 collected.outside.append(finding)
+        # Every rule has run, whatever is selected: the cache and the verdict need them all.
         enabled_ids = [id_ for id_ in all_ids() if self.settings.is_enabled(id_)]
         for path, result in self.results.items():
             self._add_findings_of_file(result, findings_by_file[path], enabled_ids, collected)
@@ -178,6 +186,7 @@ class Session:
         ignored_prefixes = self.settings.ignored_in(Path(result.path))
         if ignored_prefixes:
             enabled_ids = [id_ for id_ in enabled_ids if not id_.startswith(ignored_prefixes)]
+        # `per-file-ignores` cannot hide that a file has not been analysed.
         selected_ids = {*enabled_ids, *ALWAYS_ENABLED}
         selected: list[Finding] = []
         unselected: list[Finding] = []

@@ -111,6 +111,7 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
     Raises:
         Unreadable: a syntax error, a null byte, or nesting too deep for Python's parser.
     """
+    # Python's own error for this has no line.
     if "\0" in text:
         line = text.count("\n", 0, text.find("\0")) + 1
         reason = f"Python cannot read this file: there is a null byte on line {line}"
@@ -142,6 +143,7 @@ def _garbage_collection_off() -> Iterator[None]:
 
 def _read_bytes(path: Path, display: str) -> bytes:
     try:
+        # Checked first: reading a device or a pipe may never end.
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
             raise Unreadable(_unreadable(display, "this is not a regular file", "exclude it"))
@@ -157,6 +159,7 @@ def _read_bytes(path: Path, display: str) -> bytes:
 
 def _syntax_error(display: str, error: SyntaxError) -> Finding:
     line, column = max(1, error.lineno or 1), max(1, error.offset or 1)
+    # Python reports the end as 0, or before the start, if it does not know it.
     end_line, end_column = error.end_lineno or line, error.end_offset or 0
     if end_line < line or (end_line == line and end_column <= column):
         end_line, end_column = line, column + 1

@@ -133,6 +133,7 @@ class _TokenReader:
 
     def finish(self) -> None:
         """Take the end of the file."""
+        # The file may end inside a block, or after an incomplete line.
         for comments in self.open_blocks:
             self._close_block(comments, _END_OF_FILE)
         self.suppressions += [comment for comment, _ in self.line_comments]
@@ -161,6 +162,7 @@ class _TokenReader:
             self.problems.append(CommentProblem(line, column, end_column, reason))
             return
         names = [part.strip() for part in ignore["ids"].split(",") if part.strip()]
+        # Names are as good as ids: `ignore[item]` is `ignore[TPU201]`.
         ids = tuple(id_by_name().get(name.lower(), name.upper()) for name in names)
         problem = _problem_with_names(names, ids)
         if problem:
@@ -235,6 +237,7 @@ def filter_findings(
         path: the file, for the findings on comments.
         enabled_ids: ids of the selected rules: a suppression of another rule does not count as unused.
     """
+    # Of several comments on one finding all count as used.
     used: set[tuple[Suppression, str]] = set()
     remaining: list[Finding] = []
     for finding in findings:

@@ -140,6 +140,7 @@ def has_same_shape(site: Site, mask: cst.BaseExpression, base: cst.BaseExpressio
         case _:
             return False
     base_text = site.code(base)
+    # A comparison with a number, or of the tensor with itself (NaN), keeps the shape.
     others = [operand for operand in operands if site.code(operand) != base_text]
     return len(others) < len(operands) and all(map(is_number, others))
 
@@ -153,6 +154,7 @@ def is_scalar(site: Site, node: cst.BaseExpression) -> bool:
             return is_scalar(site, left) and is_scalar(site, right)
         case cst.UnaryOperation(expression=operand):
             return is_scalar(site, operand)
+        # `torch.finfo(x.dtype).min`
         case cst.Attribute(value=cst.Call(func=cst.Attribute(attr=cst.Name(value="finfo" | "iinfo")))):
             return True
         case cst.Attribute():

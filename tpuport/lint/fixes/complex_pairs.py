@@ -197,6 +197,7 @@ def _reads_of(creation: _Creation, name: str) -> list[cst.Name]:
         target_ids = {
             id(part) for node in walk(statement) if isinstance(node, cst.AssignTarget) for part in walk(node)
         }
+        # `x = x * table` still reads the old value, so the block's reads end only after it.
         reads += [use for use in name_uses(statement, name) if id(use) not in target_ids]
         if name in names_assigned_in(statement):
             break
@@ -313,6 +314,7 @@ def _is_cheap(factor: cst.BaseExpression) -> bool:
 def pair_text(site: Site, creation: cst.Call, torch: str) -> str:
     """Text of the pairs that a created complex tensor consists of."""
     angle = _unit_angle(site, creation)
+    # `view_as_complex` of a tensor takes the pairs in its last dimension.
     if angle is None:
         return site.code(creation.args[0].value)
     text = site.code(angle)

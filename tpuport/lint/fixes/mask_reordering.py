@@ -133,6 +133,7 @@ def _dropped_rows(site: Site, read: _Read, is_one_dimensional: bool) -> str:
 
 def _order(site: Site, reads: Sequence[_Read], torch: str, is_one_dimensional: bool) -> str:
     dropped = ", ".join(_dropped_rows(site, read, is_one_dimensional) for read in reads)
+    # Each mask selects as many rows as its negation drops, so the lengths are those of the masks themselves.
     masks = dict.fromkeys(site.code(read.mask) for read in reads if not read.is_negated)
     lengths = [f"len({mask})" if is_one_dimensional else f"{mask}.numel()" for mask in masks]
     return f"{torch}.argsort({torch}.cat([{dropped}]), stable=True)[: {' + '.join(lengths)}]"
@@ -162,6 +163,7 @@ def _gather(site: Site, call: cst.Call, unmasked: cst.Call, order: str) -> Edit:
 
 def _existing_order(site: Site, call: cst.Call, order: str) -> str | None:
     """The name that the same order has already in this block, if none of its masks has changed since."""
+    # Only statements before this one in the same block have surely run.
     line = site.statement_line(call)
     block = site.parent(line) if line is not None else None
     if not isinstance(block, cst.IndentedBlock):

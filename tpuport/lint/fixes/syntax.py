@@ -55,6 +55,7 @@ def name_uses(scope: cst.CSTNode, name: str) -> list[cst.Name]:
         return [scope] if scope.value == name else []
     uses: list[cst.Name] = []
     for child in scope.children:
+        # libcst represents the `b` in `a.b` and in `f(b=1)` by names too.
         if not _is_label(child, scope):
             uses += name_uses(child, name)
     return uses
@@ -79,6 +80,7 @@ def imported_names(scope: cst.CSTNode) -> dict[str, str]:
             case cst.Import(names=aliases):
                 for alias in aliases:
                     names.update(_imported_module(alias))
+            # Not `from x import *`, whose names are unknown.
             case cst.ImportFrom(names=[*aliases]):
                 # A relative import never names a library.
                 module = None if node.relative else get_absolute_module_for_import(None, node)
@@ -102,6 +104,7 @@ def parameters(scope: cst.CSTNode) -> list[cst.Param]:
     if not isinstance(scope, FUNCTION_NODES):
         return []
     params = scope.params
+    # A bare `*` is a star without a parameter.
     variadic = [param for param in (params.star_arg, params.star_kwarg) if isinstance(param, cst.Param)]
     return [*params.posonly_params, *params.params, *params.kwonly_params, *variadic]
 

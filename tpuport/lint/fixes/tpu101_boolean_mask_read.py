@@ -17,6 +17,7 @@ _NEUTRAL_VALUES: Final = {"sum": "0", "mean": "0", "any": "False", "all": "True"
 
 def rewrite(node: cst.Subscript, site: Site) -> Edit | None:
     """Rewrite a read that is written through the same mask, reduced, or concatenated with the rest."""
+    # `x[mask] = y[mask] * 2` is one rewrite, of the whole assignment.
     statement = site.enclosing(node, cst.Assign, cst.AugAssign, cst.FunctionDef, cst.Lambda)
     match statement:
         case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AugAssign(target=target):

@@ -13,6 +13,7 @@ def rewrite(node: cst.Expr, site: Site) -> Edit | None:
     expect(called_name(call) == "print" and not site.is_shadowed(call, "print"))
     # The arguments' evaluation may have an effect.
     expect(not any(isinstance(part, cst.NamedExpr | cst.Await) for part in walk(call)))
+    # Unsafe, because the text is gone from the eager run too.
     return mark_unsafe(remove_line(site, call))
 
 

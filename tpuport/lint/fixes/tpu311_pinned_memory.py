@@ -12,6 +12,7 @@ def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
     call = node if isinstance(node, cst.Call) else require(site.enclosing(node, cst.Call))
     if site.method_of_value(call) == "pin_memory":
         return replace_expression(site, call, receiver(call))
+    # `pin_memory=flag` may be off, and then it is in nobody's way.
     for name in ("non_blocking", "pin_memory"):
         argument = keyword_argument(call, name)
         if argument is not None and is_name(argument.value, "True"):

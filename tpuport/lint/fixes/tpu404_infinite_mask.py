@@ -22,6 +22,7 @@ _INFINITIES: Final = frozenset({"math.inf", "torch.inf", "numpy.inf"})
 
 def rewrite(node: Any, site: Site) -> Edit:
     """In `x.masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)` and `torch.full(size, -inf, dtype=...)`."""
+    # The finding may be on the call or on the number.
     is_call = isinstance(node, cst.Call) and not _is_minus_infinity(site, node)
     call = node if is_call else require(site.argument_of(node))
     infinities = [argument.value for argument in call.args if _is_minus_infinity(site, argument.value)]

@@ -42,7 +42,8 @@ def rewrite(node: Any, site: Site) -> Edit:
     name = parameter.name.value
     expect(name not in names_declared_outside(function))
     statement = _first_statement(function)
-    indent = function.body.indent or site.file.module.default_indent
+    body: Any = function.body
+    indent = body.indent or site.file.module.default_indent
     check = site.statement(f"if {name} is None:\n{indent}{name} = {site.code(default)}\n")
     first = check.with_changes(leading_lines=statement.leading_lines)
     second = statement.with_changes(leading_lines=())

@@ -12,6 +12,7 @@ def rewrite(node: cst.Call, site: Site) -> Edit | None:
 
     With numbers and slices only: an index by a tensor copies, and in torch too the write to the copy is lost.
     """
+    # Other in-place methods read what they overwrite.
     match node:
         case cst.Call(func=cst.Attribute(value=view, attr=cst.Name(value="zero_")), args=[]):
             value = "0"

@@ -34,6 +34,7 @@ class Style:
 
 def printable(text: str) -> str:
     """Text of the linted code without the characters that control a terminal, tabs as four blanks."""
+    # The carets below a line count on one column per blank.
     text = text.replace("\t", "    ")
     return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(char) else char for char in text)
 
@@ -48,6 +49,7 @@ def display_width(text: str) -> int:
 
 
 def _character_width(char: str) -> int:
+    # A combining character is drawn over the one before it, and East Asian ones are twice as wide.
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
@@ -128,6 +130,7 @@ def _fix_lines(report: Report) -> list[str]:
         lines.append(f"Fixed {places} in {count_noun(len(report.fixed), 'file')}.")
     safe = report.fixable(Applicability.SAFE)
     unsafe = report.fixable(Applicability.UNSAFE)
+    # Without a look at the code, some of these may turn out not to be fixable.
     at_most = "" if report.exact_fixes else "Up to "
     if safe:
         lines.append(f"{at_most}{count_noun(safe, 'finding')} can be fixed with --fix.")
