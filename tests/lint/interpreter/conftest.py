@@ -1,4 +1,4 @@
-"""Snippets that say what is to be found: a line that ends in `#! TPU205` must carry that error, no other may."""
+"""Snippets with their expected findings: a line that ends in `#! TPU205` must have that error, no other line may."""
 
 import re
 import textwrap
@@ -19,18 +19,18 @@ from typing import NamedTuple, Optional
 """
 
 
-def marked(text):
-    """The (line, rule) pairs that a snippet asks for."""
-    found = set()
+def expected_errors(text):
+    """The (line, rule) pairs that a snippet's comments expect."""
+    expected = set()
     for number, line in enumerate(text.splitlines(), 1):
         if match := re.search(r"#! (.*)$", line):
-            found |= {(number, rule) for rule in match[1].split()}
-    return found
+            expected |= {(number, rule) for rule in match[1].split()}
+    return expected
 
 
 @pytest.fixture
 def errors(tmp_path):
-    """Lint files given by name; the errors of TPU1xx and TPU2xx in the first of them, as (line, rule) pairs."""
+    """Lint files by name; the errors of TPU1xx and TPU2xx in the first of them, as (line, rule) pairs."""
 
     def run(**files):
         paths = []
@@ -52,12 +52,12 @@ def errors(tmp_path):
 
 @pytest.fixture
 def check(errors):
-    """Lint a module, and compare with its marks."""
+    """Lint a module, and compare with its comments."""
 
     def run(text, **others):
         text = HEAD + textwrap.dedent(text)
         others = {name: HEAD + textwrap.dedent(other) for name, other in others.items()}
-        assert errors(model=text, **others) == marked(text)
+        assert errors(model=text, **others) == expected_errors(text)
 
     return run
 

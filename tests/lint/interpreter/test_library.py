@@ -1,4 +1,4 @@
-"""What library functions give."""
+"""What library functions return."""
 
 
 def test_torch(check_forward):

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tpuport
 from tpuport import compat
 from tpuport.lint.rules import Example, Rule
+from tpuport.trace_errors import CannotTrace
 
 PRELUDE = "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
 # What is wrong with an example itself, rather than with tracing it.
@@ -104,7 +105,7 @@ def _to_host(leaf: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Tensors and numbers of a result, in order; of an object that is no pytree, those of its fields."""
+    """Tensors and numbers of a result, in order; of an object that is not a pytree, those of its fields."""
     return [
         part
         for leaf in jax.tree.leaves(tree)
@@ -115,20 +116,21 @@ def leaves(tree: Any) -> list[Any]:
 def assert_same(got: Any, expected: Any) -> None:
     """The same numbers in the same shapes; integers may be of 32 bits, and floats too."""
     assert len(leaves(got)) == len(leaves(expected))
-    for one, other in zip(leaves(got), leaves(expected), strict=True):
-        assert_same_leaf(one, other)
+    for left, right in zip(leaves(got), leaves(expected), strict=True):
+        assert_same_leaf(left, right)
 
 
-def assert_same_leaf(one: Any, other: Any) -> None:
-    """As `assert_same`, for one tensor or number."""
-    one, other = torch.as_tensor(one), torch.as_tensor(other)
-    assert one.dtype.is_floating_point == other.dtype.is_floating_point
-    coarse = torch.finfo(torch.bfloat16).eps if torch.bfloat16 in (one.dtype, other.dtype) else 1e-5
-    torch.testing.assert_close(one.double(), other.double(), atol=coarse, rtol=coarse)
+def assert_same_leaf(got: Any, expected: Any) -> None:
+    """As `assert_same`, for a single tensor or number."""
+    got, expected = torch.as_tensor(got), torch.as_tensor(expected)
+    assert got.dtype.is_floating_point == expected.dtype.is_floating_point
+    is_coarse = torch.bfloat16 in (got.dtype, expected.dtype)
+    tolerance = torch.finfo(torch.bfloat16).eps if is_coarse else 1e-5
+    torch.testing.assert_close(got.double(), expected.double(), atol=tolerance, rtol=tolerance)
 
 
 def fails(shop: Workshop, rule: Rule) -> BaseException:
-    """The error that the bad example ends with, which is none of its own making."""
+    """The error that the bad example ends with, which is not a mistake in the example itself."""
     try:
         shop.traced(rule.bad)
     except Exception as error:
@@ -170,7 +172,7 @@ def unimportable(shop: Workshop, rule: Rule) -> None:
 
 
 def differs(shop: Workshop, rule: Rule) -> None:
-    """It traces, and gives something else than torch does."""
+    """It traces, and returns something else than torch does."""
     expected, got = leaves(shop.eager(on_host(rule.bad))), leaves(shop.traced(rule.bad))
     assert not all(
         one.dtype == other.dtype and torch.allclose(one.double(), other.double(), atol=1e-5)
@@ -185,7 +187,7 @@ def precision(shop: Workshop, rule: Rule) -> None:
 
 
 def nan(shop: Workshop, rule: Rule) -> None:
-    """It gives numbers that are none; the good example, on the same inputs, does not."""
+    """It returns NaN or infinity; the good example, on the same inputs, does not."""
     assert not all(leaf.isfinite().all() for leaf in leaves(shop.traced(rule.bad)))
     assert all(leaf.isfinite().all() for leaf in leaves(shop.traced(rule.good)))
 
@@ -245,7 +247,8 @@ def leaks(shop: Workshop, rule: Rule) -> None:
     run(*args)
     try:
         run(*_twice(args))
-    except jax.errors.UnexpectedTracerError:
+    except CannotTrace as error:
+        assert isinstance(error.__cause__, jax.errors.UnexpectedTracerError)
         good, args = shop.compiled(rule.good), inputs(rule.good)
         good(*args)
         good(*_twice(args))

@@ -28,8 +28,8 @@ def _parameters(rules: Iterable[Rule]) -> list[Any]:
 
 RULES = _parameters(all_rules())
 COMPARABLE = _parameters(rule for rule in all_rules() if rule.harm not in oracle.INCOMPARABLE)
-# One rule for each kind of harm.
-HARMFUL = _parameters({rule.harm: rule for rule in all_rules()}.values())
+# One rule for each kind of harm. A process with dynamo takes seconds, and its errors are in no doubt.
+HARMFUL = _parameters({rule.harm: rule for rule in all_rules() if rule.harm != "dynamo"}.values())
 QUIET = [
     pytest.param(rule, example, id=f"{rule.id}-{number}")
     for rule in all_rules()
@@ -97,21 +97,19 @@ def lint(path: Path, example: Example) -> list[Finding]:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_bad_example_is_found(tmp_path: Path, rule: Rule) -> None:
-    found = lint(tmp_path, rule.bad)
-    assert rule.id in {finding.rule for finding in found}
-    errors = {finding.rule for finding in found if finding.severity is Severity.ERROR}
+    findings = lint(tmp_path, rule.bad)
+    errors = {finding.rule for finding in findings if finding.severity is Severity.ERROR}
     assert errors <= {rule.id}
-    own = [finding for finding in found if finding.rule == rule.id]
+    own = [finding for finding in findings if finding.rule == rule.id]
     assert any(finding.severity is rule.severity for finding in own)
     assert all(finding.reason and finding.remedy and finding.line > 6 for finding in own)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_good_example_is_clean(tmp_path: Path, rule: Rule) -> None:
-    found = lint(tmp_path, rule.good)
-    assert [
-        finding for finding in found if finding.severity is not Severity.INFO or finding.rule == rule.id
-    ] == []
+    findings = lint(tmp_path, rule.good)
+    assert [finding for finding in findings if finding.severity is not Severity.INFO] == []
+    assert [finding for finding in findings if finding.rule == rule.id] == []
 
 
 @pytest.mark.parametrize(("rule", "example"), QUIET)

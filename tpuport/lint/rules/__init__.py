@@ -1,6 +1,6 @@
 """The rules, one a file. A file `tpuNNN_name.py` holds one `RULE`; adding the file adds the rule."""
 
-from tpuport.lint.rules.registry import all_rules, families, rule_by_id, select
+from tpuport.lint.rules.registry import all_rules, families, rule_by_id
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
-__all__ = ["Context", "Example", "Hit", "Rule", "all_rules", "families", "rule_by_id", "select"]
+__all__ = ["Context", "Example", "Hit", "Rule", "all_rules", "families", "rule_by_id"]
