@@ -248,7 +248,7 @@ def leaks(shop: Workshop, rule: Rule) -> None:
     try:
         run(*_twice(args))
     except CannotTrace as error:
-        assert isinstance(error.__cause__, jax.errors.UnexpectedTracerError)
+        assert isinstance(error.__cause__, jax.errors.UnexpectedTracerError)  # noqa: PT017 - the good example follows
         good, args = shop.compiled(rule.good), inputs(rule.good)
         good(*args)
         good(*_twice(args))
