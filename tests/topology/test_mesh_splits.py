@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.heads import Undivided
-from tpuport.topology.advice.tpc007_heads_not_divided import remedy
+from tpuport.topology.advice.remedy_texts import propose_even_heads
+from tpuport.topology.advice.weight_placement import UndividedHeads
 from tpuport.topology.mesh_splits import (
     Facts,
     Split,
@@ -97,7 +97,7 @@ def test_what_tpc007_proposes_is_tried(devices: int, kv: int, group: int, batch:
         report=report, inputs={"batch": batch}, mesh=SimpleNamespace(size=devices), model_axes={"tp": devices},
         weights={}, cache=(), model=None,
     )  # fmt: skip
-    said = remedy(evidence, Undivided("tp", devices, kv * group, kv, 64))
+    said = propose_even_heads(evidence, UndividedHeads("tp", devices, kv * group, kv, 64))
     facts = Facts(kv * group, kv, batch, (256 * 3,) if task == "prefill" else (1,), divides_blocks=False)
     tried = suitable_splits(devices, facts)
     for axis, rest, tp in re.findall(r"--(dp|sp) (\d+) --tp (\d+)", said):

@@ -7,7 +7,7 @@ import torch
 
 from tpuport.sharding import ShardingRules
 from tpuport.topology.advice import advise
-from tpuport.topology.advice.scores import score_bytes
+from tpuport.topology.advice.attention_scores import score_bytes
 
 
 def test_a_dense_mask_says_what_it_costs_and_where_it_came_from(advice, models) -> None:

@@ -13,8 +13,8 @@ import tpuport
 from tpuport.sharding import ShardingRules
 from tpuport.topology import Decode, Prefill, compile_for, described
 from tpuport.topology.advice import advise
-from tpuport.topology.advice.kept import inputs_of
-from tpuport.topology.advice.remedies import alone_on
+from tpuport.topology.advice.cache_inputs import name_inputs
+from tpuport.topology.advice.remedy_texts import minimum_device_bytes
 
 ROWS, HEADS, SLOTS, DIM, LAYERS = 4, 8, 2048, 64, 2
 WIDTH = 2 * HEADS * DIM  # two query heads for each of keys and values
@@ -164,7 +164,7 @@ def test_inputs_that_come_back_overwritten_are_a_cache_whatever_they_are_called(
     assert one.rule == "TPC009"
     assert one.message.startswith("2 arrays of memory, 16 MiB a device, come back with a part overwritten")
     assert one.cost == 2 * HELD
-    assert "donates caches of transformers, and of other tensors none" in one.remedy
+    assert "donates caches of transformers, and no other tensors" in one.remedy
     assert advice(Stepping, stepping(models, slots=64), dp=4, tp=1) == (), "less than a MiB"
 
 
@@ -172,7 +172,7 @@ def test_a_cache_that_comes_back_in_another_place_says_which(advice, models) -> 
     found = advice(Stepping, stepping(models), rules=models.rules(models.ATTENDING))
     assert [one.rule for one in found] == ["TPC009"]
     assert f"{HELD >> 20} MiB a device" in found[0].message
-    assert "4 MiB are made anew" in found[0].message
+    assert "4 MiB are made beside them" in found[0].message
     assert "NamedSharding(mesh, PartitionSpec(None, 'tp'))" in found[0].remedy
 
 
@@ -242,7 +242,7 @@ def test_a_mesh_is_proposed_where_weights_and_cache_fit(whole_heads) -> None:
     now, then = whole_heads(tp=4), whole_heads(dp=2, tp=2)
     # The real program on the mesh that is proposed holds what the arithmetic says, and has no finding.
     memory = then.report.memory
-    assert alone_on(now, dp=2, tp=2) == memory.weights + memory.cache
+    assert minimum_device_bytes(now, dp=2, tp=2) == memory.weights + memory.cache
     [one] = advise(now)
     assert "tpuport.create_mesh(dp=2, tp=2) (--dp 2 --tp 2)" in one.remedy
     assert "--sp" not in one.remedy, "a decode step has one token a row"
@@ -280,7 +280,7 @@ def test_inputs_have_the_names_of_their_arguments(programs) -> None:
         "a": torch.empty(3),
     }
     evidence = mesh.evidence(lambda weights, x: x, {}, mesh.array((8, 8)), inputs=inputs)
-    found = inputs_of(evidence)
+    found = name_inputs(evidence)
     assert [(name, one.name, tuple(one.value.shape)) for name, one in found.items()] == [
         ("tensors[0]", "a", (3,)), ("tensors[1]", "b.0", (1,)), ("tensors[2]", "b.2.c", (2,)),
     ]  # fmt: skip

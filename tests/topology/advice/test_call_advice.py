@@ -1,8 +1,11 @@
 """Rules about what a call is given: Python numbers, lengths and rows; and a real model that has none of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tpuport.topology import Decode, Prefill
+from tpuport.topology.advice import Evidence, advice_rule_by_id
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
@@ -24,18 +27,32 @@ def test_choices_and_tensors_are_all_right(advice, models) -> None:
     assert advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS)) == ()
 
 
-def test_a_tiny_llama_that_its_own_plan_shards_gets_no_advice(advice, llama) -> None:
-    assert advice(llama, Prefill(batch=2, length=256, max_cache_len=512)) == ()
-    assert advice(llama, Decode(batch=2, max_cache_len=512)) == ()
+@pytest.mark.parametrize(
+    "task",
+    [
+        Decode(batch=2, max_cache_len=512),
+        pytest.param(Prefill(batch=2, length=256, max_cache_len=512), marks=pytest.mark.slow),
+    ],
+    ids=["decode", "prefill"],
+)
+def test_a_tiny_llama_that_its_own_plan_shards_gets_no_advice(advice, llama, task) -> None:
+    assert advice(llama, task) == ()
 
 
-def test_a_length_well_below_its_bucket(advice, llama) -> None:
-    [one] = advice(llama, Prefill(batch=1, length=257))
-    assert one.rule == "TPC018"
-    assert "257 tokens runs in a program of 288 columns: 11%" in one.message or "320 columns" in one.message
-    assert one.cost > 0
+@pytest.mark.parametrize(("length", "idle"), [(256, 0), (257, 63), (320, 0)])
+def test_a_length_well_below_its_bucket(length, idle) -> None:
+    """The figures of a report: nothing but the length has to be compiled to be known."""
+    evidence = object.__new__(Evidence)
+    vars(evidence).update(
+        inputs={"length": length}, report=SimpleNamespace(task="prefill", costs=SimpleNamespace(flops=320e6))
+    )
+    hits = list(advice_rule_by_id("TPC018").check(evidence))
+    assert [hit.cost for hit in hits] == [idle * 1e6] * bool(idle)
+    for hit in hits:
+        assert "257 tokens runs in a program of 320 columns: 20%" in hit.message
 
 
+@pytest.mark.slow
 def test_rows_that_fill_a_batch_up(advice, llama) -> None:
     [one] = advice(llama, Decode(batch=1, max_cache_len=256), dp=2, tp=2)
     assert one.rule == "TPC014"

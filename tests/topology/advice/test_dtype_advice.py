@@ -62,9 +62,8 @@ def test_products_that_a_float_made_float32(advice, models) -> None:
     assert "[4, 512, 512] x [512, 2048]" in one.message or "in products of float32" in one.message
 
 
-@pytest.mark.parametrize(
-    "scale", [torch.ones(1, dtype=torch.float64), pytest.param(np.ones(1), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("scale", [torch.ones(1, dtype=torch.float64), np.ones(1)], ids=["torch", "numpy"])
+@pytest.mark.slow
 def test_inputs_of_64_bits(advice, models, scale) -> None:
     value = torch.as_tensor(scale)
     inputs = {"tokens": models.tokens(2, 256), "scale": value}

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 from tpuport.sharding import ShardingRules
 from tpuport.topology import Decode, Prefill, compile_for
 from tpuport.topology.advice import advise
-from tpuport.topology.advice.products import products
+from tpuport.topology.advice.traced_products import find_products
 
 WIDTH, INNER, PARTS, DEVICES = 512, 1024, 2, 4
 REARRANGING = ("all-gather", "all-to-all", "collective-permute")
@@ -108,9 +108,9 @@ def test_products_are_counted_as_often_as_they_run() -> None:
         "l.down.weight": jax.ShapeDtypeStruct((3, WIDTH, INNER), jnp.bfloat16),
     }
     traced = jax.jit(looped).trace(weights, jax.ShapeDtypeStruct((7, WIDTH), jnp.bfloat16))
-    found = products(traced.jaxpr, weights)
+    found = find_products(traced.jaxpr, weights)
     assert found.fused == {"l.gate_up.weight": PARTS}
-    flops = {one.weight: one.flops for one in found.made}
+    flops = {one.weight: one.flops for one in found.all}
     assert flops == {
         "l.gate_up.weight": 2 * 3 * 7 * PARTS * INNER * WIDTH, "l.down.weight": 2 * 3 * 7 * INNER * WIDTH,
     }  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_convolution_is_a_product_with_its_weight() -> None:
         return jax.lax.conv(images, weights["patch.weight"], (4, 4), "VALID")
 
     traced = jax.jit(f).trace(weights, jax.ShapeDtypeStruct((2, 3, 16, 16), jnp.float32))
-    [one] = products(traced.jaxpr, weights).made
+    [one] = find_products(traced.jaxpr, weights).all
     assert one.output.shape == (2, 32, 4, 4)
     assert one.flops == 2 * (2 * 32 * 4 * 4) * (3 * 4 * 4)
 

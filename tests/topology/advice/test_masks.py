@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from tpuport.topology.advice import advise
-from tpuport.topology.advice.masks import unknown_mask
+from tpuport.topology.advice.attention_scores import find_unreadable_mask
 
 SIDE, LENGTH = 32, 1024
 
@@ -58,13 +58,13 @@ def traced(made, added, looped=False):
     ("made", "known"), [(window, False), (causal, True), (segments, True), (given, False)]
 )
 def test_comparisons_of_positions_are_read_and_nothing_else(made, known, added, looped) -> None:
-    found = unknown_mask(traced(made, added, looped).jaxpr, LENGTH, LENGTH)
+    found = find_unreadable_mask(traced(made, added, looped).jaxpr, LENGTH, LENGTH)
     assert (found is None) == known
 
 
 def test_scores_without_a_mask_have_none() -> None:
     jaxpr = jax.make_jaxpr(lambda x: jax.nn.softmax(x @ x.swapaxes(2, 3)) @ x)(QUERY)
-    assert unknown_mask(jaxpr.jaxpr, LENGTH, LENGTH) is None
+    assert find_unreadable_mask(jaxpr.jaxpr, LENGTH, LENGTH) is None
 
 
 @pytest.mark.parametrize(("made", "kernel"), [(window, False), (causal, True)])

@@ -77,7 +77,7 @@ def test_a_donated_cache_that_comes_back_in_another_dtype(cached) -> None:
 
     [one] = advise(mesh.evidence(widening, *arguments, cache=(cache,), task="decode", donated=(1,)))
     assert one.rule == "TPC009"
-    assert "only 0 bytes of its 1 MiB a device are taken over" in one.message
+    assert "results take over only 0 bytes of its 1 MiB a device" in one.message
 
 
 class Scoring(torch.nn.Module):

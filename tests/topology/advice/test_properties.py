@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.attention.call_report import Call
-from tpuport.topology.advice import CacheArray, Evidence, advise, all_rules
+from tpuport.topology.advice import CacheArray, Evidence, advise, all_advice_rules
 from tpuport.topology.compile_report import Collective, Costs, Memory, Report
 
 SIZES = st.sampled_from([1, 2, 3, 8, 64, 257, 1024, 4096])
@@ -127,7 +127,7 @@ def test_any_evidence_gets_an_answer_in_one_order(data) -> None:
     given = evidence(data.draw)
     found = advise(given)
     assert advise(dataclasses.replace(given)) == found
-    known = {rule.id: rule.name for rule in all_rules()}
+    known = {rule.id: rule.name for rule in all_advice_rules()}
     weight = {"bytes": 1.0, "bytes sent": 4.0, "flops": 1 / 256}
     costs = [one.cost * weight[one.unit] for one in found]
     assert costs == sorted(costs, reverse=True)

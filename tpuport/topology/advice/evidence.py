@@ -1,8 +1,8 @@
-"""What the rules look at: a report without advice, the program it is of, and what that was traced from."""
+"""What the advices look at: a report without advice, the program it is of, and what that was traced from."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -10,16 +10,24 @@ import torch
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, Sharding
 
-from tpuport.topology.advice.equations import Equation, equations
-from tpuport.topology.advice.products import Products, products
-from tpuport.topology.advice.returned import Returned, returned
-from tpuport.topology.compile_report import Report
-from tpuport.topology.hlo import Instruction, Program
+from tpuport.jaxprs import Visit, walk_equations
+from tpuport.topology.advice.data_movement import CacheCollectives, DataMovement, ProductCollective
+from tpuport.topology.advice.overwritten_inputs import OverwrittenInput, find_overwritten
+from tpuport.topology.advice.traced_products import Products, find_products
+from tpuport.topology.compile_report import Costs, Report
+from tpuport.topology.hlo import Program, parse
 
 
 @dataclasses.dataclass(frozen=True)
 class CacheArray:
-    """Keys, values or states that a step is given: the whole array, its place, and whether it may be overwritten."""
+    """Keys, values or states that a step is given.
+
+    Attributes:
+        shape: of the whole array.
+        dtype: its name.
+        sharding: None if it is not known.
+        donated: whether the step may overwrite it.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -33,11 +41,11 @@ class Evidence:
 
     Attributes:
         report: without advice.
-        program: None where it does not fit.
+        program: None if it does not fit; see `compiled`.
         weights: parameters and buffers by name, with their shardings.
         mesh: of the described devices.
         model: on the meta device.
-        jaxpr: of the whole traced program; None where there is none.
+        jaxpr: of the whole traced program; None if there is none; see `traced`.
         cache: the arrays of the cache that the step is given.
         inputs: as they were given to `compile_for`; for a task, its fields.
     """
@@ -52,38 +60,81 @@ class Evidence:
     inputs: Mapping[str, Any]
 
     @functools.cached_property
-    def equations(self) -> tuple[Equation, ...]:
-        """Every equation of the traced program, those of nested ones too; the devices have not been thought of yet."""
-        return () if self.jaxpr is None else tuple(equations(self.jaxpr.jaxpr))
+    def compiled(self) -> Program:
+        """The compiled program, or an empty one, in which no rule finds anything."""
+        return parse("") if self.program is None else self.program
+
+    @functools.cached_property
+    def traced(self) -> ClosedJaxpr:
+        """The traced program, or an empty one."""
+        return jax.make_jaxpr(tuple)() if self.jaxpr is None else self.jaxpr
+
+    @property
+    def costs(self) -> Costs:
+        """What the report counts, or nothing."""
+        return self.report.costs or Costs(0.0, 0.0, 0.0, 0.0)
+
+    @functools.cached_property
+    def equations(self) -> tuple[Visit, ...]:
+        """Every equation of the traced program, also nested ones; shapes are of all devices together."""
+        return tuple(walk_equations(self.traced))
 
     @functools.cached_property
     def products(self) -> Products:
         """Products with weights in the traced program."""
-        return Products() if self.jaxpr is None else products(self.jaxpr, self.weights)
+        return find_products(self.traced, self.weights)
 
     @functools.cached_property
-    def returned(self) -> tuple[Returned, ...]:
-        """Arguments that come back with a part overwritten, or longer, such as caches, by the traced program."""
-        return () if self.jaxpr is None else returned(self.jaxpr)
+    def overwritten(self) -> tuple[OverwrittenInput, ...]:
+        """Arguments of the traced program that come back with a part overwritten, or longer, such as caches."""
+        return find_overwritten(self.traced)
 
     @functools.cached_property
-    def instructions(self) -> tuple[Instruction, ...]:
-        """Of the compiled program."""
-        return () if self.program is None else self.program.instructions
+    def movement(self) -> DataMovement:
+        """What the collectives of the compiled program move."""
+        return DataMovement(self.compiled, self.weights.keys())
 
     @functools.cached_property
-    def sizes(self) -> dict[str, int]:
-        """Devices along each axis of the mesh, of those that have more than one."""
+    def cache_collectives(self) -> CacheCollectives:
+        """Collectives of arguments that come back overwritten. A prefill has none, as it makes its cache."""
+        arguments = {array.argument for array in self.overwritten}
+        return self.movement.cache_collectives(arguments)
+
+    @functools.cached_property
+    def split_products(self) -> tuple[ProductCollective, ...]:
+        """Collectives that take products with fused projections apart."""
+        fused = self.products.fused if self.model_axes else {}
+        return tuple(self.movement.split_products(fused.keys()))
+
+    @functools.cached_property
+    def axis_sizes(self) -> dict[str, int]:
+        """Devices along each axis of the mesh that has more than one."""
         return {str(axis): int(size) for axis, size in self.mesh.shape.items() if size > 1}
 
     @functools.cached_property
     def model_axes(self) -> dict[str, int]:
         """The axes that weights are sharded over: all but those of the batch and of the sequence."""
-        return {axis: size for axis, size in self.sizes.items() if axis not in ("dp", "sp")}
+        return {axis: size for axis, size in self.axis_sizes.items() if axis not in ("dp", "sp")}
 
     @property
     def config(self) -> Any:
-        """The model's configuration, the text part of it; None where it has none."""
+        """The model's configuration, of a model of several kinds of input that of its text; None if it has none."""
         config = getattr(self.model, "config", None)
         text = getattr(config, "get_text_config", None)
         return text(decoder=True) if callable(text) else config
+
+    def named_inputs(self) -> Iterator[tuple[str, Any]]:
+        """(name, value) of everything in the inputs, also in mappings, lists and tuples: ("more['x']", 3)."""
+        return _leaves(self.inputs, "")
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    else:
+        yield name, value
+        return
+    for key, item in items:
+        yield from _leaves(item, f"{name}[{key!r}]" if name else str(key))

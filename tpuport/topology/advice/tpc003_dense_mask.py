@@ -6,73 +6,74 @@ from math import prod
 from typing import Final
 
 from tpuport.attention.call_report import Call
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count, parse_source
+from tpuport.topology.advice.attention_scores import is_long
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.scores import is_long
-from tpuport.topology.advice.wording import several, site, size
 
 _DENSE: Final = re.compile(r"dense \[([\d, ]+)\] (\w+)")
-_ONE_BYTE: Final = ("bool", "int8", "uint8")
-
+_ITEM_BYTES: Final = {"bool": 1, "int8": 1, "uint8": 1, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2}
 _REMEDY: Final = (
     "say what the mask means: is_causal=True, a mask of keys [B, 1, 1, T], a window in the config, the mask that "
     "transformers and diffusers make themselves inside the traced call, or comparisons of positions or of segment "
-    "numbers joined by &. For any other, such as a window in two dimensions or a table of biases, XLA in blocks of "
-    "queries is what there is: keep it boolean, made once for all layers, and [1, 1, Q, T] for all rows and heads"
+    "numbers joined by &. Any other mask, such as a window in two dimensions or a table of biases, is left to XLA in "
+    "blocks of queries: keep it boolean, made once for all layers, and [1, 1, Q, T] for all rows and heads"
 )
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """Long attention calls that were given one."""
-    calls: dict[tuple[str, str], list[tuple[Call, int]]] = {}
+    """Long attention calls that were given such a mask, those of a mask and a line together."""
+    groups: dict[tuple[str, str], list[tuple[Call, int]]] = {}
     for call, times in evidence.report.attention:
-        if is_long(call) and (found := _DENSE.search(call.mask)):
-            calls.setdefault((found[0], call.site), []).append((call, times))
-    for (mask, place), made in calls.items():
-        call, found = made[0][0], _DENSE.search(mask)
-        if found is None:
-            continue
-        nbytes = prod(map(int, found[1].split(","))) * _width(found[2])
-        kept = _kept(evidence, call)
+        if is_long(call) and _DENSE.search(call.mask):
+            groups.setdefault((call.mask, call.site), []).append((call, times))
+    for calls in groups.values():
+        yield from _describe(evidence, calls[0][0], sum(times for _, times in calls))
+
+
+def _describe(evidence: Evidence, call: Call, times: int) -> Iterator[Hit]:
+    for mask in _DENSE.finditer(call.mask):
+        nbytes = prod(map(int, mask[1].split(","))) * _ITEM_BYTES.get(mask[2], 4)
+        arrays = _count_arrays(evidence, call)
+        stored = f"; the program stores {format_count(arrays, 'array')} of that size" if arrays else ""
         yield Hit(
-            f"a {mask} mask of {size(nbytes)} in {several(sum(times for _, times in made), 'attention call')}: "
-            f"{call.reason}, so XLA computes {call.query[2]} x {call.key[2]} scores a head"
-            + (f"; the program keeps {several(kept, 'array')} of that size" if kept else ""),
+            f"a {mask[0]} mask of {format_bytes(nbytes)} in {format_count(times, 'attention call')}: {call.reason}, so "
+            f"XLA computes {call.query[2]} x {call.key[2]} scores a head{stored}",
             _REMEDY,
             nbytes,
-            source=site(place, call.module),
+            source=parse_source(call.site, call.module),
         )
 
 
-def _width(dtype: str) -> int:
-    return 1 if dtype in _ONE_BYTE else 2 if dtype.endswith("16") else 4
+def _count_arrays(evidence: Evidence, call: Call) -> int:
+    """Arrays [.., Q, T] that the program has in memory, outside of fusions."""
+    matrix = (call.query[2], call.key[2])
+    stored = [instruction for instruction in evidence.compiled.instructions if not instruction.is_fused]
+    return sum(array.dims[-2:] == matrix for instruction in stored for array in instruction.arrays)
 
 
-def _kept(evidence: Evidence, call: Call) -> int:
-    """Arrays [.., Q, T] that the program has in memory outside of fusions."""
-    wanted = (call.query[2], call.key[2])
-    arrays = [
-        array
-        for one in evidence.instructions
-        if not one.is_fused
-        for array in one.arrays
-        if tuple(array.dims[-2:]) == wanted
-    ]
-    return len(arrays)
-
-
-RULE = Rule(
+RULE = AdviceRule(
     id="TPC003",
     name="dense-mask",
     summary="a long attention call whose mask has an entry for every query and key",
     why="""The fused kernel computes who sees whom from a few numbers (causal, a window, padding, segments) and skips
-blocks that nobody sees. A mask [.., Q, T] whose making is not known to it can be anything, so the call is computed
-in XLA, block by block, with the mask read from HBM: its size grows with the square of the length, and nothing is
-skipped.""",
+blocks that nobody sees. A mask [.., Q, T] of unknown origin can be anything, so the call is computed in XLA, block by
+block, with the mask read from HBM: its size grows with the square of the length, and nothing is skipped.""",
     measured="""Attention calls as they were traced (those that `tpuport.attention.explain()` lists) with a dense
 mask and at least 1,024 queries and keys.""",
-    before="""mask = torch.tril(torch.ones(length, length, dtype=torch.bool))
-out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)""",
-    after="""out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
+    before="""class Attention(nn.Module):
+    def forward(self, q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+q = torch.empty(1, 8, 1024, 64, dtype=torch.bfloat16, device="meta")
+mask = torch.ones(1024, 1024, dtype=torch.bool).tril()
+compile_for(Attention(), {"q": q, "k": q, "v": q, "mask": mask}, topology="v6e:2x2", tp=4)""",
+    after="""class Attention(nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+q = torch.empty(1, 8, 1024, 64, dtype=torch.bfloat16, device="meta")
+compile_for(Attention(), {"q": q, "k": q, "v": q}, topology="v6e:2x2", tp=4)""",
     check=check,
 )

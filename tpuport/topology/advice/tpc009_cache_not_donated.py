@@ -1,130 +1,149 @@
 """TPC009: a cache that a step may not overwrite."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.kept import (
-    Input,
-    called,
-    input_of,
-    inputs_of,
-    share_bytes,
-    share_given,
-    share_made,
-    spec_of_share,
-    taken_over,
-)
-from tpuport.topology.advice.placement import MIB, held
-from tpuport.topology.advice.returned import Returned
-from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.wording import several, size
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_bytes, format_count
+from tpuport.topology.advice.cache_inputs import CacheInputs
+from tpuport.topology.advice.evidence import CacheArray, Evidence
+from tpuport.topology.advice.overwritten_inputs import OverwrittenInput
+from tpuport.topology.advice.weight_placement import MIB, device_bytes
 
 # Of the cache: the compiler may leave a small array of it apart.
 _SHARE: Final = 0.9
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """Caches that are not donated, or whose memory no output takes over."""
-    kept = [array for array in evidence.cache if not array.donated]
-    total = sum(map(held, kept))
-    if total >= MIB:
-        copies = _copies(evidence, kept)
-        yield Hit(
-            f"{several(len(kept), 'array')} of the cache, {size(total)} a device, {'is' if len(kept) == 1 else 'are'} "
-            "not donated: the new cache is made beside the old one"
-            + (f", with {several(copies, 'copy', 'copies')} in the program" if copies else ""),
-            "tpuport.compile(model) and tpuport.generate donate it; in jax.jit, donate_argnums",
-            2 * total,
-        )
+    """Caches that are not donated, or whose memory no result takes over."""
+    copied = [array for array in evidence.cache if not array.donated]
+    nbytes = sum(map(device_bytes, copied))
+    if nbytes >= MIB:
+        yield _describe_copied_cache(evidence, copied, nbytes)
         return
-    donated = sum(map(held, evidence.cache))
-    taken = _taken_over(evidence)
-    grows = any(one.grown for one in evidence.returned)  # no output can have its memory: see TPC020
-    if taken is not None and donated >= MIB and taken < _SHARE * donated and not grows:
-        over = taken_over(evidence)
-        yield Hit(
-            f"the cache is donated, and only {size(taken)} of its {size(donated)} a device are taken over by outputs: "
-            "the rest is made anew in each step",
-            "return the cache in the shapes, dtypes and places that it was given in"
-            + _elsewhere(evidence, [one for one in evidence.returned if one.argument not in over]),
-            2 * (donated - taken),
-        )
+    yield from _find_unused_donation(evidence)
     if evidence.report.task == "forward":
-        yield from _inputs(evidence)
+        yield from _find_overwritten_inputs(evidence)
 
 
-def _inputs(evidence: Evidence) -> Iterator[Hit]:
-    """Inputs of a call that come back with a part overwritten, in memory of their own."""
-    inputs, taken = inputs_of(evidence), taken_over(evidence)
-    kept = [
-        one
-        for one in evidence.returned
-        if not one.grown and one.argument not in taken and not _is_donated_by_compile(inputs, one)
-    ]
-    given = sum(share_bytes(one, share_given(evidence, one)) for one in kept)
-    if given < MIB:
-        return
-    made = sum(share_bytes(one, share_made(evidence, one)) for one in kept)
-    yield Hit(
-        f"{several(len(kept), 'array')} of {called(inputs, kept)}, {size(given)} a device, "
-        f"{'comes' if len(kept) == 1 else 'come'} back with a part overwritten, and "
-        f"{'is' if len(kept) == 1 else 'are'} not donated: {size(made)} are made anew beside "
-        f"{'it' if len(kept) == 1 else 'them'} in each step",
-        "tpuport.compile donates caches of transformers, and of other tensors none: give keys and values in a "
-        "StaticCache; or call with donate_argnums in a jax.jit of your own" + _elsewhere(evidence, kept),
-        2 * made,
+def _describe_copied_cache(evidence: Evidence, arrays: Sequence[CacheArray], nbytes: int) -> Hit:
+    copies = _count_copies(evidence, arrays)
+    in_program = f", with {format_count(copies, 'copy', 'copies')} in the program" if copies else ""
+    return Hit(
+        f"{format_count(len(arrays), 'array')} of the cache, {format_bytes(nbytes)} a device, {are(arrays)} not "
+        f"donated: the new cache is made beside the old one{in_program}",
+        "tpuport.compile(model) and tpuport.generate donate it; in jax.jit, donate_argnums",
+        2 * nbytes,
     )
 
 
-def _is_donated_by_compile(inputs: Mapping[str, Input], one: Returned) -> bool:
-    """Whether it is of a cache that `tpuport.compile` donates: there the call's program has its memory."""
-    found = input_of(inputs, one)
-    return found is not None and found.in_cache
+def _find_unused_donation(evidence: Evidence) -> Iterator[Hit]:
+    donated, reused = sum(map(device_bytes, evidence.cache)), _reused_bytes(evidence)
+    # No result can have the memory of a shorter cache: see TPC020.
+    grows = any(array.growth for array in evidence.overwritten)
+    if reused is None or donated < MIB or reused >= _SHARE * donated or grows:
+        return
+    inputs = CacheInputs(evidence)
+    others = [array for array in evidence.overwritten if array.argument not in inputs.reused]
+    yield Hit(
+        f"the cache is donated, and results take over only {format_bytes(reused)} of its {format_bytes(donated)} a "
+        "device: the rest is made again in each step",
+        "return the cache in the shapes, dtypes and shardings that it was given in"
+        f"{_describe_moved_input(inputs, others)}",
+        2 * (donated - reused),
+    )
 
 
-def _elsewhere(evidence: Evidence, kept: list[Returned]) -> str:
-    """What to do where it comes back in another place: nothing takes its memory over then, donated or not."""
-    for one in kept:
-        share = share_made(evidence, one)
-        if share != share_given(evidence, one):
-            spec = spec_of_share(evidence, one.shape, share)
+def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
+    """Inputs of a call that come back with a part overwritten, in memory of their own."""
+    inputs = CacheInputs(evidence)
+    copied = [
+        array
+        for array in evidence.overwritten
+        if not array.growth
+        and array.argument not in inputs.reused
+        and not _is_donated_by_compile(inputs, array)
+    ]
+    nbytes = inputs.input_bytes(copied)
+    if nbytes < MIB:
+        return
+    come, them = ("comes", "it") if len(copied) == 1 else ("come", "them")
+    yield Hit(
+        f"{format_count(len(copied), 'array')} of {inputs.joint_name(copied)}, {format_bytes(nbytes)} a device, "
+        f"{come} back with a part overwritten, and {are(copied)} not donated: "
+        f"{format_bytes(inputs.output_bytes(copied))} are made beside {them} in each step",
+        "tpuport.compile donates caches of transformers, and no other tensors: give keys and values in a "
+        f"StaticCache; or call with donate_argnums in a jax.jit of your own{_describe_moved_input(inputs, copied)}",
+        2 * inputs.output_bytes(copied),
+    )
+
+
+def _is_donated_by_compile(inputs: CacheInputs, array: OverwrittenInput) -> bool:
+    """Whether it is of a cache that `tpuport.compile` donates: the results of the call's program have its memory."""
+    call_input = inputs.find(array)
+    return call_input is not None and call_input.in_cache
+
+
+def _describe_moved_input(inputs: CacheInputs, arrays: list[OverwrittenInput]) -> str:
+    """What to do if an input comes back with another sharding: nothing takes its memory over then, donated or not."""
+    for array in arrays:
+        share = inputs.output_share(array)
+        if share != inputs.input_share(array):
+            spec = inputs.write_spec(array.shape, share)
             return (
-                f"; {list(one.shape)} comes back in another place than it was given in, so give it there: "
-                f"jax.device_put(x, NamedSharding(mesh, {spec}))"
+                f"; {list(array.shape)} comes back with another sharding than it was given with, so give it as it "
+                f"comes back: jax.device_put(x, NamedSharding(mesh, {spec}))"
             )
     return ""
 
 
-def _taken_over(evidence: Evidence) -> int | None:
-    """Bytes of arguments that outputs take over, as the compiler says."""
-    analysis = getattr(evidence.report.program, "memory_analysis", lambda: None)()
-    return getattr(analysis, "alias_size_in_bytes", None)
+def _reused_bytes(evidence: Evidence) -> int | None:
+    """Bytes of arguments that results take over, as the compiler says."""
+    program = evidence.report.program
+    return None if program is None else program.memory_analysis().alias_size_in_bytes
 
 
-def _copies(evidence: Evidence, arrays: list[Any]) -> int:
-    shapes = {
-        tuple(array.sharding.shard_shape(array.shape)) for array in arrays if array.sharding is not None
-    }
-    return sum(
-        any(tuple(array.dims) in shapes for array in one.arrays)
-        for one in evidence.instructions
-        if one.operation in ("copy", "copy-start") and not one.is_fused
-    )
+def _count_copies(evidence: Evidence, arrays: Sequence[CacheArray]) -> int:
+    shapes = {array.sharding.shard_shape(array.shape) for array in arrays if array.sharding is not None}
+    copies = [
+        instruction
+        for instruction in evidence.compiled.instructions
+        if instruction.kind == "copy" and not instruction.is_fused
+    ]
+    return sum(any(array.dims in shapes for array in copy.arrays) for copy in copies)
 
 
-RULE = Rule(
+RULE = AdviceRule(
     id="TPC009",
     name="cache-not-donated",
     summary="a cache that is copied in each step because the step may not overwrite it",
-    why="""A step changes one position of the cache. Without donation the caller keeps the old cache, so the whole of
-it is copied to a new one: twice the memory, and for each token a read and a write of all of it. A cache that is
-donated and comes back in another dtype or place costs the same.""",
+    why="""A step changes one position of the cache. Without donation the caller keeps the old cache, so all of it is
+copied to a new one: twice the memory, and for each token a read and a write of all of it. A cache that is donated and
+comes back in another dtype or with another sharding costs the same.""",
     measured="""Which cache arrays are donated, from 1 MiB a device; and the bytes of arguments that the compiler
-lets outputs take over, below 90% of the cache. In a forward call of one's own: inputs of three dimensions or more that
+lets results take over, below 90% of the cache. In a forward call of your own: inputs of three dimensions or more that
 come back with a part overwritten (a slice or a scatter in the traced program, whatever the input is called), and whose
-memory no output takes over, from 1 MiB. A cache of transformers is none of them: `tpuport.compile` donates it.""",
-    before="""step = jax.jit(decode)""",
-    after="""step = jax.jit(decode, donate_argnums=1)   # tpuport.compile and tpuport.generate do it""",
+memory no result takes over, from 1 MiB. A cache of transformers is not one of them: `tpuport.compile` donates it.""",
+    before="""class Step(nn.Module):
+    def forward(self, cache, new, position):
+        return cache.index_copy(2, position, new)
+
+
+cache = torch.empty(4, 8, 2048, 64, dtype=torch.bfloat16, device="meta")
+new = torch.empty(4, 8, 1, 64, dtype=torch.bfloat16, device="meta")
+compile_for(
+    Step(), {"cache": cache, "new": new, "position": torch.tensor([7])}, topology="v6e:2x2", tp=4
+)""",
+    after="""class Step(nn.Module):
+    def forward(self, cache, new, position):
+        cache.update(new, new, 0, {"cache_position": position})
+        return cache
+
+
+cache = StaticCache(config=llama().config, max_cache_len=2048)  # which tpuport.compile donates
+cache.early_initialization(4, 8, 64, torch.bfloat16, "cpu")
+new = torch.empty(4, 8, 1, 64, dtype=torch.bfloat16, device="meta")
+compile_for(
+    Step(), {"cache": cache, "new": new, "position": torch.tensor([7])}, topology="v6e:2x2", tp=4
+)""",
     check=check,
 )

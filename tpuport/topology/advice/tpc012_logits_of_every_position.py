@@ -2,84 +2,109 @@
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import Final
 
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_flops
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.placement import MIB, output_embedding
-from tpuport.topology.advice.products import Product
-from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.wording import size, work
+from tpuport.topology.advice.traced_products import Product
+from tpuport.topology.advice.weight_placement import MIB, output_embedding
+
+# They name arrays that something else has made.
+_NAMES: Final = ("parameter", "get-tuple-element", "tuple")
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """A product with the head's weight, for more rows than the batch has, in a prefill."""
-    rows = _vocabulary(evidence)
-    if evidence.report.task != "prefill" or rows is None:
+    vocabulary = _vocabulary_size(evidence)
+    if evidence.report.task != "prefill" or vocabulary is None:
         return
-    batch = max(1, _number(evidence.inputs.get("batch"))) * max(1, evidence.mesh.shape.get("dp", 1))
-    made = [one for one in _logits(evidence, rows) if prod(one.output.shape) // rows > batch]
-    if not made or not _is_compiled(evidence, rows, batch):
+    batch = evidence.inputs.get("batch")
+    rows = max(1, batch if isinstance(batch, int) else 1) * max(1, evidence.mesh.shape.get("dp", 1))
+    products = [
+        product
+        for product in _head_products(evidence, vocabulary)
+        if prod(product.output.shape) // vocabulary > rows
+    ]
+    if not products or not _is_compiled(evidence, vocabulary, rows):
         return
-    largest = max(made, key=lambda one: one.output.size)
-    array, tokens = largest.output, prod(largest.output.shape) // rows
-    nbytes = array.size * array.dtype.itemsize / evidence.mesh.size
+    largest = max(products, key=lambda product: product.output.size)
+    logits, positions = largest.output, prod(largest.output.shape) // vocabulary
+    nbytes = logits.size * logits.dtype.itemsize / evidence.mesh.size
     if nbytes < MIB:
         return
     yield Hit(
-        f"logits {list(array.shape)} {array.dtype} for {tokens:,} positions, {size(nbytes)} and "
-        f"{work(largest.flops / evidence.mesh.size)} a device if evenly shared out, and the last position alone "
+        f"logits {list(logits.shape)} {logits.dtype} for {positions:,} positions, {format_bytes(nbytes)} and "
+        f"{format_flops(largest.flops / evidence.mesh.size)} a device if evenly divided, and the last position alone "
         "chooses a token",
         "let forward take logits_to_keep, as transformers' models do: the head on hidden[:, -logits_to_keep:]",
         nbytes,
     )
 
 
-def _vocabulary(evidence: Evidence) -> int | None:
+def _vocabulary_size(evidence: Evidence) -> int | None:
     weight = getattr(output_embedding(evidence.model), "weight", None)
-    told = getattr(evidence.config, "vocab_size", None)
-    return int(weight.shape[0]) if weight is not None else told if isinstance(told, int) else None
+    if weight is not None:
+        return int(weight.shape[0])
+    size = getattr(evidence.config, "vocab_size", None)
+    return size if isinstance(size, int) else None
 
 
-def _logits(evidence: Evidence, rows: int) -> list[Product]:
-    """Products with the head's weight, whatever it is called; with any that has so many rows where no head is told."""
+def _head_products(evidence: Evidence, vocabulary: int) -> list[Product]:
+    """Products with the head's weight, whatever it is called; with any as wide if the model does not name a head."""
+    products = [product for product in evidence.products.all if product.output.shape[-1:] == (vocabulary,)]
     weight = getattr(output_embedding(evidence.model), "weight", None)
+    if weight is None:
+        return products
     named = evidence.model.named_parameters(remove_duplicate=False)
-    heads = set() if weight is None else {name for name, one in named if one is weight}
-    return [
-        one
-        for one in evidence.products.made
-        if one.output.shape[-1:] == (rows,) and (not heads or one.weight in heads)
-    ]
+    heads = {name for name, parameter in named if parameter is weight}
+    return [product for product in products if not heads or product.weight in heads]
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 1
-
-
-def _is_compiled(evidence: Evidence, rows: int, batch: int) -> bool:
-    """Whether they are still in the compiled program, in any share; where there is none, they count as traced."""
+def _is_compiled(evidence: Evidence, vocabulary: int, rows: int) -> bool:
+    """Whether they are still in the compiled program, in any share; if there is none, they count as traced."""
     if evidence.program is None:
         return True
-    shares = set(evidence.sizes.values()) | {1, evidence.mesh.size}
-    widths = {rows // share for share in shares if rows % share == 0}
-    return any(
-        array.dims and array.dims[-1] in widths and prod(array.dims[:-1]) > batch
-        for one in evidence.instructions
-        if one.operation not in ("parameter", "get-tuple-element", "tuple")
-        for array in one.arrays
-    )
+    # The compiler may drop them, as nobody reads all but one.
+    parts = {1, evidence.mesh.size, *evidence.axis_sizes.values()}
+    widths = {vocabulary // part for part in parts if vocabulary % part == 0}
+    computed = [
+        instruction for instruction in evidence.compiled.instructions if instruction.operation not in _NAMES
+    ]
+    arrays = (array for instruction in computed for array in instruction.arrays)
+    return any(array.dims and array.dims[-1] in widths and prod(array.dims[:-1]) > rows for array in arrays)
 
 
-RULE = Rule(
+RULE = AdviceRule(
     id="TPC012",
     name="logits-of-every-position",
     summary="a prefill that computes logits of every position of the prompt",
-    why="""A prefill needs the logits of the last position. Those of all of them are [B, L, V]: for 8,192 tokens and
+    why="""A prefill needs the logits of the last position. Those of all positions are [B, L, V]: for 8,192 tokens and
 128,256 words 2 GiB in bfloat16, twice that in float32, and 8,192 times the work of the head. That array is often the
 largest of the whole program, and the reason that it does not fit.""",
     measured="""A product with the output embedding's weight in the traced program, for more rows than the batch
 has, that is still in the compiled program, from 1 MiB a device.""",
-    before="""logits = self.lm_head(hidden)""",
-    after="""logits = self.lm_head(hidden[:, -logits_to_keep:])""",
+    before="""class Scorer(LlamaForCausalLM):
+    def forward(self, input_ids, past_key_values=None, logits_to_keep=0, **kwargs):
+        output = super().forward(input_ids, past_key_values=past_key_values, **kwargs)
+        output.logits = output.logits / output.logits.abs().amax(1, keepdim=True)
+        return output
+
+
+config = llama().config
+compile_for(
+    lambda: Scorer(config), Prefill(length=512), topology="v6e:2x2", tp=4, dtype="bfloat16"
+)""",
+    after="""class Scorer(LlamaForCausalLM):
+    def forward(self, input_ids, past_key_values=None, logits_to_keep=0, **kwargs):
+        kwargs["logits_to_keep"] = logits_to_keep
+        output = super().forward(input_ids, past_key_values=past_key_values, **kwargs)
+        output.logits = output.logits / output.logits.abs().amax(1, keepdim=True)
+        return output
+
+
+config = llama().config
+compile_for(
+    lambda: Scorer(config), Prefill(length=512), topology="v6e:2x2", tp=4, dtype="bfloat16"
+)""",
     check=check,
 )

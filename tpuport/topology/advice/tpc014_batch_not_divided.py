@@ -2,79 +2,104 @@
 
 from collections.abc import Iterator
 
-from tpuport.topology.advice import work
-from tpuport.topology.advice.even import cut_by, more_tp
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_flops
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.placement import SMALL, all_held
-from tpuport.topology.advice.remedies import are_over_dp, inputs_over_dp
-from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.wording import work as flops
+from tpuport.topology.advice.remedy_texts import (
+    INPUTS_OVER_DP,
+    has_inputs_over_dp,
+    propose_tp,
+    uneven_heads_reason,
+)
+from tpuport.topology.advice.repeated_work import (
+    batch_rows,
+    excess_flops_along,
+    is_repeated_along,
+    repetition_along,
+)
+from tpuport.topology.advice.weight_placement import SMALL, device_weight_bytes
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """A batch that dp does not divide, or one that is not shared out."""
-    parts, rows = evidence.sizes.get("dp", 1), work.batch(evidence)
+    """A batch that dp does not divide, or a batch that is whole on every device."""
+    parts, rows = evidence.axis_sizes.get("dp", 1), batch_rows(evidence)
     if parts == 1 or rows is None or rows < 1:
         return
     if evidence.report.task != "forward" and rows % parts:
-        yield from _filled(evidence, rows, parts)
-    elif work.is_repeated(evidence, "dp") and not are_over_dp(evidence):
-        found, more = work.repeated(evidence, "dp"), work.excess_of(evidence, "dp")
-        why = f"{rows} rows do not divide over" if rows % parts else f"{rows} rows are not shared out over"
+        yield _describe_filled_batch(evidence, rows, parts)
+    elif is_repeated_along(evidence, "dp") and not has_inputs_over_dp(evidence):
+        repetition, excess = repetition_along(evidence, "dp"), excess_flops_along(evidence, "dp")
+        reason = f"{rows} rows do not divide over" if rows % parts else f"{rows} rows are not divided over"
         yield Hit(
-            f"{why} dp={parts}: each device does {found:.2f} times what it has to along dp, {flops(more)} too much",
+            f"{reason} dp={parts}: each device does {repetition:.2f} times what it has to along dp, "
+            f"{format_flops(excess)} too much",
             _remedy(evidence, rows, parts),
-            more,
+            excess,
             "flops",
         )
 
 
 def _remedy(evidence: Evidence, rows: int, parts: int) -> str:
-    if not evidence.report.fits:  # rows of its own leave a device all of its weights
-        uneven = cut_by(evidence, evidence.mesh.size)
-        more = f"take chips with more memory (--list-topologies): {uneven}"
-        return f"let {_share(evidence)}" if more_tp(evidence) else more
+    tp = _propose_dividing_weights(evidence)
+    # With rows of its own a device still has all of its weights.
+    if not evidence.report.fits:
+        uneven = uneven_heads_reason(evidence, evidence.mesh.size)
+        return tp or f"take chips with more memory (--list-topologies): {uneven}"
     batch = f"a batch of a multiple of {parts} rows; " if rows % parts else ""
-    # A few kilobytes have nothing to share out.
-    rest = f"; or let {_share(evidence)}" if all_held(evidence) >= SMALL and more_tp(evidence) else ""
-    return f"{batch}{inputs_over_dp()}{rest}"
+    # A few kilobytes of weights are not worth dividing.
+    alternative = f"; or {tp}" if tp and device_weight_bytes(evidence) >= SMALL else ""
+    return f"{batch}{INPUTS_OVER_DP}{alternative}"
 
 
-def _share(evidence: Evidence) -> str:
-    which = "as many devices as the heads allow" if cut_by(evidence, evidence.mesh.size) else "all devices"
-    return f"{which} share out the weights: {more_tp(evidence)}"
+def _propose_dividing_weights(evidence: Evidence) -> str:
+    mesh = propose_tp(evidence)
+    if not mesh:
+        return ""
+    is_uneven = uneven_heads_reason(evidence, evidence.mesh.size)
+    devices = "as many devices as the heads allow" if is_uneven else "all devices"
+    return f"divide the weights over {devices}: {mesh}"
 
 
-def _filled(evidence: Evidence, rows: int, parts: int) -> Iterator[Hit]:
-    filled, costs = -(-rows // parts) * parts, evidence.report.costs
-    idle, other = filled - rows, more_tp(evidence)
-    uneven = cut_by(evidence, evidence.mesh.size)
-    tp = f", or a smaller dp and more tp: {other}" if other and not uneven else ""
-    tp = tp or (f", or {other}; {uneven}" if other else f"; {uneven}")
-    yield Hit(
-        f"{rows} rows over dp={parts} are filled up to {filled}: {idle / filled:.0%} of the work is on rows that "
-        "nobody asked for",
-        f"a batch of a multiple of {parts} (--batch {filled}){tp}",
-        0.0 if costs is None else costs.flops * idle / filled,
+def _describe_filled_batch(evidence: Evidence, rows: int, parts: int) -> Hit:
+    filled = -(-rows // parts) * parts
+    idle = (filled - rows) / filled
+    mesh, uneven = propose_tp(evidence), uneven_heads_reason(evidence, evidence.mesh.size)
+    match bool(mesh), bool(uneven):
+        case True, False:
+            alternative = f", or a smaller dp and more tp: {mesh}"
+        case True, True:
+            alternative = f", or {mesh}; {uneven}"
+        case _:
+            alternative = f"; {uneven}"
+    return Hit(
+        f"{rows} rows over dp={parts} are filled up to {filled}: {idle:.0%} of the work is on rows that nobody asked "
+        "for",
+        f"a batch of a multiple of {parts} (--batch {filled}){alternative}",
+        evidence.costs.flops * idle,
         "flops",
     )
 
 
-RULE = Rule(
+RULE = AdviceRule(
     id="TPC014",
     name="batch-not-divided",
-    summary="a batch that the devices along dp do not share",
-    why="""dp is rows of the batch. One row over dp=4 is one device at work and three that do the same, or nothing of
-use; a model that needs more devices for one row wants tp (or sp, for long prompts). Attention, `generate`'s loop and
-tpuport's sharing out of a diffusion model's sequence divide rows by themselves. Everything else of a forward call is
-done on the inputs as they are given, and those are whole on every device unless they come sharded over dp.""",
-    measured="""For `generate`'s programs, rows that fill the batch up to a multiple of dp; for a forward call, FLOPs
-of a device beyond its share of the model's, by about what dp should divide, from 1 GFLOP; what an axis that divides
-no weight repeats is taken off, and is not in the cost.""",
-    before="""x = jax.ShapeDtypeStruct((8, 512, 1024), jnp.bfloat16)
-compile_for(model, {"x": x}, topology="v5e:2x4", mesh=mesh)   # dp=8""",
-    after="""rows = NamedSharding(mesh, PartitionSpec("dp"))
-x = jax.ShapeDtypeStruct((8, 512, 1024), jnp.bfloat16, sharding=rows)
-compile_for(model, {"x": x}, topology="v5e:2x4", mesh=mesh)""",
+    summary="a batch that the devices along dp do not divide",
+    why="""dp divides the rows of the batch. One row over dp=4 is one device at work and three that repeat its work;
+a model that needs more devices for one row wants tp (or sp, for long prompts). Attention, `generate`'s loop and the
+sequence of a diffusion model are divided by tpuport itself. Everything else of a forward call is done on the inputs as
+they are given, and those are whole on every device unless they are sharded over dp.""",
+    measured="""For `generate`'s programs, rows that fill the batch up to a multiple of dp. For a forward call, FLOPs
+of a device beyond its share of the model's, by about what dp should divide, from 1 GFLOP; what an axis repeats because
+it divides no weight is not counted.""",
+    before="""mesh = tpuport.create_mesh(dp=4, devices=described("v6e:2x2").devices)
+x = jax.ShapeDtypeStruct((4096, 1024), jnp.bfloat16)
+compile_for(
+    lambda: MLP(1024), {"x": x}, topology="v6e:2x2", mesh=mesh, rules=ShardingRules({}), dtype="bfloat16"
+)""",
+    after="""mesh = tpuport.create_mesh(dp=4, devices=described("v6e:2x2").devices)
+rows = NamedSharding(mesh, PartitionSpec("dp"))
+x = jax.ShapeDtypeStruct((4096, 1024), jnp.bfloat16, sharding=rows)
+compile_for(
+    lambda: MLP(1024), {"x": x}, topology="v6e:2x2", mesh=mesh, rules=ShardingRules({}), dtype="bfloat16"
+)""",
     check=check,
 )

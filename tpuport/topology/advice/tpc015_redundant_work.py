@@ -1,81 +1,98 @@
 """TPC015: more FLOPs than the model has, for no reason that another rule knows."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from tpuport.topology.advice import (
-    tpc002_replicated_weight,
-    tpc007_heads_not_divided,
-    tpc011_vocabulary_not_sharded,
-    tpc014_batch_not_divided,
-    tpc017_unused_axis,
-    work,
-)
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_count, format_flops
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.placement import replicated
-from tpuport.topology.advice.remedies import rules_for
-from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.wording import several
-from tpuport.topology.advice.wording import work as flops
+from tpuport.topology.advice.remedy_texts import write_rules
+from tpuport.topology.advice.repeated_work import MOST_RATIO, excess_flops, work_ratio
+from tpuport.topology.advice.weight_placement import replicated_weights
 
 _LOOK: Final = (
     "look for work on whole arrays: an activation that is replicated where its weight is, masked scores that are "
     "computed all the same, or something that each layer computes again and could be given"
 )
-_CAUSES = (
-    tpc002_replicated_weight, tpc007_heads_not_divided, tpc011_vocabulary_not_sharded, tpc014_batch_not_divided,
-    tpc017_unused_axis,
-)  # fmt: skip
+
+
+class _Cause(NamedTuple):
+    """What the message says of the cause, and the remedy."""
+
+    description: str = ""
+    remedy: str = _LOOK
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """The compiler's count against the model's."""
-    found, costs = work.ratio(evidence), evidence.report.costs
-    if found is None or costs is None or found <= work.MORE:
+    ratio, costs = work_ratio(evidence), evidence.costs
+    if ratio is None or ratio <= MOST_RATIO:
         return
-    if any(hit for cause in _CAUSES for hit in cause.RULE.check(evidence)):
-        return
-    more, remedy = _replicated(evidence) or ("", _LOOK)
+    cause = _find_cause(evidence)
     yield Hit(
-        f"a device does {flops(costs.product_flops)} in products, {found:.2f} times its share of the model's "
-        f"{flops(costs.model_flops)}{more}",
-        remedy,
-        work.excess(evidence),
+        f"a device does {format_flops(costs.product_flops)} in products, {ratio:.2f} times its share of the model's "
+        f"{format_flops(costs.model_flops)}{cause.description}",
+        cause.remedy,
+        excess_flops(evidence),
         "flops",
+        explained_by=frozenset(("TPC002", "TPC007", "TPC011", "TPC014", "TPC017")),
     )
 
 
-def _replicated(evidence: Evidence) -> tuple[str, str] | None:
-    """What is said, and the remedy, where products with weights that are whole on every device are half of it."""
+def _find_cause(evidence: Evidence) -> _Cause:
+    """Products with weights that are whole on every device, if they are half of the excess."""
     for axis, parts in evidence.model_axes.items():
-        whole = set(replicated(evidence, axis))
-        made: dict[str, float] = {}
-        for one in evidence.products.made:
-            if one.weight in whole:
-                made[one.weight] = made.get(one.weight, 0.0) + one.flops * (parts - 1) / evidence.mesh.size
-        if made and 2 * sum(made.values()) >= work.excess(evidence):
-            largest = max(made, key=lambda name: made[name])
-            said = (
-                f"; {flops(sum(made.values()))} of that are products with {several(len(made), 'weight')} that "
-                f"{'is' if len(made) == 1 else 'are'} whole on each of the {parts} devices of {axis}, such as {largest}"
+        whole = set(replicated_weights(evidence, axis))
+        excess: dict[str, float] = {}
+        for product in evidence.products.all:
+            if product.weight in whole:
+                repeated = product.flops * (parts - 1) / evidence.mesh.size
+                excess[product.weight] = excess.get(product.weight, 0.0) + repeated
+        total = sum(excess.values())
+        if excess and 2 * total >= excess_flops(evidence):
+            largest = max(excess, key=lambda name: excess[name])
+            return _Cause(
+                f"; {format_flops(total)} of that are products with {format_count(len(excess), 'weight')} that "
+                f"{are(excess)} whole on each of the {parts} devices of {axis}, such as {largest}",
+                write_rules(evidence.weights, excess, axis, parts, override=True),
             )
-            return said, rules_for(evidence.weights, made, axis, parts, override=True)
-    return None
+    return _Cause()
 
 
-RULE = Rule(
+RULE = AdviceRule(
     id="TPC015",
     name="redundant-work",
     summary="devices that together do more than the model has to do",
     why="""What every device computes for itself is paid for once a device: a product with a replicated weight, or an
-activation that is whole because nothing says how to share it out. It does not show in memory, and the program is
+activation that is whole because nothing says how to divide it. It does not show in memory, and the program is
 correct.""",
     measured="""FLOPs of a device in matrix products, convolutions and kernels, over its share of the products,
-convolutions and attention that were traced: more than 1.25, and 1 GFLOP more. Where TPC002, TPC007, TPC011, TPC014
-or TPC017 say why, it is silent.""",
-    before="""rules = ShardingRules({r".*up\\.weight": PartitionSpec("tp", None)})   # down.weight is forgotten""",
-    after="""rules = ShardingRules({
-    r".*up\\.weight": PartitionSpec("tp", None), r".*down\\.weight": PartitionSpec(None, "tp"),
-})""",
+convolutions and attention that were traced: more than 1.25, and 1 GFLOP more. If TPC002, TPC007, TPC011, TPC014 or
+TPC017 say why, it is silent.""",
+    before="""class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.small = nn.Linear(256, 256, bias=False)
+        self.up = nn.Linear(256, 8192, bias=False)
+
+    def forward(self, x):
+        return self.up(self.small(x).relu().sum(0))
+
+
+x = torch.empty(1 << 16, 256, dtype=torch.bfloat16, device="meta")
+rules = ShardingRules({r"up\\.weight": PartitionSpec("tp", None)})   # small.weight is forgotten
+compile_for(Pooled, {"x": x}, topology="v6e:2x2", tp=4, rules=rules, dtype="bfloat16")""",
+    after="""class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.small = nn.Linear(256, 256, bias=False)
+        self.up = nn.Linear(256, 8192, bias=False)
+
+    def forward(self, x):
+        return self.up(self.small(x).relu().sum(0))
+
+
+x = torch.empty(1 << 16, 256, dtype=torch.bfloat16, device="meta")
+rules = ShardingRules({r"(small|up)\\.weight": PartitionSpec("tp", None)})
+compile_for(Pooled, {"x": x}, topology="v6e:2x2", tp=4, rules=rules, dtype="bfloat16")""",
     check=check,
 )

@@ -3,66 +3,72 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.topology.advice import heads, tpc007_heads_not_divided, tpc021_fused_weight_cut
+from tpuport.topology.advice.advice_rules import AdviceRule, Hit, describe_collectives, format_bytes
+from tpuport.topology.advice.cache_inputs import CacheInputs
+from tpuport.topology.advice.data_movement import CacheCollectives, count_executions, sent_bytes
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.gathered import Gathered, gathered, in_words
-from tpuport.topology.advice.kept import called, inputs_of, share_given, spec_of_share
-from tpuport.topology.advice.placement import SMALL
-from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.traffic import sent, times
-from tpuport.topology.advice.wording import size
+from tpuport.topology.advice.remedy_texts import propose_even_heads
+from tpuport.topology.advice.weight_placement import SMALL, undivided_heads
 
 # New keys and new values of one layer. Their bytes are few, and a step waits for each collective all the same.
-_FEW: Final = 2
+_LEAST_COLLECTIVES: Final = 2
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Collectives of what a cache holds, or of what is written into it."""
-    found = _without_cut(evidence, gathered(evidence))
-    if sent(found.whole) < SMALL and times((*found.whole, *found.new)) < _FEW:
+    collectives = _without_split_products(evidence)
+    is_large = sent_bytes(collectives.whole) >= SMALL
+    if not is_large and count_executions(collectives.all) < _LEAST_COLLECTIVES:
         return
-    if any(tpc007_heads_not_divided.check(evidence)):
-        return  # says why, and its mesh ends these collectives too
-    made = (*found.whole, *found.new)
-    largest = max(made, key=lambda one: sent([one]))
+    largest = max(collectives.all, key=lambda collective: sent_bytes([collective]))
+    sent = sent_bytes(collectives.all)
     yield Hit(
-        f"{_what(found)} ({size(sent(made))} on each device): {_place(evidence)}, which is not how the step uses it",
+        f"{_describe(collectives)} ({format_bytes(sent)} on each device): {_describe_sharding(evidence)}, which is not "
+        "how the step uses it",
         _remedy(evidence),
-        sent(made),
+        sent,
         "bytes sent",
-        None if evidence.program is None else evidence.program.source(largest),
+        evidence.compiled.source(largest),
+        # It says why, and its mesh ends these collectives too.
+        explained_by=frozenset(("TPC007",)),
     )
 
 
-def _without_cut(evidence: Evidence, found: Gathered) -> Gathered:
-    """Without those that take a fused projection apart, of which another rule says more."""
-    others = {id(one) for one, _ in tpc021_fused_weight_cut.cut(evidence)} if found.new else set()
-    return found._replace(new=tuple(one for one in found.new if id(one) not in others))
+def _without_split_products(evidence: Evidence) -> CacheCollectives:
+    """Without those that take a fused projection apart, of which TPC021 says more."""
+    collectives = evidence.cache_collectives
+    if not collectives.new:
+        return collectives
+    others = {split.instruction for split in evidence.split_products}
+    return collectives._replace(new=tuple(move for move in collectives.new if move not in others))
 
 
-def _what(found: Gathered) -> str:
-    parts = [f"{in_words(found.whole)} a step of the cache"] if found.whole else []
-    if found.new:
-        parts.append(f"{in_words(found.new)} a step of new keys and values on their way into the cache")
+def _describe(collectives: CacheCollectives) -> str:
+    parts = []
+    if collectives.whole:
+        parts.append(f"{describe_collectives(collectives.whole)} a step of the cache")
+    if collectives.new:
+        new = describe_collectives(collectives.new)
+        parts.append(f"{new} a step of new keys and values on their way into the cache")
     return ", and ".join(parts)
 
 
-def _place(evidence: Evidence) -> str:
-    one = evidence.returned[0]
-    share, name = share_given(evidence, one), called(inputs_of(evidence), evidence.returned)
-    where = (
-        "whole on every device" if share == one.shape else f"as {spec_of_share(evidence, one.shape, share)}"
-    )
-    return f"{name} {list(one.shape)} given {where}"
+def _describe_sharding(evidence: Evidence) -> str:
+    inputs, first = CacheInputs(evidence), evidence.overwritten[0]
+    share, name = inputs.input_share(first), inputs.joint_name(evidence.overwritten)
+    sharding = "whole on every device"
+    if share != first.shape:
+        sharding = f"as {inputs.write_spec(first.shape, share)}"
+    return f"{name} {list(first.shape)} given {sharding}"
 
 
 def _remedy(evidence: Evidence) -> str:
-    undivided = next((one for one in heads.undivided(evidence) if one.kv % one.parts), None)
-    if undivided is not None:
-        return tpc007_heads_not_divided.remedy(evidence, undivided)
+    for heads in undivided_heads(evidence):
+        if heads.kv % heads.parts:
+            return propose_even_heads(evidence, heads)
     weights = "whole heads of keys and values on each device: rules with PartitionSpec('tp', None) for their weights"
     if evidence.report.task != "forward":
-        return f"{weights} (--rules FILE); what the model's own plan says is ShardingRules.from_model(model)"
+        return f"{weights} (--rules FILE); the model's own plan is ShardingRules.from_model(model)"
     return (
         f"{weights}; and the cache where attention uses it, as tpuport.generate keeps it: for [B, K, T, D] "
         "jax.device_put(cache, NamedSharding(mesh, PartitionSpec('dp', 'tp'))) (in compile_for: jax.ShapeDtypeStruct "
@@ -70,7 +76,7 @@ def _remedy(evidence: Evidence) -> str:
     )
 
 
-RULE = Rule(
+RULE = AdviceRule(
     id="TPC019",
     name="cache-gathered",
     summary="keys and values that devices send each other in each step",
@@ -79,12 +85,26 @@ cache and no others. A cache that is divided along another dimension, or weights
 devices exchange keys and values: the new ones of each layer on their way into the cache, or all of the cache, which
 is more than anything else that a decode step sends.""",
     measured="""All-gathers, all-to-alls and permutations in the compiled program whose operands are a cache (an
-argument that comes back with a part overwritten, followed through loops and fusions), from 1 MiB a step; or that stand
-between the product that makes new keys or values and the writing of them, from 2 a step. Where TPC007 says why, it
-is silent; weights that are gathered have TPC013, and a fused projection that is cut has TPC021.""",
-    before="""cache = jax.ShapeDtypeStruct((4, 8, 2048, 64), jnp.bfloat16,
-    sharding=NamedSharding(mesh, PartitionSpec(None, None, None, "tp")))   # through the heads""",
-    after="""cache = jax.ShapeDtypeStruct((4, 8, 2048, 64), jnp.bfloat16,
-    sharding=NamedSharding(mesh, PartitionSpec("dp", "tp")))               # rows, and whole heads""",
+argument that comes back with a part overwritten, followed through loops and fusions), from 1 MiB a step; or between the
+product that makes new keys or values and the writing of them, from 2 a step. If TPC007 says why, it is silent; weights
+that are gathered have TPC013, and a fused projection that is cut has TPC021.""",
+    before="""mesh = tpuport.create_mesh(tp=4, devices=described("v6e:2x2").devices)
+over_positions = NamedSharding(mesh, PartitionSpec(None, None, "tp"))
+cache = jax.ShapeDtypeStruct((4, 8, 2048, 64), jnp.bfloat16, sharding=over_positions)
+x = torch.empty(4, 1, 512, dtype=torch.bfloat16, device="meta")
+rules = ShardingRules({r"[qkv]\\.weight": PartitionSpec("tp", None), r"o\\.weight": PartitionSpec(None, "tp")})
+compile_for(
+    Step, {"x": x, "keys": cache, "values": cache, "position": torch.tensor([7])},
+    topology="v6e:2x2", mesh=mesh, rules=rules, dtype="bfloat16",
+)""",
+    after="""mesh = tpuport.create_mesh(tp=4, devices=described("v6e:2x2").devices)
+whole_heads = NamedSharding(mesh, PartitionSpec("dp", "tp"))
+cache = jax.ShapeDtypeStruct((4, 8, 2048, 64), jnp.bfloat16, sharding=whole_heads)
+x = torch.empty(4, 1, 512, dtype=torch.bfloat16, device="meta")
+rules = ShardingRules({r"[qkv]\\.weight": PartitionSpec("tp", None), r"o\\.weight": PartitionSpec(None, "tp")})
+compile_for(
+    Step, {"x": x, "keys": cache, "values": cache, "position": torch.tensor([7])},
+    topology="v6e:2x2", mesh=mesh, rules=rules, dtype="bfloat16",
+)""",
     check=check,
 )

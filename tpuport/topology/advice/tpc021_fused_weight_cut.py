@@ -1,90 +1,104 @@
-"""TPC021: a projection of several in one weight, shared out so that its parts are cut."""
+"""TPC021: several projections in one weight, divided so that each is cut."""
 
 from collections.abc import Iterator
-from typing import Final
 
-from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.gathered import KINDS, in_words
-from tpuport.topology.advice.moves import Moves
-from tpuport.topology.advice.placement import axes, pattern
-from tpuport.topology.advice.rule import Hit, Rule
-from tpuport.topology.advice.traffic import collectives, made_for, sent
-from tpuport.topology.advice.wording import several, size
-from tpuport.topology.compile_report import Source
-from tpuport.topology.hlo import Instruction
-
-# What taking a product apart is made of; a collective for a product or for a sum has another reason.
-_TAKING_APART: Final = frozenset(
-    "broadcast_in_dim concatenate dynamic_slice gather reshape slice split squeeze transpose".split()
+from tpuport.topology.advice.advice_rules import (
+    AdviceRule,
+    Hit,
+    describe_collectives,
+    format_bytes,
+    format_count,
 )
+from tpuport.topology.advice.data_movement import ProductCollective, sent_bytes
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.weight_placement import layer_pattern, sharding_axes
+from tpuport.topology.compile_report import Source
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Moves between a product with a weight and the parts of it; those that the same lines take apart are one."""
-    by_weight: dict[str, list[tuple[Instruction, str]]] = {}
-    for one, name in cut(evidence):
-        by_weight.setdefault(pattern(name), []).append((one, name))
-    found: dict[frozenset[Source | None], list[tuple[Instruction, str]]] = {}
-    for made in by_weight.values():
-        places = (evidence.program.source(one) if evidence.program else None for one, _ in made)
-        found.setdefault(frozenset(places), []).extend(made)
-    for made in found.values():
-        yield _hit(evidence, [name for _, name in made], [one for one, _ in made])
+    by_weight: dict[str, list[ProductCollective]] = {}
+    for split in evidence.split_products:
+        by_weight.setdefault(layer_pattern(split.weight), []).append(split)
+    by_lines: dict[frozenset[Source | None], list[ProductCollective]] = {}
+    for splits in by_weight.values():
+        lines = frozenset(evidence.compiled.source(split.instruction) for split in splits)
+        by_lines.setdefault(lines, []).extend(splits)
+    for splits in by_lines.values():
+        yield _describe(evidence, splits)
 
 
-def cut(evidence: Evidence) -> list[tuple[Instruction, str]]:
-    """Collectives that take a product with a fused weight apart, and the weight's name."""
-    made = [one for one in collectives(evidence, *KINDS) if made_for(one) in _TAKING_APART]
-    fused = evidence.products.fused if made and evidence.model_axes else {}
-    if evidence.program is None or not fused:
-        return []
-    moves = Moves(evidence.program)
-    found = ((one, fused.keys() & moves.weights_of_products(one)) for one in made)
-    return [(one, min(names)) for one, names in found if names]
-
-
-def _hit(evidence: Evidence, names: list[str], made: list[Instruction]) -> Hit:
-    name, others = names[0], len(set(names)) - 1
-    like = f" and {several(others, 'other')}" if others else ""
-    parts, over = evidence.products.fused[name], "+".join(sorted(axes(evidence.weights[name])))
-    shared = f"shared out over {over} as one" if over else "shared out as one by the compiler"
-    largest = max(made, key=lambda one: sent([one]))
+def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
+    collectives, names = [split.instruction for split in splits], {split.weight for split in splits}
+    name = splits[0].weight
+    others = f" and {format_count(len(names) - 1, 'other')}" if len(names) > 1 else ""
+    parts, axes = evidence.products.fused[name], "+".join(sorted(sharding_axes(evidence.weights[name])))
+    divided = f"divided over {axes} as one" if axes else "divided as one by the compiler"
+    largest = max(splits, key=lambda split: sent_bytes([split.instruction]))
+    sent = sent_bytes(collectives)
     return Hit(
-        f"{in_words(made)} a step ({size(sent(made))} on each device) between the product with {name}{like} "
-        f"and the {parts} parts that are taken of it, as its outputs are {shared}, and a device has some of one "
-        "part and others of another",
+        f"{describe_collectives(collectives)} a step ({format_bytes(sent)} on each device) between the product with "
+        f"{name}{others} and the {parts} parts that are taken of it, as its outputs are {divided}, and a device has "
+        "some of one part and others of another",
         _remedy(evidence, name, parts),
-        sent(made),
+        sent,
         "bytes sent",
-        None if evidence.program is None else evidence.program.source(largest),
+        evidence.compiled.source(largest.instruction),
     )
 
 
 def _remedy(evidence: Evidence, name: str, parts: int) -> str:
     owner = name.rpartition(".")[0] or name
-    axis = next(iter(sorted(axes(evidence.weights[name]) & evidence.model_axes.keys())), "tp")
+    axes = sorted(sharding_axes(evidence.weights[name]) & evidence.model_axes.keys())
+    axis = axes[0] if axes else "tp"
     return (
-        f"a Linear layer for each part, over {axis} by its outputs (PartitionSpec({axis!r}, None)). Where the model's "
-        f"code is to stay as it is, put a module of {parts} in the place of {owner} whose forward is "
+        f"a Linear layer for each part, over {axis} by its outputs (PartitionSpec({axis!r}, None)). If the model's "
+        f"code is to stay unchanged, put a module of {parts} in the place of {owner} whose forward is "
         "torch.cat([part(x) for part in self.parts], -1): the compiler undoes that, and the parts' weights are the "
-        "rows in their order. Of heads, a view as [.., heads, 3, head_dim] with the rows in that order does it too; "
-        "the weight whole, PartitionSpec(), does not, where what follows is shared out"
+        "rows in their order. For heads, a view as [.., heads, 3, head_dim] with the rows in that order does it too; "
+        "the weight whole, PartitionSpec(), does not if what follows is divided"
     )
 
 
-RULE = Rule(
+RULE = AdviceRule(
     id="TPC021",
     name="fused-weight-cut",
-    summary="a projection of several in one weight, shared out so that its parts are cut",
-    why="""The rows of query, key and value, or of gate and up, lie behind each other in one weight. Shared out by its
-outputs, the first of two devices has all of the gate and the second all of the up, and what they make has to be sent
-around before the one is multiplied with the other. A Phi-3 of two layers had 29 collectives a step on four devices,
-and has 7 with a layer for each part; left whole, the weights were larger and the collectives were the same, since the
-weight that follows shares out what it reads.""",
+    summary="several projections in one weight, divided so that each is cut",
+    why="""The rows of query, key and value, or of gate and up, follow each other in one weight. Divided by its
+outputs, the first of two devices has all of the gate and the second all of the up, and what they compute has to be sent
+before the one is multiplied with the other. A Phi-3 of two layers had 29 collectives a step on four devices, and has 7
+with a layer for each part. With the weight left whole there was more of it and the collectives were the same, since the
+weight that follows divides what it reads.""",
     measured="""All-gathers, all-to-alls and permutations in the compiled program that were made for taking an array
 apart, and whose operand comes from a product with a weight of whose outputs the traced program takes two parts or
 more.""",
-    before="""query, key, value = self.qkv(x).chunk(3, -1)         # qkv.weight over tp by its outputs""",
-    after="""query, key, value = self.q(x), self.k(x), self.v(x)  # each over tp by its outputs""",
+    before="""class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_up = nn.Linear(512, 2048, bias=False)   # over tp by its outputs
+        self.down = nn.Linear(1024, 512, bias=False)
+
+    def forward(self, x):
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+x = torch.empty(256, 512, dtype=torch.bfloat16, device="meta")
+rules = ShardingRules({r"gate_up\\.weight": PartitionSpec("tp", None), r"down\\.weight": PartitionSpec(None, "tp")})
+compile_for(Gated, {"x": x}, topology="v6e:2x2", tp=4, rules=rules, dtype="bfloat16")""",
+    after="""class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(512, 1024, bias=False)   # each over tp by its outputs
+        self.up = nn.Linear(512, 1024, bias=False)
+        self.down = nn.Linear(1024, 512, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+x = torch.empty(256, 512, dtype=torch.bfloat16, device="meta")
+rules = ShardingRules({r"(gate|up)\\.weight": PartitionSpec("tp", None), r"down\\.weight": PartitionSpec(None, "tp")})
+compile_for(Gated, {"x": x}, topology="v6e:2x2", tp=4, rules=rules, dtype="bfloat16")""",
     check=check,
 )

@@ -82,24 +82,30 @@ def _padded_size(array: Array) -> int:
 def parse_arrays(text: str) -> tuple[Array, ...]:
     """The types of all arrays in a piece of a program, in its order; tokens are not arrays."""
     matches = _ARRAY.finditer(text)
-    return tuple(_parse_array(*match.groups()) for match in matches if match[1] != "token")
+    return tuple(_parse_array(*match.groups(default="")) for match in matches if match[1] != "token")
 
 
-def _parse_array(dtype: str, dims: str, order: str | None, layout: str | None) -> Array:
-    tiles = _TILES.search(layout or "")
-    space = _SPACE.search(layout or "")
+def _parse_array(dtype: str, dims: str, order: str, layout: str) -> Array:
+    # "<=" marks the upper bound of a dynamic dimension, "*" a tile that is as long as the array.
+    tiles = search_group(_TILES, layout).replace("*", "0").split(")(")
     return Array(
         dtype,
-        parse_numbers(dims.replace("<=", "")),  # "<=" marks the upper bound of a dynamic dimension
-        parse_numbers(order or ""),
-        () if tiles is None else tuple(map(parse_numbers, tiles[1].replace("*", "0").split(")("))),
-        HBM if space is None else int(space[1]),
+        parse_numbers(dims.replace("<=", "")),
+        parse_numbers(order),
+        tuple(parse_numbers(tile) for tile in filter(None, tiles)),
+        int(search_group(_SPACE, layout, str(HBM))),
     )
 
 
 def parse_numbers(text: str, separator: str = ",") -> tuple[int, ...]:
     """The whole numbers between separators: "8,128" or "8x128"; empty parts are left out."""
     return tuple(int(part) for part in text.split(separator) if part.strip())
+
+
+def search_group(pattern: re.Pattern[str], text: str, default: str = "") -> str:
+    """The first group of the first match, or the default: most attributes of an instruction are optional."""
+    match = pattern.search(text)
+    return default if match is None else match[1]
 
 
 def tuple_types(text: str) -> list[str]:

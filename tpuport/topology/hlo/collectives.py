@@ -4,6 +4,8 @@ A program numbers its devices as the mesh has them, in the order of `mesh.device
 """
 
 import collections
+import dataclasses
+import functools
 import math
 import re
 from typing import Final, NamedTuple
@@ -12,11 +14,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from tpuport.topology.compile_report import Collective, Source
-from tpuport.topology.hlo.array_types import Array, parse_numbers
+from tpuport.topology.hlo.array_types import Array, parse_numbers, search_group
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
 
-KINDS: Final = (
+_KINDS: Final = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
     "reduce-scatter",
 )  # fmt: skip
@@ -51,21 +53,16 @@ def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
         program: the compiled one.
         mesh: of the program's arguments; its axes are named.
     """
+    # By everything of a collective but its figures.
     sums: dict[Collective, _Sums] = collections.defaultdict(_Sums)
-    for instruction in program.executed_instructions(lambda instruction: sent_bytes(program, instruction)):
-        nbytes = int(sent_bytes(program, instruction))
-        if sent_bytes(program, instruction):
+    for instruction in program.executed_instructions(functools.partial(sent_bytes, program)):
+        nbytes, times = sent_bytes(program, instruction), instruction.times
+        if nbytes:
             key = _describe(program, instruction, mesh)
-            count, times = sums[key], instruction.times
-            sums[key] = _Sums(
-                count.count + times,
-                count.nbytes + times * nbytes,
-                count.overlapped + times * _is_overlapped(program, instruction),
-            )
-    collectives = (
-        Collective(key.kind, key.axes, key.group, count.count, count.nbytes, key.source, count.overlapped)
-        for key, count in sums.items()
-    )
+            count, total, overlapped = sums[key]
+            overlapped += times * _is_overlapped(program, instruction)
+            sums[key] = _Sums(count + times, total + times * int(nbytes), overlapped)
+    collectives = [dataclasses.replace(key, **total._asdict()) for key, total in sums.items()]
     return tuple(sorted(collectives, key=_report_order))
 
 
@@ -74,14 +71,9 @@ def _report_order(collective: Collective) -> tuple[object, ...]:
     return -collective.nbytes, collective.kind, collective.axes, -collective.count, source
 
 
-def collective_kind(instruction: Instruction) -> str | None:
-    """Which collective an instruction is or starts; None for all other instructions."""
-    return instruction.kind if instruction.kind in KINDS else None
-
-
 def sent_bytes(program: Program, instruction: Instruction) -> float:
     """Bytes that one execution leaves on a device, and half a byte; 0 if the instruction is not a collective."""
-    if collective_kind(instruction) is None or program.stage(instruction) == "later":
+    if instruction.kind not in _KINDS or program.stage(instruction) == "later":
         return 0.0
     arrays = _scattered(program, instruction) or instruction.results
     return _EMPTY_COST + sum(array.nbytes for array in arrays)
@@ -116,7 +108,9 @@ def _is_overlapped(program: Program, instruction: Instruction) -> bool:
 def _source(program: Program, instruction: Instruction) -> Source | None:
     source = program.source(instruction)
     caller = program.callers.get(instruction.computation)
-    return program.source(caller) if source is None and caller is not None else source
+    if source is not None or caller is None:
+        return source
+    return program.source(caller)
 
 
 def parse_groups(attributes: str, devices: int) -> Groups:
@@ -126,11 +120,11 @@ def parse_groups(attributes: str, devices: int) -> Groups:
         attributes: the collective's text after its type.
         devices: how many the program has; all are one group if the text names none.
     """
+    # A permutation has pairs of a source and a target, every other collective has groups.
     pairs = _PAIRS.search(attributes)
     if pairs is not None:
         return _join_pairs([parse_numbers(pair) for pair in _LIST.findall(pairs[1])])
-    match = _GROUPS.search(attributes)
-    text = "{}" if match is None else match[1]
+    text = search_group(_GROUPS, attributes)
     if text.startswith("mesh"):
         return _mesh_groups(text)
     iota = _IOTA.match(text)

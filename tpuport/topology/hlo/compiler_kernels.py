@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.array_types import Array, parse_numbers
+from tpuport.topology.hlo.array_types import Array, parse_numbers, search_group
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.kernels.kernel_calls import RAGGED, KernelCall, KernelCost
@@ -220,10 +220,9 @@ def _read_body(text: str) -> _Body:
     ends = [start for _, start in starts[1:]] + [len(text)]
     functions = {name: text[start:end] for (name, start), end in zip(starts, ends, strict=True)}
     main = functions["main"]
-    bounds, prefetched = _BOUNDS.search(main), _PREFETCHED.search(main)
     return _Body(
-        () if bounds is None else tuple(max(0, length) for length in parse_numbers(bounds[1])),
-        0 if prefetched is None else int(prefetched[1]),
+        tuple(max(0, length) for length in parse_numbers(search_group(_BOUNDS, main))),  # negative: not known
+        int(search_group(_PREFETCHED, main, "0")),
         tuple(
             _Window(parse_numbers(extents), _window_indices(functions[name]))
             for name, extents in _WINDOW.findall(main)
@@ -235,6 +234,7 @@ def _read_body(text: str) -> _Body:
 def _step_work(main: str) -> _StepWork:
     """The FLOPs of products, or else of elementwise work."""
     products, elementwise, is_nested = 0.0, 0.0, False
+    # MLIR has one operation a line.
     for line in main.splitlines():
         # The types of operands and results: "... : vector<8x128xf32>, vector<128x128xf32> -> vector<8x128xf32>".
         vectors = [parse_numbers(extents, "x") for extents in _VECTOR.findall(line.rpartition(" : ")[2])]
@@ -272,7 +272,7 @@ def _window_bytes(grid: tuple[int, ...], array: Array, window: _Window) -> float
     """Bytes of an array that come in or go out: a window does when its index differs from the step before."""
     if len(window.indices) != len(array.dims) or not array.size:
         return float(array.nbytes)
-    steps = [max(1, length) for length in grid]
+    steps = [max(1, length) for length in grid]  # an axis of unknown size counts once
     axes = frozenset().union(*(index.axes for index in window.indices))
     # The last axis of the grid is the fastest: with those after the last that the window varies with it stays.
     varying = [axis for axis in axes if axis < len(steps) and steps[axis] > 1]

@@ -5,7 +5,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.array_types import parse_numbers
+from tpuport.topology.hlo.array_types import parse_numbers, search_group
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.kernel_costs import kernel_flops, stated_flops
 from tpuport.topology.hlo.program import Program
@@ -100,6 +100,8 @@ def count_flops(program: Program, compiler_flops: float) -> float:
     def own_count(instruction: Instruction) -> float:
         return instruction_flops(program, instruction) + kernel_flops(program, instruction)
 
+    # The compiler's total has more in it than its own count of instructions says, such as transcendentals: only what
+    # loops and kernels add is replaced.
     missing = program.total(own_count) - program.total(compiler_count, counts_rounds=False)
     return float(compiler_flops) + missing
 
@@ -125,11 +127,11 @@ def instruction_flops(program: Program, instruction: Instruction) -> float:
 
 
 def _reduction_flops(operands: list[Instruction]) -> float:
-    """One for each element that is reduced. The second half of the operands are initial values."""
+    """One for each element. Of arrays that are reduced together, such as values and indices, half of all elements."""
     sizes = [array.size for operand in operands for array in operand.arrays]
     if len(operands) > 2:
         return sum(sizes) / 2
-    return float(sizes[0]) if sizes else 0.0
+    return float(sum(sizes[:1]))
 
 
 def _product_flops(program: Program, instruction: Instruction) -> float:
@@ -140,8 +142,7 @@ def _product_flops(program: Program, instruction: Instruction) -> float:
     out = instruction.arrays[0].dims
     if instruction.operation == "convolution":
         return 2.0 * _convolution_products(instruction.attributes, left, right, out)
-    contracted = _CONTRACTED.search(instruction.attributes)
-    dims = () if contracted is None else parse_numbers(contracted[1])
+    dims = parse_numbers(search_group(_CONTRACTED, instruction.attributes))
     return 2.0 * math.prod(out) * math.prod(left[dim] for dim in dims)
 
 
@@ -153,15 +154,15 @@ def _convolution_products(
     if labels is None:
         return 0
     of_left, of_right, of_out = labels.groups()
-    window, groups = _WINDOW.search(attributes), _BATCH_GROUPS.search(attributes)
+    window = search_group(_WINDOW, attributes)
     products = out[of_out.index("f")] * left[of_left.index("b")] * right[of_right.index("i")]
     for dim in range(len(of_left) - 2):
         label = str(dim)
         products *= _count_meeting_pairs(
             left[of_left.index(label)], right[of_right.index(label)], out[of_out.index(label)],
-            "" if window is None else window[1], dim,
+            window, dim,
         )  # fmt: skip
-    return products if groups is None else products // int(groups[1])
+    return products // int(search_group(_BATCH_GROUPS, attributes, "1"))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.array_types import Array, parse_arrays, tuple_types
+from tpuport.topology.hlo.array_types import Array, parse_arrays, search_group, tuple_types
 
 _COMPUTATION: Final = re.compile(r"(ENTRY )?%?([\w.-]+) \(")
 # A tuple's type has spaces and parentheses in it, of inner tuples and of tiles, but no opcode follows those.
@@ -18,6 +18,7 @@ _CALLEES: Final = re.compile(
     r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation"
     r"|called_computations)=(?:\{([^}]*)\}|%?([\w.-]+))"
 )
+_NAME: Final = re.compile(r"[\w.-]+")
 _PARAMETER_NUMBER: Final = re.compile(r"parameter\((\d+)\)")
 _TUPLE_INDEX: Final = re.compile(r"\bindex=(\d+)")
 _OP_NAME: Final = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
@@ -107,23 +108,19 @@ class Instruction:
     @property
     def aliased_results(self) -> set[int]:
         """Indices of the results that lie in the memory of an operand, changed or not."""
-        aliasing = _ALIASING.search(self._text, self._type[1], self._end)
-        if aliasing is None:
-            return set()
+        aliasing = search_group(_ALIASING, self.attributes)
         # A result that is not a tuple has the index {}.
-        return {int(index or 0) for index in _ALIASED_RESULT.findall(aliasing[1])}
+        return {int(index or 0) for index in _ALIASED_RESULT.findall(aliasing)}
 
     @property
     def tuple_index(self) -> int:
         """Which element a get-tuple-element takes."""
-        match = _TUPLE_INDEX.search(self._text, self._type[1], self._end)
-        return 0 if match is None else int(match[1])
+        return int(search_group(_TUPLE_INDEX, self.attributes, "0"))
 
     @property
     def op_name(self) -> str:
         """Its origin in the traced function, "jit(step)/while/body/add", or empty. Of a parameter: the argument."""
-        match = _OP_NAME.search(self._text, self._type[1], self._end)
-        return "" if match is None else match[1].replace("\\'", "'")
+        return search_group(_OP_NAME, self.attributes).replace("\\'", "'")
 
     @property
     def frame(self) -> int | None:
@@ -166,8 +163,8 @@ def _operand_names(text: str) -> tuple[str, ...]:
 
 
 def _computation_names(callees: re.Match[str]) -> tuple[str, ...]:
-    names = [callees[3]] if callees[2] is None else callees[2].split(",")
-    return tuple(name.strip().lstrip("%") for name in names if name.strip())
+    names = callees[3] or callees[2]  # one name, or a list in braces
+    return tuple(_NAME.findall(names))
 
 
 class Use(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tpuport.topology.compile_report import Kernel
-from tpuport.topology.hlo.array_types import HBM, Array
+from tpuport.topology.hlo.array_types import HBM, Array, search_group
 from tpuport.topology.hlo.compiler_kernels import count_compiler_kernel
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
@@ -37,10 +37,8 @@ def is_kernel(instruction: Instruction) -> bool:
 
 
 def _stated(kernel: Instruction) -> _Stated:
-    estimate = _ESTIMATE.search(kernel.attributes)
-    if estimate is None:
-        return _Stated()
-    fields = {name: float(value) for name, value in _FIELD.findall(estimate[1])}
+    estimate = search_group(_ESTIMATE, kernel.attributes)
+    fields = {name: float(value) for name, value in _FIELD.findall(estimate)}
     return _Stated(fields.get("flops"), fields.get("bytes_accessed"))
 
 
@@ -69,20 +67,22 @@ def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
 
 def _matching_calls(program: Program, kernel: Instruction, calls: Sequence[KernelCall]) -> list[KernelCall]:
     arrays = [array for operand in program.operands(kernel) for array in operand.arrays]
-    operands = [array.dims for array in arrays]
-    results = [array.dims for array in kernel.results]
     stated = _stated(kernel)
-    estimate = stated.flops or 0.0, stated.nbytes or 0.0
-    matches = []
-    for call in calls:
-        has_operands = [dims for _, dims in call.operands] == operands
-        has_results = [dims for _, dims in call.results] == results
-        if has_operands and has_results and (call.stated or (0.0, 0.0)) == estimate:
-            matches.append(call)
+    signature = (
+        [array.dims for array in arrays], [array.dims for array in kernel.results],
+        (stated.flops or 0.0, stated.nbytes or 0.0),
+    )  # fmt: skip
+    matches = [call for call in calls if _signature(call) == signature]
     scope = kernel.op_name.split("/")
     named = [call for call in matches if call.name and call.name.split("/")[-1] in scope]
     # A call without a name may be any kernel, and a kernel of unknown origin any call.
     return named or [call for call in matches if not call.name or not kernel.op_name]
+
+
+def _signature(call: KernelCall) -> tuple[object, ...]:
+    """What a call has in common with its kernel: dimensions of operands and results, and the estimate."""
+    operands, results = ([dims for _, dims in arrays] for arrays in (call.operands, call.results))
+    return operands, results, call.stated or (0.0, 0.0)
 
 
 def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost:
@@ -90,6 +90,7 @@ def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost:
     times = sum(call.times for call in calls)
     if times == 0 or all(cost == costs[0] for cost in costs):
         return costs[0]
+    # Calls with different masks look the same in the text of the compiled program.
     weights = [call.times / times for call in calls]
 
     def mean(values: Sequence[float]) -> float:
@@ -125,6 +126,7 @@ def kernel_bytes(program: Program, kernel: Instruction) -> float | None:
     cost = program.kernel_costs.get(kernel.name)
     if cost is None:
         return _stated(kernel).nbytes
+    # What a kernel states is a total, of which it is not known what lies in VMEM.
     if cost.read is None or cost.written is None:
         return cost.nbytes
     operands = [array for operand in program.operands(kernel) for array in operand.arrays]

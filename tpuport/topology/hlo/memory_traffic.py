@@ -84,17 +84,15 @@ def _is_prefetch_for_next_step(program: Program, instruction: Instruction) -> bo
 
 def _ends_collective(program: Program, instruction: Instruction) -> bool:
     """Whether a fusion ends a collective that another started and carried out."""
-    if instruction.operation != "fusion":
+    inside = program.fused_computation(instruction)
+    if inside is None or inside.root.operation != "custom-call":
         return False
-    callee = program.callee(instruction)
-    if callee is None or callee.root.operation != "custom-call":
-        return False
-    return _ASYNC_DONE in callee.root.attributes
+    return _ASYNC_DONE in inside.root.attributes
 
 
 def _read_bytes(program: Program, instruction: Instruction) -> int:
     """Bytes of HBM that are read of all operands, each once however often it is named."""
-    operands = dict.fromkeys(program.operands(instruction))
+    operands = dict.fromkeys(program.operands(instruction))  # each once, in order
     return sum(_operand_bytes(program, instruction, operand) for operand in operands)
 
 
@@ -103,29 +101,30 @@ def _operand_bytes(program: Program, instruction: Instruction, operand: Instruct
     if whole == 0:
         return 0
     use = Use(instruction, instruction.positions(operand.name))
-    callee = program.callee(instruction) if instruction.kind == "fusion" else None
-    if callee is None:
+    inside = program.fused_computation(instruction)
+    if inside is None:
         return min(whole, _sliced_bytes(use, whole))
-    return min(whole, _callee_bytes(program, callee, use, whole))
+    return min(whole, _fused_bytes(program, inside, use, whole))
 
 
 def _sliced_bytes(use: Use, whole: int) -> int:
     """What an instruction reads of an operand that has `whole` bytes: a slice, nothing of what it changes, or all."""
-    if use.positions == (0,) and use.user.kind in _SLICES:
+    if use.positions != (0,):
+        return whole
+    if use.user.kind in _SLICES:
         return _tiled_bytes(use.user.results)
-    if use.positions == (0,) and use.user.kind in _UPDATES:
-        return 0
-    return whole
+    return 0 if use.user.kind in _UPDATES else whole
 
 
-def _callee_bytes(program: Program, callee: Computation, use: Use, whole: int) -> int:
+def _fused_bytes(program: Program, inside: Computation, use: Use, whole: int) -> int:
     """What a fusion reads of an operand."""
-    parameters = [callee.parameters[position] for position in use.positions]
-    return sum(_inner_bytes(program, callee, parameter, whole) for parameter in parameters)
+    parameters = [inside.parameters[position] for position in use.positions]
+    return sum(_inner_bytes(program, inside, parameter, whole) for parameter in parameters)
 
 
 def _inner_bytes(program: Program, computation: Computation, value: Instruction, whole: int) -> int:
     """What the inside of a fusion reads of one of its values; `whole` bytes at most."""
+    # It is handed back by a fusion that changes nothing in place: it has to be copied.
     if value.is_root:
         return whole
     uses = computation.uses(value.name)
@@ -134,9 +133,9 @@ def _inner_bytes(program: Program, computation: Computation, value: Instruction,
 
 def _use_bytes(program: Program, computation: Computation, use: Use, whole: int) -> int:
     user = use.user
-    callee = program.callee(user) if user.operation == "fusion" else None
-    if callee is not None:
-        return _callee_bytes(program, callee, use, whole)
+    inside = program.fused_computation(user)
+    if inside is not None:
+        return _fused_bytes(program, inside, use, whole)
     # A collective that goes on has read its operand where it started.
     if program.stage(user) == "later":
         return 0
@@ -189,17 +188,17 @@ def _written_bytes(program: Program, instruction: Instruction) -> int:
 
 def _unchanged_results(program: Program, instruction: Instruction) -> set[int]:
     """Indices of results that are operands: as they were, or changed by a collective that counts where it starts."""
-    callee = program.callee(instruction) if instruction.operation == "fusion" else None
-    if callee is None:
+    inside = program.fused_computation(instruction)
+    if inside is None:
         return set()
-    if callee.root.operation == "custom-call":
+    if inside.root.operation == "custom-call":
         return instruction.aliased_results
-    ends = _results_of(callee)
-    return {
+    unchanged = {
         index
-        for index in instruction.aliased_results & set(range(len(ends)))
-        if ends[index].operation == "parameter" or program.stage(ends[index]) == "later"
+        for index, result in enumerate(_results_of(inside))
+        if result.operation == "parameter" or program.stage(result) == "later"
     }
+    return unchanged & instruction.aliased_results
 
 
 def _results_of(computation: Computation) -> list[Instruction]:
@@ -214,10 +213,10 @@ def _in_place_updates(program: Program, instruction: Instruction) -> list[tuple[
     update = _UPDATES.get(instruction.kind, len(operands))
     if update < len(operands):
         return [operands[update].arrays]
-    callee = program.callee(instruction) if instruction.kind == "fusion" else None
-    if callee is None:
+    inside = program.fused_computation(instruction)
+    if inside is None:
         return [()] * len(instruction.results)
-    return [_inner_update(program, callee, result) for result in _results_of(callee)]
+    return [_inner_update(program, inside, result) for result in _results_of(inside)]
 
 
 def _inner_update(program: Program, computation: Computation, result: Instruction) -> tuple[Array, ...]:
@@ -229,6 +228,7 @@ def _inner_update(program: Program, computation: Computation, result: Instructio
     if result.operation not in _UPDATES:
         return ()
     operands = computation.operands(result)
+    # An update of what the fusion itself computes is not in place.
     is_operand = computation.skip_bitcasts(operands[0]).operation == "parameter"
     return operands[_UPDATES[result.operation]].arrays if is_operand else ()
 

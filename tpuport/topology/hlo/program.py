@@ -52,6 +52,16 @@ class Program:
         )
         self.kernel_costs: dict[str, KernelCost] = {}
 
+    @property
+    def parameters(self) -> dict[int, Instruction]:
+        """The program's own parameters by number."""
+        return self.computations[self.entry].parameters if self.computations else {}
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        """The arrays that the program returns."""
+        return self.computations[self.entry].root.arrays if self.computations else ()
+
     @functools.cached_property
     def _frames(self) -> Frames:
         return Frames(self.header)
@@ -70,6 +80,7 @@ class Program:
             if value.instruction.frame is not None:
                 return self._frames.source(value.instruction.frame)
             sources = self._line_flow.sources(value)
+            # The elements of a tuple or a loop may come from several lines.
             # An argument of a fusion comes from other code than the fusion.
             if len(sources) != 1 or value.instruction.operation == "parameter":
                 return None
@@ -84,6 +95,7 @@ class Program:
     @functools.cached_property
     def _split_channels(self) -> set[str]:
         """Channels of the collectives that one fusion starts, and others carry on and end."""
+        # The three parts of a split collective are in different fusions, and have one channel.
         channels = set()
         for instruction in self.instructions:
             if instruction.operation == "custom-call" and _ASYNC_START in instruction.attributes:
@@ -113,6 +125,10 @@ class Program:
         """The computation that an instruction names."""
         names = instruction.calls.get(attribute, ())
         return self.computations.get(names[0]) if names else None
+
+    def fused_computation(self, instruction: Instruction) -> Computation | None:
+        """The inside of a fusion; None for anything else."""
+        return self.callee(instruction) if instruction.operation == "fusion" else None
 
     def total(self, cost: Cost, *, counts_rounds: bool = True) -> float:
         """The sum over what a step executes; of a conditional, the branch that costs most.

@@ -51,6 +51,7 @@ def set_execution_counts(computations: Mapping[str, Computation], entry: str) ->
     # Callers come after what they call, so that the last computation is the first whose count is known.
     for name, computation in reversed(computations.items()):
         for instruction in computation.instructions:
+            # What is never called is counted once, so that no cost is lost.
             instruction.times = max(executions[name], 1)
             instruction.is_fused = name in fused
             if instruction.operation == "while":
@@ -107,6 +108,7 @@ class _LoopReader:
         left, right = (self._linear(Value(operand)) for operand in operands)
         if left is None or right is None:
             return None
+        # "10 > i" is "i < 10".
         if left.carried is None:
             return _Comparison(right, _SWAPPED[direction[1]], left)
         return _Comparison(left, direction[1], right)
@@ -164,6 +166,7 @@ def _add(left: _Linear | None, right: _Linear | None, sign: int) -> _Linear | No
         return None
     if right.carried is None:
         return left._replace(offset=left.offset + sign * right.offset)
+    # A carried element that is subtracted counts in the other direction, which no loop of jax does.
     if left.carried is None and sign > 0:
         return right._replace(offset=left.offset + right.offset)
     return None
@@ -173,7 +176,7 @@ def _count_steps(first: int, limit: int, step: int, direction: str) -> int | Non
     """How many steps lead from `first` to where the comparison with `limit` fails; None if it may never fail."""
     match direction:
         case "LE":
-            limit, direction = limit + 1, "LT"
+            limit, direction = limit + 1, "LT"  # of integers
         case "GE":
             limit, direction = limit - 1, "GT"
         case "EQ":

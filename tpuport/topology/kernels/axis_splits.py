@@ -46,6 +46,7 @@ def result_splits(equation: JaxprEqn, operands: Sequence[Split]) -> list[Split]:
         case "transpose":
             return [tuple(operands[0][dim] for dim in equation.params["permutation"])]
         case "slice" | "dynamic_slice":
+            # Each device has a slice of its part.
             return [operands[0]]
         case "broadcast_in_dim":
             axes = dict(zip(equation.params["broadcast_dimensions"], operands[0], strict=True))
@@ -70,7 +71,7 @@ def _joined(equation: JaxprEqn, operands: Sequence[Split], shape: Sequence[int])
     splits = [
         split
         for split, variable in zip(operands, equation.invars, strict=True)
-        if split and variable.aval.shape == shape
+        if split and variable.aval.shape == shape  # a scale may be a number
     ]
     return tuple(frozenset().union(*axes) for axes in zip(*splits, strict=True))
 

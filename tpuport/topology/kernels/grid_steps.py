@@ -57,7 +57,10 @@ def read(variable: Any, values: Values) -> StepValue:
     if not isinstance(variable, Literal):
         return values.get(variable, UNKNOWN)
     dtype = getattr(variable.aval, "dtype", None)
-    return constant(np.asarray(variable.val, dtype)) if _is_integer(dtype) else UNKNOWN
+    if not _is_integer(dtype):
+        return UNKNOWN
+    # A literal is a Python number, whose own dtype may be wider than the program's.
+    return constant(np.asarray(variable.val, dtype))
 
 
 def evaluate(equation: JaxprEqn, operands: Sequence[StepValue]) -> list[StepValue]:
@@ -201,22 +204,25 @@ def read_grid(mapping: Any, bounds: Sequence[StepValue]) -> Grid:
         mapping: its GridMapping.
         bounds: sizes that are operands, in the order of the axes that have them.
     """
-    remaining = iter(bounds)
-    sizes: list[int | None] = []
+    remaining, is_known = iter(bounds), True
+    sizes = []
     for size in mapping.grid:
-        if isinstance(size, int | np.integer):
-            sizes.append(int(size))
-        else:
+        # A size that is not a number is marked, and its value is an operand.
+        if not isinstance(size, int | np.integer):
             bound = next(remaining, UNKNOWN).numbers
-            sizes.append(None if bound is None else int(bound.flat[0]))
-    lengths = tuple(1 if size is None else size for size in sizes)
-    steps = math.prod(lengths)
-    ids = []
-    for axis, length in enumerate(lengths):
-        faster = math.prod(lengths[axis + 1 :])
-        numbers = None if steps > _MOST_STEPS else (np.arange(steps, dtype=np.int32) // faster) % length
-        ids.append(StepValue(numbers, frozenset({axis})))
-    return Grid(lengths, tuple(ids), tuple(mapping.vmapped_dims), None not in sizes)
+            is_known = is_known and bound is not None
+            size = 1 if bound is None else bound.flat[0]
+        sizes.append(int(size))
+    ids = tuple(StepValue(_step_ids(sizes, axis), frozenset({axis})) for axis in range(len(sizes)))
+    return Grid(tuple(sizes), ids, tuple(mapping.vmapped_dims), is_known)
+
+
+def _step_ids(sizes: Sequence[int], axis: int) -> np.ndarray | None:
+    """The index of each step along an axis; None for a grid of too many steps."""
+    steps, faster = math.prod(sizes), math.prod(sizes[axis + 1 :])
+    if steps > _MOST_STEPS:
+        return None
+    return (np.arange(steps, dtype=np.int32) // faster) % sizes[axis]
 
 
 def is_in_hbm(reference: Any) -> bool:

@@ -75,11 +75,11 @@ class KernelCall(NamedTuple):
 
 def pallas_kernel_call(equation: JaxprEqn, times: float, counted: KernelCost) -> KernelCall:
     """The call that a `pallas_call` makes."""
-    estimate = equation.params["cost_estimate"]
-    stated = None if estimate is None else (float(estimate.flops), float(estimate.bytes_accessed))
-    name = str(equation.params["name"] or "")
+    name, estimate, stated = equation.params["name"] or "", equation.params["cost_estimate"], None
+    if estimate is not None:
+        stated = float(estimate.flops), float(estimate.bytes_accessed)
     return KernelCall(
-        name, _array_types(equation.invars), _array_types(equation.outvars), times, stated, counted
+        str(name), _array_types(equation.invars), _array_types(equation.outvars), times, stated, counted
     )
 
 
@@ -111,8 +111,9 @@ def item_bytes(aval: Any) -> int:
 
 def product_flops(equation: JaxprEqn) -> float:
     """Two for each multiplication of a matrix product or a convolution; 0 for any other equation."""
-    count = _MULTIPLICATIONS.get(equation.primitive.name)
-    return 0.0 if count is None else 2.0 * count(equation)
+    if equation.primitive.name not in _MULTIPLICATIONS:
+        return 0.0
+    return 2.0 * _MULTIPLICATIONS[equation.primitive.name](equation)
 
 
 def _matrix_multiplications(equation: JaxprEqn) -> int:

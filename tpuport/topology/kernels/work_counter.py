@@ -117,7 +117,9 @@ class _Counter:
         self.calls: list[KernelCall] = []
         self.may_be_less = self.may_be_more = False
         # Outside of kernels no condition is known, so that there is nothing to gain from single rounds.
-        self._rounds = 0 if grid is None else _MOST_ROUNDS
+        self._rounds = 0
+        if grid is not None:
+            self._rounds = _MOST_ROUNDS
         self._kernel_costs: dict[Any, tuple[Any, KernelCost]] = {}
 
     def run(
@@ -188,6 +190,7 @@ class _Counter:
         length, results = body.times, _unknown(equation)
         fixed = operands[: body.carries.start]
         stacked = operands[body.rows.start :]
+        # Rounds that decide nothing are all the same, so that one round says what each does.
         if length > self._rounds or not _has_decisions(body.jaxpr):
             rows = [_ANY._replace(split=value.split[1:]) for value in stacked]
             repeated = execution._replace(times=execution.times * length)
@@ -196,8 +199,8 @@ class _Counter:
         self._rounds -= length
         state: _Values = operands[body.carries.start : body.carries.stop]
         total = np.zeros(2)
-        rounds = range(length)
-        for number in reversed(rounds) if equation.params["reverse"] else rounds:
+        rounds = range(length)[:: -1 if equation.params["reverse"] else 1]
+        for number in rounds:
             rows = [_row(value, number) for value in stacked]
             work, outcome = self._run_sub(body, [*fixed, *state, *rows], execution)
             state = outcome[: len(body.carries)]
@@ -221,6 +224,7 @@ class _Counter:
                 return total, _unknown(equation)
             body_work, state = self._run_sub(body, [*of_body, *state], execution)
             total = total + work + body_work
+        # How long it goes on is known only at run time: it counts once from here on.
         self.may_be_more = True
         work, _ = self._run_sub(body, of_body, execution)
         return total + work, _unknown(equation)
@@ -230,6 +234,7 @@ class _Counter:
         arguments = []
         for value, spec, variable in zip(operands, equation.params["in_specs"], equation.invars, strict=True):
             split = spec_split(spec, variable.aval.ndim)
+            # A block of an array is not the array, so that its numbers are not known.
             arguments.append(_ANY._replace(split=split) if any(split) else value)
         sizes = _dividing_axes(equation.params)
         sending = sending_axes(body.jaxpr)
@@ -244,8 +249,9 @@ class _Counter:
         That holds if no rows are sent: rows that are sent may be anywhere.
         """
         numbers, split = equation.params["ragged_dot_dimension_numbers"], operands[1].split
-        dims = numbers.rhs_group_dimensions if split else ()
-        axes = frozenset[str]().union(*(split[dim] for dim in dims))
+        axes = frozenset[str]()
+        if split:
+            axes = axes.union(*(split[dim] for dim in numbers.rhs_group_dimensions))
         ways = math.prod(size for axis, size in execution.axes.items() if axis in axes)
         flops = product_flops(equation) / ways
         self.calls.append(ragged_call(equation, execution.times, flops, ways))
@@ -255,8 +261,9 @@ class _Counter:
         if self._grid is None:
             return np.zeros(2), _unknown(equation)
         axis = self._grid.own_axes[equation.params["axis"]]
-        is_id = equation.primitive.name == "program_id"
-        return np.zeros(2), [self._grid.ids[axis] if is_id else constant(self._grid.sizes[axis])]
+        if equation.primitive.name == "num_programs":
+            return np.zeros(2), [constant(self._grid.sizes[axis])]
+        return np.zeros(2), [self._grid.ids[axis]]
 
     def _platform_index(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
         """The branch that a TPU has."""
@@ -324,6 +331,7 @@ def _kernel_cost(equation: JaxprEqn, operands: _Values) -> KernelCost:
     may_be_more = counter.may_be_more or not grid.is_known
     bound = _BOUNDS[may_be_less, may_be_more]
     whole = [block.array_aval for block in mapping.block_mappings if is_in_hbm(block.block_aval)]
+    # It may copy in ways that the walk does not know.
     if whole and not copied:
         copied, bound = float(sum(map(array_bytes, whole))), "about"
     first_block = len(operands) - mapping.num_inputs
@@ -359,7 +367,6 @@ def _dividing_axes(params: dict[str, Any]) -> dict[str, int]:
     """Sizes of the axes that a shard_map divides its work over."""
     specs = (*params["in_specs"], *params["out_specs"])
     named = {axis for spec in specs for entry in spec for axis in entry_axes(entry)}
-    manual = (
-        params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
-    )  # older jax
+    # In a shard_map inside of another, only the axes that the inner one adds; older jax has no name for these.
+    manual = params.get("newly_manual_axes", params.get("manual_axes"))
     return {axis: size for axis, size in params["mesh"].shape.items() if axis in named and axis in manual}

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tpuport.topology.advice import heads, tpc014_batch_not_divided
+from tpuport.topology.advice import tpc014_batch_not_divided
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.weight_placement import undivided_heads
 
 
 def evidence(task: str, query: int, kv: int, **sizes: int) -> Evidence:
@@ -20,7 +21,7 @@ def evidence(task: str, query: int, kv: int, **sizes: int) -> Evidence:
         task=task, attention=((call, 2),), costs=None, fits=True, memory=SimpleNamespace(capacity=1 << 34)
     )
     vars(made).update(
-        report=report, sizes=sizes, mesh=SimpleNamespace(size=devices), inputs={"batch": 1}, weights={}, cache=(),
+        report=report, axis_sizes=sizes, mesh=SimpleNamespace(size=devices), inputs={"batch": 1}, weights={}, cache=(),
         model=None, model_axes={axis: size for axis, size in sizes.items() if axis == "tp"},
     )  # fmt: skip
     return made
@@ -47,4 +48,4 @@ def test_a_decoding_step_of_six_heads_is_not_sent_to_tp_4() -> None:
 def test_a_prompt_of_six_heads_is_sent_to_a_split_that_tpc007_leaves_alone(sizes: dict[str, int]) -> None:
     said = remedy(evidence("prefill", 6, 2, **sizes))
     assert "tpuport.create_mesh(sp=2, tp=2) (--sp 2 --tp 2); tp=4 does not divide 6 heads" in said
-    assert heads.undivided(evidence("prefill", 6, 2, sp=2, tp=2)) == []
+    assert undivided_heads(evidence("prefill", 6, 2, sp=2, tp=2)) == []

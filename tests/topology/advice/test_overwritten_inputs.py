@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tpuport.topology.advice.returned import returned
+from tpuport.topology.advice.overwritten_inputs import find_overwritten
 
 CACHE = jax.ShapeDtypeStruct((2, 4, 16, 8), jnp.bfloat16)
 NEW = jax.ShapeDtypeStruct((2, 4, 1, 8), jnp.bfloat16)
@@ -62,18 +62,18 @@ OTHERS = {
 @pytest.mark.parametrize("form", WRITTEN)
 def test_a_cache_that_comes_back_with_a_part_overwritten(form) -> None:
     traced = jax.jit(lambda new, at, cache: (new, WRITTEN[form](cache, new, at))).trace(NEW, AT, CACHE)
-    [one] = returned(traced.jaxpr)
-    assert (one.argument, one.output, one.name, one.grown) == (2, 1, "cache", 0)
+    [one] = find_overwritten(traced.jaxpr)
+    assert (one.argument, one.output, one.name, one.growth) == (2, 1, "cache", 0)
     assert (one.shape, one.dtype) == (CACHE.shape, "bfloat16")
 
 
 @pytest.mark.parametrize("form", OTHERS)
 def test_what_is_no_cache(form) -> None:
     traced = jax.jit(lambda new, at, cache: OTHERS[form](cache, new, at)).trace(NEW, AT, CACHE)
-    assert returned(traced.jaxpr) == ()
+    assert find_overwritten(traced.jaxpr) == ()
 
 
 def test_a_cache_that_comes_back_longer() -> None:
     traced = jax.jit(lambda cache, new: jnp.concatenate([cache, new], 2)).trace(CACHE, NEW)
-    [one] = returned(traced.jaxpr)
-    assert (one.argument, one.name, one.grown) == (0, "cache", 1)
+    [one] = find_overwritten(traced.jaxpr)
+    assert (one.argument, one.name, one.growth) == (0, "cache", 1)

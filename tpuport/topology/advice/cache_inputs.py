@@ -1,0 +1,128 @@
+"""The caches of a call: arguments that come back overwritten, what they are called, and where they are."""
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import jax
+import torch
+
+from tpuport.compilation import is_transformers_cache
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.overwritten_inputs import OverwrittenInput
+from tpuport.topology.advice.weight_placement import whole_bytes
+from tpuport.topology.hlo.array_types import search_group
+
+_TENSOR: Final = re.compile(r"(tensors|donated)\[(\d+)\]")
+_ALIASES: Final = re.compile(r"\binput_output_alias=\{ (.*?) \}")
+_ALIASED_ARGUMENT: Final = re.compile(r"\((\d+), \{")
+
+Shape = tuple[int, ...]
+
+
+class CallInput(NamedTuple):
+    """A tensor among a call's inputs.
+
+    Attributes:
+        name: "past_key_values.0.1".
+        value: a tensor, or a jax.ShapeDtypeStruct.
+        in_cache: whether it is part of a cache of transformers, which `tpuport.compile` donates.
+    """
+
+    name: str
+    value: Any
+    in_cache: bool
+
+
+def name_inputs(evidence: Evidence) -> dict[str, CallInput]:
+    """Tensors of a call by the names that its program has for them: "tensors[0]", or "donated[0]" of a cache."""
+    inputs = list(_tensors(evidence.inputs))
+    donates_cache = bool(evidence.cache)
+    donated = [entry for entry in inputs if donates_cache and entry.in_cache]
+    others = [entry for entry in inputs if not (donates_cache and entry.in_cache)]
+    # `tpuport.compile` has two arguments: the tensors that it donates, and the others.
+    named = {f"tensors[{index}]": entry for index, entry in enumerate(others)}
+    return named | {f"donated[{index}]": entry for index, entry in enumerate(donated)}
+
+
+def _tensors(inputs: Mapping[str, Any]) -> Iterator[CallInput]:
+    leaves = jax.tree_util.tree_flatten_with_path(dict(inputs), is_leaf=is_transformers_cache)[0]
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        in_cache = is_transformers_cache(leaf)
+        for value in jax.tree.leaves(leaf) if in_cache else [leaf]:
+            if isinstance(value, torch.Tensor | jax.ShapeDtypeStruct):
+                yield CallInput(name, value, in_cache)
+
+
+class CacheInputs:
+    """Names and shares of the arguments of a program that come back overwritten."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+
+    @functools.cached_property
+    def _inputs(self) -> dict[str, CallInput]:
+        return name_inputs(self._evidence)
+
+    def find(self, array: OverwrittenInput) -> CallInput | None:
+        """The input of a forward call that an argument is; None if it is something else."""
+        name = _TENSOR.search(array.name)
+        if name is None or name[0] not in self._inputs:
+            return None
+        match = self._inputs[name[0]]
+        return match if tuple(match.value.shape) == array.shape else None
+
+    def joint_name(self, arrays: Iterable[OverwrittenInput]) -> str:
+        """What arguments are called together: "past_key_values", "keys and values"."""
+        names = []
+        for array in arrays:
+            match = self.find(array)
+            name = array.name if match is None else match.name
+            names.append(re.split(r"[.\[]", name)[0] or "an argument")
+        return " and ".join(dict.fromkeys(names))
+
+    @functools.cached_property
+    def reused(self) -> set[int]:
+        """The numbers of the arguments whose memory results take over."""
+        aliases = search_group(_ALIASES, self._evidence.compiled.header)
+        return set(map(int, _ALIASED_ARGUMENT.findall(aliases)))
+
+    def input_share(self, array: OverwrittenInput) -> Shape:
+        """The shape of an argument on one device."""
+        parameters = self._evidence.compiled.parameters
+        if array.argument not in parameters:
+            return array.shape
+        return parameters[array.argument].arrays[0].dims
+
+    def output_share(self, array: OverwrittenInput) -> Shape:
+        """The shape on one device of what an argument comes back as."""
+        results = self._evidence.compiled.results
+        return results[array.output].dims if array.output < len(results) else array.shape
+
+    def input_bytes(self, arrays: Iterable[OverwrittenInput]) -> int:
+        """Bytes of these arguments on one device."""
+        return sum(_bytes(self.input_share(array), array.dtype) for array in arrays)
+
+    def output_bytes(self, arrays: Iterable[OverwrittenInput]) -> int:
+        """Bytes on one device of what these arguments come back as."""
+        return sum(_bytes(self.output_share(array), array.dtype) for array in arrays)
+
+    def write_spec(self, whole: Shape, share: Shape) -> str:
+        """The PartitionSpec that gives a device such a share: PartitionSpec(None, 'tp')."""
+        unused = dict(self._evidence.axis_sizes)
+        entries: list[str | None] = []
+        for length, part in zip(whole, share, strict=False):
+            # An axis divides one dimension of an array only.
+            axes = [axis for axis, size in unused.items() if part and length == part * size > part]
+            entries.append(axes[0] if axes else None)
+            if axes:
+                del unused[axes[0]]
+        while entries and entries[-1] is None:
+            entries.pop()
+        return f"PartitionSpec({', '.join(map(repr, entries))})"
+
+
+def _bytes(shape: Shape, dtype: str) -> int:
+    return whole_bytes(jax.ShapeDtypeStruct(shape, jax.numpy.dtype(dtype)))

@@ -1,0 +1,240 @@
+"""Remedies that several rules share: sharding rules, meshes, inputs over dp, and the command's options for them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from math import gcd, prod
+from typing import Any, Final, NamedTuple
+
+from tpuport.layers import block_weight_names
+from tpuport.topology import mesh_splits
+from tpuport.topology.advice.advice_rules import format_bytes
+from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.repeated_work import batch_rows
+from tpuport.topology.advice.weight_placement import (
+    UndividedHeads,
+    device_bytes,
+    divides_weights,
+    group_by_pattern,
+    layer_pattern,
+    sharding_axes,
+    weights_of_undivided_heads,
+    whole_bytes,
+)
+
+BESIDE_OTHER_RULES: Final = (
+    "beside those of the other weights, as FILE takes the place of the model's own plan"
+)
+INPUTS_OVER_DP: Final = (
+    "give the inputs sharded over dp, jax.device_put(x, NamedSharding(mesh, PartitionSpec('dp'))) (in compile_for: "
+    "jax.ShapeDtypeStruct with that sharding)"
+)
+# Patterns that a remedy names: those of an MLP, or of attention's projections.
+_MOST_PATTERNS: Final = 2
+# Keys with rows are [B, K, T, D]; those of a batch of one are [K, T, D].
+_DIMENSIONS_WITH_ROWS: Final = 4
+_HEAD_DIMENSION: Final = -3
+
+Spec = tuple[str | None, ...]
+
+
+class SingleWeight(NamedTuple):
+    """A weight as sharding rules see it: of blocks in a loop, that of the first block."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def single_weight(name: str, array: Any) -> SingleWeight:
+    """The weight for which rules are asked, of an array that may have those of all blocks."""
+    names = block_weight_names(name, array)
+    return SingleWeight(names[0], tuple(array.shape[1:])) if names else SingleWeight(name, tuple(array.shape))
+
+
+def longest_dimension_spec(shape: tuple[int, ...], axis: str, parts: int) -> Spec | None:
+    """A PartitionSpec's entries that divide the longest dimension that can be divided; None if none can.
+
+    Of two products that follow each other and are wide between them, it is the outputs of the first and the inputs of
+    the second.
+    """
+    divisible = [dim for dim, length in enumerate(shape) if length and length % parts == 0]
+    if not divisible:
+        return None
+    longest = max(divisible, key=lambda dim: shape[dim])
+    return tuple(axis if dim == longest else None for dim in range(len(shape)))
+
+
+def write_python(regex: str, spec: Spec) -> str:
+    """An entry of a mapping in Python: r'up': PartitionSpec('tp', None)."""
+    return f"r'{regex}': PartitionSpec({', '.join(map(repr, spec))})"
+
+
+def write_json(regex: str, spec: Spec) -> str:
+    """The same in a file for --rules: "up": ["tp", null]."""
+    return f"{json.dumps(regex)}: {json.dumps(spec)}"
+
+
+def write_rules(
+    weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int, *, override: bool = False
+) -> str:
+    """ShardingRules for the largest of these weights, and the file that gives them to the command.
+
+    Args:
+        weights: all weights by name.
+        names: of those that are to be divided.
+        axis: over which; parts: its size.
+        override: whether they change rules that other weights have.
+    """
+    specs: dict[str, Spec] = {}
+    sizes: dict[str, int] = {}
+    for regex, group in group_by_pattern(names).items():
+        single = single_weight(group[0], weights[group[0]])
+        spec = longest_dimension_spec(single.shape, axis, parts)
+        if len(single.shape) > 1 and spec is not None:
+            regex = regex if single.name == group[0] else layer_pattern(single.name)
+            specs[regex] = spec
+            sizes[regex] = sum(device_bytes(weights[name]) for name in group)
+    # By size, then by name, so that the text is the same each time.
+    largest = sorted(specs, key=lambda regex: (-sizes[regex], regex))[:_MOST_PATTERNS]
+    # If no dimension can be divided, the form of a rule is all that can be said.
+    entries = [(regex, specs[regex]) for regex in largest] or [("...weight", (axis, None))]
+    others = [", ..."] if len(specs) > len(entries) else []
+    code = "".join([", ".join(write_python(*entry) for entry in entries), *others])
+    file = "".join([", ".join(write_json(*entry) for entry in entries), *others])
+    if override:
+        return f"rules.override({{{code}}}); for --rules FILE, {{{file}}} {BESIDE_OTHER_RULES}"
+    return f"tpuport.ShardingRules({{{code}}}); for --rules FILE, {{{file}}}"
+
+
+def has_inputs_over_dp(evidence: Evidence) -> bool:
+    """Whether a forward call's inputs are sharded over dp."""
+    arrays = [value for value in evidence.inputs.values() if hasattr(value, "sharding")]
+    return any("dp" in sharding_axes(array) for array in arrays)
+
+
+def propose_rows(evidence: Evidence) -> str:
+    """A mesh of dp alone, each device with all weights and rows of its own; empty if those do not fit."""
+    devices, capacity = evidence.mesh.size, evidence.report.memory.capacity
+    if not evidence.report.fits or minimum_device_bytes(evidence, dp=devices, tp=1) > capacity:
+        return ""
+    mesh = f"tpuport.create_mesh(dp={devices}) (--dp {devices})"
+    if evidence.report.task != "forward":
+        return f"{mesh} and a batch of a multiple of {devices}"
+    return f"{mesh} for a batch of a multiple of {devices}, and {INPUTS_OVER_DP}"
+
+
+def propose_tp(evidence: Evidence) -> str:
+    """All devices for weights. If that cuts through heads, the split with the most tp that suits them, or "".
+
+    The split suits the batch as well, and the sequence of a prompt, and a device can hold its weights and cache.
+    """
+    if not uneven_heads_reason(evidence, evidence.mesh.size):
+        return _propose_all_over_tp(evidence)
+    calls = [call for call, _ in evidence.report.attention]
+    sequences = tuple(sorted({call.query[2] for call in calls}))
+    # Attention alone is divided over sp, and not the blocks as in a diffusion transformer.
+    facts = mesh_splits.Facts(batch=batch_rows(evidence) or 1, sequences=sequences, divides_blocks=False)
+    splits = mesh_splits.split_reasons(evidence.mesh.size, facts).items()
+    suitable = [split for split, reason in splits if not reason and _is_better_split(evidence, split)]
+    if not suitable:
+        return ""
+    # dp divides everything else, sp long attention only.
+    best = max(suitable, key=lambda split: (split.tp, split.dp))
+    sizes = {axis: getattr(best, axis) for axis in ("dp", "sp", "tp") if getattr(best, axis) > 1}
+    arguments = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+    options = " ".join(f"--{axis} {size}" for axis, size in sizes.items())
+    return f"tpuport.create_mesh({arguments}) ({options})"
+
+
+def _is_better_split(evidence: Evidence, split: mesh_splits.Split) -> bool:
+    """Whether a split is not the present one, has no less tp to speak of, divides the heads, and fits."""
+    current = mesh_splits.Split(*(evidence.axis_sizes.get(axis, 1) for axis in ("dp", "sp", "tp")))
+    if split == current or split.tp <= current.tp // 2:
+        return False
+    needed = minimum_device_bytes(evidence, dp=split.dp, tp=split.tp)
+    return not uneven_heads_reason(evidence, split.tp) and needed <= evidence.report.memory.capacity
+
+
+def uneven_heads_reason(evidence: Evidence, tp: int) -> str:
+    """Why tp does not suit the heads of some attention call; "" if it does."""
+    for call, _ in evidence.report.attention:
+        reason = mesh_splits.uneven(tp, call.query[1], call.key[1])
+        if reason:
+            return reason
+    return ""
+
+
+def _propose_all_over_tp(evidence: Evidence) -> str:
+    """All devices for weights, with the rules that divide them if none are divided yet."""
+    devices = evidence.mesh.size
+    mesh = f"tpuport.create_mesh(tp={devices}) (--tp {devices})"
+    if not any(divides_weights(evidence, axis) for axis in evidence.model_axes):
+        names = [name for name, weight in evidence.weights.items() if prod(weight.shape)]
+        rules = write_rules(evidence.weights, names, "tp", devices)
+        return f"{mesh}, with rules that divide the weights: {rules}" if names else mesh
+    needed, capacity = minimum_device_bytes(evidence, dp=1, tp=devices), evidence.report.memory.capacity
+    if needed <= capacity:
+        return mesh
+    return (
+        f"more chips, or chips with more memory (--list-topologies): with tp={devices} weights and cache alone are "
+        f"{format_bytes(needed)} a device, of {format_bytes(capacity)}"
+    )
+
+
+def propose_even_heads(evidence: Evidence, heads: UndividedHeads) -> str:
+    """A mesh whose tp divides the heads, if its devices can hold the weights and the cache."""
+    # The largest tp that divides both and the axis.
+    tp = gcd(heads.query, heads.kv, heads.parts)
+    others = evidence.mesh.size // tp
+    needed = minimum_device_bytes(evidence, dp=others, tp=tp)
+    if needed > evidence.report.memory.capacity:
+        return _without_even_heads(evidence, heads, tp, needed)
+    remedy = f"tp={tp} divides both: tpuport.create_mesh(dp={others}, tp={tp}) (--dp {others} --tp {tp})"
+    rows = batch_rows(evidence)
+    if others > 1 and (rows is None or rows % others):
+        remedy += f" and a batch of a multiple of {others}"
+    if others > 1 and evidence.report.task == "forward":
+        remedy += f", with the batch over dp: {INPUTS_OVER_DP}"
+    # A decode step has one token a row, which sp cannot divide.
+    if others > 1 and evidence.report.task != "decode":
+        remedy += f", or --sp {others} --tp {tp} for long prompts"
+    if heads.query % heads.parts == 0:
+        remedy += "; with one row or short caches the key/value heads may as well stay whole"
+    return remedy
+
+
+def _without_even_heads(evidence: Evidence, heads: UndividedHeads, tp: int, needed: int) -> str:
+    """What remains if a smaller tp divides the heads, and weights and cache are too large for it."""
+    reason = (
+        f"tp={tp} would divide both, but weights and cache alone are {format_bytes(needed)} a device there, of "
+        f"{format_bytes(evidence.report.memory.capacity)}"
+    )
+    if heads.query % heads.parts:
+        return f"{reason}: take chips with more memory (--list-topologies), or a model of other heads"
+    cache = ", with a shorter cache (--max-cache-len) or a smaller batch (--batch)" if evidence.cache else ""
+    return (
+        f"{reason}: keep {heads.axis}={heads.parts} and the key/value heads whole{cache}, or take chips with more "
+        "memory (--list-topologies)"
+    )
+
+
+def minimum_device_bytes(evidence: Evidence, *, dp: int, tp: int) -> int:
+    """Bytes of weights and cache alone that a device would hold with other sizes of the axes.
+
+    Weights stay divided as they are, over tp in place of the axes of the model now. Those whose heads do not divide now
+    are divided too, so that it is the least that a device would hold. The cache is divided as `tpuport.generate` does
+    it: rows over dp, of which each device has one at least, and heads over tp if that divides them.
+    """
+    undivided = weights_of_undivided_heads(evidence)
+    total = 0
+    for name, weight in evidence.weights.items():
+        axes = sharding_axes(weight)
+        over_tp = name in undivided or not axes.isdisjoint(evidence.model_axes)
+        parts = (tp if over_tp else 1) * (dp if "dp" in axes else 1)
+        total += whole_bytes(weight) // parts
+    for array in evidence.cache:
+        dims = len(array.shape)
+        rows = max(array.shape[0], 1) if dims == _DIMENSIONS_WITH_ROWS else 1
+        heads = array.shape[_HEAD_DIMENSION] if dims >= -_HEAD_DIMENSION else 1
+        parts = tp if heads % tp == 0 else 1
+        total += whole_bytes(array) // rows * -(-rows // dp) // parts
+    return total

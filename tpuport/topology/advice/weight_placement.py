@@ -1,0 +1,187 @@
+"""Where weights are: the axes that divide each, what of it a device has, and the heads that an axis does not divide."""
+
+import re
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import jax.numpy as jnp
+import torch
+
+from tpuport.sharding.specs import axis_names
+from tpuport.topology.advice.evidence import Evidence
+
+MIB: Final = 1 << 20
+# The placement of less is not worth a rule: reading it takes a device about a microsecond.
+SMALL: Final = MIB
+# Of what a device has of all weights. Less does not decide on what fits.
+_SHARE: Final = 0.01
+_LAYER_NUMBER: Final = re.compile(r"(?:(?<=^)|(?<=\\\.))\d+(?=\\\.)")
+
+
+def sharding_axes(array: Any) -> frozenset[str]:
+    """The mesh axes that divide an array."""
+    spec = getattr(array.sharding, "spec", ())
+    return frozenset(axis for entry in spec for axis in axis_names(entry))
+
+
+def dimension_axes(array: Any, dim: int) -> tuple[str, ...]:
+    """The mesh axes that divide one dimension of an array."""
+    spec = tuple(getattr(array.sharding, "spec", ()))
+    dim = dim % len(array.shape)
+    return axis_names(spec[dim]) if dim < len(spec) else ()
+
+
+def whole_bytes(array: Any) -> int:
+    """Bytes of the array, all devices together."""
+    return prod(array.shape) * jnp.dtype(array.dtype).itemsize
+
+
+def device_bytes(array: Any) -> int:
+    """Bytes of the array on one device."""
+    if array.sharding is None:
+        return whole_bytes(array)
+    return prod(array.sharding.shard_shape(tuple(array.shape))) * jnp.dtype(array.dtype).itemsize
+
+
+def device_weight_bytes(evidence: Evidence, names: Iterable[str] | None = None) -> int:
+    """Bytes on one device of these weights, or of all weights."""
+    weights = evidence.weights
+    names = weights if names is None else names
+    return sum(device_bytes(weights[name]) for name in names)
+
+
+def is_worth_a_finding(nbytes: int, evidence: Evidence) -> bool:
+    """Whether this many bytes on a device matter beside its weights."""
+    return nbytes >= max(SMALL, _SHARE * device_weight_bytes(evidence))
+
+
+def layer_pattern(name: str) -> str:
+    r"""A regex for a weight in all layers: r"layers\.\d+\.up\.weight" of "layers.0.up.weight"."""
+    return _LAYER_NUMBER.sub(r"\\d+", re.escape(name))
+
+
+def group_by_pattern(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names of weights by their pattern."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(layer_pattern(name), []).append(name)
+    return groups
+
+
+def buffer_names(evidence: Evidence) -> set[str]:
+    """Names of the model's buffers, which no sharding rule places."""
+    return {name for name, _ in evidence.model.named_buffers()}
+
+
+def replicated_weights(evidence: Evidence, axis: str) -> list[str]:
+    """The weights that no axis of the model divides, so that `axis` could."""
+    axes = evidence.model_axes.keys()
+    if axis not in axes:
+        return []
+    return [name for name, weight in evidence.weights.items() if sharding_axes(weight).isdisjoint(axes)]
+
+
+def divides_weights(evidence: Evidence, axis: str) -> bool:
+    """Whether an axis divides any weight."""
+    return any(axis in sharding_axes(weight) for weight in evidence.weights.values())
+
+
+def vocabulary_weights(evidence: Evidence) -> Iterator[tuple[str, Any]]:
+    """(name, weight) of the embeddings, and of the head that computes logits."""
+    # The head may be tied to the embedding, and has its own name where it is not.
+    head = output_embedding(evidence.model)
+    owners = {
+        name
+        for name, module in evidence.model.named_modules()
+        if isinstance(module, torch.nn.Embedding) or module is head
+    }
+    for name, weight in evidence.weights.items():
+        owner, _, leaf = name.rpartition(".")
+        if owner in owners and leaf == "weight" and len(weight.shape) == 2:
+            yield name, weight
+
+
+def output_embedding(model: Any) -> Any:
+    """The module that computes logits; None if the model does not say which."""
+    try:
+        return getattr(model, "get_output_embeddings", lambda: None)()
+    except (AttributeError, NotImplementedError):  # some models of transformers have none
+        return None
+
+
+class UndividedHeads(NamedTuple):
+    """Heads of attention that an axis does not divide.
+
+    Attributes:
+        axis: of the mesh.
+        parts: its size.
+        query: the number of query heads.
+        kv: the number of key/value heads.
+        dim: the size of each.
+    """
+
+    axis: str
+    parts: int
+    query: int
+    kv: int
+    dim: int
+
+
+def undivided_heads(evidence: Evidence) -> list[UndividedHeads]:
+    """The heads of the traced calls that an axis of the model does not divide, each number of heads once."""
+    heads = set()
+    for call, _ in evidence.report.attention:
+        if len(call.query) == 4 and len(call.key) == 4:
+            _, query, _, dim = call.query
+            heads.add((query, _weight_kv_heads(evidence, query, call.key[1]), dim))
+    return [
+        UndividedHeads(axis, parts, query, kv, dim)
+        for axis, parts in evidence.model_axes.items()
+        for query, kv, dim in sorted(heads)
+        if query and kv and (query % parts or kv % parts)
+    ]
+
+
+def _weight_kv_heads(evidence: Evidence, query: int, key: int) -> int:
+    """Key/value heads of the weights: a model may have repeated them for the call."""
+    kv_heads = getattr(evidence.config, "num_key_value_heads", None)
+    is_repeated = key == query == getattr(evidence.config, "num_attention_heads", None)
+    return kv_heads if isinstance(kv_heads, int) and is_repeated else key
+
+
+def weights_of_undivided_heads(evidence: Evidence) -> set[str]:
+    """Weights that are whole on each device of an axis because it does not divide their heads."""
+    names: set[str] = set()
+    for heads in undivided_heads(evidence):
+        replicated = replicated_weights(evidence, heads.axis)
+        owners = {_owner(name) for name in replicated if _has_heads(evidence, name, heads)}
+        # The bias of a projection goes with its matrix.
+        names |= {name for name in replicated if _owner(name) in owners}
+    return names
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _has_heads(evidence: Evidence, name: str, heads: UndividedHeads) -> bool:
+    """Whether a matrix, or several stacked, has heads on one side; that of an MLP has another width on its other."""
+    query, kv, fused = (count * heads.dim for count in (heads.query, heads.kv, heads.query + 2 * heads.kv))
+    widths = {fused}
+    if heads.query % heads.parts:
+        widths.add(query)
+    if heads.kv % heads.parts:
+        widths.add(kv)
+    shape = evidence.weights[name].shape
+    sides = shape[-2:]
+    known = {fused, query, kv, *_model_widths(evidence)}
+    return len(shape) > 1 and not widths.isdisjoint(sides) and known.issuperset(sides)
+
+
+def _model_widths(evidence: Evidence) -> list[int]:
+    """The model's width by its config; if it has none, every side of a matrix."""
+    width = getattr(evidence.config, "hidden_size", None)
+    if isinstance(width, int):
+        return [width]
+    return [side for weight in evidence.weights.values() for side in weight.shape]
