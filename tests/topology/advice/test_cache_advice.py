@@ -282,7 +282,7 @@ def test_inputs_have_the_names_of_their_arguments(programs) -> None:
     evidence = mesh.evidence(lambda weights, x: x, {}, mesh.array((8, 8)), inputs=inputs)
     found = name_inputs(evidence)
     assert [(name, one.name, tuple(one.value.shape)) for name, one in found.items()] == [
-        ("tensors[0]", "a", (3,)), ("tensors[1]", "b.0", (1,)), ("tensors[2]", "b.2.c", (2,)),
+        ("plain_arrays[0]", "a", (3,)), ("plain_arrays[1]", "b.0", (1,)), ("plain_arrays[2]", "b.2.c", (2,)),
     ]  # fmt: skip
     assert not any(one.in_cache for one in found.values())
     assert described("v6e").devices

@@ -6,6 +6,7 @@ import pytest
 
 from tpuport.topology import Decode, Prefill
 from tpuport.topology.advice import Evidence, advice_rule_by_id
+from tpuport.topology.compile_report import Costs
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
 
@@ -44,7 +45,7 @@ def test_a_length_well_below_its_bucket(length, idle) -> None:
     """The figures of a report: nothing but the length has to be compiled to be known."""
     evidence = object.__new__(Evidence)
     vars(evidence).update(
-        inputs={"length": length}, report=SimpleNamespace(task="prefill", costs=SimpleNamespace(flops=320e6))
+        inputs={"length": length}, report=SimpleNamespace(task="prefill", costs=Costs(320e6, 0.0, 0.0, 0.0))
     )
     hits = list(advice_rule_by_id("TPC018").check(evidence))
     assert [hit.cost for hit in hits] == [idle * 1e6] * bool(idle)

@@ -37,7 +37,7 @@ def test_images_that_fill_tiles_are_the_compilers_to_order(programs) -> None:
 
     weights = {"patch.weight": mesh.array((512, 3, 16, 16))}
     found = mesh.evidence(patches, weights, mesh.array((8, 3, 512, 512), dtype=jnp.float32))
-    padded = [one for each in found.instructions if not each.is_fused for one in each.results]
+    padded = [one for each in found.compiled.instructions if not each.is_fused for one in each.results]
     assert any(one.dims == (8, 3, 512, 512) and one.tiled_nbytes > 8 * one.nbytes for one in padded)
     assert [one.rule for one in advise(found) if one.rule == "TPC008"] == []
 

@@ -14,7 +14,8 @@ from tpuport.topology.advice.overwritten_inputs import OverwrittenInput
 from tpuport.topology.advice.weight_placement import whole_bytes
 from tpuport.topology.hlo.array_types import search_group
 
-_TENSOR: Final = re.compile(r"(tensors|donated)\[(\d+)\]")
+# The arguments of the program of a forward call, as `abstract_steps` names them.
+_ARRAY: Final = re.compile(r"(?:plain|donated)_arrays\[\d+\]")
 _ALIASES: Final = re.compile(r"\binput_output_alias=\{ (.*?) \}")
 _ALIASED_ARGUMENT: Final = re.compile(r"\((\d+), \{")
 
@@ -36,14 +37,14 @@ class CallInput(NamedTuple):
 
 
 def name_inputs(evidence: Evidence) -> dict[str, CallInput]:
-    """Tensors of a call by the names that its program has for them: "tensors[0]", or "donated[0]" of a cache."""
+    """Tensors of a call by their names in its program: "plain_arrays[0]", or "donated_arrays[0]" of a cache."""
     inputs = list(_tensors(evidence.inputs))
     donates_cache = bool(evidence.cache)
     donated = [entry for entry in inputs if donates_cache and entry.in_cache]
     others = [entry for entry in inputs if not (donates_cache and entry.in_cache)]
     # `tpuport.compile` has two arguments: the tensors that it donates, and the others.
-    named = {f"tensors[{index}]": entry for index, entry in enumerate(others)}
-    return named | {f"donated[{index}]": entry for index, entry in enumerate(donated)}
+    named = {f"plain_arrays[{index}]": entry for index, entry in enumerate(others)}
+    return named | {f"donated_arrays[{index}]": entry for index, entry in enumerate(donated)}
 
 
 def _tensors(inputs: Mapping[str, Any]) -> Iterator[CallInput]:
@@ -68,7 +69,7 @@ class CacheInputs:
 
     def find(self, array: OverwrittenInput) -> CallInput | None:
         """The input of a forward call that an argument is; None if it is something else."""
-        name = _TENSOR.search(array.name)
+        name = _ARRAY.search(array.name)
         if name is None or name[0] not in self._inputs:
             return None
         match = self._inputs[name[0]]

@@ -25,7 +25,7 @@ class OverwrittenInput(NamedTuple):
     Attributes:
         argument: its number; arguments are flat.
         output: the number of the result that it comes back as.
-        name: as jax names it, "tensors[3]".
+        name: as jax names it, "plain_arrays[3]".
         shape: of the argument.
         dtype: of the argument.
         growth: how much longer it comes back, along one dimension; 0 if a part of it was overwritten.
