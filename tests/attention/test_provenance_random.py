@@ -12,7 +12,7 @@ from tpuport.attention.provenance import structure_of
 B, H = 2, 2
 LOW = float(jnp.finfo(jnp.float32).min)
 NUMBERS = (0, 1, -1, 2, LOW, -np.inf, -10000.0, 0.5)
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 
 
 def inputs(sizes, seed):

@@ -30,8 +30,8 @@ def scanned_counts(plan) -> tuple[list[int], tuple]:
     torch.manual_seed(1)
     plain, looped, function = both(Network(plan).eval(), X)
     assert_equal(plain, looped)
-    assert all(one.name == "blocks" for one in function.scanned)
-    return [one.count for one in function.scanned], function.declined
+    assert all(blocks.name == "blocks" for blocks in function.scanned)
+    return [blocks.count for blocks in function.scanned], function.declined
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def scanned_counts(plan) -> tuple[list[int], tuple]:
     ids=str,
 )
 def test_blocks_are_in_one_loop(plan, counts) -> None:
-    found, declined = scanned_counts(plan)
-    assert found == counts
-    assert sum(one.count for one in declined) == plan.depth * plan.passes - sum(counts)
+    scanned, declined = scanned_counts(plan)
+    assert scanned == counts
+    assert sum(blocks.count for blocks in declined) == plan.depth * plan.passes - sum(counts)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     plan=st.builds(
         Plan,
@@ -77,7 +77,7 @@ def test_blocks_are_in_one_loop(plan, counts) -> None:
 )  # fmt: skip
 def test_any_network_gives_the_same_scanned(plan) -> None:
     counts, declined = scanned_counts(plan)
-    assert sum(counts) + sum(one.count for one in declined) in (0, plan.depth * plan.passes)
+    assert sum(counts) + sum(blocks.count for blocks in declined) in (0, plan.depth * plan.passes)
 
 
 class Unet(torch.nn.Module):
@@ -129,8 +129,8 @@ def test_blocks_that_differ_are_declined_with_the_line() -> None:
 def test_connections_past_a_block_are_declined() -> None:
     plain, looped, function = both(Unet().eval(), X)
     assert_equal(plain, looped)
-    assert [one.count for one in function.scanned] in ([], [2], [3])
-    assert sum(one.count for one in function.declined) >= 1
+    assert [blocks.count for blocks in function.scanned] in ([], [2], [3])
+    assert sum(blocks.count for blocks in function.declined) >= 1
     assert function.declined[0].reason
 
 
