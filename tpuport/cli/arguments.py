@@ -20,9 +20,13 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse with what is wrong."""
-        match = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
-        where, what = match.groups() if match else (None, message)
-        unknown = re.findall(r"--[\w-]+", what) if what.startswith("unrecognized") else []
+        # "argument --jobs/-j: expected one argument", or a message without an option.
+        match = re.fullmatch(r"(?:argument (?P<where>[^:]+): )?(?P<what>.*)", message, re.DOTALL)
+        assert match is not None
+        where, what = match["where"], match["what"]
+        unknown: list[str] = []
+        if what.startswith("unrecognized"):
+            unknown = re.findall(r"--[\w-]+", what)
         known = [option for option in self._option_string_actions if option.startswith("--")]
         fix = f"{closest(unknown, known)}{self.prog} --help shows the options"
         raise UsageError(what, where=where, fix=fix)
@@ -35,7 +39,9 @@ def closest(names: Iterable[str], known: Iterable[str]) -> str:
 
     candidates = list(known)
     matches = [match for name in names for match in difflib.get_close_matches(name, candidates, n=1)]
-    return f"did you mean {' and '.join(matches)}? " if matches else ""
+    if not matches:
+        return ""
+    return f"did you mean {' and '.join(matches)}? "
 
 
 def positive_integer(text: str) -> int:

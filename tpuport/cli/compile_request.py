@@ -275,15 +275,13 @@ def _read_rule(pattern: str, entries: Any, where: str) -> list[Any]:
     )
     if not isinstance(entries, list):
         raise UsageError(f"{entries!r} is not a list of axis names", where=where, fix=fix)
-    rule = []
-    for entry in entries:
-        if entry in _UNDIVIDED or entry == []:
-            rule.append(None)
-            continue
-        for name in entry if isinstance(entry, list) else [entry]:
+    rule = [None if entry in (*_UNDIVIDED, []) else entry for entry in entries]
+    for entry in rule:
+        # An entry names one axis or several.
+        names = entry if isinstance(entry, list) else [entry]
+        for name in names:
             if name not in (*_UNDIVIDED, *AXES):
                 raise UsageError(f"{name!r} is not an axis of the mesh", where=where, fix=fix)
-        rule.append(entry)
     return rule
 
 

@@ -9,9 +9,10 @@ from tpuport.hardware import GENERATIONS, GIB
 
 Number: TypeAlias = float | int
 
-_BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+# Prefixes of units, the largest first.
+_BINARY: Final = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 _DECIMAL: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_FRACTIONS: Final = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _WORDS: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 
 # What has memory of its own, by the devices on a chip.
@@ -27,10 +28,7 @@ def optional(render: Callable[[Any], str], value: Any, missing: str = "") -> str
 
 def memory_size(nbytes: Number) -> str:
     """Bytes in memory: "10.94 GiB"."""
-    for size, unit in _BINARY:
-        if abs(nbytes) >= size:
-            return f"{_three_digits(nbytes / size)} {unit}"
-    return f"{nbytes:.0f} B"
+    return _with_prefix(nbytes, "B", _BINARY)
 
 
 def gib(nbytes: Number) -> str:
@@ -63,27 +61,25 @@ def memory_unit(generation: str) -> str:
 
 def traffic(nbytes: Number) -> str:
     """Bytes that are read, written or sent: "1.75 GB"."""
-    return _scale(nbytes, "B")
+    return _with_prefix(nbytes, "B", _DECIMAL)
 
 
 def flops(count: Number) -> str:
     """Operations: "13.5 GFLOP"."""
-    return _scale(count, "FLOP")
+    return _with_prefix(count, "FLOP", _DECIMAL)
 
 
 def rate(per_second: Number, unit: str) -> str:
     """An amount a second: "197 TFLOP/s"."""
-    return f"{_scale(per_second, unit)}/s"
+    return f"{_with_prefix(per_second, unit, _DECIMAL)}/s"
 
 
 def duration(seconds: Number) -> str:
     """A time: "2.14 ms"."""
-    if seconds <= 0:
-        return "0 s"
-    for size, unit in _SECONDS:
-        if seconds >= size:
-            return f"{_three_digits(seconds / size)} {unit}"
-    return f"{seconds / 1e-9:.2g} ns"
+    # Estimates of a small collective may be fractions of a nanosecond.
+    if 0 < seconds < 1e-9:
+        return f"{seconds / 1e-9:.2g} ns"
+    return _with_prefix(seconds, "s", _FRACTIONS)
 
 
 def plain_number(value: Number) -> str:
@@ -190,16 +186,15 @@ def attention_reasons(call: dict[str, Any], *fields: str) -> str:
     return "; ".join(call[field] for field in fields if call[field])
 
 
-def _scale(value: Number, unit: str) -> str:
-    for size, prefix in _DECIMAL:
+def _with_prefix(value: Number, unit: str, prefixes: tuple[tuple[Number, str], ...]) -> str:
+    for size, prefix in prefixes:
         if abs(value) >= size:
             return f"{_three_digits(value / size)} {prefix}{unit}"
     return f"{value:.0f} {unit}"
 
 
 def _three_digits(value: Number) -> str:
-    """Three significant digits, without an exponent."""
-    digits = 2
-    if value:
-        digits -= math.floor(math.log10(abs(value)))
-    return f"{value:,.{max(0, min(2, digits))}f}"
+    """Three significant digits, without an exponent, and at most two decimals."""
+    # Decimals that 1, 10 and 100 leave room for.
+    decimals = 2 - math.floor(math.log10(abs(value) or 1.0))
+    return f"{value:,.{min(2, max(0, decimals))}f}"

@@ -1,5 +1,6 @@
 """Reports as tables for a terminal."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final
@@ -37,10 +38,10 @@ def render_results(
         results: as `document` takes them; splits: likewise.
     """
     parts: list[RenderableType] = []
+    # First, because it is what the user asked for; the results are of the best split.
     if splits is not None:
         parts += [*_suggestion(splits), Text("")]
-    for result in results:
-        parts += _result(result)
+    parts += itertools.chain.from_iterable(map(_result, results))
     return Group(*parts)
 
 
@@ -61,15 +62,18 @@ def _result(result: CompileResult) -> Iterator[RenderableType]:
     title = quantities.title(result.target, result.topology, report)
     yield Rule(Text(title, style="bold"), align="left", style="dim")
     yield _headline(result)
-    if report is not None:
+    notes = [Text(f"note: {note}", style="dim") for note in result.notes]
+    if report is None:
+        assert result.failure is not None
+        yield from notes
+        # The headline has the message already.
+        yield from _failure(result.failure, with_message=False)
+    else:
         yield _program_line(report)
         yield _compilation_line(result, report)
-    for note in result.notes:
-        yield Text(f"note: {note}", style="dim")
-    if result.reason is not None:
-        # The headline of a result without a report has the message already.
-        yield from _failure(result.reason, with_message=report is not None)
-    if report is not None:
+        yield from notes
+        if report["failure"] is not None:
+            yield from _failure(report["failure"], with_message=True)
         yield from _sections(report)
     yield Text("")
 
