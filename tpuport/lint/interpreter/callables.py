@@ -48,6 +48,7 @@ def evaluate_call(frame: Frame, node: ast.Call) -> Value:
     """What a call expression returns."""
     callee = _evaluate_callee(frame, node.func)
     arguments = _evaluate_arguments(frame, node)
+    # Unknown arguments that are passed on as a whole say less than the callee's own declaration.
     if _passes_everything_on(frame, node):
         functions = _functions(frame, callee)
         if functions:
@@ -103,6 +104,7 @@ def _evaluate_arguments(frame: Frame, node: ast.Call) -> Arguments:
         value = frame.evaluate(keyword.value)
         if keyword.arg is not None:
             keywords[keyword.arg] = value
+        # Entries of `**mapping` whose keys are not known could be any argument, so they are dropped.
         elif isinstance(value, Mapping):
             keywords.update((key, entry) for key, entry in value.entries if isinstance(key, str))
     return Arguments(positional, keywords)
@@ -202,6 +204,7 @@ def _call_sequence(frame: Frame, callee: Sequence, arguments: Arguments, node: a
 
 def _call_external(frame: Frame, callee: External, arguments: Arguments, node: ast.Call) -> Value:
     name = callee.name
+    # `torch.Tensor.view(x, ...)` is `x.view(...)`, for the rules too.
     if name.startswith("torch.Tensor.") and arguments.positional:
         method = Method(arguments.first, name.rpartition(".")[2])
         return apply(frame, method, arguments.without_first(), node)
@@ -222,6 +225,7 @@ def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Ca
         if name in _CALL_FIRST:
             passed_on = {key: value for key, value in keywords.items() if key not in _CHECKPOINT_OPTIONS}
             return apply(frame, positional[0], Arguments(positional[1:], passed_on), node)
+    # A library function that the tables do not know may call the functions that it gets.
     result = library.call(name, arguments)
     if result is UNKNOWN:
         return call_unknown(frame, arguments)

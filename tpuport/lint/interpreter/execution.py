@@ -95,6 +95,7 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
     indices, nodes = evaluate_indices(frame, target, base)
     frame.report(Subscript(target, base, indices, nodes, True, None, value, frame.statement))
     _report_store_in_container(frame, target, value)
+    # Values are immutable, so the changed container takes the old one's place, if that has a name.
     path = path_of(target.value)
     if path is None:
         return
@@ -190,6 +191,7 @@ def _assign_annotated(frame: Frame, node: ast.AnnAssign) -> None:
     if node.value is None:
         return
     value = frame.evaluate(node.value)
+    # What the expression is known to be is more exact than the annotation.
     if value is UNKNOWN:
         value = frame.interpreter.annotation(node.annotation, frame.module)
     bind(frame, node.target, value, node.value)
@@ -293,6 +295,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 def _while(frame: Frame, node: ast.While) -> None:
     def run() -> bool:
+        # A condition that fails at once leaves the loop as it is entered.
         if decide(frame, node.test, "while") is False:
             return True
         narrow(frame, node.test, True)

@@ -172,6 +172,7 @@ class Frame:
 
     def evaluate_silently(self, node: ast.expr) -> Value:
         """What an expression may be, without events."""
+        # A class in `isinstance`, say, was or will be evaluated with events elsewhere.
         emitting, self.emitting = self.emitting, False
         try:
             return self.evaluate(node)
@@ -184,6 +185,7 @@ class Frame:
         for statement in body:
             self.statement = statement
             handler = handlers.get(type(statement))
+            # What follows a `return` or `raise` never runs, so rules must not hear of it.
             if handler is not None and handler(self, statement) is False:
                 return False
         return True
@@ -191,6 +193,7 @@ class Frame:
     def lookup(self, name: str) -> Value:
         """What a name means in this frame."""
         frame: Frame | None = self
+        # Enclosing functions come before the module; class bodies are not scopes of their methods.
         while frame is not None:
             value = frame.env.get(name)
             if value is not None:
@@ -218,6 +221,7 @@ class Frame:
     def define_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Function:
         """A function defined inside this frame's function."""
         info = FunctionInfo(node, self.module, self.owner, self.qualname)
+        # Its free names are looked up when it is called, by what this frame has then.
         vars(info)["closure"] = self
         return Function(info)
 

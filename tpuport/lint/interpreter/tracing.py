@@ -193,6 +193,7 @@ class TracingInterpreter(Interpreter):
             if self.records:
                 self.records[-1].absorb(remembered)
             return remembered.result
+        # Recursion with equal arguments would never end.
         if key in self._running or depth > _DEPTH:
             return self._promised_result(function.info)
         self._running.add(key)
@@ -236,6 +237,7 @@ class TracingInterpreter(Interpreter):
     def _result(self, frame: Frame, info: FunctionInfo) -> Value:
         if isinstance(info.node, ast.Lambda):
             return frame.evaluate(info.node.body)
+        # Control that reaches the end of a function returns None.
         if frame.execute(info.node.body):
             frame.add_returned(NONE)
         if frame.yielded is not None:
@@ -274,6 +276,7 @@ class TracingInterpreter(Interpreter):
         positional = [*parameters.posonlyargs, *parameters.args][len(values) :]
         names = [parameter.arg for parameter in positional]
         by_name = arguments.keywords | dict(zip(names, arguments.positional, strict=False))
+        # Without arguments, the defaults and declarations below apply.
         if self._is_called_too_often(info):
             by_name = {}
         for parameter in [*positional, *parameters.kwonlyargs]:

@@ -129,6 +129,7 @@ def conditional_expression(frame: Frame, node: ast.IfExp) -> Value:
     env = frame.env
     results: list[Value] = []
     for holds, branch in ((True, node.body), (False, node.orelse)):
+        # A branch that cannot run has no value and no events.
         if answer is (not holds):
             continue
         frame.env = dict(env)
