@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tpuport.lint.rules.registry import families
+from tpuport.lint.rules.rule_registry import families
 
 
 def on_config(config: Any) -> Any:

@@ -6,8 +6,8 @@ import functools
 from tpuport.errors import PortError
 from tpuport.lint.diagnostics import DIAGNOSTICS
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.registry import all_rules, families, rule_by_id
 from tpuport.lint.rules.rule import Rule
+from tpuport.lint.rules.rule_registry import all_rules, families, rule_by_id
 
 _ALL = "ALL"
 

@@ -62,7 +62,7 @@ def make_real_analyser(settings: Settings) -> AnalysesFiles:
     """The analysis with every rule that applies to the torchax version; settings select among findings later."""
     # Imported here: a run whose results are all cached does without the interpreter.
     from tpuport.lint.analysis import Analyser, Options
-    from tpuport.lint.rules.registry import all_rules
+    from tpuport.lint.rules.rule_registry import all_rules
 
     rules = tuple(
         rule

@@ -15,7 +15,7 @@ from torch import nn
 from tpuport.lint import Applicability, Finding, Severity
 from tpuport.lint.analysis import Analyser, Options
 from tpuport.lint.fixes import all_rewrites, fix_text
-from tpuport.lint.rules.registry import all_rules, rule_by_id
+from tpuport.lint.rules.rule_registry import all_rules, rule_by_id
 from tpuport.lint.source import node_span, read
 
 _HEAD = "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"

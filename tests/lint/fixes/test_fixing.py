@@ -4,7 +4,7 @@ import pytest
 
 from tpuport.lint import Applicability, Finding, Severity
 from tpuport.lint.fixes import all_rewrites, available_fixes, fix_text
-from tpuport.lint.rules.registry import all_rules
+from tpuport.lint.rules.rule_registry import all_rules
 
 
 def _finding(span: tuple[int, int, int, int], rule: str = "TPU301", fix: str = "safe") -> Finding:

@@ -5,7 +5,7 @@ from typing import Final
 
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.rule_catalogue import entry_for
-from tpuport.lint.rules.registry import families
+from tpuport.lint.rules.rule_registry import families
 from tpuport.lint.run_report import Report, count_noun
 
 _ESCAPE_CODES: Final = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
