@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuport import PortError
-from tpuport.generation.prompts import bucket, checked, checked_seed, row_keys
+from tpuport.generation.prompts import bucket_length, check_prompt, check_seed, row_keys
 
 
 @given(st.integers(1, 200_000))
 def test_buckets_fit_and_waste_little(length: int) -> None:
-    size = bucket(length)
+    size = bucket_length(length)
     assert size >= length
     assert size - length < max(32, length / 4)
-    assert bucket(size) == size
+    assert bucket_length(size) == size
 
 
 def test_buckets_are_few() -> None:
-    assert len({bucket(n) for n in range(1, 32_769)}) <= 45
+    assert len({bucket_length(n) for n in range(1, 32_769)}) <= 45
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_buckets_are_few() -> None:
 )
 def test_bad_prompts_are_refused(ids: object, mask: object, message: str) -> None:
     with pytest.raises(PortError, match=message):
-        checked(ids, mask, pad=0, eos=(2,), vocabulary=128)
+        check_prompt(ids, mask, pad=0, eos=(2,), vocabulary=128)
 
 
 def test_the_mask_is_inferred_from_padding_unless_it_ends_sequences() -> None:
     ids = torch.tensor([[0, 5], [6, 7]])
-    assert checked(ids, None, 0, (2,), 128)[1].tolist() == [[False, True], [True, True]]
-    assert checked(ids, None, 0, (0,), 128)[1].all()
+    assert check_prompt(ids, None, 0, (2,), 128)[1].tolist() == [[False, True], [True, True]]
+    assert check_prompt(ids, None, 0, (0,), 128)[1].all()
 
 
 def test_row_keys_see_the_prompt_without_its_padding() -> None:
@@ -63,9 +63,9 @@ def test_row_keys_see_the_prompt_without_its_padding() -> None:
 def test_seeds_have_64_bits() -> None:
     tokens = np.array([[5, 6]], np.int32)
     seeds = [5, 5 + 2**32, 2**64 - 1, 2**63, 0]
-    keys = {tuple(row_keys(tokens, tokens > 0, checked_seed(seed))[0]) for seed in seeds}
+    keys = {tuple(row_keys(tokens, tokens > 0, check_seed(seed))[0]) for seed in seeds}
     assert len(keys) == len(seeds)
-    assert checked_seed(np.int64(-1)) == -1
+    assert check_seed(np.int64(-1)) == -1
     for seed in (None, 1.5, "a", True, 2**64, -(2**63) - 1):
         with pytest.raises(PortError, match="seed="):
-            checked_seed(seed)
+            check_seed(seed)

@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 
 import tpuport
 from tpuport.generation import sampling
-from tpuport.generation.options import Options
+from tpuport.generation.generation_options import Options
 
 V, T, P = 41, 12, 5
 
@@ -86,7 +86,7 @@ def test_processed_logits_equal_transformers(
     present = (columns >= padding.numpy()[:, None]) & (columns < filled)
     got = _process(
         jnp.asarray(logits.numpy()), jnp.asarray(buffer.numpy(), jnp.int32), jnp.asarray(present),
-        jnp.int32(filled - P), sampling.settings(options),
+        jnp.int32(filled - P), sampling.sampling_settings(options),
     )  # fmt: skip
     np.testing.assert_array_equal(np.isneginf(got), np.isneginf(expected))
     np.testing.assert_allclose(got, expected, rtol=1e-6)
@@ -97,7 +97,9 @@ def test_draws_follow_the_probabilities() -> None:
     logits = jnp.asarray(np.random.default_rng(0).normal(size=7) * 1.5, jnp.float32)
     rows = 20_000
     keys = jax.random.key_data(jax.random.split(jax.random.key(3), rows))
-    tokens = sampling.choose(jnp.tile(logits, (rows, 1)), keys, jnp.int32(0), sampling.settings(_options()))
+    tokens = sampling.choose_tokens(
+        jnp.tile(logits, (rows, 1)), keys, jnp.int32(0), sampling.sampling_settings(_options())
+    )
     wanted = np.asarray(jax.nn.softmax(logits))
     found = np.bincount(np.asarray(tokens), minlength=7) / rows
     assert (np.abs(found - wanted) < 5 * np.sqrt(wanted / rows) + 1e-4).all()

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 from transformers import StoppingCriteria
 
 import tpuport
-from tpuport.generation import loop
-from tpuport.generation.run import CHUNK
+from tpuport.generation import decoder
+from tpuport.generation.host_loop import CHUNK
 
 NEW = 24
 slow = pytest.mark.slow
@@ -40,16 +40,16 @@ def expected(make_pair: Callable) -> Callable[..., torch.Tensor]:
 
 
 @pytest.fixture
-def states(monkeypatch: pytest.MonkeyPatch) -> list[loop.State]:
+def states(monkeypatch: pytest.MonkeyPatch) -> list[decoder.State]:
     """What each call of a compiled program gave, in order."""
-    seen: list[loop.State] = []
-    call = loop.Program.__call__
+    seen: list[decoder.State] = []
+    call = decoder.Program.__call__
 
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         seen.append(call(self, *args, **kwargs))
         return seen[-1]
 
-    monkeypatch.setattr(loop.Program, "__call__", watched)
+    monkeypatch.setattr(decoder.Program, "__call__", watched)
     return seen
 
 
@@ -79,7 +79,7 @@ def test_the_tokens_of_one_device(
     make_pair: Callable,
     prompts: tuple,
     expected: Callable,
-    states: list[loop.State],
+    states: list[decoder.State],
 ) -> None:
     wanted = expected(family, *prompts)
     states.clear()
@@ -104,7 +104,7 @@ class Never(StoppingCriteria):
 
 
 def test_one_compilation_serves_every_chunk(
-    make_pair: Callable, prompts: tuple, expected: Callable, states: list[loop.State]
+    make_pair: Callable, prompts: tuple, expected: Callable, states: list[decoder.State]
 ) -> None:
     """A sharding that changes between the chunks would compile again, unseen by a count of traces."""
     compiled: list[int] = []

@@ -1,6 +1,9 @@
-"""Text generation with the whole decoding loop on the device."""
+"""Text generation with the whole decoding loop on the device.
 
-from tpuport.generation.run import decoder_of, generate
-from tpuport.generation.sizes import kv_cache_bytes
+A call goes through options, prompts, the programs of the model's decoder, and the host's side of the loop.
+"""
 
-__all__ = ["decoder_of", "generate", "kv_cache_bytes"]
+from tpuport.generation.decoding_cache import kv_cache_bytes
+from tpuport.generation.generating import decoder_for, generate
+
+__all__ = ["decoder_for", "generate", "kv_cache_bytes"]

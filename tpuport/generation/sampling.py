@@ -11,14 +11,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from tpuport.errors import PortError
-from tpuport.generation.options import Options
+from tpuport.generation.generation_options import Options
 
-# A fixed number of slots, so that another list of ids is no other program.
+# A fixed number of slots, so that another list of ids needs no other program.
 EOS_SLOTS = 16
 
 
-class Settings(NamedTuple):
-    """Scalars of one call, arrays so that changing them compiles nothing; `eos` [N] is filled up with -1."""
+class SamplingSettings(NamedTuple):
+    """Scalars of one call. They are arrays, so that changing them compiles nothing; `eos` [N] is filled up with -1."""
 
     do_sample: Any
     temperature: Any
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
     pad: Any
 
 
-def settings(options: Options) -> Settings:
+def sampling_settings(options: Options) -> SamplingSettings:
     """The arrays for these options; a filter that is off gets the value that filters nothing."""
     if len(options.eos) > EOS_SLOTS:
         raise PortError(
@@ -39,7 +39,7 @@ def settings(options: Options) -> Settings:
         )
     eos = np.full(EOS_SLOTS, -1, np.int32)
     eos[: len(options.eos)] = options.eos
-    return Settings(
+    return SamplingSettings(
         do_sample=np.bool_(options.do_sample),
         temperature=np.float32(options.temperature),
         top_k=np.int32(options.top_k),
@@ -48,6 +48,7 @@ def settings(options: Options) -> Settings:
         repetition_penalty=np.float32(options.repetition_penalty),
         min_new=np.int32(options.min_new),
         eos=eos,
+        # No token has this id, and the loop tests for it.
         pad=np.int32(-1 if options.pad is None else options.pad),
     )
 
@@ -57,7 +58,7 @@ def process_logits(
     tokens_BT: Int[Array, "B T"],
     present_BT: Bool[Array, "B T"],
     new_tokens: Int[Array, ""],
-    chosen: Settings,
+    settings: SamplingSettings,
 ) -> Float[Array, "B V"]:
     """Traced. What transformers' logits processors give, in their order: penalty, minimum length, then, when sampling,
     temperature, top-k, top-p, min-p. Removed tokens have -inf.
@@ -68,18 +69,18 @@ def process_logits(
         new_tokens: how many have been generated so far.
     """
     scores = jax.lax.cond(
-        chosen.repetition_penalty != 1.0,
-        lambda s: _penalise(s, tokens_BT, present_BT, chosen.repetition_penalty),
+        settings.repetition_penalty != 1.0,
+        lambda s: _penalize(s, tokens_BT, present_BT, settings.repetition_penalty),
         lambda s: s,
         logits_BV,
     )
     ids = jnp.arange(scores.shape[-1], dtype=jnp.int32)
-    ends = jnp.any(ids[None] == chosen.eos[:, None], axis=0)
-    scores = jnp.where((new_tokens < chosen.min_new) & ends, -jnp.inf, scores)
-    return jax.lax.cond(chosen.do_sample, lambda s: _filter(s, chosen), lambda s: s, scores)
+    ends = jnp.any(ids[None] == settings.eos[:, None], axis=0)
+    scores = jnp.where((new_tokens < settings.min_new) & ends, -jnp.inf, scores)
+    return jax.lax.cond(settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores)
 
 
-def _penalise(
+def _penalize(
     scores: jax.Array, tokens_BT: jax.Array, present_BT: jax.Array, penalty: jax.Array
 ) -> jax.Array:
     """Positive scores of tokens already there are divided, negative ones multiplied (Keskar et al. 2019, CTRL)."""
@@ -88,44 +89,45 @@ def _penalise(
     return jnp.where(seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
-def _filter(scores: jax.Array, chosen: Settings) -> jax.Array:
+def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
     """Temperature, top-k, top-p, min-p of [B, V]; the sort runs only when top-k or top-p is on."""
-    scores = scores / chosen.temperature
-    cuts = (chosen.top_k > 0) | (chosen.top_p < 1.0)
-    scores = jax.lax.cond(cuts, lambda s: _top_k_top_p(s, chosen), lambda s: s, scores)
+    scores = scores / settings.temperature
+    is_cut = (settings.top_k > 0) | (settings.top_p < 1.0)
+    scores = jax.lax.cond(is_cut, lambda s: _top_k_top_p(s, settings), lambda s: s, scores)
     probabilities = jax.nn.softmax(scores, axis=-1)
-    floor = chosen.min_p * jnp.max(probabilities, axis=-1, keepdims=True)
+    floor = settings.min_p * jnp.max(probabilities, axis=-1, keepdims=True)
     # At min_p = 1 the most probable token must stay whatever the product rounds to.
     keep = (probabilities >= floor) | (probabilities == jnp.max(probabilities, axis=-1, keepdims=True))
-    return jnp.where((chosen.min_p > 0.0) & ~keep, -jnp.inf, scores)
+    return jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
 
 
-def _top_k_top_p(scores: jax.Array, chosen: Settings) -> jax.Array:
+def _top_k_top_p(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
     """One ascending sort serves both: top-k keeps ties with the k-th score, top-p the smallest set of mass above p."""
     vocabulary = scores.shape[-1]
     order = jnp.argsort(scores, axis=-1)
     ascending = jnp.take_along_axis(scores, order, axis=-1)
-    k = jnp.where(chosen.top_k > 0, jnp.minimum(chosen.top_k, vocabulary), vocabulary)
+    k = jnp.where(settings.top_k > 0, jnp.minimum(settings.top_k, vocabulary), vocabulary)
     kth = jnp.take_along_axis(ascending, jnp.broadcast_to(vocabulary - k, (scores.shape[0], 1)), axis=-1)
     ascending = jnp.where(ascending < kth, -jnp.inf, ascending)
     mass = jnp.cumsum(jax.nn.softmax(ascending, axis=-1), axis=-1)
     last = jnp.arange(vocabulary) == vocabulary - 1
-    remove = (chosen.top_p < 1.0) & (mass <= 1.0 - chosen.top_p) & ~last
-    kept = jnp.where(remove, -jnp.inf, ascending)
+    remove = (settings.top_p < 1.0) & (mass <= 1.0 - settings.top_p) & ~last
+    filtered = jnp.where(remove, -jnp.inf, ascending)
+    # The inverse permutation brings each score back to its token.
     rank = jnp.argsort(order, axis=-1)
-    return jnp.take_along_axis(kept, rank, axis=-1)
+    return jnp.take_along_axis(filtered, rank, axis=-1)
 
 
-def choose(
+def choose_tokens(
     scores_BV: Float[Array, "B V"],
     keys_B2: UInt32[Array, "B 2"],
     new_tokens: Int[Array, ""],
-    chosen: Settings,
+    settings: SamplingSettings,
 ) -> Int[Array, " B"]:
     """Traced. The next token of each row: argmax, or a draw with the row's own key, whatever the other rows are."""
     keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.wrap_key_data(key), new_tokens))(keys_B2)
     return jax.lax.cond(
-        chosen.do_sample,
+        settings.do_sample,
         lambda s: jax.vmap(jax.random.categorical)(keys, s).astype(jnp.int32),
         lambda s: jnp.argmax(s, axis=-1).astype(jnp.int32),
         scores_BV,

@@ -16,10 +16,10 @@ from tpuport import compat, pytrees, rotary
 from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, replicated_sharding
 from tpuport.compilation import claim_cache, is_transformers_cache, prepare_arguments, use_weights
 from tpuport.errors import PortError
-from tpuport.generation.cache import FixedLayer
-from tpuport.generation.loop import Decoder, State
-from tpuport.generation.prompts import bucket
-from tpuport.generation.sampling import EOS_SLOTS, Settings
+from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.decoding_cache import FixedLayer
+from tpuport.generation.prompts import bucket_length
+from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
 from tpuport.patches import transformers_rotary
 from tpuport.topology.abstract_weights import abstract_array, device_dtype
 from tpuport.topology.generation_tasks import Decode, Prefill
@@ -162,8 +162,8 @@ def _as_meta_tensor(value: Any, name: str, shardings: dict[int, Any]) -> Any:
 def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> Step:
     """`generate`'s program for a prompt, with its first token chosen greedily."""
     decoder = _decoder(model, mesh)
-    columns = bucket(task.length)
-    slots = bucket(max(task.max_cache_len or columns, columns))
+    columns = bucket_length(task.length)
+    slots = bucket_length(max(task.max_cache_len or columns, columns))
     _check_positions(model, slots, task)
     arguments = (weights, *_abstract_prompt(_padded_batch(task.batch, mesh), columns, mesh))
     state = _abstract_state(model, _first_step(decoder, slots), arguments, mesh)
@@ -177,13 +177,13 @@ def prefill(model: Any, task: Prefill, weights: dict[str, Any], mesh: Mesh) -> S
 def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Step:
     """One iteration of `generate`'s loop: a token for each row, chosen greedily."""
     decoder = _decoder(model, mesh)
-    slots = bucket(task.max_cache_len)
+    slots = bucket_length(task.max_cache_len)
     _check_positions(model, slots, task)
-    prompt = _abstract_prompt(_padded_batch(task.batch, mesh), min(bucket(1), slots), mesh)
+    prompt = _abstract_prompt(_padded_batch(task.batch, mesh), min(bucket_length(1), slots), mesh)
     state = _abstract_state(model, _first_step(decoder, slots), (weights, *prompt), mesh)
 
     def step(weights: dict[str, Any], state: State, keys: jax.Array, columns: jax.Array) -> State:
-        return decoder.step(weights, state, keys, columns, _greedy_settings())
+        return decoder.run_step(weights, state, keys, columns, _greedy_settings())
 
     return Step(
         step, (weights, state, prompt.keys, prompt.columns), donated=(1,), cache=_cache_arrays(state),
@@ -197,9 +197,9 @@ def _decoder(model: Any, mesh: Mesh) -> Decoder:
     return Decoder(model, mesh)
 
 
-def _greedy_settings() -> Settings:
-    """Settings of the greedy choice. Call it while tracing: as constants, they let the compiler drop the sampling."""
-    return Settings(
+def _greedy_settings() -> SamplingSettings:
+    """SamplingSettings of the greedy choice. Call it while tracing: as constants, they let the compiler drop the sampling."""
+    return SamplingSettings(
         do_sample=jnp.asarray(False), temperature=jnp.float32(1), top_k=jnp.int32(0), top_p=jnp.float32(1),
         min_p=jnp.float32(0), repetition_penalty=jnp.float32(1), min_new=jnp.int32(0),
         eos=jnp.full(EOS_SLOTS, -1, jnp.int32), pad=jnp.int32(-1),
@@ -208,7 +208,7 @@ def _greedy_settings() -> Settings:
 
 def _first_step(decoder: Decoder, slots: int) -> Callable[..., State]:
     def first_step(weights: Any, tokens: Any, mask: Any, keys: Any, columns: Any, real: Any) -> State:
-        return decoder.first(weights, tokens, mask, keys, columns, real, _greedy_settings(), slots=slots)
+        return decoder.run_prompt(weights, tokens, mask, keys, columns, real, _greedy_settings(), slots=slots)
 
     return first_step
 

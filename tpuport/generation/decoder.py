@@ -14,15 +14,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpuport import compat, pytrees
 from tpuport.compilation import Program, collect_weights, use_weights
 from tpuport.errors import PortError
-from tpuport.generation.cache import decoding_cache
-from tpuport.generation.residual import summed_once
-from tpuport.generation.sampling import Settings, choose, process_logits
+from tpuport.generation.decoding_cache import make_cache
+from tpuport.generation.residual_stream import summed_once
+from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits
 from tpuport.tracing import trace_lock
 
 
 class State(NamedTuple):
-    """The loop's carry. `tokens` [B, T] holds prompt and output, `present` [B, T] is False at padding, `length` counts
-    the columns written, `finished` [B] the rows that have ended, `cache` is a transformers cache of jax arrays.
+    """The loop's carry.
+
+    Attributes:
+        tokens: [B, T], prompt and output; present: [B, T], False at padding.
+        length: how many columns have been written; finished: [B], the rows that have ended.
+        cache: a transformers cache of jax arrays.
     """
 
     tokens: jax.Array
@@ -52,8 +56,8 @@ class Decoder:
                 fix="decode with your own loop over tpuport.compile(model)",
             )
         name = type(model).__name__
-        self.prefill = Program(self.first, f"{name} prefill", static_argnames=("slots",))
-        self.advance = Program(self._advance, f"{name} decode", donate_argnames=("state",))
+        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots",))
+        self.advance = Program(self._run_loop, f"{name} decode", donate_argnames=("state",))
 
     @property
     def model(self) -> Any:
@@ -61,31 +65,36 @@ class Decoder:
         return self._model()
 
     @property
+    def row_multiple(self) -> int:
+        """Batches have a multiple of this many rows, so that dp divides them."""
+        return self.mesh.shape.get("dp", 1) if self.mesh else 1
+
+    @property
     def arrays(self) -> dict[str, jax.Array]:
         """The model's weights, arguments of both programs."""
         return collect_weights(self.model)
 
-    def first(
+    def run_prompt(
         self,
         arrays: dict[str, jax.Array],
         tokens: jax.Array,
         mask: jax.Array,
         keys: jax.Array,
         prompt_columns: jax.Array,
-        real: jax.Array,
-        chosen: Settings,
+        real_rows: jax.Array,
+        settings: SamplingSettings,
         *,
         slots: int,
     ) -> State:
         """Traced. Run the prompt [B, P] and choose the first token; the buffer has `slots` columns.
 
-        Rows from `real` on only fill up the batch: they have ended before they begin.
+        Rows from `real_rows` on only fill up the batch: they have ended before they begin.
         """
         batch, columns = tokens.shape
-        tokens, mask = self._rows(tokens), self._rows(mask)
-        cache = decoding_cache(self.model.config, slots, self.mesh)
+        tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
+        cache = make_cache(self.model.config, slots, self.mesh)
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-        # The model is changed meanwhile: nobody else may trace it.
+        # The model is changed while it is traced: no other thread may trace it.
         with trace_lock, summed_once(self.model, self.mesh):
             logits, cache = self._forward(arrays, tokens, mask, positions, cache)
         pad = ((0, 0), (0, slots - columns))
@@ -94,19 +103,19 @@ class Decoder:
             # Columns to come are open: the causal mask hides them until they are written.
             present=jnp.pad(mask, pad, constant_values=True),
             length=jnp.asarray(columns, jnp.int32),
-            finished=jnp.arange(batch) >= real,
+            finished=jnp.arange(batch) >= real_rows,
             cache=cache,
         )
-        return self._readable(self._append(state, logits, keys, prompt_columns, chosen))
+        return self._replicate_read(self._append(state, logits, keys, prompt_columns, settings))
 
-    def _advance(
+    def _run_loop(
         self,
         arrays: dict[str, jax.Array],
         state: State,
         keys: jax.Array,
         prompt_columns: jax.Array,
         limit: jax.Array,
-        chosen: Settings,
+        settings: SamplingSettings,
     ) -> State:
         """Traced. Generate until the buffer holds `limit` columns or every row has ended."""
 
@@ -114,37 +123,40 @@ class Decoder:
             return (state.length < limit) & ~jnp.all(state.finished)
 
         def step(state: State) -> State:
-            return self.step(arrays, state, keys, prompt_columns, chosen)
+            return self.run_step(arrays, state, keys, prompt_columns, settings)
 
-        split = state._replace(tokens=self._rows(state.tokens), finished=self._rows(state.finished))
-        return self._readable(jax.lax.while_loop(unfinished, step, split))
+        split = state._replace(
+            tokens=self._shard_rows(state.tokens), finished=self._shard_rows(state.finished)
+        )
+        return self._replicate_read(jax.lax.while_loop(unfinished, step, split))
 
-    def step(
+    def run_step(
         self,
         arrays: dict[str, jax.Array],
         state: State,
         keys: jax.Array,
         prompt_columns: jax.Array,
-        chosen: Settings,
+        settings: SamplingSettings,
     ) -> State:
         """Traced. Generate one token: the body of the loop."""
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
-        written = jnp.arange(state.present.shape[1]) <= column
-        position = jnp.sum(state.present & written, axis=1, keepdims=True, dtype=jnp.int32) - 1
+        is_written = jnp.arange(state.present.shape[1]) <= column
+        position = jnp.sum(state.present & is_written, axis=1, keepdims=True, dtype=jnp.int32) - 1
         logits, cache = self._forward(arrays, token, state.present, position, state.cache)
-        return self._append(state._replace(cache=cache), logits, keys, prompt_columns, chosen)
+        return self._append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
 
-    def _readable(self, state: State) -> State:
-        """Traced. What the host reads, whole on every device: a process sees only what its own devices hold."""
+    def _replicate_read(self, state: State) -> State:
+        """Traced. Replicate what the host reads: a process sees only what its own devices hold."""
         if self.mesh is None or self.mesh.size == 1:
             return state
-        everywhere = NamedSharding(self.mesh, PartitionSpec())
-        read = jax.lax.with_sharding_constraint((state.tokens, state.length, state.finished), everywhere)
-        tokens, length, finished = read
-        # The rest as `advance` takes it and gives it back, so that one compilation serves every chunk.
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        tokens, length, finished = jax.lax.with_sharding_constraint(
+            (state.tokens, state.length, state.finished), replicated
+        )
+        # The rest is sharded as `advance` takes it, so that one compilation serves every chunk.
         return state._replace(
-            tokens=tokens, length=length, finished=finished, present=self._rows(state.present)
+            tokens=tokens, length=length, finished=finished, present=self._shard_rows(state.present)
         )
 
     def _forward(
@@ -154,7 +166,7 @@ class Decoder:
         inputs = compat.as_torch({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
-            inputs["logits_to_keep"] = 1
+            inputs["logits_to_keep"] = 1  # the head is large, and only the last column is needed
         with use_weights([self.model], [arrays]):
             out = self.model(
                 **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
@@ -169,20 +181,25 @@ class Decoder:
         return compat.as_jax(out.logits)[:, -1].astype(jnp.float32), compat.as_jax(out.past_key_values)
 
     def _append(
-        self, state: State, logits: jax.Array, keys: jax.Array, prompt_columns: jax.Array, chosen: Settings
+        self,
+        state: State,
+        logits: jax.Array,
+        keys: jax.Array,
+        prompt_columns: jax.Array,
+        settings: SamplingSettings,
     ) -> State:
         """Traced. Choose the next token of each row and write it; rows that have ended get the padding id."""
         new_tokens = state.length - prompt_columns
-        there = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)
-        scores = process_logits(logits, state.tokens, there, new_tokens, chosen)
-        token = choose(scores, keys, new_tokens, chosen)
-        token = jnp.where(state.finished & (chosen.pad >= 0), chosen.pad, token)
-        ends = jnp.any(token[:, None] == chosen.eos, axis=1)
+        is_token = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)
+        scores = process_logits(logits, state.tokens, is_token, new_tokens, settings)
+        token = choose_tokens(scores, keys, new_tokens, settings)
+        token = jnp.where(state.finished & (settings.pad >= 0), settings.pad, token)
+        ends = jnp.any(token[:, None] == settings.eos, axis=1)
         tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, token[:, None], state.length, axis=1)
         return state._replace(tokens=tokens, length=state.length + 1, finished=state.finished | ends)
 
-    def _rows(self, array: jax.Array) -> jax.Array:
-        """Traced. The batch over dp, everything else whole on each device."""
+    def _shard_rows(self, array: jax.Array) -> jax.Array:
+        """Traced. Divide the batch over dp; all else is whole on each device."""
         if self.mesh is None or self.mesh.size == 1 or "dp" not in self.mesh.shape:
             return array
         spec = PartitionSpec("dp", *[None] * (array.ndim - 1))

@@ -8,7 +8,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import PortError
-from tpuport.generation.options import resolve
+from tpuport.generation.generation_options import read_options
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def model() -> torch.nn.Module:
 )
 def test_what_cannot_be_honoured_is_named(model: torch.nn.Module, options: dict[str, Any], name: str) -> None:
     with pytest.raises(PortError, match=name):
-        resolve(model, None, options, prompt_length=5)
+        read_options(model, None, options, prompt_length=5)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,15 @@ def test_what_cannot_be_honoured_is_named(model: torch.nn.Module, options: dict[
 )
 def test_what_changes_no_token_is_let_pass(model: torch.nn.Module, options: dict[str, Any]) -> None:
     model.generation_config = GenerationConfig()
-    got = resolve(model, None, options, prompt_length=5)
+    got = read_options(model, None, options, prompt_length=5)
     assert got.max_new == options.get("max_new_tokens", 20)
     assert got.eos == ()
 
 
 def test_ids_and_counts_fit_the_device(model: torch.nn.Module) -> None:
-    got = resolve(model, None, {"eos_token_id": torch.tensor([3, 2**40]), "top_k": 2**40}, prompt_length=5)
+    got = read_options(
+        model, None, {"eos_token_id": torch.tensor([3, 2**40]), "top_k": 2**40}, prompt_length=5
+    )
     assert (got.eos, got.pad, got.top_k) == ((3,), 3, 2**31 - 1)
 
 
@@ -95,16 +97,16 @@ def test_an_option_of_the_checkpoint_is_called_that(model: torch.nn.Module) -> N
     with pytest.raises(
         PortError, match=r"num_beams=4 \(of the checkpoint's generation_config\.json\)\n.*num_beams=1"
     ):
-        resolve(model, None, {}, prompt_length=5)
+        read_options(model, None, {}, prompt_length=5)
     with pytest.raises(PortError, match=r"num_beams=4\n"):
-        resolve(model, None, {"num_beams": 4}, prompt_length=5)
-    assert resolve(model, None, {"num_beams": 1}, prompt_length=5).max_new == 20
+        read_options(model, None, {"num_beams": 4}, prompt_length=5)
+    assert read_options(model, None, {"num_beams": 1}, prompt_length=5).max_new == 20
     model.generation_config = GenerationConfig()
 
 
 def test_every_unsupported_option_is_named_at_once(model: torch.nn.Module) -> None:
     with pytest.raises(PortError, match=r"num_beams=2.*output_logits=True|output_logits=True.*num_beams=2"):
-        resolve(model, None, {"num_beams": 2, "output_logits": True}, prompt_length=5)
+        read_options(model, None, {"num_beams": 2, "output_logits": True}, prompt_length=5)
 
 
 def test_options_win_over_the_config_and_that_over_the_models_own(model: torch.nn.Module) -> None:
@@ -112,15 +114,15 @@ def test_options_win_over_the_config_and_that_over_the_models_own(model: torch.n
         temperature=0.5, top_p=0.5, do_sample=True, eos_token_id=[3, 4]
     )
     given = GenerationConfig(top_p=0.7, max_length=12)
-    got = resolve(model, given, {"min_p": 0.1}, prompt_length=5)
+    got = read_options(model, given, {"min_p": 0.1}, prompt_length=5)
     assert (got.temperature, got.top_p, got.min_p, got.top_k) == (0.5, 0.7, 0.1, 50)
     assert (got.max_new, got.eos, got.pad) == (7, (3, 4), 3)
-    assert resolve(model, given, {"max_new_tokens": 2, "min_length": 6}, prompt_length=5).min_new == 1
+    assert read_options(model, given, {"max_new_tokens": 2, "min_length": 6}, prompt_length=5).min_new == 1
 
 
 def test_defaults_are_those_of_transformers(model: torch.nn.Module) -> None:
     model.generation_config = GenerationConfig()
-    got = resolve(model, None, {}, prompt_length=5)
+    got = read_options(model, None, {}, prompt_length=5)
     assert (got.max_new, got.do_sample, got.top_p, got.repetition_penalty, got.pad) == (
         20,
         False,

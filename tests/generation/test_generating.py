@@ -28,7 +28,7 @@ from transformers.generation.streamers import BaseStreamer
 
 import tpuport
 from tpuport import PortError, compat
-from tpuport.generation import decoder_of
+from tpuport.generation import decoder_for
 
 
 class Collector(BaseStreamer):
@@ -149,7 +149,7 @@ def test_an_interrupted_stream_leaves_everything_usable(llama: tuple, prompts: t
 def test_other_settings_and_prompts_of_the_bucket_compile_nothing(llama: tuple, prompts: tuple) -> None:
     ported, ids = llama[1], prompts[0][:1]
     tpuport.generate(ported, ids, max_new_tokens=20)
-    decoder = decoder_of(ported)
+    decoder = decoder_for(ported)
     before = decoder.prefill.compilations, decoder.advance.compilations
     for options in (
         {"do_sample": True, "temperature": 0.7, "top_k": 5},
@@ -169,7 +169,7 @@ def test_other_settings_and_prompts_of_the_bucket_compile_nothing(llama: tuple, 
 def test_what_does_not_fit_is_refused_before_compiling(
     llama: tuple, prompts: tuple, options: dict, name: str
 ) -> None:
-    decoder = decoder_of(llama[1])
+    decoder = decoder_for(llama[1])
     before = decoder.prefill.compilations
     with pytest.raises(PortError, match=name):
         tpuport.generate(llama[1], prompts[0], **options)
@@ -193,12 +193,12 @@ def test_without_a_length_the_model_s_own_positions_end_it(llama: tuple) -> None
 def test_padding_is_a_token_where_a_row_may_need_it(llama: tuple, prompts: tuple, pad: int) -> None:
     ids, mask = prompts
     options = {"max_new_tokens": 4, "pad_token_id": pad}
-    before = decoder_of(llama[1]).prefill.compilations
+    before = decoder_for(llama[1]).prefill.compilations
     with pytest.raises(PortError, match=f"pad_token_id is {pad}"):
         tpuport.generate(llama[1], ids, mask, eos_token_id=2, **options)
     with pytest.raises(PortError, match=f"pad_token_id is {pad}"):
         tpuport.generate(llama[1], ids, mask, eos_token_id=[], stopping_criteria=[AtLength()], **options)
-    assert decoder_of(llama[1]).prefill.compilations == before
+    assert decoder_for(llama[1]).prefill.compilations == before
     alone = tpuport.generate(llama[1], ids[:1], eos_token_id=2, **options)
     assert torch.equal(alone, llama[0].generate(ids[:1], eos_token_id=2, **options))
 
@@ -267,9 +267,9 @@ def test_a_changed_config_makes_new_programs(make_pair: Callable, prompts: tuple
         results.append(tpuport.generate(ported, ids, max_new_tokens=12, eos_token_id=[]))
         assert torch.equal(results[-1], reference.generate(ids, max_new_tokens=12, eos_token_id=None))
     assert not torch.equal(*results), "the window changes nothing: the test shows nothing"
-    decoder = decoder_of(ported)
+    decoder = decoder_for(ported)
     tpuport.generate(ported, ids, max_new_tokens=12, eos_token_id=[])
-    assert decoder_of(ported) is decoder
+    assert decoder_for(ported) is decoder
     assert decoder.prefill.compilations == 1
 
 
@@ -333,7 +333,7 @@ def test_what_is_no_language_model_is_named(
     ],
 )
 def test_bad_companions_are_refused(llama: tuple, prompts: tuple, options: dict, message: str) -> None:
-    decoder = decoder_of(llama[1])
+    decoder = decoder_for(llama[1])
     before = decoder.prefill.compilations
     with pytest.raises(PortError, match=message):
         tpuport.generate.__wrapped__(llama[1], prompts[0], max_new_tokens=2, **options)
@@ -361,7 +361,7 @@ def test_the_line_that_cannot_be_traced_is_named(make_pair: Callable, prompts: t
     inner = ported.model.norm.forward
     ported.model.norm.forward = lambda x: inner(x) if x.sum().item() else x
     with pytest.raises(
-        PortError, match=r"(?s)cannot be traced: `\.item.*where: .*test_run\.py, line \d+.*TPU201"
+        PortError, match=r"(?s)cannot be traced: `\.item.*where: .*test_generating\.py, line \d+.*TPU201"
     ):
         tpuport.generate(ported, prompts[0], max_new_tokens=2)
 

@@ -18,10 +18,10 @@ from transformers import (
 
 import tpuport
 from tpuport import PortError
-from tpuport.generation import decoder_of, sampling
-from tpuport.generation.options import resolve
-from tpuport.generation.prompts import prepare
-from tpuport.generation.sizes import _elements
+from tpuport.generation import decoder_for, sampling
+from tpuport.generation.decoding_cache import _elements
+from tpuport.generation.generation_options import read_options
+from tpuport.generation.prompts import pad_prompts
 
 _LATENT = {
     "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -56,12 +56,12 @@ def test_seven_billion_at_4096_is_the_known_two_gigabytes() -> None:
 
 def _allocated(model: Any, ids: np.ndarray, mask: np.ndarray, slots: int) -> int:
     """Bytes of the arrays that the prompt makes."""
-    decoder = decoder_of(model)
-    options = resolve(model, None, {"max_new_tokens": 8}, ids.shape[1])
-    ready = prepare(ids.astype(np.int32), mask.astype(bool), options, seed=0, multiple=1)
+    decoder = decoder_for(model)
+    options = read_options(model, None, {"max_new_tokens": 8}, ids.shape[1])
+    ready = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
     state = decoder.prefill(
         decoder.arrays, ready.tokens, ready.mask, ready.keys, np.int32(ready.tokens.shape[1]),
-        np.int32(len(ids)), sampling.settings(options), slots=slots,
+        np.int32(len(ids)), sampling.sampling_settings(options), slots=slots,
     )  # fmt: skip
     layers = [layer for layer in state.cache.layers if layer.keys is not None]
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)

@@ -10,15 +10,15 @@ from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfi
 
 import tpuport
 from tpuport import compat
-from tpuport.generation import decoder_of, sampling
-from tpuport.generation.cache import RingLayer, decoding_cache
-from tpuport.generation.options import resolve
-from tpuport.generation.prompts import prepare
+from tpuport.generation import decoder_for, sampling
+from tpuport.generation.decoding_cache import RingLayer, make_cache
+from tpuport.generation.generation_options import read_options
+from tpuport.generation.prompts import pad_prompts
 
 
 def test_the_kinds_of_layers() -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
-    names = lambda config, length: [type(x).__name__ for x in decoding_cache(config, length).layers]  # noqa: E731
+    names = lambda config, length: [type(x).__name__ for x in make_cache(config, length).layers]  # noqa: E731
     assert names(LlamaConfig(**sizes), 64) == ["FixedLayer"] * 2
     assert names(MistralConfig(**sizes, sliding_window=16), 64) == ["RingLayer"] * 2
     assert names(MistralConfig(**sizes, sliding_window=64), 64) == ["WindowLayer"] * 2
@@ -45,7 +45,7 @@ def test_the_ring_holds_the_last_positions(prompt: int) -> None:
 
 def test_two_caches_of_one_shape_are_one_program() -> None:
     tpuport.enable()
-    first, second = (decoding_cache(LlamaConfig(num_hidden_layers=2), 64) for _ in range(2))
+    first, second = (make_cache(LlamaConfig(num_hidden_layers=2), 64) for _ in range(2))
     assert jax.tree_util.tree_structure(first) == jax.tree_util.tree_structure(second)
 
 
@@ -53,11 +53,11 @@ def test_two_caches_of_one_shape_are_one_program() -> None:
 def test_the_loop_copies_no_cache(llama: tuple, prompts: tuple, rows: int) -> None:
     """The cache is written in place and read where it is; a copy would cost its size in every step."""
     model = llama[1]
-    decoder = decoder_of(model)
-    options = resolve(model, None, {"max_new_tokens": 8}, 20)
+    decoder = decoder_for(model)
+    options = read_options(model, None, {"max_new_tokens": 8}, 20)
     ids, mask = (x.numpy()[:rows] for x in prompts)
-    ready = prepare(ids.astype(np.int32), mask.astype(bool), options, seed=0, multiple=1)
-    chosen, columns = sampling.settings(options), np.int32(32)
+    ready = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
+    chosen, columns = sampling.sampling_settings(options), np.int32(32)
     state = decoder.prefill(
         decoder.arrays, ready.tokens, ready.mask, ready.keys, columns, np.int32(rows), chosen, slots=64
     )

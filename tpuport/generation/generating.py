@@ -1,0 +1,210 @@
+"""`tpuport.generate`: transformers' generate, with the loop on the device."""
+
+import weakref
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from transformers import GenerationConfig
+
+from tpuport import checkpoint
+from tpuport.compilation import settings_key
+from tpuport.errors import PortError
+from tpuport.generation.decoder import Decoder
+from tpuport.generation.generation_options import Options, check_padding, read_options
+from tpuport.generation.host_loop import HostLoop, collect_criteria
+from tpuport.generation.prompts import (
+    Prompts,
+    bucket_length,
+    check_prompt,
+    check_seed,
+    pad_prompts,
+    read_token_ids,
+)
+from tpuport.patches import transformers_rotary
+
+_PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
+_decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Decoder]] = weakref.WeakKeyDictionary()
+
+
+def decoder_for(model: torch.nn.Module) -> Decoder:
+    """The compiled programs of a ported model, made on first use and kept as long as the model.
+
+    There are new ones once the model has been ported again, to a mesh or not, and once its config has changed;
+    attributes of single modules that change after the first use are not noticed.
+    """
+    key = settings_key(model)
+    if model not in _decoders or _decoders[model][0] != key:
+        _decoders[model] = key, Decoder(model, checkpoint.model_mesh(model))
+    return _decoders[model][1]
+
+
+def generate(
+    model: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    generation_config: GenerationConfig | None = None,
+    streamer: Any = None,
+    seed: int = 0,
+    *,
+    stopping_criteria: Sequence[Any] | None = None,
+    tokenizer: Any = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Generate token ids as transformers' `model.generate` does, prompt included.
+
+    The prompt runs in one compiled program, all tokens after it in another that stops when every row has ended. With
+    a streamer, stop strings or stopping criteria the second runs in chunks. What the host decides between two chunks
+    counts from the very token that it would have stopped at. On a mesh over several processes each of them calls this
+    with the same arguments and gets the same tokens; criteria count as the first process evaluates them.
+
+    Args:
+        model: a ported transformers causal language model (`tpuport.load` or `tpuport.port`).
+        input_ids: [batch, length] integers, padded on the left; or what a tokenizer returns, a mapping with input_ids
+            and attention_mask.
+        attention_mask: [batch, length], 0 at padding. None infers it from the padding id, as transformers does.
+        generation_config: transformers' object; a field that is also passed by name has the value passed by name.
+        streamer: has put(token_ids) and end(), as transformers' streamers do.
+        seed: random draws depend on it and on a row's own prompt, not on the rest of the batch.
+        stopping_criteria: transformers' StoppingCriteria objects, called with (input_ids, None).
+        tokenizer: needed for stop strings only.
+        options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature.
+
+    Returns:
+        LongTensor [batch * num_return_sequences, length + generated] on the host; rows that end early are padded.
+
+    Raises:
+        PortError: before anything is compiled, for an option that is not supported, a prompt that does not fit, or
+            a model that is not on the device, has no head, or cannot be traced.
+    """
+    _check_model(model)
+    _check_streamer(streamer)
+    input_ids, attention_mask = _split_encoding(input_ids, attention_mask)
+    token_ids = read_token_ids(input_ids)
+    request = read_options(model, generation_config, options, token_ids.shape[-1])
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
+    seed = check_seed(seed)
+    criteria = collect_criteria(request, stopping_criteria, tokenizer)
+    check_padding(request, len(tokens) * request.num_return_sequences, vocabulary, bool(criteria))
+    decoder = decoder_for(model)
+    prompts = pad_prompts(tokens, mask, request, seed, decoder.row_multiple)
+    if hasattr(streamer, "skip_prompt") and prompts.real_rows > 1:
+        # transformers' own text streamers print one text.
+        raise PortError(
+            "this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one"
+        )
+    loop = HostLoop(decoder, prompts, request, _cache_length(model, prompts, request))
+    if streamer is None and not criteria:
+        return loop.run()
+    return loop.run_in_chunks(criteria, streamer)
+
+
+def _check_model(model: Any) -> None:
+    """PortError unless the model is a decoder of transformers with a head that gives logits."""
+    config = getattr(model, "config", None)
+    name = type(model).__name__
+    if not isinstance(model, torch.nn.Module) or config is None:
+        raise PortError(
+            f"generate() takes a transformers model, and this is a {name}",
+            where="the first argument of generate",
+            fix="give the ported model itself, generate(model, ...): generate compiles its programs and keeps them",
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise PortError("generate() serves decoder-only models", where=name)
+    if not getattr(model, "can_generate", lambda: True)():
+        fix = "load it as AutoModelForCausalLM"
+        if getattr(config, "architectures", None):
+            fix += f" (the checkpoint was saved from {', '.join(config.architectures)})"
+        raise PortError(
+            "this model has no head that gives logits to choose a token from", where=name, fix=fix
+        )
+
+
+def _check_streamer(streamer: Any) -> None:
+    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+        raise PortError(
+            "a streamer has put(token_ids) and end()",
+            where=f"streamer={type(streamer).__name__}",
+            fix="give transformers.TextStreamer(tokenizer), say",
+        )
+
+
+def _split_encoding(input_ids: Any, attention_mask: Any) -> tuple[Any, Any]:
+    """input_ids and attention_mask, if what a tokenizer returns was passed for the ids."""
+    if not isinstance(input_ids, Mapping):
+        return input_ids, attention_mask
+    encoding = input_ids
+    if "input_ids" not in encoding or encoding.keys() - _PROMPT_FIELDS:
+        raise PortError(
+            "generate() takes input_ids and attention_mask",
+            where=f"input_ids is a {type(encoding).__name__} with {', '.join(map(str, encoding))}",
+            fix="pass the two by name: generate(model, inputs['input_ids'], inputs['attention_mask'])",
+        )
+    if attention_mask is None:
+        attention_mask = encoding.get("attention_mask")
+    return encoding["input_ids"], attention_mask
+
+
+def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
+    """Columns of the cache; the bucket's own padding takes columns as the prompt does.
+
+    max_cache_len fixes the length, so that requests for fewer tokens run in the same program.
+
+    Raises:
+        PortError: the requested tokens exceed max_cache_len or the positions that the model knows.
+    """
+    total = prompts.length + options.max_new
+    text_config = model.config.get_text_config(decoder=True)
+    limits = {
+        "max_cache_len": options.max_cache_len,
+        "max_position_embeddings": getattr(text_config, "max_position_embeddings", None),
+    }
+    for name, limit in limits.items():
+        if limit is not None and total > limit:
+            raise PortError(
+                f"a prompt of {prompts.length} tokens and {options.max_new} new ones do not fit {name} = {limit}",
+                where=name,
+                fix="shorten the prompt, or ask for fewer new tokens",
+            )
+    _check_rotary_switch(model, prompts, options)
+    new_tokens = options.max_new
+    if options.max_cache_len is not None:
+        new_tokens = options.max_cache_len - prompts.length
+    columns = bucket_length(prompts.tokens.shape[1] + new_tokens)
+    _check_local_window(model, columns)
+    return columns
+
+
+def _check_rotary_switch(model: Any, prompts: Prompts, options: Options) -> None:
+    """PortError for a sequence that begins with one rotary table and continues with another."""
+    switch = transformers_rotary.switch_length(model)
+    if switch is None:
+        return
+    last_position = prompts.length + options.max_new - 1
+    if prompts.length <= switch < last_position:
+        raise PortError(
+            f"this model has one rotary table up to {switch} positions and another one beyond, and a prompt of "
+            f"{prompts.length} tokens and {options.max_new} new ones cross from one to the other",
+            where="original_max_position_embeddings",
+            fix=f"ask for at most {switch + 1 - prompts.length} new tokens, then continue from the result",
+        )
+
+
+def _check_local_window(model: Any, columns: int) -> None:
+    """PortError if a local layer (GPT-Neo's) would look back from the cache's end, and not from the token's position.
+
+    Its module takes the length of the keys for the number of positions. If the window is as long as the cache, nothing
+    is cut off and the position does not matter.
+    """
+    if "local" not in (getattr(model.config, "attention_layers", None) or ()):
+        return
+    window = model.config.window_size
+    if columns > window:
+        raise PortError(
+            f"this model's local layers see {window} positions, counted back from the end of the cache, which has "
+            f"{columns} columns",
+            where=f"{type(model).__name__}, window_size",
+            fix=f"keep the prompt, rounded up to a multiple of 32, and the new tokens within {window} together, or use "
+            "transformers' own generate",
+        )

@@ -1,0 +1,198 @@
+"""The host's side of the decoding loop: between compiled chunks it asks stopping criteria, and feeds the streamer."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import jax
+import numpy as np
+import torch
+from jax.experimental import multihost_utils
+from transformers import StoppingCriteriaList
+from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
+
+from tpuport import trace_errors
+from tpuport.errors import PortError
+from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.generation_options import Options
+from tpuport.generation.prompts import Prompts
+from tpuport.generation.sampling import sampling_settings
+
+# New tokens of a compiled chunk, if the host has to look in between.
+CHUNK: Final = 16
+# What models raise that ask for a cache of another kind, or for a value.
+_MODEL_ERRORS: Final = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)
+
+
+class HostLoop:
+    """One call of `generate`, from the prompt's program on."""
+
+    def __init__(self, decoder: Decoder, prompts: Prompts, options: Options, slots: int) -> None:
+        self._decoder, self._prompts, self._options = decoder, prompts, options
+        self._arrays = decoder.arrays
+        self._settings = sampling_settings(options)
+        self._prompt_columns = np.int32(prompts.tokens.shape[1])
+        self._end = int(self._prompt_columns) + options.max_new
+        with trace_errors.explained(
+            decoder.model,
+            catch=_is_of_model,
+            alternative="decode with your own loop over tpuport.compile(model)",
+        ):
+            self._state: State = decoder.prefill(
+                self._arrays, prompts.tokens, prompts.mask, prompts.keys,
+                self._prompt_columns, np.int32(prompts.real_rows), self._settings, slots=slots,
+            )  # fmt: skip
+
+    def run(self) -> torch.Tensor:
+        """Generate to the end without looking in between."""
+        self._advance(self._end)
+        return _as_long_tensor(self._tokens())
+
+    def run_in_chunks(self, criteria: StoppingCriteriaList, streamer: Any) -> torch.Tensor:
+        """Generate chunk by chunk, ask the criteria about each new column, and feed the streamer, which may be None."""
+        options = self._options
+        columns = self._prompts.length
+        finished = np.zeros(self._prompts.real_rows, bool)
+        with _ended(streamer):
+            _put(streamer, self._tokens()[:, :columns])
+            while True:
+                tokens, finished = apply_criteria(
+                    criteria, self._tokens(), finished, columns, options.pad, options.eos
+                )
+                tokens, finished = self._agree(tokens, finished)
+                for column in range(columns, tokens.shape[1]):
+                    _put(streamer, tokens[:, column])
+                columns = tokens.shape[1]
+                if finished.all() or columns == self._prompts.length + options.max_new:
+                    return _as_long_tensor(tokens)
+                self._write_back(tokens, finished)
+                self._advance(min(int(self._state.length) + CHUNK, self._end))
+
+    def _advance(self, limit: int) -> None:
+        """Generate until the device's buffer has `limit` columns, or every row has ended."""
+        self._state = self._decoder.advance(
+            self._arrays,
+            self._state,
+            self._prompts.keys,
+            self._prompt_columns,
+            np.int32(limit),
+            self._settings,
+        )
+
+    def _tokens(self) -> np.ndarray:
+        """[real rows, length + generated] so far, without the bucket's padding."""
+        return np.asarray(self._state.tokens)[
+            : self._prompts.real_rows, self._first : int(self._state.length)
+        ]
+
+    @property
+    def _first(self) -> int:
+        """The first column that the bucket did not add."""
+        return int(self._prompt_columns) - self._prompts.length
+
+    def _agree(self, tokens: np.ndarray, finished: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens and ended rows of the first of several processes.
+
+        Clocks differ between processes, and one that went on alone would wait for ever.
+        """
+        mesh = self._decoder.mesh
+        processes = {device.process_index for device in mesh.devices.flat} if mesh else {0}
+        if len(processes) == 1:
+            return tokens, finished
+        # All processes have to send arrays of one shape.
+        buffer = np.zeros((len(tokens), self._prompts.length + self._options.max_new), tokens.dtype)
+        buffer[:, : tokens.shape[1]] = tokens
+        columns = np.int32(tokens.shape[1])
+        buffer, finished, columns = multihost_utils.broadcast_one_to_all((buffer, finished, columns))
+        return buffer[:, : int(columns)], finished
+
+    def _write_back(self, tokens: np.ndarray, finished: np.ndarray) -> None:
+        """Tell the device which rows the criteria ended; without EOS ids such a row goes on, as in transformers."""
+        real_rows = len(finished)
+        is_known = (finished == np.asarray(self._state.finished)[:real_rows]).all()
+        if not self._options.eos or is_known:
+            return
+        # Rows that only fill up the batch have ended.
+        rows = np.ones(len(self._state.finished), bool)
+        rows[:real_rows] = finished
+        buffer = np.array(self._state.tokens)
+        buffer[:real_rows, self._first : self._first + tokens.shape[1]] = tokens
+        self._state = self._state._replace(
+            tokens=jax.device_put(buffer, self._state.tokens.sharding),
+            finished=jax.device_put(rows, self._state.finished.sharding),
+        )
+
+
+def _is_of_model(error: Exception) -> bool:
+    return trace_errors.is_trace_error(error) or isinstance(error, _MODEL_ERRORS)
+
+
+def _as_long_tensor(tokens: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(tokens.astype(np.int64))
+
+
+def _put(streamer: Any, tokens: np.ndarray) -> None:
+    if streamer is not None:
+        streamer.put(_as_long_tensor(tokens))
+
+
+@contextlib.contextmanager
+def _ended(streamer: Any) -> Iterator[None]:
+    """End the streamer in any case: a consumer in another thread waits for that."""
+    try:
+        yield
+    finally:
+        if streamer is not None:
+            streamer.end()
+
+
+def collect_criteria(options: Options, user_criteria: Any, tokenizer: Any) -> StoppingCriteriaList:
+    """transformers' criteria for this call: the user's own, stop strings, max_time.
+
+    The device itself stops at lengths and EOS ids.
+    """
+    if not isinstance(user_criteria, Sequence | None) or not all(map(callable, user_criteria or ())):
+        raise PortError(
+            "stopping_criteria is not a list of StoppingCriteria",
+            where=f"stopping_criteria={user_criteria!r:.60}",
+            fix="stopping_criteria=[criterion], each called with (input_ids, None)",
+        )
+    criteria = StoppingCriteriaList(user_criteria or ())
+    if options.stop_strings:
+        if tokenizer is None:
+            raise PortError("stop strings need the tokenizer", where="stop_strings", fix="pass tokenizer=")
+        criteria.append(StopStringCriteria(tokenizer, list(options.stop_strings)))
+    if options.max_time is not None:
+        criteria.append(MaxTimeCriteria(options.max_time))
+    return criteria
+
+
+def apply_criteria(
+    criteria: StoppingCriteriaList,
+    tokens: np.ndarray,
+    finished: np.ndarray,
+    start: int,
+    pad: int | None,
+    eos: tuple[int, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ask the criteria about every column from `start` on, as if the chunk had been generated token by token.
+
+    Args:
+        tokens: [B, N] prompt and output so far, without the bucket's padding.
+        finished: [B], rows that had ended before column `start`.
+
+    Returns:
+        The tokens, cut at the column where the last row ended, with padding after the end of a row that ended in
+        the chunk (only if there are EOS ids, as transformers does), and which rows have ended.
+    """
+    tokens, finished = tokens.copy(), finished.copy()
+    for column in range(start, tokens.shape[1]):
+        if eos and pad is not None:
+            tokens[finished, column] = pad
+        if criteria:
+            prefix: Any = _as_long_tensor(tokens[:, : column + 1])
+            finished |= criteria(prefix, None).cpu().numpy()
+        finished |= np.isin(tokens[:, column], eos)
+        if finished.all():
+            return tokens[:, : column + 1], finished
+    return tokens, finished
