@@ -92,7 +92,7 @@ def test_the_loop_of_a_generation_holds_its_cache_once() -> None:
     limit = jax.ShapeDtypeStruct((), jax.numpy.int32, sharding=columns.sharding)
 
     def loop(weights, state, keys, columns, limit):
-        return decoder._advance(weights, state, keys, columns, limit, abstract_steps._greedy_settings())
+        return decoder.run_loop(weights, state, keys, columns, limit, abstract_steps._greedy_settings())
 
     with abstract_steps.on_mesh(model, mesh):
         program = jax.jit(loop, donate_argnums=1).trace(weights, state, keys, columns, limit)

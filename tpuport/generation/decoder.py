@@ -57,7 +57,7 @@ class Decoder:
             )
         name = type(model).__name__
         self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots",))
-        self.advance = Program(self._run_loop, f"{name} decode", donate_argnames=("state",))
+        self.advance = Program(self.run_loop, f"{name} decode", donate_argnames=("state",))
 
     @property
     def model(self) -> Any:
@@ -108,7 +108,7 @@ class Decoder:
         )
         return self._replicate_read(self._append(state, logits, keys, prompt_columns, settings))
 
-    def _run_loop(
+    def run_loop(
         self,
         arrays: dict[str, jax.Array],
         state: State,

@@ -198,7 +198,7 @@ def _decoder(model: Any, mesh: Mesh) -> Decoder:
 
 
 def _greedy_settings() -> SamplingSettings:
-    """SamplingSettings of the greedy choice. Call it while tracing: as constants, they let the compiler drop the sampling."""
+    """Settings of the greedy choice. Call it while tracing: as constants, they let the compiler drop the sampling."""
     return SamplingSettings(
         do_sample=jnp.asarray(False), temperature=jnp.float32(1), top_k=jnp.int32(0), top_p=jnp.float32(1),
         min_p=jnp.float32(0), repetition_penalty=jnp.float32(1), min_new=jnp.int32(0),
