@@ -12,7 +12,7 @@ _SHARE: Final = 0.1
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
-    """A prefill's length against its bucket_length."""
+    """A prefill's length against its bucket."""
     length = evidence.inputs.get("length")
     if evidence.report.task != "prefill" or not isinstance(length, int) or length < 1:
         return
@@ -34,7 +34,7 @@ RULE = AdviceRule(
     summary="a prompt length well below the fixed length that serves it",
     why="""`generate` compiles one program for each of a few fixed lengths and fills prompts up to the next: a
 program for each length would compile again and again. The padding is computed and thrown away.""",
-    measured="""The prompt's length against `generate`'s bucket_length for it: 10% of the columns or more are padding.""",
+    measured="""The prompt's length against `generate`'s bucket for it: 10% of the columns or more are padding.""",
     before="""compile_for(
     llama, Prefill(length=257), topology="v6e:2x2", tp=4, dtype="bfloat16"   # 320 columns
 )""",
