@@ -1,8 +1,7 @@
 """The abstract values of the interpreter: what an expression may be.
 
-`Tensor` is known to be a tensor (or None, if it is optional). `Static` is known to live in Python: shapes, flags,
-configurations, strings. `Unknown` may be either, so no error may rest on it. Values are immutable, hashable and
-compared by content, so that a call with equal arguments is interpreted only once.
+`Tensor` is a tensor (or None, if it is optional), `Static` lives in Python (shapes, flags, strings), and `Unknown` may
+be either, so no error may rest on it. Values are immutable and compared by content: equal calls are interpreted once.
 """
 
 from collections.abc import Iterable
@@ -337,7 +336,7 @@ class Arguments(NamedTuple):
         return default
 
     def without_first(self) -> "Arguments":
-        """What a function gets that the first argument is bound to, or is."""
+        """What the first argument gets if it is called, or its method."""
         return Arguments(self.positional[1:], self.keywords)
 
     def all_values(self) -> list[Value]:
@@ -376,7 +375,7 @@ def without_none(value: Value) -> Value:
     return value
 
 
-def is_tensor(value: Value) -> bool:
+def is_tensor(value: Value | None) -> bool:
     """Whether this is certainly a tensor (perhaps None as well)."""
     return type(value) is Tensor
 

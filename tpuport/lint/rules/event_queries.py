@@ -5,18 +5,13 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tpuport.lint.abstract_values import Instance, Sequence, Static, Tensor, Unknown, Value
+from tpuport.lint.abstract_values import Instance, Sequence, Static, Tensor, Unknown, Value, is_tensor
 from tpuport.lint.events import AttributeStore, Call, Text, Use
 from tpuport.lint.findings import Severity
 from tpuport.lint.interpreter.dtype_families import dtype_of_argument
 from tpuport.lint.rules.rule import Hit
 
 # --- values ---
-
-
-def is_tensor(value: Value | None) -> bool:
-    """Whether it is certainly a tensor."""
-    return isinstance(value, Tensor)
 
 
 def has_tensor(value: Value | None) -> bool:

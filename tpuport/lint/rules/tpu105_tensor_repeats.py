@@ -1,8 +1,9 @@
 """TPU105: `repeat_interleave` with repeats that are a tensor."""
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import argument, is_call_of, is_missing_or_none, is_tensor
+from tpuport.lint.rules.event_queries import argument, is_call_of, is_missing_or_none
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Value
+from tpuport.lint.abstract_values import Value, is_tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import has_tensor, is_call_of, is_method_of_tensor, is_tensor, operands
+from tpuport.lint.rules.event_queries import has_tensor, is_call_of, is_method_of_tensor, operands
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 _FACTORIES: Final = tuple("zeros ones empty rand randn eye arange linspace logspace randperm".split())

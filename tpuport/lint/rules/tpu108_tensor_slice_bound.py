@@ -1,8 +1,8 @@
 """TPU108: a slice bound that is a tensor."""
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import SliceBound
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import is_tensor
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 

@@ -1,9 +1,9 @@
 """TPU110: `one_hot` without the number of classes."""
 
-from tpuport.lint.abstract_values import Static
+from tpuport.lint.abstract_values import Static, is_tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import argument, is_call_of, is_tensor
+from tpuport.lint.rules.event_queries import argument, is_call_of
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 

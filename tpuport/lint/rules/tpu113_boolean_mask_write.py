@@ -1,8 +1,9 @@
 """TPU113: writes through a boolean mask that read it too."""
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import Subscript
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.event_queries import is_mask, is_tensor
+from tpuport.lint.rules.event_queries import is_mask
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import is_tensor
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 _CONVERSIONS: Final = frozenset({"builtins.int", "builtins.float", "builtins.bool", "builtins.complex"})

@@ -1,8 +1,8 @@
 """TPU205: Python branches on tensors."""
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import Truth
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import is_tensor
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import Call, Truth
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.event_queries import is_tensor
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _CHECKS: Final = frozenset({"torch._assert", "torch._check"})

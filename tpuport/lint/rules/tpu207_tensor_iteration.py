@@ -1,8 +1,8 @@
 """TPU207: Python loops over the rows of a tensor."""
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import Iteration
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import is_tensor
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 

@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Sequence
+from tpuport.lint.abstract_values import Sequence, is_tensor
 from tpuport.lint.events import Membership
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import is_tensor
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 # These look for a hash, and a tensor's hash is its identity.

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Sequence
+from tpuport.lint.abstract_values import Sequence, is_tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import has_tensor, is_tensor
+from tpuport.lint.rules.event_queries import has_tensor
 from tpuport.lint.rules.rule import Context, Example, Rule
 
 _COMPARING: Final = frozenset(

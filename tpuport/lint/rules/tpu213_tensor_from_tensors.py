@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Sequence
+from tpuport.lint.abstract_values import Sequence, is_tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import is_tensor
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _FROM_DATA: Final = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.scalar_tensor"})

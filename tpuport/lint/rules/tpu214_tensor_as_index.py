@@ -2,16 +2,13 @@
 
 import ast
 
-from tpuport.lint.abstract_values import Sequence, Static, Tensor
+from tpuport.lint.abstract_values import Sequence, Static, Tensor, is_tensor
 from tpuport.lint.events import (
     Arithmetic,
     Call,
     Subscript,
 )
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import (
-    is_tensor,
-)
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 

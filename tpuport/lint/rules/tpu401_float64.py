@@ -1,8 +1,9 @@
 """TPU401: float64."""
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.event_queries import dtype_hits, is_tensor
+from tpuport.lint.rules.event_queries import dtype_hits
 from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 

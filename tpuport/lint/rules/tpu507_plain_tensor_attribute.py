@@ -1,9 +1,9 @@
 """TPU507: tensors that are not buffers."""
 
-from tpuport.lint.abstract_values import Value
+from tpuport.lint.abstract_values import Value, is_tensor
 from tpuport.lint.events import ModuleClass
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.event_queries import is_tensor, is_weight
+from tpuport.lint.rules.event_queries import is_weight
 from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 

@@ -3,14 +3,12 @@
 import ast
 from typing import Final
 
+from tpuport.lint.abstract_values import is_tensor
 from tpuport.lint.events import (
     Call,
     Subscript,
 )
 from tpuport.lint.findings import Applicability, Severity
-from tpuport.lint.rules.event_queries import (
-    is_tensor,
-)
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _VIEWS: Final = frozenset(
