@@ -303,7 +303,7 @@ def in_terminal(environment: dict[str, str]) -> bytes:
 
 
 def test_whoever_stops_reading_is_not_bothered(project: Path) -> None:
-    (project / "model.py").write_text("import torch\n" + "torch.cuda.synchronize()\n" * 3000)
+    (project / "model.py").write_text("import torch\n" + "torch.cuda.synchronize()\n" * 1000)
     with subprocess.Popen([*COMMAND, "model.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
