@@ -1,7 +1,9 @@
-"""Cache sizes as they are said and as they are."""
+"""Cache sizes by the formula, and as the programs make them."""
 
+import functools
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -54,27 +56,29 @@ def test_seven_billion_at_4096_is_the_known_two_gigabytes() -> None:
     assert tpuport.kv_cache_bytes(config, 1, 4096, torch.float16) == 1024**3 // 2
 
 
-def _allocated(model: Any, ids: np.ndarray, mask: np.ndarray, slots: int) -> int:
-    """Bytes of the arrays that the prompt makes."""
+def _prompt_cache_bytes(model: Any, ids: np.ndarray, mask: np.ndarray, slots: int) -> int:
+    """Bytes of the arrays that the prompt's program makes; it is traced and not compiled."""
     decoder = decoder_for(model)
     options = read_options(model, None, {"max_new_tokens": 8}, ids.shape[1])
-    ready = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
-    state = decoder.prefill(
-        decoder.arrays, ready.tokens, ready.mask, ready.keys, np.int32(ready.tokens.shape[1]),
-        np.int32(len(ids)), sampling.sampling_settings(options), slots=slots,
+    prompts = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
+    state = jax.eval_shape(
+        functools.partial(decoder.run_prompt, slots=slots),
+        decoder.arrays, prompts.tokens, prompts.mask, prompts.keys, np.int32(prompts.tokens.shape[1]),
+        np.int32(len(ids)), sampling.sampling_settings(options),
     )  # fmt: skip
     layers = [layer for layer in state.cache.layers if layer.keys is not None]
-    return sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+    arrays = [array for layer in layers for array in (layer.keys, layer.values)]
+    return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2", "mixtral", *OTHERS])
-def test_what_is_said_is_what_is_allocated(family: str, configs: dict, prompts: tuple) -> None:
+def test_the_formula_gives_what_is_allocated(family: str, configs: dict, prompts: tuple) -> None:
     config = (configs | OTHERS)[family]
     model = tpuport.port(AutoModelForCausalLM.from_config(config))
-    ids, mask = (x.numpy() for x in prompts)
+    ids, mask = (tensor.numpy() for tensor in prompts)
     for rows in (3, 1):
-        real = _allocated(model, ids[:rows], mask[:rows], 64)
-        assert real == tpuport.kv_cache_bytes(config, rows, 64, torch.float32) > 0
+        nbytes = _prompt_cache_bytes(model, ids[:rows], mask[:rows], 64)
+        assert nbytes == tpuport.kv_cache_bytes(config, rows, 64, torch.float32) > 0
 
 
 def test_a_model_is_asked_once() -> None:
