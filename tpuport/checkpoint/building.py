@@ -103,13 +103,14 @@ def _read_transformers_config(
             where=f"{directory / 'config.json'}, auto_map",
             fix="put the code into the checkpoint's directory and name it without '--'",
         )
-    config_class = getattr(model_class, "config_class", None)
+    config_class: Any = getattr(model_class, "config_class", None)
     loading_options: dict[str, Any] = {"local_files_only": True, "return_unused_kwargs": True}
     if config_class is None:
         config_class = AutoConfig
         loading_options["trust_remote_code"] = trust_remote_code
     with _library_errors(directory):
-        config, unused = config_class.from_pretrained(directory, **loading_options, **options)
+        loaded: Any = config_class.from_pretrained(directory, **loading_options, **options)
+    config, unused = loaded
     unknown = sorted(options.keys() & unused.keys())
     if unknown:
         raise PortError(

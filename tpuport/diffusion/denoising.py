@@ -217,10 +217,12 @@ def _plan_calls(
     for conditions in branches:
         _, arguments = compilation.prepare_arguments(model, (), {**fixed, **conditions})
         arguments = {name: value for name, value in arguments.items() if name not in fixed}
-        flat_branches.append(_FlatConditions(*jax.tree_util.tree_flatten(arguments)))
+        leaves, tree = jax.tree_util.tree_flatten(arguments)
+        flat_branches.append(_FlatConditions(leaves, tree))
     repeats = 1
     if len(flat_branches) == 2:
-        merged = _merge(*flat_branches, batch)
+        negative, positive = flat_branches
+        merged = _merge(negative, positive, batch)
         if merged is not None:
             flat_branches, repeats = [merged], 2
     calls, tensors_by_call = [], []

@@ -34,7 +34,8 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
         pipe: a ported pipeline; nothing happens if it has no guider, or one that changes the model between calls.
         state: its `PortedState`.
     """
-    guider, forward = getattr(pipe, "guider", None), _denoiser_forward(pipe)
+    guider: Any = getattr(pipe, "guider", None)
+    forward = _denoiser_forward(pipe)
     if forward is None or not _can_batch(guider, state):
         yield
         return

@@ -101,7 +101,7 @@ def _scales(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) 
             parameter = signature.parameters.get(name)
             if value is not None or (parameter is not None and parameter.default is not None):
                 yield name, value
-    guider = getattr(pipe, "guider", None)
+    guider: Any = getattr(pipe, "guider", None)
     if hasattr(guider, "guidance_scale"):
         yield "guider.guidance_scale", guider.guidance_scale
 

@@ -167,9 +167,9 @@ class _Run:
 
 
 class _Position(NamedTuple):
-    """A step's row in the tables, and whether a run starts with it."""
+    """A step's row in the tables, which is its index in the run, and whether the run starts with it."""
 
-    index: int
+    row: int
     is_first: bool
 
 
@@ -223,12 +223,12 @@ class PortedStep:
             return self._step_on_host(arguments, reason)
         position = self._locate(arguments["timestep"])
         if position.is_first:
-            reason = self._begin_run(position.index, arguments)
+            reason = self._begin_run(position.row, arguments)
         elif self._run is not None and exact_key(_step_options(arguments)) != self._run.options:
             reason = "its options change within a run"
         if reason is not None:
             return self._step_on_host(arguments, reason)
-        return self._step_on_device(position.index, arguments)
+        return self._step_on_device(position.row, arguments)
 
     def _host_reason(self, arguments: dict[str, Any]) -> str | None:
         """Why diffusers' own step must do this, or None if tables can."""

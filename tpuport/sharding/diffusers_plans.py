@@ -153,10 +153,10 @@ class _Search:
         """How the widening matrices of a feed-forward are cut; None if the module is not of this kind."""
         narrowing = self._shape(path, kind.row)
         widening = {self._shape(path, name) for name in kind.columns}
-        if narrowing is None or None in widening or len(widening) > 1:
+        first = widening.pop()
+        if narrowing is None or first is None or widening:
             return None
-        [(wide, width)] = widening
-        narrow, inner = narrowing
+        (wide, width), (narrow, inner) = first, narrowing
         # Empty matrices are those of a class built without sizes.
         if wide == 0 or wide % 2 or inner % 2:
             return None
