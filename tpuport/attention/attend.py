@@ -205,10 +205,8 @@ def _describe_array(array: Any) -> str:
 
 
 def _describe_band(mask: Mask) -> str:
-    if mask.right == 0 and mask.left is None:
-        text = "causal"
-    elif mask.right == 0:
-        text = f"window {mask.left + 1}"
+    if mask.right == 0:
+        text = "causal" if mask.left is None else f"window {mask.left + 1}"
     else:
         before, after = ("all" if limit is None else limit for limit in (mask.left, mask.right))
         text = f"band {before} before, {after} after"

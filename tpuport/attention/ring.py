@@ -176,7 +176,8 @@ def _forward(call: _RingCall, query: jax.Array, traveling: Arrays, staying: Arra
     def step(shift: Any, current: Arrays, state: Any) -> Any:
         def use(mask: Mask) -> Any:
             out, lse = call.attend(query, current["key"], current["value"], mask)
-            return merge(*state, out, lse)
+            total_out, total_lse = state
+            return merge(total_out, total_lse, out, lse)
 
         return call.visit(use, state, shift, query, current, staying)
 

@@ -92,7 +92,9 @@ class CallSizes:
     @classmethod
     def of(cls, query_BHQD: Any, key_BKTD: Any) -> "CallSizes":
         """The sizes of these arrays."""
-        return cls(*query_BHQD.shape[:2], key_BKTD.shape[1], query_BHQD.shape[2], key_BKTD.shape[2])
+        batch, heads, queries, _ = query_BHQD.shape
+        kv_heads, keys = key_BKTD.shape[1:3]
+        return cls(batch, heads, kv_heads, queries, keys)
 
     def cost(self, *, copies: bool = False) -> float:
         """The time that the dot products take, and reading keys and values, thrice if they are copied first."""

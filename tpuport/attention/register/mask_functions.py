@@ -243,7 +243,8 @@ def _read_conjunction(closure: dict[str, Any], positions: Positions, parts: Mask
     functions = closure["mask_functions"]
     # transformers puts these two together for packed sequences; read one by one, each knows too little.
     if [_reader_of(function) for function in functions] == [_read_packed, _read_remapped]:
-        _read_packed_sequences(*map(_closure_values, functions), positions, parts)
+        table, remapping = map(_closure_values, functions)
+        _read_packed_sequences(table, remapping, positions, parts)
         return
     for function in functions:
         _read(function, positions, parts)

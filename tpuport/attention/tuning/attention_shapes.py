@@ -48,10 +48,10 @@ def parse_shape(text: str) -> Shape:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 6 or not all(part.isascii() and part.isdecimal() for part in parts):
         raise _unusable(text, f"it is neither a known name nor six numbers {_LETTERS}")
-    sizes = tuple(map(int, parts))
-    if 0 in sizes:
+    batch, heads, kv_heads, queries, keys, head_dim = map(int, parts)
+    if 0 in (batch, heads, kv_heads, queries, keys, head_dim):
         raise _unusable(text, "every number must be at least 1")
-    shape = Shape(text, *sizes)
+    shape = Shape(text, batch, heads, kv_heads, queries, keys, head_dim)
     if shape.heads % shape.kv_heads:
         raise _unusable(text, f"{shape.kv_heads} key/value heads do not divide {shape.heads} query heads")
     if not 32 <= shape.head_dim <= 256:
