@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpuport.compat.operators.lowering import Lowering, Method
+    from tpuport.compat.operators.declarations import Lowering, Method
 
 logger = logging.getLogger("tpuport")
 
@@ -38,7 +38,9 @@ def methods() -> Iterator["Method"]:
 @functools.cache
 def _topics() -> tuple[ModuleType, ...]:
     package = importlib.import_module("tpuport.compat.operators")
-    names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "lowering"]
+    names = [
+        module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "declarations"
+    ]
     return tuple(importlib.import_module(f"{package.__name__}.{name}") for name in names)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.lowering import Lowering, on_arrays
+from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.errors import PortError
 
 

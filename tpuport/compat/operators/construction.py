@@ -9,7 +9,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.convert import as_jax, is_ported, jax_dtype, to_jax, wrap
-from tpuport.compat.operators.lowering import Lowering
+from tpuport.compat.operators.declarations import Lowering
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tpuport.compat.operators.lowering import Lowering
+from tpuport.compat.operators.declarations import Lowering
 
 _aten = torch.ops.aten
 _NAMES = (

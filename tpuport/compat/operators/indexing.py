@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import is_ported, to_jax, to_torch
-from tpuport.compat.operators.lowering import Lowering, Method
+from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.runtime import environment
 
 _FULL = slice(None)

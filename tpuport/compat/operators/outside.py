@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat.convert import is_ported
-from tpuport.compat.operators.lowering import Method
+from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.errors import PortError
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat.operators.lowering import Lowering, on_arrays
+from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 Sized = jax.Array | np.ndarray | np.number | np.bool_
 Operand = Sized | bool | int | float | complex

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import jax_dtype
-from tpuport.compat.operators.lowering import Lowering, on_arrays
+from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 Dims = int | Sequence[int] | None
 

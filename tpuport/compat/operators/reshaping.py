@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.convert import jax_dtype
-from tpuport.compat.operators.lowering import Lowering, Method, on_arrays
+from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.errors import PortError
 
 
