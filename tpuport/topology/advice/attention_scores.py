@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
+from jax.extend.core import Jaxpr, Literal
 
 import tpuport.attention
 from tpuport.attention.call_report import Call
@@ -15,6 +15,9 @@ from tpuport.jaxprs import callee, producers, source_frames, sub_jaxprs
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array
 from tpuport.topology.hlo.memory_traffic import makes_arrays
+
+# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
+Equation = Any
 
 # At this length one head's scores in float32 are 4 MiB: 32 heads of them fill a v5e's VMEM (128 MiB), so that scores
 # which no kernel keeps on the chip go through HBM.
@@ -54,7 +57,7 @@ def score_bytes(call: Call) -> int:
     return 4 * prod(call_scores(call))
 
 
-def is_own_attention(equation: JaxprEqn) -> bool:
+def is_own_attention(equation: Equation) -> bool:
     """Whether an equation was traced in tpuport's attention."""
     return any(file.startswith(_ATTENTION) for file, _, _ in source_frames(equation))
 
@@ -123,7 +126,7 @@ class _MaskReader:
 
     def __init__(self, matrix: tuple[int, int]) -> None:
         self._matrix = matrix
-        self._makers: dict[Any, JaxprEqn] = {}
+        self._makers: dict[Any, Equation] = {}
         self._operands: dict[Any, Any] = {}
 
     def find(self, jaxpr: Jaxpr) -> str | None:
@@ -139,7 +142,7 @@ class _MaskReader:
                 return unreadable
         return None
 
-    def _find_inside(self, equation: JaxprEqn) -> str | None:
+    def _find_inside(self, equation: Equation) -> str | None:
         for part in sub_jaxprs(equation):
             self._operands |= dict(zip(part.jaxpr.invars, part.operands, strict=False))
             unreadable = self.find(part.jaxpr)
@@ -147,7 +150,7 @@ class _MaskReader:
                 return unreadable
         return None
 
-    def _mask_of(self, equation: JaxprEqn) -> Any:
+    def _mask_of(self, equation: Equation) -> Any:
         """What says who sees whom, before it was spread over heads and rows; None if the equation masks nothing."""
         is_added = equation.primitive.name == "add"
         masks = is_added or _selects(equation)
@@ -194,16 +197,16 @@ class _MaskReader:
             variable = self._operands[variable]
         return variable
 
-    def _maker(self, variable: Any) -> JaxprEqn | None:
+    def _maker(self, variable: Any) -> Equation | None:
         return None if isinstance(variable, Literal) else self._makers.get(variable)
 
 
-def _selects(equation: JaxprEqn) -> bool:
+def _selects(equation: Equation) -> bool:
     """Whether it is `jnp.where`, which is a nested call."""
     return equation.primitive.name == "select_n" or equation.params.get("name") == "_where"
 
 
-def _is_readable_equation(equation: JaxprEqn) -> bool:
+def _is_readable_equation(equation: Equation) -> bool:
     """Whether an equation, or all equations of a call, can be read."""
     called = callee(equation)
     if called is None:

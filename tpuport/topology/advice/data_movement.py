@@ -200,7 +200,7 @@ def count_executions(instructions: Iterable[Instruction]) -> int:
 
 def count_by_kind(instructions: Iterable[Instruction]) -> dict[str, int]:
     """How often a step executes those of each kind, in the order of `MOVES`."""
-    counts = collections.Counter(dict.fromkeys(MOVES, 0))
+    counts: collections.Counter[str] = collections.Counter(dict.fromkeys(MOVES, 0))
     for instruction in instructions:
         counts[instruction.kind] += instruction.times
     return {kind: count for kind, count in counts.items() if count}

@@ -6,9 +6,12 @@ write into an array, or only move it, to the argument that it was. Such are the 
 
 from typing import Any, Final, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from tpuport.jaxprs import SubJaxpr, argument_names, callee, producers, sub_jaxprs
+
+# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
+Equation = Any
 
 # They give back their first operand, in another form at most. Shapes and dtypes are compared at the ends.
 _MOVING: Final = frozenset(
@@ -99,7 +102,7 @@ def _argument_origin(jaxpr: Jaxpr, variable: Any) -> _Origin | None:
     return None
 
 
-def _operand_origin(equation: JaxprEqn, output: int) -> _Origin | None:
+def _operand_origin(equation: Equation, output: int) -> _Origin | None:
     """The operand that a result of an equation was; None if it was computed."""
     name, operands = equation.primitive.name, equation.invars
     if name in _MOVING:
@@ -119,7 +122,7 @@ def _operand_origin(equation: JaxprEqn, output: int) -> _Origin | None:
     return _inner_origin(equation, output)
 
 
-def _inner_origin(equation: JaxprEqn, output: int) -> _Origin | None:
+def _inner_origin(equation: Equation, output: int) -> _Origin | None:
     """The operand that a result of a call, a loop or a conditional was."""
     called = callee(equation)
     if called is not None:

@@ -10,10 +10,13 @@ from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from tpuport.jaxprs import argument_names, callee, sub_jaxprs
 from tpuport.topology.kernels import product_flops
+
+# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
+Equation = Any
 
 _QUOTED: Final = re.compile(r"\['(.+?)'\]")
 # They leave dimensions where they are, if the result has the operand's shape.
@@ -106,7 +109,7 @@ class _Tracker:
                     known[variable] = value
         return [_lookup(known, variable) for variable in jaxpr.outvars]
 
-    def _results(self, equation: JaxprEqn, known: _Known) -> list[_Tracked | None]:
+    def _results(self, equation: Equation, known: _Known) -> list[_Tracked | None]:
         operands = [_lookup(known, variable) for variable in equation.invars]
         tracked = [operand for operand in operands if operand is not None]
         name = equation.primitive.name
@@ -124,7 +127,7 @@ class _Tracker:
         before = equation.invars[operands.index(tracked[0])].aval.shape
         return [self._moved(equation, tracked[0], tracked[0].dim, before)]
 
-    def _product(self, equation: JaxprEqn, operands: list[_Tracked | None]) -> _Tracked | None:
+    def _product(self, equation: Equation, operands: list[_Tracked | None]) -> _Tracked | None:
         """The product with one weight; None if it is not known where the weight's outputs are in it."""
         weights = [
             (position, operand)
@@ -143,7 +146,7 @@ class _Tracker:
         return None if dim is None else value._replace(dim=dim)
 
     def _moved(
-        self, equation: JaxprEqn, value: _Tracked, dim: int, before: tuple[int, ...]
+        self, equation: Equation, value: _Tracked, dim: int, before: tuple[int, ...]
     ) -> _Tracked | None:
         """A product after an equation with one result; None if it is no longer known where its outputs are."""
         after = equation.outvars[0].aval.shape
@@ -161,7 +164,7 @@ class _Tracker:
         return None if new_dim is None else value._replace(dim=new_dim)
 
     def _sliced(
-        self, equation: JaxprEqn, value: _Tracked, dim: int, before: tuple[int, ...]
+        self, equation: Equation, value: _Tracked, dim: int, before: tuple[int, ...]
     ) -> _Tracked | None:
         """A slice: still the product if it takes all of its outputs."""
         params = equation.params
@@ -177,12 +180,12 @@ class _Tracker:
             return None
         return value if equation.primitive.name != "gather" else None
 
-    def _split(self, equation: JaxprEqn, value: _Tracked) -> None:
+    def _split(self, equation: Equation, value: _Tracked) -> None:
         if value.dim == equation.params["axis"]:
             parts = self._products.parts.setdefault(value.weight, set())
             parts.update(enumerate(equation.params["sizes"]))
 
-    def _nested(self, equation: JaxprEqn, known: _Known) -> list[_Tracked | None]:
+    def _nested(self, equation: Equation, known: _Known) -> list[_Tracked | None]:
         """Through a call, the body of a loop or branches. What a loop carries changes, and is not followed."""
         called = callee(equation)
         if called is not None:
@@ -201,7 +204,7 @@ def _lookup(known: _Known, variable: Any) -> _Tracked | None:
     return None if isinstance(variable, Literal) else known.get(variable)  # literals cannot be hashed
 
 
-def _output_dimension(equation: JaxprEqn, position: int) -> int | None:
+def _output_dimension(equation: Equation, position: int) -> int | None:
     """Where in a product the outputs of the weight are that is its operand at `position`; None for several."""
     contracted, batched = equation.params["dimension_numbers"]
     others = len(contracted[position]) + len(batched[position])

@@ -37,7 +37,7 @@ Groups = list[tuple[int, ...]]
 
 
 class _Sums(NamedTuple):
-    count: int = 0
+    executions: int = 0
     nbytes: int = 0
     overlapped: int = 0
 
@@ -62,7 +62,10 @@ def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
             count, total, overlapped = sums[key]
             overlapped += times * _is_overlapped(program, instruction)
             sums[key] = _Sums(count + times, total + times * int(nbytes), overlapped)
-    collectives = [dataclasses.replace(key, **total._asdict()) for key, total in sums.items()]
+    collectives = [
+        dataclasses.replace(key, count=total.executions, nbytes=total.nbytes, overlapped=total.overlapped)
+        for key, total in sums.items()
+    ]
     return tuple(sorted(collectives, key=_report_order))
 
 

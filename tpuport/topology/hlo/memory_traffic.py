@@ -161,9 +161,9 @@ def _is_only_returned(computation: Computation, instruction: Instruction) -> boo
 
 
 class _Result(NamedTuple):
-    """A result in HBM: its index, and what is written if it is an operand that is changed in place."""
+    """A result in HBM: its position, and what is written if it is an operand that is changed in place."""
 
-    index: int
+    position: int
     array: Array
     update: tuple[Array, ...]
 
@@ -182,7 +182,7 @@ def _written_bytes(program: Program, instruction: Instruction) -> int:
     """Bytes that go to HBM; of a result that is an operand changed in place, those of the change."""
     results = _results_in_hbm(program, instruction)
     unchanged = _unchanged_results(program, instruction)
-    written = [result for result in results if result.index not in unchanged]
+    written = [result for result in results if result.position not in unchanged]
     return sum(_tiled_bytes(result.update or [result.array]) for result in written)
 
 
@@ -270,7 +270,7 @@ def _temporaries(program: Program, instruction: Instruction) -> list[Array]:
         return []
     aliased = instruction.aliased_results
     results = _results_in_hbm(program, instruction)
-    return [result.array for result in results if not result.update and result.index not in aliased]
+    return [result.array for result in results if not result.update and result.position not in aliased]
 
 
 def _returned_instructions(program: Program) -> set[Instruction]:

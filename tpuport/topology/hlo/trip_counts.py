@@ -42,7 +42,7 @@ class _Comparison(NamedTuple):
     right: _Linear
 
 
-def set_execution_counts(computations: Mapping[str, Computation], entry: str) -> None:
+def set_execution_counts(computations: dict[str, Computation], entry: str) -> None:
     """Set `rounds`, `times` and `is_fused` of every instruction."""
     loops = _LoopReader(computations)
     executions = dict.fromkeys(computations, 0)

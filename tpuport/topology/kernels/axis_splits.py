@@ -8,9 +8,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from jax.extend.core import Jaxpr, JaxprEqn
+from jax.extend.core import Jaxpr
 
 from tpuport.jaxprs import walk_equations
+
+# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
+Equation = Any
 
 # By dimension.
 Split = tuple[frozenset[str], ...]
@@ -36,7 +39,7 @@ def entry_axes(entry: Any) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-def result_splits(equation: JaxprEqn, operands: Sequence[Split]) -> list[Split]:
+def result_splits(equation: Equation, operands: Sequence[Split]) -> list[Split]:
     """The splits of the results of an equation that runs no other jaxpr."""
     if not any(any(split) for split in operands):
         return [UNSPLIT] * len(equation.outvars)
@@ -66,7 +69,7 @@ def _reshaped(split: Split, shape: Sequence[int], result: Sequence[int]) -> Spli
     )
 
 
-def _joined(equation: JaxprEqn, operands: Sequence[Split], shape: Sequence[int]) -> Split:
+def _joined(equation: Equation, operands: Sequence[Split], shape: Sequence[int]) -> Split:
     """The axes of all operands of an elementwise equation that have the result's shape."""
     splits = [
         split

@@ -12,11 +12,14 @@ from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
+from jax.extend.core import Jaxpr, Literal
 
 from tpuport.jaxprs import callee, sub_jaxprs
 from tpuport.topology.kernels.axis_splits import UNSPLIT, Split
 from tpuport.topology.kernels.kernel_calls import item_bytes
+
+# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
+Equation = Any
 
 # Larger arrays are data, such as a mask, and not an index.
 _MOST_NUMBERS: Final = 1 << 22
@@ -63,7 +66,7 @@ def read(variable: Any, values: Values) -> StepValue:
     return constant(np.asarray(variable.val, dtype))
 
 
-def evaluate(equation: JaxprEqn, operands: Sequence[StepValue]) -> list[StepValue]:
+def evaluate(equation: Equation, operands: Sequence[StepValue]) -> list[StepValue]:
     """What is known of the results of an equation that runs no other jaxpr."""
     axes = frozenset[int]().union(*(operand.axes for operand in operands))
     unknown = [StepValue(None, axes)] * len(equation.outvars)
@@ -93,7 +96,7 @@ def _align(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [array.reshape(len(array), *(1,) * (dims - array.ndim), *array.shape[1:]) for array in arrays]
 
 
-def _stored_number(equation: JaxprEqn, operands: Sequence[StepValue]) -> np.ndarray | None:
+def _stored_number(equation: Equation, operands: Sequence[StepValue]) -> np.ndarray | None:
     """A number that is read from a reference; None if an array is read, or what is stored is unknown."""
     stored = operands[0].numbers
     indexers = jax.tree.unflatten(equation.params["tree"], operands[1:])

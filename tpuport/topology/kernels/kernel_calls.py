@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from jax.extend.core import JaxprEqn
+# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
+Equation = Any
+
 
 # The compiler for TPUs makes a kernel of this name of each product by groups (`jax.lax.ragged_dot`).
 RAGGED: Final = "ragged-dot"
@@ -73,7 +75,7 @@ class KernelCall(NamedTuple):
         return self.counted._replace(flops=flops)
 
 
-def pallas_kernel_call(equation: JaxprEqn, times: float, counted: KernelCost) -> KernelCall:
+def pallas_kernel_call(equation: Equation, times: float, counted: KernelCost) -> KernelCall:
     """The call that a `pallas_call` makes."""
     name, estimate, stated = equation.params["name"] or "", equation.params["cost_estimate"], None
     if estimate is not None:
@@ -83,7 +85,7 @@ def pallas_kernel_call(equation: JaxprEqn, times: float, counted: KernelCost) ->
     )
 
 
-def ragged_call(equation: JaxprEqn, times: float, flops: float, ways: int) -> KernelCall:
+def ragged_call(equation: Equation, times: float, flops: float, ways: int) -> KernelCall:
     """A product by groups, with the `flops` that a device does on average.
 
     A device has one in `ways` of the rows, as it has one in `ways` of the groups. Which rows is known only at run time.
@@ -109,20 +111,20 @@ def item_bytes(aval: Any) -> int:
     return getattr(aval.dtype, "itemsize", 0)
 
 
-def product_flops(equation: JaxprEqn) -> float:
+def product_flops(equation: Equation) -> float:
     """Two for each multiplication of a matrix product or a convolution; 0 for any other equation."""
     if equation.primitive.name not in _MULTIPLICATIONS:
         return 0.0
     return 2.0 * _MULTIPLICATIONS[equation.primitive.name](equation)
 
 
-def _matrix_multiplications(equation: JaxprEqn) -> int:
+def _matrix_multiplications(equation: Equation) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval.shape
     return math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
 
 
-def _ragged_multiplications(equation: JaxprEqn) -> int:
+def _ragged_multiplications(equation: Equation) -> int:
     """Of a product by groups. Each row, or each element that is contracted, is in one group."""
     numbers = equation.params["ragged_dot_dimension_numbers"]
     (contracted, _), _ = numbers.dot_dimension_numbers
@@ -134,7 +136,7 @@ def _ragged_multiplications(equation: JaxprEqn) -> int:
     return products // groups if contracts_groups else products
 
 
-def _convolution_multiplications(equation: JaxprEqn) -> int:
+def _convolution_multiplications(equation: Equation) -> int:
     """As torch's FLOP counter has it: padding counts, the zeros between the elements of a transposed one do not."""
     images, kernel = (variable.aval.shape for variable in equation.invars)
     out = equation.outvars[0].aval.shape
@@ -147,7 +149,7 @@ def _convolution_multiplications(equation: JaxprEqn) -> int:
     return batch * features * math.prod(positions) * taps
 
 
-_MULTIPLICATIONS: Final[dict[str, Callable[[JaxprEqn], int]]] = {
+_MULTIPLICATIONS: Final[dict[str, Callable[[Equation], int]]] = {
     "conv_general_dilated": _convolution_multiplications,
     "dot_general": _matrix_multiplications,
     "ragged_dot_general": _ragged_multiplications,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tpuport.jaxprs import SubJaxpr, sub_jaxprs, walk_equations
 from tpuport.topology.kernels.axis_splits import UNSPLIT, entry_axes, result_splits, sending_axes, spec_split
@@ -36,15 +36,17 @@ from tpuport.topology.kernels.kernel_calls import (
     ragged_call,
 )
 
+# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
+Equation = Any
+
 # Rounds of all loops in a kernel that are gone through one by one.
 _MOST_ROUNDS: Final = 4096
 _ALL_AXES: Final = frozenset(range(32))
 # Of a value that may depend on anything.
 _ANY: Final = StepValue(None, _ALL_AXES)
 
-_Work = (
-    np.ndarray
-)  # [FLOPs, bytes that copies move at an end in HBM], over all steps that come to an equation
+# [FLOPs, bytes that copies move at an end in HBM], over all steps that come to an equation.
+_Work = np.ndarray
 _Values = Sequence[StepValue]
 _Outcome = tuple[_Work, _Values]
 _BOUNDS: Final = {
@@ -141,7 +143,7 @@ class _Counter:
         constants = [constant(value) for value in sub_jaxpr.consts]
         return self.run(sub_jaxpr.jaxpr, arguments, execution, constants)
 
-    def _other(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _other(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         callees = sub_jaxprs(equation)
         if callees:
             return self._call(equation, callees, operands, execution)
@@ -153,7 +155,7 @@ class _Counter:
         return np.array([product_flops(equation) * execution.steps, 0.0]), results
 
     def _call(
-        self, equation: JaxprEqn, callees: Sequence[SubJaxpr], operands: _Values, execution: _Execution
+        self, equation: Equation, callees: Sequence[SubJaxpr], operands: _Values, execution: _Execution
     ) -> _Outcome:
         total, results = np.zeros(2), _unknown(equation)
         for callee in callees:
@@ -167,7 +169,7 @@ class _Counter:
                 results = list(outcome)
         return total, results
 
-    def _cond(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _cond(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         branches = sub_jaxprs(equation)
         index, arguments = operands[0].numbers, operands[1:]
         if index is None:
@@ -185,7 +187,7 @@ class _Counter:
                 results = list(outcome) if inside.steps == execution.steps else _unknown(equation)
         return total, results
 
-    def _scan(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _scan(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         [body] = sub_jaxprs(equation)
         length, results = body.times, _unknown(equation)
         fixed = operands[: body.carries.start]
@@ -207,7 +209,7 @@ class _Counter:
             total = total + work
         return total, [*state, *results[len(state) :]]
 
-    def _while(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _while(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         condition, body = sub_jaxprs(equation)
         first_of_body = condition.carries.start
         first_state = first_of_body + body.carries.start
@@ -229,7 +231,7 @@ class _Counter:
         work, _ = self._run_sub(body, of_body, execution)
         return total + work, _unknown(equation)
 
-    def _shard_map(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _shard_map(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         [body] = sub_jaxprs(equation)
         arguments = []
         for value, spec, variable in zip(operands, equation.params["in_specs"], equation.invars, strict=True):
@@ -243,7 +245,7 @@ class _Counter:
         work, _ = self._run_sub(body, arguments, inside)
         return work * math.prod(sizes.values()), _unknown(equation)
 
-    def _ragged_dot(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _ragged_dot(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """A product by groups. Devices that divide the groups have all rows each, and do those of their own groups.
 
         That holds if no rows are sent: rows that are sent may be anywhere.
@@ -257,7 +259,7 @@ class _Counter:
         self.calls.append(ragged_call(equation, execution.times, flops, ways))
         return np.array([flops * execution.steps, 0.0]), _unknown(equation)
 
-    def _program_id(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _program_id(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         if self._grid is None:
             return np.zeros(2), _unknown(equation)
         axis = self._grid.own_axes[equation.params["axis"]]
@@ -265,14 +267,14 @@ class _Counter:
             return np.zeros(2), [constant(self._grid.sizes[axis])]
         return np.zeros(2), [self._grid.ids[axis]]
 
-    def _platform_index(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _platform_index(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """The branch that a TPU has."""
         for number, platforms in enumerate(equation.params["platforms"]):
             if platforms is None or "tpu" in platforms:
                 return np.zeros(2), [constant(number)]
         return np.zeros(2), _unknown(equation)
 
-    def _copy(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _copy(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """A copy that a kernel starts: it counts at each end that is in HBM."""
         source, target, *_ = jax.tree.unflatten(equation.params["tree"], equation.invars)
         ends = [getattr(end, "ref", end).aval for end in (source, target)]
@@ -282,13 +284,13 @@ class _Counter:
         nbytes = math.prod(shape) * item_bytes(ends[0]) * sum(map(is_in_hbm, ends))
         return np.array([0.0, nbytes * execution.steps]), _unknown(equation)
 
-    def _store(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _store(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """A store into a reference. If its numbers were known they are others from here on."""
         if operands[0].numbers is not None:
             self.may_be_less = self.may_be_more = True
         return np.zeros(2), _unknown(equation)
 
-    def _pallas_call(self, equation: JaxprEqn, operands: _Values, execution: _Execution) -> _Outcome:
+    def _pallas_call(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         params = equation.params
         tables = tuple(None if value.numbers is None else value.numbers.tobytes() for value in operands)
         key = id(params["jaxpr"]), id(params["grid_mapping"]), tables
@@ -310,7 +312,7 @@ _RULES: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _kernel_cost(equation: JaxprEqn, operands: _Values) -> KernelCost:
+def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
     """What a pallas_call does: the products of its body over the steps of its grid, and the blocks that these move.
 
     Of arrays that a kernel gets whole it moves what the copies in its body say or, if it has none, each array once.
@@ -348,7 +350,7 @@ def _is_slice(transform: Any) -> bool:
     return hasattr(transform, "get_indexer_shape")
 
 
-def _unknown(equation: JaxprEqn) -> list[StepValue]:
+def _unknown(equation: Equation) -> list[StepValue]:
     return [_ANY] * len(equation.outvars)
 
 
