@@ -96,11 +96,9 @@ def _statement_lines(frame: Frame) -> LineRange:
 def _head_lines(statement: ast.stmt) -> LineRange:
     decorators = getattr(statement, "decorator_list", [])
     first = min(node.lineno for node in [statement, *decorators])
-    inner: list[ast.stmt | ast.ExceptHandler | ast.match_case] = []
-    for name in ("body", "handlers", "cases"):
-        inner += getattr(statement, name, [])
-    # The cases of a match statement have no lines of their own.
-    body_lines = [node.lineno for node in inner if hasattr(node, "lineno")]
+    # A match statement counts as a whole: its cases have no lines of their own.
+    inner: list[ast.AST] = [*getattr(statement, "body", []), *getattr(statement, "handlers", [])]
+    body_lines = [node.lineno for node in inner]
     if not body_lines:
         return LineRange(first, statement.end_lineno or statement.lineno)
     # A body on the line of its head belongs to the head.

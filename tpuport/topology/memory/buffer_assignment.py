@@ -4,6 +4,7 @@ It writes them before it makes code, and before it compares with the size of the
 program that is then refused, and for one that no code can be made for, as its addresses would be outside of the memory.
 """
 
+import collections
 import dataclasses
 import itertools
 import operator
@@ -114,7 +115,7 @@ def parse(buffers: str, ranges: str, text: str) -> BufferAssignment:
     """An assignment from its three files: buffers, live ranges, and the optimized program."""
     live_ranges = {name: (int(first), int(last)) for name, first, last in _RANGE.findall(ranges)}
     allocations = list(_read_allocations(buffers))
-    sizes = dict.fromkeys(("argument", "output", "temporary"), 0)
+    sizes: collections.Counter[str] = collections.Counter()
     for allocation in allocations:
         sizes[allocation.role] += allocation.nbytes
     heaps = [allocation for allocation in allocations if "preallocated-temp" in allocation.kind]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from tpuport.errors import PortError
 from tpuport.topology.reports import known_models
@@ -135,7 +135,7 @@ def check_heads(config: Any, config_file: ConfigFile) -> None:
     )  # fmt: skip
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and value > 0
 
 

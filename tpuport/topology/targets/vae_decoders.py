@@ -127,7 +127,8 @@ def plan_decoding(
     frames = options.frames or default_frames
     height, width = latent_sides(pixels, compression.spatial, (1, 1))
     batch = options.batch or 1
-    channels = _first_int(config, ("latent_channels", "z_dim"))
+    # Every known class has one of the two in its config.
+    channels = config.get("latent_channels") or config["z_dim"]
     note = f"decodes to {pixels[0]}x{pixels[1]} pixels; the encoder is left out of the program and of its weights"
     if class_name == _FRAMEWISE:
         latents = empty(batch * frames, channels, height, width, dtype=dtype)
