@@ -110,10 +110,9 @@ def _is_overlapped(program: Program, instruction: Instruction) -> bool:
 
 def _source(program: Program, instruction: Instruction) -> Source | None:
     source = program.source(instruction)
-    caller = program.callers.get(instruction.computation)
-    if source is not None or caller is None:
+    if source is not None or instruction.computation not in program.callers:
         return source
-    return program.source(caller)
+    return program.source(program.callers[instruction.computation])
 
 
 def parse_groups(attributes: str, devices: int) -> Groups:

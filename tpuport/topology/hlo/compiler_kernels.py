@@ -92,7 +92,7 @@ def count_compiler_kernel(
     body = _BODY.search(instruction.attributes)
     if body is None:
         return None
-    operands = [array for operand in program.operands(instruction) for array in operand.arrays]
+    operands = program.operand_arrays(instruction)
     tiling = _TILING.search(instruction.attributes)
     if tiling is None:
         return _grid_cost(_read_body(base64.b64decode(body[1]).decode()), operands, instruction.results)

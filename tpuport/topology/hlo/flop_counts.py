@@ -5,7 +5,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.array_types import parse_numbers, search_group
+from tpuport.topology.hlo.array_types import Array, parse_numbers, search_group
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.kernel_costs import kernel_flops, stated_flops
 from tpuport.topology.hlo.program import Program
@@ -22,8 +22,9 @@ _LABELS: Final = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW: Final = re.compile(r"\bwindow=\{([^}]*)\}")
 _CONTRACTED: Final = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
 _BATCH_GROUPS: Final = re.compile(r"\bbatch_group_count=(\d+)")
-_PRECISION: Final = re.compile(r"\boperand_precision=\{(\w+),(\w+)\}")
-_INT8: Final = {"s2", "s4", "s8", "u2", "u4", "u8"}
+_PRECISION: Final = re.compile(r"\boperand_precision=\{(\w+,\w+)\}")
+# The beginnings of their names: those of fp8 have suffixes, "f8e4m3fn".
+_INT8: Final = ("s2", "s4", "s8", "u2", "u4", "u8")
 _FP8: Final = ("f8", "f4")
 # A float32 number is the sum of three of bfloat16. A product of two has nine partial products, of which "high" and
 # "highest" compute three and six.
@@ -48,33 +49,26 @@ class OtherRateFlops(NamedTuple):
 def count_other_rate_flops(program: Program) -> OtherRateFlops:
     """FLOPs of a step on one device; kernels count as bfloat16, as nothing is known of the dtypes in them."""
     return OtherRateFlops(
-        program.total(functools.partial(_int8_flops, program)),
-        program.total(functools.partial(_fp8_flops, program)),
+        program.total(functools.partial(_narrow_flops, program, _INT8)),
+        program.total(functools.partial(_narrow_flops, program, _FP8)),
         program.total(functools.partial(_pass_flops, program)),
     )
 
 
-def _int8_flops(program: Program, instruction: Instruction) -> float:
-    if instruction.operation not in _PRODUCTS or not _operand_dtypes(program, instruction) <= _INT8:
-        return 0.0
-    return _product_flops(program, instruction)
-
-
-def _fp8_flops(program: Program, instruction: Instruction) -> float:
-    if instruction.operation not in _PRODUCTS:
-        return 0.0
-    is_fp8 = all(dtype.startswith(_FP8) for dtype in _operand_dtypes(program, instruction))
-    return _product_flops(program, instruction) if is_fp8 else 0.0
+def _narrow_flops(program: Program, dtypes: tuple[str, ...], instruction: Instruction) -> float:
+    """FLOPs of a product if both of its operands have one of these dtypes."""
+    flops = _product_flops(program, instruction)
+    is_narrow = flops > 0 and all(dtype.startswith(dtypes) for dtype in _operand_dtypes(program, instruction))
+    return flops if is_narrow else 0.0
 
 
 def _pass_flops(program: Program, instruction: Instruction) -> float:
-    if instruction.operation not in _PRODUCTS or _operand_dtypes(program, instruction) != {"f32"}:
+    """FLOPs of a float32 product beyond those of its first pass."""
+    flops = _product_flops(program, instruction)
+    if flops == 0 or _operand_dtypes(program, instruction) != {"f32"}:
         return 0.0
-    precision = _PRECISION.search(instruction.attributes)
-    if precision is None:
-        return 0.0
-    passes = max(_PASSES.get(operand, 1) for operand in precision.groups())
-    return (passes - 1) * _product_flops(program, instruction)
+    precisions = search_group(_PRECISION, instruction.attributes).split(",")
+    return (max(_PASSES.get(precision, 1) for precision in precisions) - 1) * flops
 
 
 def _operand_dtypes(program: Program, product: Instruction) -> set[str]:
@@ -122,13 +116,13 @@ def instruction_flops(program: Program, instruction: Instruction) -> float:
     if operation in _ELEMENTWISE:
         return float(sum(array.size for array in instruction.results))
     if operation == "reduce":
-        return _reduction_flops(program.operands(instruction))
+        return _reduction_flops(program.operand_arrays(instruction))
     return _product_flops(program, instruction)
 
 
-def _reduction_flops(operands: list[Instruction]) -> float:
+def _reduction_flops(operands: list[Array]) -> float:
     """One for each element. Of arrays that are reduced together, such as values and indices, half of all elements."""
-    sizes = [array.size for operand in operands for array in operand.arrays]
+    sizes = [array.size for array in operands]
     if len(operands) > 2:
         return sum(sizes) / 2
     return float(sum(sizes[:1]))

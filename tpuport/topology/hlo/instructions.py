@@ -22,6 +22,7 @@ _NAME: Final = re.compile(r"[\w.-]+")
 _PARAMETER_NUMBER: Final = re.compile(r"parameter\((\d+)\)")
 _TUPLE_INDEX: Final = re.compile(r"\bindex=(\d+)")
 _OP_NAME: Final = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_TARGET: Final = re.compile(r'\bcustom_call_target="([^"]*)"')
 _FRAME: Final = re.compile(r"\bstack_frame_id=(\d+)")
 _ALIASING: Final = re.compile(r"\boutput_to_operand_aliasing=\{(.*?\))\}")
 _ALIASED_RESULT: Final = re.compile(r"\{(\d*)\}: \(\d+,")
@@ -111,6 +112,14 @@ class Instruction:
         aliasing = search_group(_ALIASING, self.attributes)
         # A result that is not a tuple has the index {}.
         return {int(index or 0) for index in _ALIASED_RESULT.findall(aliasing)}
+
+    @property
+    def target(self) -> str:
+        """What a custom call runs, such as "tpu_custom_call" for a Pallas kernel; empty for anything else."""
+        # The start of an asynchronous one has a target too. Other lines may only quote one.
+        if not self.operation.startswith("custom-call"):
+            return ""
+        return search_group(_TARGET, self.attributes)
 
     @property
     def tuple_index(self) -> int:

@@ -15,7 +15,6 @@ from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost
 
-_TARGET: Final = 'custom_call_target="tpu_custom_call"'
 _ESTIMATE: Final = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _FIELD: Final = re.compile(r'"(\w+)":"?(-?[\d.]+(?:e[+-]?\d+)?)"?')
 # What the compiler adds to the name of a kernel of which there are several.
@@ -33,19 +32,20 @@ class _Stated(NamedTuple):
 
 def is_kernel(instruction: Instruction) -> bool:
     """Whether it is a Pallas kernel."""
-    return instruction.operation.startswith("custom-call") and _TARGET in instruction.attributes
+    return instruction.target == "tpu_custom_call"
 
 
-def _stated(kernel: Instruction) -> _Stated:
-    estimate = search_group(_ESTIMATE, kernel.attributes)
+def _stated(instruction: Instruction) -> _Stated:
+    """A Pallas kernel's own estimate; nothing for anything else."""
+    if not is_kernel(instruction):
+        return _Stated()
+    estimate = search_group(_ESTIMATE, instruction.attributes)
     fields = {name: float(value) for name, value in _FIELD.findall(estimate)}
     return _Stated(fields.get("flops"), fields.get("bytes_accessed"))
 
 
 def stated_flops(instruction: Instruction) -> float:
     """FLOPs of a Pallas kernel by its own estimate; 0 for anything else."""
-    if not is_kernel(instruction):
-        return 0.0
     return _stated(instruction).flops or 0.0
 
 
@@ -58,18 +58,15 @@ def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
     """
     for instruction in filter(is_kernel, program.instructions):
         cost = count_compiler_kernel(program, instruction, calls)
-        matches = _matching_calls(program, instruction, calls) if cost is None else []
-        if matches:
-            cost = _mean_cost(matches)
+        cost = cost or _mean_cost(_matching_calls(program, instruction, calls))
         if cost is not None:
             program.kernel_costs[instruction.name] = cost
 
 
 def _matching_calls(program: Program, kernel: Instruction, calls: Sequence[KernelCall]) -> list[KernelCall]:
-    arrays = [array for operand in program.operands(kernel) for array in operand.arrays]
     stated = _stated(kernel)
     signature = (
-        [array.dims for array in arrays], [array.dims for array in kernel.results],
+        [array.dims for array in program.operand_arrays(kernel)], [array.dims for array in kernel.results],
         (stated.flops or 0.0, stated.nbytes or 0.0),
     )  # fmt: skip
     matches = [call for call in calls if _signature(call) == signature]
@@ -81,11 +78,15 @@ def _matching_calls(program: Program, kernel: Instruction, calls: Sequence[Kerne
 
 def _signature(call: KernelCall) -> tuple[object, ...]:
     """What a call has in common with its kernel: dimensions of operands and results, and the estimate."""
-    operands, results = ([dims for _, dims in arrays] for arrays in (call.operands, call.results))
+    operands = [dims for _, dims in call.operands]
+    results = [dims for _, dims in call.results]
     return operands, results, call.stated or (0.0, 0.0)
 
 
-def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost:
+def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost | None:
+    """The mean of what calls cost, weighted by how often each is made; None without calls."""
+    if not calls:
+        return None
     costs = [call.cost for call in calls]
     times = sum(call.times for call in calls)
     if times == 0 or all(cost == costs[0] for cost in costs):
@@ -118,20 +119,21 @@ def kernel_flops(program: Program, instruction: Instruction) -> float:
     return stated_flops(instruction) if cost is None else cost.flops
 
 
-def kernel_bytes(program: Program, kernel: Instruction) -> float | None:
-    """Bytes of HBM that one execution of a Pallas kernel moves; None if nothing says so.
+def kernel_bytes(program: Program, instruction: Instruction) -> float | None:
+    """Bytes of HBM that one execution of a Pallas kernel moves; None for anything else, or if nothing says so.
 
     Of what was counted, the arrays that lie in HBM, with the padding of their tiles; an array in VMEM takes none.
     """
-    cost = program.kernel_costs.get(kernel.name)
+    cost = program.kernel_costs.get(instruction.name)
     if cost is None:
-        return _stated(kernel).nbytes
+        return _stated(instruction).nbytes
     # What a kernel states is a total, of which it is not known what lies in VMEM.
     if cost.read is None or cost.written is None:
         return cost.nbytes
-    operands = [array for operand in program.operands(kernel) for array in operand.arrays]
-    moved = (*zip(cost.read, operands, strict=True), *zip(cost.written, kernel.results, strict=True))
-    return cost.copied + sum(nbytes * _padding_ratio(array) for nbytes, array in moved)
+    moved = (*cost.read, *cost.written)
+    arrays = (*program.operand_arrays(instruction), *instruction.results)
+    ratios = map(_padding_ratio, arrays)
+    return cost.copied + sum(nbytes * ratio for nbytes, ratio in zip(moved, ratios, strict=True))
 
 
 def _padding_ratio(array: Array) -> float:

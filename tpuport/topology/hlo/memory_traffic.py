@@ -4,6 +4,7 @@ The compiler's own count, "bytes accessed", has what is copied from HBM into VME
 it is used from there. Here only an array whose layout puts it in HBM counts, with the padding of its tiles.
 """
 
+import collections
 import functools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo.array_types import HBM, Array
 from tpuport.topology.hlo.instructions import Computation, Instruction, Use
-from tpuport.topology.hlo.kernel_costs import is_kernel, kernel_bytes
+from tpuport.topology.hlo.kernel_costs import kernel_bytes
 from tpuport.topology.hlo.program import Program
 from tpuport.topology.hlo.value_flow import Value, ValueFlow
 
@@ -20,12 +21,8 @@ _FREE: Final = {
     "parameter", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "constant", "after-all",
     "optimization-barrier", "async-start", "async-update", "add-dependency", "partition-id", "replica-id", "domain",
 }  # fmt: skip
-_VIEWING_CALLS: Final = tuple(
-    f'custom_call_target="{name}"'
-    for name in ("ConcatBitcast", "AssumeGatherIndicesInBound", "Sharding", "LayoutConstraint")
-)
-_ALLOCATE_CALL: Final = 'custom_call_target="AllocateBuffer"'
-_ASYNC_DONE: Final = 'custom_call_target="AsyncCollectiveDone"'
+# Custom calls that give an operand's array another name.
+_VIEWING_TARGETS: Final = {"ConcatBitcast", "AssumeGatherIndicesInBound", "Sharding", "LayoutConstraint"}
 _SLICES: Final = {"slice", "dynamic-slice", "gather"}
 # They write a part of an array, and which operand the part is.
 _UPDATES: Final = {"dynamic-update-slice": 1, "scatter": 2}
@@ -44,12 +41,11 @@ def count_hbm_bytes(program: Program) -> float:
 
 def instruction_bytes(program: Program, instruction: Instruction) -> float:
     """Bytes of HBM that one execution of an instruction reads and writes."""
-    if instruction.is_fused or not makes_arrays(instruction) or _is_allocation(instruction):
+    if instruction.is_fused or not makes_arrays(instruction) or instruction.target == "AllocateBuffer":
         return 0.0
-    if is_kernel(instruction):
-        known = kernel_bytes(program, instruction)
-        if known is not None:
-            return known
+    known = kernel_bytes(program, instruction)
+    if known is not None:
+        return known
     # The copy counts in the step that uses it; what a fusion ends counts where it starts.
     if _is_prefetch_for_next_step(program, instruction) or _ends_collective(program, instruction):
         return 0.0
@@ -60,14 +56,7 @@ def makes_arrays(instruction: Instruction) -> bool:
     """Whether its results are arrays that it computes or copies, and not other names for existing arrays."""
     if instruction.operation in _FREE or instruction.operation.endswith(("-done", "-update")):
         return False
-    if instruction.operation != "custom-call":
-        return True
-    attributes = instruction.attributes
-    return not any(target in attributes for target in _VIEWING_CALLS)
-
-
-def _is_allocation(instruction: Instruction) -> bool:
-    return instruction.operation == "custom-call" and _ALLOCATE_CALL in instruction.attributes
+    return instruction.target not in _VIEWING_TARGETS
 
 
 def _is_prefetch_for_next_step(program: Program, instruction: Instruction) -> bool:
@@ -85,41 +74,37 @@ def _is_prefetch_for_next_step(program: Program, instruction: Instruction) -> bo
 def _ends_collective(program: Program, instruction: Instruction) -> bool:
     """Whether a fusion ends a collective that another started and carried out."""
     inside = program.fused_computation(instruction)
-    if inside is None or inside.root.operation != "custom-call":
-        return False
-    return _ASYNC_DONE in inside.root.attributes
+    return inside is not None and inside.root.target == "AsyncCollectiveDone"
 
 
 def _read_bytes(program: Program, instruction: Instruction) -> int:
     """Bytes of HBM that are read of all operands, each once however often it is named."""
-    operands = dict.fromkeys(program.operands(instruction))  # each once, in order
+    operands = dict.fromkeys(program.operands(instruction))
     return sum(_operand_bytes(program, instruction, operand) for operand in operands)
 
 
 def _operand_bytes(program: Program, instruction: Instruction, operand: Instruction) -> int:
     whole = _tiled_bytes([array for array in operand.arrays if array.space == HBM])
-    if whole == 0:
-        return 0
     use = Use(instruction, instruction.positions(operand.name))
-    inside = program.fused_computation(instruction)
+    return min(whole, _read_by_user(program, use, whole))
+
+
+def _read_by_user(program: Program, use: Use, whole: int) -> int:
+    """What an instruction reads of an operand that has `whole` bytes."""
+    inside = program.fused_computation(use.user)
     if inside is None:
-        return min(whole, _sliced_bytes(use, whole))
-    return min(whole, _fused_bytes(program, inside, use, whole))
+        return _sliced_bytes(use, whole)
+    parameters = [inside.parameters[position] for position in use.positions]
+    return sum(_inner_bytes(program, inside, parameter, whole) for parameter in parameters)
 
 
 def _sliced_bytes(use: Use, whole: int) -> int:
-    """What an instruction reads of an operand that has `whole` bytes: a slice, nothing of what it changes, or all."""
+    """What an instruction other than a fusion reads: a slice, nothing of what it changes, or all."""
     if use.positions != (0,):
         return whole
     if use.user.kind in _SLICES:
         return _tiled_bytes(use.user.results)
     return 0 if use.user.kind in _UPDATES else whole
-
-
-def _fused_bytes(program: Program, inside: Computation, use: Use, whole: int) -> int:
-    """What a fusion reads of an operand."""
-    parameters = [inside.parameters[position] for position in use.positions]
-    return sum(_inner_bytes(program, inside, parameter, whole) for parameter in parameters)
 
 
 def _inner_bytes(program: Program, computation: Computation, value: Instruction, whole: int) -> int:
@@ -133,23 +118,15 @@ def _inner_bytes(program: Program, computation: Computation, value: Instruction,
 
 def _use_bytes(program: Program, computation: Computation, use: Use, whole: int) -> int:
     user = use.user
-    inside = program.fused_computation(user)
-    if inside is not None:
-        return _fused_bytes(program, inside, use, whole)
     # A collective that goes on has read its operand where it started.
     if program.stage(user) == "later":
         return 0
     # A fusion may hand its operands back, beside what it computes.
-    if user.operation == "tuple" and user.is_root and _aliases_operands(program, computation):
+    if user.operation == "tuple" and user.is_root and program.callers[computation.name].aliased_results:
         return 0
     if user.operation in _UPDATES and not _is_only_returned(computation, user):
         return whole
-    return _sliced_bytes(use, whole)
-
-
-def _aliases_operands(program: Program, computation: Computation) -> bool:
-    caller = program.callers.get(computation.name)
-    return caller is not None and bool(caller.aliased_results)
+    return _read_by_user(program, use, whole)
 
 
 def _is_only_returned(computation: Computation, instruction: Instruction) -> bool:
@@ -247,17 +224,18 @@ def list_buffers(program: Program, limit: int) -> tuple[Buffer, ...]:
         limit: how many entries; the largest come first.
     """
     returned = _returned_instructions(program)
-    buffers: dict[tuple[Array, str, Source | None], Buffer] = {}
+    sizes: dict[tuple[str, str, Source | None], list[int]] = collections.defaultdict(list)
     for instruction in program.instructions:
         if instruction.is_fused or instruction in returned or not makes_arrays(instruction):
             continue
         for array in _temporaries(program, instruction):
-            key = array.bare, instruction.kind, program.source(instruction)
-            buffer = buffers.get(key, Buffer(str(array), 0, instruction.kind, 0, key[2]))
-            nbytes = max(buffer.nbytes, array.tiled_nbytes)
-            buffers[key] = Buffer(buffer.shape, nbytes, buffer.operation, buffer.count + 1, buffer.source)
-    ranked = sorted(buffers.values(), key=_report_order)
-    return tuple(ranked[:limit])
+            sizes[str(array), instruction.kind, program.source(instruction)].append(array.tiled_nbytes)
+    # Arrays of one shape may have other tiles, and so other sizes: the largest is reported.
+    buffers = [
+        Buffer(shape, max(nbytes), operation, len(nbytes), source)
+        for (shape, operation, source), nbytes in sizes.items()
+    ]
+    return tuple(sorted(buffers, key=_report_order)[:limit])
 
 
 def _report_order(buffer: Buffer) -> tuple[object, ...]:

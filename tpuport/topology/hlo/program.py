@@ -1,12 +1,13 @@
 """A compiled program: what runs how often, in which order of computations, and from which lines of code."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tpuport.topology.compile_report import Source
-from tpuport.topology.hlo.array_types import Array
+from tpuport.topology.hlo.array_types import Array, search_group
 from tpuport.topology.hlo.instructions import (
     BRANCH_ATTRIBUTES,
     Computation,
@@ -20,7 +21,7 @@ from tpuport.topology.hlo.value_flow import Value, ValueFlow
 from tpuport.topology.kernels.kernel_calls import KernelCost
 
 _CHANNEL: Final = re.compile(r"\bchannel_id=(\d+)")
-_ASYNC_START: Final = 'custom_call_target="AsyncCollectiveStart"'
+_ASYNC_START: Final = "AsyncCollectiveStart"
 # An instruction of these without a line of its own has the line of its first operand, which it only moves.
 _MOVES: Final = {
     "all-gather", "all-reduce", "all-to-all", "async", "bitcast", "collective-permute", "convert", "copy",
@@ -96,12 +97,9 @@ class Program:
     def _split_channels(self) -> set[str]:
         """Channels of the collectives that one fusion starts, and others carry on and end."""
         # The three parts of a split collective are in different fusions, and have one channel.
-        channels = set()
-        for instruction in self.instructions:
-            if instruction.operation == "custom-call" and _ASYNC_START in instruction.attributes:
-                matches = (_CHANNEL.search(operand.attributes) for operand in self.operands(instruction))
-                channels.update(match[1] for match in matches if match)
-        return channels
+        starts = [instruction for instruction in self.instructions if instruction.target == _ASYNC_START]
+        started = itertools.chain.from_iterable(map(self.operands, starts))
+        return {search_group(_CHANNEL, instruction.attributes) for instruction in started} - {""}
 
     def stage(self, instruction: Instruction) -> str | None:
         """The part of a collective that its fusion does, if several do it bit by bit: "start" or "later".
@@ -110,25 +108,25 @@ class Program:
         """
         if not instruction.is_fused or not self._split_channels:
             return None
-        channel = _CHANNEL.search(instruction.attributes)
-        if channel is None or channel[1] not in self._split_channels:
+        if search_group(_CHANNEL, instruction.attributes) not in self._split_channels:
             return None
         users = self.computations[instruction.computation].users.get(instruction.name, ())
-        is_start = any(_ASYNC_START in user.attributes for user in users)
-        return "start" if is_start else "later"
+        return "start" if _ASYNC_START in {user.target for user in users} else "later"
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
         """The instructions whose results an instruction reads."""
         return self.computations[instruction.computation].operands(instruction)
 
-    def callee(self, instruction: Instruction, attribute: str = "calls") -> Computation | None:
-        """The computation that an instruction names."""
-        names = instruction.calls.get(attribute, ())
-        return self.computations.get(names[0]) if names else None
+    def operand_arrays(self, instruction: Instruction) -> list[Array]:
+        """The arrays that an instruction reads, in the order of its operands."""
+        return [array for operand in self.operands(instruction) for array in operand.arrays]
 
     def fused_computation(self, instruction: Instruction) -> Computation | None:
         """The inside of a fusion; None for anything else."""
-        return self.callee(instruction) if instruction.operation == "fusion" else None
+        if instruction.operation != "fusion":
+            return None
+        [name] = instruction.calls["calls"]
+        return self.computations.get(name)
 
     def total(self, cost: Cost, *, counts_rounds: bool = True) -> float:
         """The sum over what a step executes; of a conditional, the branch that costs most.

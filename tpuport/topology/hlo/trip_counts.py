@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from tpuport.topology.hlo.array_types import search_group
 from tpuport.topology.hlo.instructions import Computation, Instruction
 from tpuport.topology.hlo.value_flow import Value, ValueFlow
 
@@ -28,10 +29,6 @@ class _Linear(NamedTuple):
 
     carried: Value | None
     offset: int
-
-    @property
-    def element(self) -> int | None:
-        return None if self.carried is None else self.carried.path[0]
 
 
 class _Comparison(NamedTuple):
@@ -70,8 +67,15 @@ def _fuses(instruction: Instruction, attribute: str) -> bool:
     return attribute == "calls" and not instruction.operation.startswith("async")
 
 
+class _UnknownNumber(Exception):
+    """The text does not tell a number."""
+
+
 class _LoopReader:
-    """Reads off the text how often loops run."""
+    """Reads off the text how often loops run.
+
+    Its private methods raise `_UnknownNumber` where a number depends on data, or is computed in a way they do not read.
+    """
 
     def __init__(self, computations: Mapping[str, Computation]) -> None:
         self._computations = computations
@@ -82,94 +86,98 @@ class _LoopReader:
         known = _KNOWN_TRIP_COUNT.search(loop.attributes)
         if known is not None:
             return int(known[1])
-        comparison = self._comparison(loop)
-        if comparison is None or comparison.left.element is None:
+        try:
+            comparison = self._comparison(loop)
+            counter = comparison.left
+            step = self._step(loop, counter)
+            first = self._initial(loop, counter)
+            limit = self._constant(loop, comparison.right)
+        except _UnknownNumber:
             return None
-        step = self._step(loop, comparison.left.element)
-        first = self._initial(loop, comparison.left.element)
-        limit = self._constant(loop, comparison.right)
-        if step is None or first is None or limit is None:
-            return None
-        return _count_steps(first + comparison.left.offset, limit, step, comparison.direction)
+        return _count_steps(first + counter.offset, limit, step, comparison.direction)
 
-    def _callee(self, loop: Instruction, attribute: str) -> Computation | None:
-        names = loop.calls.get(attribute, ())
-        return self._computations.get(names[0]) if names else None
+    def _callee(self, loop: Instruction, attribute: str) -> Computation:
+        [name] = loop.calls[attribute]
+        return self._computations[name]
 
-    def _comparison(self, loop: Instruction) -> _Comparison | None:
+    def _comparison(self, loop: Instruction) -> _Comparison:
         condition = self._callee(loop, "condition")
-        if condition is None:
-            return None
         compare = self._flow.origin(Value(condition.root)).instruction
-        direction = _DIRECTION.search(compare.attributes)
-        if compare.operation != "compare" or direction is None:
-            return None
-        operands = self._computations[compare.computation].operands(compare)
-        left, right = (self._linear(Value(operand)) for operand in operands)
-        if left is None or right is None:
-            return None
+        if compare.operation != "compare":
+            raise _UnknownNumber
+        direction = search_group(_DIRECTION, compare.attributes)
+        left, right = self._linear_operands(compare)
         # "10 > i" is "i < 10".
         if left.carried is None:
-            return _Comparison(right, _SWAPPED[direction[1]], left)
-        return _Comparison(left, direction[1], right)
+            return _Comparison(right, _SWAPPED[direction], left)
+        return _Comparison(left, direction, right)
 
-    def _linear(self, value: Value) -> _Linear | None:
-        """What is known of a number; None if it is computed in another way than by adding."""
+    def _linear_operands(self, instruction: Instruction) -> list[_Linear]:
+        operands = self._computations[instruction.computation].operands(instruction)
+        return [self._linear(Value(operand)) for operand in operands]
+
+    def _linear(self, value: Value) -> _Linear:
         instruction, path = origin = self._flow.origin(value)
+        number = _INTEGER.search(instruction.attributes)
         match instruction.operation:
-            case "constant":
-                number = _INTEGER.search(instruction.attributes)
-                return None if number is None else _Linear(None, int(number[1]))
+            case "constant" if number is not None:
+                return _Linear(None, int(number[1]))
             case "parameter" if len(path) == 1:
                 return _Linear(origin, 0)
-            case "add" | "subtract":
-                operands = self._computations[instruction.computation].operands(instruction)
-                left, right = (self._linear(Value(operand)) for operand in operands)
-                return _add(left, right, -1 if instruction.operation == "subtract" else 1)
-        return None
+            case "add":
+                return _add(*self._linear_operands(instruction))
+            case "subtract":
+                return _subtract(*self._linear_operands(instruction))
+        raise _UnknownNumber
 
-    def _step(self, loop: Instruction, element: int) -> int | None:
-        """What a round adds to an element that the loop carries."""
+    def _step(self, loop: Instruction, number: _Linear) -> int:
+        """What a round adds to the element that the loop carries."""
+        if number.carried is None:
+            raise _UnknownNumber  # neither side of the condition changes
         body = self._callee(loop, "body")
-        if body is None:
-            return None
-        value = self._linear(Value(body.root, (element,)))
-        carries_itself = value is not None and value.carried == Value(body.parameters[0], (element,))
-        return value.offset if value is not None and carries_itself else None
+        path = number.carried.path
+        result = self._linear(Value(body.root, path))
+        if result.carried != Value(body.parameters[0], path):
+            raise _UnknownNumber
+        return result.offset
 
-    def _initial(self, loop: Instruction, element: int) -> int | None:
-        """The value of an element before the first round."""
+    def _initial(self, loop: Instruction, number: _Linear) -> int:
+        """The value of the carried element before the first round."""
+        assert number.carried is not None
         [start] = self._computations[loop.computation].operands(loop)
-        value = self._linear(Value(start, (element,)))
-        if value is None or value.carried is None:
-            return None if value is None else value.offset
+        value = self._linear(Value(start, number.carried.path))
+        if value.carried is None:
+            return value.offset
         # The loop is in the body of another, and starts with what that one carries: a constant if it stays the same.
         outer = self._flow.enclosing_loop(value.carried.instruction)
-        return None if outer is None else self._constant(outer, value)
+        if outer is None:
+            raise _UnknownNumber
+        return self._constant(outer, value)
 
-    def _constant(self, loop: Instruction, value: _Linear) -> int | None:
+    def _constant(self, loop: Instruction, number: _Linear) -> int:
         """The value of a number that no round of this loop changes."""
-        if value.element is None:
-            return value.offset
-        if self._step(loop, value.element) != 0:
-            return None
-        first = self._initial(loop, value.element)
-        return None if first is None else first + value.offset
+        if number.carried is None:
+            return number.offset
+        if self._step(loop, number) != 0:
+            raise _UnknownNumber
+        return self._initial(loop, number) + number.offset
 
 
 def _same_number(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
     return operands[:1] if instruction.operation in _SAME_NUMBER else ()
 
 
-def _add(left: _Linear | None, right: _Linear | None, sign: int) -> _Linear | None:
-    if left is None or right is None:
-        return None
-    if right.carried is None:
-        return left._replace(offset=left.offset + sign * right.offset)
+def _add(left: _Linear, right: _Linear) -> _Linear:
+    if left.carried is not None and right.carried is not None:
+        raise _UnknownNumber
+    return _Linear(left.carried or right.carried, left.offset + right.offset)
+
+
+def _subtract(left: _Linear, right: _Linear) -> _Linear:
     # A carried element that is subtracted counts in the other direction, which no loop of jax does.
-    if left.carried is None and sign > 0:
-        return right._replace(offset=left.offset + right.offset)
-    return None
+    if right.carried is not None:
+        raise _UnknownNumber
+    return left._replace(offset=left.offset - right.offset)
 
 
 def _count_steps(first: int, limit: int, step: int, direction: str) -> int | None:
