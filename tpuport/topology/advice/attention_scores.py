@@ -1,7 +1,7 @@
 """Scores of attention: when they are worth a kernel, where a program keeps them, and the masks on them."""
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,13 +11,10 @@ from jax.extend.core import Jaxpr, Literal
 import tpuport.attention
 from tpuport.attention.call_report import Call
 from tpuport.attention.xla_attention import block_size
-from tpuport.jaxprs import callee, producers, source_frames, sub_jaxprs
+from tpuport.jaxprs import Equation, callee, producers, source_frames, sub_jaxprs
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array
-from tpuport.topology.hlo.memory_traffic import makes_arrays
-
-# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
-Equation = Any
+from tpuport.topology.hlo.memory_traffic import stores_arrays
 
 # At this length one head's scores in float32 are 4 MiB: 32 heads of them fill a v5e's VMEM (128 MiB), so that scores
 # which no kernel keeps on the chip go through HBM.
@@ -74,7 +71,7 @@ def count_score_traffic(evidence: Evidence, scores: Collection[Scores], *, only_
     dtypes = ("f32",) if only_float32 else _FLOATS
     total = 0.0
     for instruction in evidence.compiled.instructions:
-        if instruction.is_fused or not makes_arrays(instruction):
+        if not stores_arrays(instruction):
             continue
         for array in instruction.results:
             is_candidate = array.space == HBM and array.dtype in dtypes
@@ -118,7 +115,7 @@ def find_unreadable_mask(jaxpr: Jaxpr, queries: int, keys: int) -> str | None:
     Returns:
         None if no mask is found, or all are made by comparing positions.
     """
-    return _MaskReader((queries, keys)).find(jaxpr)
+    return next(_MaskReader((queries, keys)).unreadable_masks(jaxpr), None)
 
 
 class _MaskReader:
@@ -129,26 +126,20 @@ class _MaskReader:
         self._makers: dict[Any, Equation] = {}
         self._operands: dict[Any, Any] = {}
 
-    def find(self, jaxpr: Jaxpr) -> str | None:
+    def unreadable_masks(self, jaxpr: Jaxpr) -> Iterator[str]:
+        """The types of the masks on scores in a jaxpr, and in those nested in it, that cannot be read."""
         makers: Mapping[Any, Any] = producers(jaxpr)
         # Variables of nested jaxprs are other variables, so that one table has all of them.
         self._makers |= {variable: producer.equation for variable, producer in makers.items()}
         for equation in jaxpr.eqns:
             mask = self._mask_of(equation)
             if mask is not None and not self._is_readable(mask):
-                return f"{list(mask.aval.shape)} {mask.aval.dtype}"
-            unreadable = None if _selects(equation) else self._find_inside(equation)
-            if unreadable is not None:
-                return unreadable
-        return None
-
-    def _find_inside(self, equation: Equation) -> str | None:
-        for part in sub_jaxprs(equation):
-            self._operands |= dict(zip(part.jaxpr.invars, part.operands, strict=False))
-            unreadable = self.find(part.jaxpr)
-            if unreadable is not None:
-                return unreadable
-        return None
+                yield f"{list(mask.aval.shape)} {mask.aval.dtype}"
+            # The call of `jnp.where` is the selection, so that what is in it would count twice.
+            parts = () if _selects(equation) else sub_jaxprs(equation)
+            for part in parts:
+                self._operands |= dict(zip(part.jaxpr.invars, part.operands, strict=False))
+                yield from self.unreadable_masks(part.jaxpr)
 
     def _mask_of(self, equation: Equation) -> Any:
         """What says who sees whom, before it was spread over heads and rows; None if the equation masks nothing."""

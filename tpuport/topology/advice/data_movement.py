@@ -19,9 +19,7 @@ _MOVES_FIRST_OPERAND: Final = frozenset(
 )
 _MOVES_ALL_OPERANDS: Final = frozenset((*MOVES, "concatenate", "optimization-barrier"))
 # The compiler's own calls that hand on their operands.
-_HANDS_ON: Final = re.compile(
-    r'custom_call_target="(?:ConcatBitcast|AsyncCollectiveStart|AsyncCollectiveDone)"'
-)
+_HANDING_ON: Final = frozenset({"ConcatBitcast", "AsyncCollectiveStart", "AsyncCollectiveDone"})
 # A new key is rotated and normed on its way from its projection to the cache; sums and products end the way.
 _ELEMENTWISE: Final = frozenset(
     "add broadcast clamp cosine divide maximum minimum multiply negate power rsqrt sine sqrt subtract".split()
@@ -86,14 +84,9 @@ class DataMovement:
         cache = self._moved.reach(Value(parameters[number]) for number in arguments if number in parameters)
         whole = [collective for collective in moving if self._reads(collective, cache)]
         way = {value.instruction for value in self._computed.trace(self._written_into(cache))}
-        new = [
-            collective
-            for collective in moving
-            if collective in way
-            and collective not in whole
-            # A product of few rows may be elementwise too. Weights that are gathered for it have their own advice.
-            and not self.weights_behind(collective)
-        ]
+        on_the_way = [collective for collective in moving if collective in way and collective not in whole]
+        # A product of few rows may be elementwise too. Weights that are gathered for it have their own advice.
+        new = [collective for collective in on_the_way if not self.weights_behind(collective)]
         return CacheCollectives(tuple(whole), tuple(new))
 
     def _reads(self, instruction: Instruction, values: Collection[Value]) -> bool:
@@ -101,13 +94,9 @@ class DataMovement:
 
     def _written_into(self, values: Collection[Value]) -> list[Value]:
         """What is written into any of these."""
-        written = []
-        for instruction in self._program.instructions:
-            if instruction.operation in _UPDATES:
-                operands = self._program.operands(instruction)
-                if Value(operands[0]) in values:
-                    written.append(Value(operands[_UPDATES[instruction.operation]]))
-        return written
+        updates = [update for update in self._program.instructions if update.operation in _UPDATES]
+        updated = [(self._program.operands(update), _UPDATES[update.operation]) for update in updates]
+        return [Value(operands[part]) for operands, part in updated if Value(operands[0]) in values]
 
     def split_products(self, weights: Collection[str]) -> list[ProductCollective]:
         """The collectives that take products with any of these weights apart."""
@@ -215,7 +204,7 @@ def _moved_operands(instruction: Instruction, operands: Sequence[Instruction]) -
     kind = instruction.kind
     if kind in _MOVES_FIRST_OPERAND:
         return operands[:1]
-    if kind in _MOVES_ALL_OPERANDS or (kind == "custom-call" and _HANDS_ON.search(instruction.attributes)):
+    if kind in _MOVES_ALL_OPERANDS or instruction.target in _HANDING_ON:
         return operands
     if kind == "select":
         return operands[1:]

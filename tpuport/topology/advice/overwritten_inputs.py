@@ -8,10 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from tpuport.jaxprs import SubJaxpr, argument_names, callee, producers, sub_jaxprs
-
-# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
-Equation = Any
+from tpuport.jaxprs import Equation, SubJaxpr, argument_names, callee, producers, sub_jaxprs
 
 # They give back their first operand, in another form at most. Shapes and dtypes are compared at the ends.
 _MOVING: Final = frozenset(
@@ -20,6 +17,8 @@ _MOVING: Final = frozenset(
 )
 # Keys or values have heads (or rows), positions and a head's dimension; tokens and counters have fewer dimensions.
 _LEAST_DIMENSIONS: Final = 3
+_WRITTEN: Final = frozenset({"written"})
+_GROWN: Final = frozenset({"grown"})
 
 
 class OverwrittenInput(NamedTuple):
@@ -43,15 +42,10 @@ class OverwrittenInput(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """What a variable was: an operand or an argument, and whether a part was overwritten or it has grown."""
+    """What a variable was: an operand or an argument, and its changes since: `_WRITTEN` in part, `_GROWN`."""
 
     variable: Any
-    is_written: bool = False
-    is_grown: bool = False
-
-    def after(self, later: "_Origin") -> "_Origin":
-        """This origin of what `later` comes from."""
-        return _Origin(self.variable, self.is_written or later.is_written, self.is_grown or later.is_grown)
+    changes: frozenset[str] = frozenset()
 
 
 def find_overwritten(program: ClosedJaxpr) -> tuple[OverwrittenInput, ...]:
@@ -62,16 +56,15 @@ def find_overwritten(program: ClosedJaxpr) -> tuple[OverwrittenInput, ...]:
         origin = _argument_origin(jaxpr, variable)
         if origin is None:
             continue
-        argument = jaxpr.invars.index(origin.variable)
         before, after = origin.variable.aval, variable.aval
-        growth = 0
-        if origin.is_grown:
-            growth = _growth(before.shape, after.shape)
-        is_overwritten = origin.is_written and not origin.is_grown and before.shape == after.shape
         # Another dtype on the way is a computation in float32, another one at the end is another array.
         if before.dtype != after.dtype or len(before.shape) < _LEAST_DIMENSIONS:
             continue
-        if is_overwritten or growth > 0:
+        growth = _growth(before.shape, after.shape)
+        is_longer = origin.changes >= _GROWN and growth > 0
+        is_overwritten = origin.changes == _WRITTEN and before.shape == after.shape
+        if is_longer or is_overwritten:
+            argument = jaxpr.invars.index(origin.variable)
             name = "".join(names[argument : argument + 1])
             overwritten.append(
                 OverwrittenInput(argument, output, name, tuple(before.shape), str(before.dtype), growth)
@@ -98,28 +91,30 @@ def _argument_origin(jaxpr: Jaxpr, variable: Any) -> _Origin | None:
         before = None if maker is None else _operand_origin(maker.equation, maker.output)
         if before is None:
             return None
-        origin = before.after(origin)
+        origin = _Origin(before.variable, before.changes | origin.changes)
     return None
 
 
 def _operand_origin(equation: Equation, output: int) -> _Origin | None:
     """The operand that a result of an equation was; None if it was computed."""
     name, operands = equation.primitive.name, equation.invars
+    size = equation.outvars[output].aval.size
     if name in _MOVING:
-        operand = operands[output if name == "optimization_barrier" else 0]
-        is_same_size = operand.aval.size == equation.outvars[output].aval.size
-        return _Origin(operand) if is_same_size else None
-    if name == "dynamic_update_slice" or name.startswith("scatter"):
+        # Only a barrier has several operands, each of which becomes a result.
+        origin = _Origin(operands[output if name == "optimization_barrier" else 0])
+        comes_back = origin.variable.aval.size == size
+    elif name == "dynamic_update_slice" or name.startswith("scatter"):
         update = operands[1 if name == "dynamic_update_slice" else 2]
+        origin = _Origin(operands[0], _WRITTEN)
         # If all of it is overwritten, nothing of the argument comes back.
-        is_part = update.aval.size < operands[0].aval.size
-        return _Origin(operands[0], is_written=True) if is_part else None
-    if name == "concatenate":
-        longest = max(operands, key=lambda operand: operand.aval.size)
+        comes_back = update.aval.size < size
+    elif name == "concatenate":
+        origin = _Origin(max(operands, key=lambda operand: operand.aval.size), _GROWN)
         # Two halves that are joined, such as those of rotary positions, are not a cache that grows.
-        is_most = 2 * longest.aval.size > equation.outvars[0].aval.size
-        return _Origin(longest, is_grown=True) if is_most else None
-    return _inner_origin(equation, output)
+        comes_back = 2 * origin.variable.aval.size > size
+    else:
+        return _inner_origin(equation, output)
+    return origin if comes_back else None
 
 
 def _inner_origin(equation: Equation, output: int) -> _Origin | None:
@@ -157,10 +152,7 @@ def _is_passed_on(part: SubJaxpr, argument: int, output: int) -> bool:
 def _common_origin(branches: list[_Origin | None]) -> _Origin | None:
     """The same operand in all branches; None if any of them has another or computes it."""
     origins = [origin for origin in branches if origin is not None]
-    if len(origins) < len(branches) or any(origin.variable is not origins[0].variable for origin in origins):
+    variables = {id(origin.variable) for origin in origins}  # literals cannot be hashed
+    if len(origins) < len(branches) or len(variables) > 1:
         return None
-    return _Origin(
-        origins[0].variable,
-        any(origin.is_written for origin in origins),
-        any(origin.is_grown for origin in origins),
-    )
+    return _Origin(origins[0].variable, frozenset().union(*(origin.changes for origin in origins)))

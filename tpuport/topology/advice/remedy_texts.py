@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from math import gcd, prod
+from math import ceil, gcd, prod
 from typing import Any, Final, NamedTuple
 
 from tpuport.layers import block_weight_names
@@ -30,9 +30,6 @@ INPUTS_OVER_DP: Final = (
 )
 # Patterns that a remedy names: those of an MLP, or of attention's projections.
 _MOST_PATTERNS: Final = 2
-# Keys with rows are [B, K, T, D]; those of a batch of one are [K, T, D].
-_DIMENSIONS_WITH_ROWS: Final = 4
-_HEAD_DIMENSION: Final = -3
 
 Spec = tuple[str | None, ...]
 
@@ -189,16 +186,24 @@ def propose_even_heads(evidence: Evidence, heads: UndividedHeads) -> str:
     if needed > evidence.report.memory.capacity:
         return _without_even_heads(evidence, heads, tp, needed)
     remedy = f"tp={tp} divides both: tpuport.create_mesh(dp={others}, tp={tp}) (--dp {others} --tp {tp})"
-    rows = batch_rows(evidence)
-    if others > 1 and (rows is None or rows % others):
-        remedy += f" and a batch of a multiple of {others}"
-    if others > 1 and evidence.report.task == "forward":
-        remedy += f", with the batch over dp: {INPUTS_OVER_DP}"
-    # A decode step has one token a row, which sp cannot divide.
-    if others > 1 and evidence.report.task != "decode":
-        remedy += f", or --sp {others} --tp {tp} for long prompts"
+    if others > 1:
+        remedy += _divide_by_dp(evidence, others, tp)
     if heads.query % heads.parts == 0:
         remedy += "; with one row or short caches the key/value heads may as well stay whole"
+    return remedy
+
+
+def _divide_by_dp(evidence: Evidence, dp: int, tp: int) -> str:
+    """What the devices that do not divide heads divide: rows, or long prompts."""
+    remedy = ""
+    rows = batch_rows(evidence)
+    if rows is None or rows % dp:
+        remedy += f" and a batch of a multiple of {dp}"
+    if evidence.report.task == "forward":
+        remedy += f", with the batch over dp: {INPUTS_OVER_DP}"
+    # A decode step has one token a row, which sp cannot divide.
+    if evidence.report.task != "decode":
+        remedy += f", or --sp {dp} --tp {tp} for long prompts"
     return remedy
 
 
@@ -232,9 +237,9 @@ def minimum_device_bytes(evidence: Evidence, *, dp: int, tp: int) -> int:
         parts = (tp if over_tp else 1) * (dp if "dp" in axes else 1)
         total += whole_bytes(weight) // parts
     for array in evidence.cache:
-        dims = len(array.shape)
-        rows = max(array.shape[0], 1) if dims == _DIMENSIONS_WITH_ROWS else 1
-        heads = array.shape[_HEAD_DIMENSION] if dims >= -_HEAD_DIMENSION else 1
+        # Keys are [B, K, T, D], or [K, T, D] for a batch of one.
+        *_, rows, heads = (1, 1, *array.shape[:-2])
+        rows = max(rows, 1)
         parts = tp if heads % tp == 0 else 1
-        total += whole_bytes(array) // rows * -(-rows // dp) // parts
+        total += whole_bytes(array) // rows * ceil(rows / dp) // parts
     return total

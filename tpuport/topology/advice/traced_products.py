@@ -12,11 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from tpuport.jaxprs import argument_names, callee, sub_jaxprs
+from tpuport.jaxprs import Equation, argument_names, callee, sub_jaxprs
 from tpuport.topology.kernels import product_flops
-
-# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
-Equation = Any
 
 _QUOTED: Final = re.compile(r"\['(.+?)'\]")
 # They leave dimensions where they are, if the result has the operand's shape.

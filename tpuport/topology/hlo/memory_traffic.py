@@ -41,7 +41,7 @@ def count_hbm_bytes(program: Program) -> float:
 
 def instruction_bytes(program: Program, instruction: Instruction) -> float:
     """Bytes of HBM that one execution of an instruction reads and writes."""
-    if instruction.is_fused or not makes_arrays(instruction) or instruction.target == "AllocateBuffer":
+    if not stores_arrays(instruction) or instruction.target == "AllocateBuffer":
         return 0.0
     known = kernel_bytes(program, instruction)
     if known is not None:
@@ -52,9 +52,13 @@ def instruction_bytes(program: Program, instruction: Instruction) -> float:
     return float(_read_bytes(program, instruction) + _written_bytes(program, instruction))
 
 
-def makes_arrays(instruction: Instruction) -> bool:
-    """Whether its results are arrays that it computes or copies, and not other names for existing arrays."""
-    if instruction.operation in _FREE or instruction.operation.endswith(("-done", "-update")):
+def stores_arrays(instruction: Instruction) -> bool:
+    """Whether it puts arrays that it computes or copies into memory: not inside of a fusion, nor as another name."""
+    if (
+        instruction.is_fused
+        or instruction.operation in _FREE
+        or instruction.operation.endswith(("-done", "-update"))
+    ):
         return False
     return instruction.target not in _VIEWING_TARGETS
 
@@ -226,7 +230,7 @@ def list_buffers(program: Program, limit: int) -> tuple[Buffer, ...]:
     returned = _returned_instructions(program)
     sizes: dict[tuple[str, str, Source | None], list[int]] = collections.defaultdict(list)
     for instruction in program.instructions:
-        if instruction.is_fused or instruction in returned or not makes_arrays(instruction):
+        if instruction in returned or not stores_arrays(instruction):
             continue
         for array in _temporaries(program, instruction):
             sizes[str(array), instruction.kind, program.source(instruction)].append(array.tiled_nbytes)

@@ -10,10 +10,7 @@ from typing import Any, Final
 
 from jax.extend.core import Jaxpr
 
-from tpuport.jaxprs import walk_equations
-
-# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
-Equation = Any
+from tpuport.jaxprs import Equation, walk_equations
 
 # By dimension.
 Split = tuple[frozenset[str], ...]

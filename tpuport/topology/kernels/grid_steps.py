@@ -14,12 +14,9 @@ import jax
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from tpuport.jaxprs import callee, sub_jaxprs
+from tpuport.jaxprs import Equation, callee, sub_jaxprs
 from tpuport.topology.kernels.axis_splits import UNSPLIT, Split
 from tpuport.topology.kernels.kernel_calls import item_bytes
-
-# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
-Equation = Any
 
 # Larger arrays are data, such as a mask, and not an index.
 _MOST_NUMBERS: Final = 1 << 22

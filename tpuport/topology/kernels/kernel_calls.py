@@ -4,9 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
-Equation = Any
-
+from tpuport.jaxprs import Equation
 
 # The compiler for TPUs makes a kernel of this name of each product by groups (`jax.lax.ragged_dot`).
 RAGGED: Final = "ragged-dot"

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import SubJaxpr, sub_jaxprs, walk_equations
+from tpuport.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
 from tpuport.topology.kernels.axis_splits import UNSPLIT, entry_axes, result_splits, sending_axes, spec_split
 from tpuport.topology.kernels.grid_steps import (
     UNKNOWN,
@@ -35,9 +35,6 @@ from tpuport.topology.kernels.kernel_calls import (
     product_flops,
     ragged_call,
 )
-
-# A JaxprEqn. jax gives its variables the type AbstractValue, which has no shape and no dtype.
-Equation = Any
 
 # Rounds of all loops in a kernel that are gone through one by one.
 _MOST_ROUNDS: Final = 4096

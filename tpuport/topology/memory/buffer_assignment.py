@@ -154,9 +154,8 @@ def _read_allocations(buffers: str) -> Iterator[_Allocation]:
 
 
 def _read_array(value: re.Match[str]) -> _PlacedArray:
-    instruction, braces, nbytes, offset, hlo_type = value.groups()
-    braces = braces or "{}"
-    path = tuple(int(index) for index in re.findall(r"\d+", braces))
+    instruction, braces, nbytes, offset, hlo_type = value.groups(default="{}")
+    path = tuple(map(int, re.findall(r"\d+", braces)))
     return _PlacedArray(
         f"{instruction}{braces}", int(offset), LiveArray(instruction, path, int(nbytes), hlo_type)
     )

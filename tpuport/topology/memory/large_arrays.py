@@ -1,5 +1,7 @@
 """The largest arrays of a program that does not fit, and the lines of code that make them."""
 
+import collections
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -7,6 +9,7 @@ from typing import Final, NamedTuple
 from tpuport.topology import hlo
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo import Instruction, Value, ValueFlow
+from tpuport.topology.hlo.array_types import search_group
 from tpuport.topology.memory.buffer_assignment import BufferAssignment
 
 SIZE: Final = r"([\d.]+)([KMGTP]?)i?B?"  # as the compiler writes bytes: "15.75G"
@@ -65,17 +68,14 @@ def parse_size(number: str, unit: str) -> int:
 def assigned_arrays(assignment: BufferAssignment) -> list[Buffer]:
     """The arrays that are live when they take most, those of one line and shape together, largest first."""
     finder = _SourceFinder(hlo.parse(assignment.text))
+    # A tuple is a few addresses.
+    arrays = [array for array in assignment.peak_arrays if not array.type.startswith("(")]
     buffers = []
-    for array in assignment.peak_arrays:
-        if array.type.startswith("("):
-            continue  # a tuple is a few addresses
-        instruction = finder.instructions.get(array.instruction)
-        shape = array.type.partition("{")[0]
-        if instruction is None:
-            buffers.append(Buffer(shape, array.nbytes, "", 1))
-        else:
-            source = finder.source(Value(instruction, array.path))
-            buffers.append(Buffer(shape, array.nbytes, instruction.operation, 1, source))
+    for array in arrays:
+        operation, source = "", None
+        if instruction := finder.instructions.get(array.instruction):
+            operation, source = instruction.operation, finder.source(Value(instruction, array.path))
+        buffers.append(Buffer(array.type.partition("{")[0], array.nbytes, operation, 1, source))
     return sorted(_count_equal(buffers), key=_total_nbytes, reverse=True)[:_MOST_ARRAYS]
 
 
@@ -126,8 +126,8 @@ def listed_arrays(message: str) -> list[Buffer]:
     """The arrays that a message lists under "Largest program allocations", or the one that it is about."""
     allocation = ALLOCATION.search(message)
     if allocation is not None:
-        nbytes, _, shape, _, tag = allocation.groups()
-        return [Buffer(_shape(tag or "", shape or ""), int(nbytes), _purpose(tag or "") or "allocation", 1)]
+        nbytes, _, shape, _, tag = allocation.groups(default="")
+        return [Buffer(_shape(tag, shape), int(nbytes), _purpose(tag) or "allocation", 1)]
     # Between two entries are the fields of the first.
     entries = list(_ENTRY.finditer(message))
     ends = [entry.start() for entry in entries[1:]] + [len(message)]
@@ -139,8 +139,7 @@ def listed_arrays(message: str) -> list[Buffer]:
 def _read_entry(entry: re.Match[str], text: str) -> Buffer:
     fields = dict(_FIELD.findall(text))
     tag = fields.get("Tag", "")
-    opcode = _OPCODE.search(fields.get("XLA label", ""))
-    operation = _purpose(tag) or (opcode[1] if opcode else "")
+    operation = _purpose(tag) or search_group(_OPCODE, fields.get("XLA label", ""))
     shape = _shape(tag, fields.get("Shape", "").partition("{")[0])
     return Buffer(shape, parse_size(entry[1], entry[2]), operation, 1, _listed_source(fields))
 
@@ -165,10 +164,6 @@ def _shape(tag: str, shape: str) -> str:
 
 def _count_equal(buffers: Iterable[Buffer]) -> list[Buffer]:
     """Equal buffers, each of count 1, as one with their number."""
-    counts: dict[Buffer, int] = {}
-    for buffer in buffers:
-        counts[buffer] = counts.get(buffer, 0) + 1
     return [
-        Buffer(buffer.shape, buffer.nbytes, buffer.operation, count, buffer.source)
-        for buffer, count in counts.items()
+        dataclasses.replace(buffer, count=count) for buffer, count in collections.Counter(buffers).items()
     ]

@@ -26,12 +26,12 @@ _EXCEEDED: Final = re.compile(rf"Exceeded hbm capacity by {SIZE}")
 _TWO_CORES: Final = re.compile(
     rf"TensorCore Hbm usage: {SIZE}, SparseCore Hbm usage:? {SIZE}, exceeding available bytes: {SIZE}"
 )
-# What a program needs, and what there is; the first that the message has.
+# What a program needs, and what there is, of HBM if no space is named; the first that the message has.
 _NEEDED: Final = (
-    (re.compile(rf"Used {SIZE} of {SIZE} hbm"), "HBM"),
-    (re.compile(rf"\({SIZE}\) exceeds available HBM \({SIZE}\)"), "HBM"),
-    (re.compile(rf"Requires {SIZE}, has {SIZE} available"), "HBM"),
-    (re.compile(rf"Used {SIZE} of {SIZE} (vmem|smem|[a-z]+)\."), ""),
+    re.compile(rf"Used {SIZE} of {SIZE} hbm"),
+    re.compile(rf"\({SIZE}\) exceeds available HBM \({SIZE}\)"),
+    re.compile(rf"Requires {SIZE}, has {SIZE} available"),
+    re.compile(rf"Used {SIZE} of {SIZE} (?P<space>[a-z]+)\."),
 )
 _KERNEL_NAME: Final = re.compile(r'op_name="([^"]*)"|:: ([\w.-]+)\.?\s*$')
 _WEIGHT: Final = re.compile(r"weights\['(.+?)'\]")
@@ -117,15 +117,14 @@ def _read_need(message: str) -> _Need | None:
     if cores := _TWO_CORES.search(message):
         used = parse_size(cores[1], cores[2]) + parse_size(cores[3], cores[4])
         return _Need(used, parse_size(cores[5], cores[6]), "HBM")
-    for pattern, space in _NEEDED:
-        if match := pattern.search(message):
-            used, capacity = parse_size(match[1], match[2]), parse_size(match[3], match[4])
-            if not space:
-                return _Need(used, capacity, match[5].upper())
-            # This says it exactly if both figures are rounded to the same.
-            exceeded = _EXCEEDED.search(message)
-            excess = parse_size(exceeded[1], exceeded[2]) if exceeded else 0
-            return _Need(max(used, capacity + excess) if excess else used, capacity, space)
+    for match in filter(None, (pattern.search(message) for pattern in _NEEDED)):
+        used, capacity = parse_size(match[1], match[2]), parse_size(match[3], match[4])
+        space = match.groupdict().get("space", "HBM").upper()
+        # This says it exactly if both figures are rounded to the same.
+        exceeded = _EXCEEDED.search(message)
+        if exceeded is not None and space == "HBM":
+            used = max(used, capacity + parse_size(exceeded[1], exceeded[2]))
+        return _Need(used, capacity, space)
     if allocation := ALLOCATION.search(message):
         return _Need(int(allocation[1]), int(allocation[2]), allocation[4].upper())
     return None
@@ -191,8 +190,9 @@ def _remedy(memory: Memory | None, assignment: BufferAssignment | None) -> str:
     if memory is None:
         return _SMALLER_INPUTS
     # They grow with the batch and the length, where weights do not.
-    activations = sum(filter(None, (memory.arguments, memory.outputs, memory.temporaries)))
-    activations = max(activations, (memory.used or 0) - memory.weights - memory.cache)
+    known = filter(None, (memory.arguments, memory.outputs, memory.temporaries))
+    # What the compiler does not divide by kind is activations too.
+    activations = max(sum(known), (memory.used or 0) - memory.weights - memory.cache)
     if activations >= max(memory.weights, memory.cache):
         return _SMALLER_INPUTS
     spread = _spread_remedy(assignment)
@@ -220,14 +220,12 @@ def _replicated_weights(program: hlo.Program) -> list[str]:
         return []  # there is one device
     sizes: dict[str, int] = {}
     total = 0
-    for parameter in program.computations[program.entry].parameters.values():
-        name = _WEIGHT.match(parameter.op_name)
-        if name is None:
-            continue
-        nbytes = sum(array.tiled_nbytes for array in parameter.arrays)
-        total += nbytes
-        if "sharding={replicated}" in parameter.attributes:
-            sizes[name[1]] = nbytes
+    for parameter in program.parameters.values():
+        if name := _WEIGHT.match(parameter.op_name):
+            nbytes = sum(array.tiled_nbytes for array in parameter.arrays)
+            total += nbytes
+            if "sharding={replicated}" in parameter.attributes:
+                sizes[name[1]] = nbytes
     if 2 * sum(sizes.values()) <= total:
         return []
     return sorted(sizes, key=lambda name: (-sizes[name], name))
