@@ -64,10 +64,10 @@ def explain(error: BaseException, model: Any) -> TraceFailure:
         model: the module that was traced, or a function.
     """
     path = path_to(error)
-    known = None
+    failure = None
     if _is_raised_by_library(path) and not isinstance(path.error, PortError):
-        known = refusals.known_refusal(path)
-    failure = known or _Diagnosis(path, model).failure()
+        failure = refusals.known_refusal(path)
+    failure = failure or _Diagnosis(path, model).failure()
     return dataclasses.replace(failure, traceback="".join(traceback.format_exception(error)))
 
 
@@ -115,9 +115,9 @@ class _Diagnosis:
     def _match_rule(self) -> _RuleMatch:
         """The rule about the failure."""
         kind = self.kind
-        if not (kind.near_rules or kind.far_rules):
-            return _RuleMatch()
-        if kind.name == "other" and not _is_raised_by_library(self.path):
+        # Python's own errors in the model's code are about the code.
+        is_own_error = kind.name == "other" and not _is_raised_by_library(self.path)
+        if is_own_error or not (kind.near_rules or kind.far_rules):
             return _RuleMatch()
         frames = self.path.frames_of(Owner.MODEL_LIBRARY)
         findings = lint_matches.collect_findings([frame.file for frame in frames] or _files_of(self.model))
@@ -139,18 +139,16 @@ class _Diagnosis:
 
     def _match_afar(self, frames: list[Frame], findings: list[Finding]) -> _RuleMatch | None:
         """A finding elsewhere in the files on the way: one in a function on the way first."""
-        functions = {(frame.file, frame.function) for frame in frames}
-        matches = [finding for finding in findings if finding.rule in self.kind.far_rules]
         if self.kind.name == "port" and "on the host" not in self.kind.summary:
             return None
-        if self.kind.name == "operator":
-            # Inference mode has to be around the operator to be the cause.
-            matches = [finding for finding in matches if (finding.path, finding.function) in functions]
-        if not matches:
+        functions = {(frame.file, frame.function) for frame in frames}
+        matches = [finding for finding in findings if finding.rule in self.kind.far_rules]
+        near = [finding for finding in matches if (finding.path, finding.function) in functions]
+        # Inference mode has to be around the operator to be the cause.
+        needs_near = self.kind.name == "operator"
+        finding = min(near or matches, default=None)
+        if finding is None or (needs_near and not near):
             return None
-        finding = min(
-            matches, key=lambda finding: ((finding.path, finding.function) not in functions, finding)
-        )
         text = linecache.getline(finding.path, finding.line).strip()
         line = Source(finding.path, finding.line, finding.function, text)
         return _RuleMatch(finding.rule, finding, line)
@@ -164,7 +162,7 @@ class _Diagnosis:
             return self._explanation_by_kind()
         if self.match.distant_line is None:
             return _Explanation(f"cannot be traced: {finding.reason}", finding.remedy)
-        # What the finding says is of another line, and is added to what happened on this one.
+        # The finding is about another line, so that only its remedy goes with what happened on this one.
         return self._explanation_by_kind()._replace(remedy=finding.remedy)
 
     def _explanation_by_kind(self) -> _Explanation:
@@ -258,9 +256,7 @@ def _forward_source(model: Any) -> Source | None:
     function = inspect.unwrap(type(model).forward) if isinstance(model, torch.nn.Module) else model
     function = inspect.unwrap(function.func) if isinstance(function, functools.partial) else function
     code = getattr(function, "__code__", None)
-    if code is None:
-        return None
-    if owner_of(code.co_filename, str(function.__module__)) == Owner.LIBRARY:
+    if code is None or owner_of(code.co_filename, str(function.__module__)) == Owner.LIBRARY:
         return None
     text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
     return Source(code.co_filename, code.co_firstlineno, code.co_qualname, text)

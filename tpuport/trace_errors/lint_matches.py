@@ -84,13 +84,13 @@ def _stops_at(finding: Finding, path: str, lines: LineRange) -> bool:
 
 def _statement_lines(frame: Frame) -> LineRange:
     """The lines of the innermost statement around a frame's line; of one with a body, those of its head."""
+    expression = LineRange(frame.line, frame.end_line)
     tree = parse_file(frame.file)
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)] if tree else []
-    ranges = [_head_lines(statement) for statement in statements]
+    if tree is None:
+        return expression
+    ranges = [_head_lines(node) for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     around = [lines for lines in ranges if lines.first <= frame.line <= lines.last]
-    return min(
-        around, key=lambda lines: lines.last - lines.first, default=LineRange(frame.line, frame.end_line)
-    )
+    return min(around, key=lambda lines: lines.last - lines.first, default=expression)
 
 
 def _head_lines(statement: ast.stmt) -> LineRange:
@@ -140,18 +140,16 @@ def _absolute(file: str) -> str:
 @contextlib.contextmanager
 def _readable_cells(files: Iterable[str]) -> Iterator[None]:
     """Let the linter read texts that Python knows and that are not files: a notebook's cells."""
-    cells: list[Path] = []
-    for file in files:
-        path = Path(_absolute(file))
-        text = "".join(linecache.getlines(file))
-        if text and path not in source.overlay and not path.exists():
-            source.overlay[path] = text
-            cells.append(path)
+    texts = {Path(_absolute(file)): "".join(linecache.getlines(file)) for file in files}
+    cells = {path: text for path, text in texts.items() if text and not path.exists()}
+    # What an editor has put there already stays.
+    before = dict(source.overlay)
+    source.overlay.update(cells | before)
     try:
         yield
     finally:
-        for path in cells:
-            source.overlay.pop(path, None)
+        source.overlay.clear()
+        source.overlay.update(before)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ class _KnownMessage(NamedTuple):
     remedy: str
 
 
-# The first that matches counts.
+# The first that matches counts: the general failure of a kernel comes after the failures that say more.
 _KNOWN_MESSAGES: Final = (
     _KnownMessage(
         r"CompileTimeMosaicUnsupportedRhsType: Unsupported matmul RHS type on target: vector<[\dx]*x(\w+)>",

@@ -2,6 +2,9 @@
 
 import ast
 import builtins
+import collections
+import contextlib
+import itertools
 import operator
 import re
 import warnings
@@ -87,13 +90,11 @@ def try_operation(path: ErrorPath) -> Trial | None:
 
 
 def _mixes_devices(operation: _Operation) -> bool:
-    if not operation.args:
-        return False
-    first = operation.args[0]
-    # A tensor without dimensions may be on the host: torch takes it for a number.
-    if not isinstance(first, torch.Tensor) or first.device.type in ("jax", "meta") or first.ndim == 0:
-        return False
-    return any(map(_is_on_device, pytree.tree_leaves((operation.args, operation.kwargs))))
+    match operation.args:
+        # A tensor without dimensions may be on the host: torch takes it for a number.
+        case [torch.Tensor() as first, *_] if first.ndim and first.device.type not in ("jax", "meta"):
+            return any(map(_is_on_device, pytree.tree_leaves((operation.args, operation.kwargs))))
+    return False
 
 
 def _is_on_device(value: Any) -> bool:
@@ -103,12 +104,8 @@ def _is_on_device(value: Any) -> bool:
 
 def _dispatched_operation(path: ErrorPath) -> _Operation | None:
     """The first operation that torchax was asked for after the innermost line of the model's code."""
-    frames: list[Frame] = []
-    for frame in path.frames:
-        frames = [] if frame.owner > Owner.LIBRARY else [*frames, frame]
-    for frame in frames:
-        if frame.python is None:
-            continue
+    library_frames = itertools.takewhile(lambda frame: frame.owner == Owner.LIBRARY, reversed(path.frames))
+    for frame in reversed(list(library_frames)):
         variables = frame.python.f_locals
         if frame.module == "torchax.tensor" and {"func", "args"} <= variables.keys():
             # torchax keeps the operands under other names once it has converted them.
@@ -117,7 +114,7 @@ def _dispatched_operation(path: ErrorPath) -> _Operation | None:
             return _Operation(variables["func"], tuple(args), dict(kwargs or {}))
         if frame.module == _ITEM_MODULE and frame.function in _ITEM_WRITERS:
             names = frame.python.f_code.co_varnames[:3]
-            return _Operation(torch.Tensor.__setitem__, tuple(variables[name] for name in names), {})
+            return _Operation(torch.Tensor.__setitem__, operator.itemgetter(*names)(variables), {})
     return None
 
 
@@ -126,7 +123,7 @@ def _written_operation(path: ErrorPath) -> _Operation | None:
     if not path.frames or not isinstance(path.error, TypeError):
         return None
     frame = path.frames[-1]
-    if frame.python is None or frame.owner == Owner.LIBRARY:
+    if frame.owner == Owner.LIBRARY:
         return None
     match node_at(frame):
         case (
@@ -134,15 +131,11 @@ def _written_operation(path: ErrorPath) -> _Operation | None:
             | ast.Compare(left=left, ops=[kind], comparators=[right])
             | ast.AugAssign(target=left, op=kind, value=right)
         ):
-            pass
-        case _:
-            return None
-    try:
-        with no_dispatch(), torch._C.DisableTorchFunction():
-            operands = _evaluate(left, frame), _evaluate(right, frame)
-        return _Operation(_OPERATORS[type(kind)], operands, {})
-    except Exception:  # noqa: BLE001 - operands that only the model's code could compute again
-        return None
+            # Operands that only the model's code could compute again may raise anything.
+            with contextlib.suppress(Exception), no_dispatch(), torch._C.DisableTorchFunction():
+                operands = _evaluate(left, frame), _evaluate(right, frame)
+                return _Operation(_OPERATORS[type(kind)], operands, {})
+    return None
 
 
 def _evaluate(node: ast.AST | None, frame: Frame) -> Any:
@@ -199,11 +192,7 @@ def _call_torch(
 
 def _look_up(name: str, frame: Frame) -> Any:
     """The value of a variable; LookupError if there is none."""
-    assert frame.python is not None
-    for namespace in (frame.python.f_locals, frame.python.f_globals, vars(builtins)):
-        if name in namespace:
-            return namespace[name]
-    raise LookupError(name)
+    return collections.ChainMap(frame.python.f_locals, frame.python.f_globals, vars(builtins))[name]
 
 
 def _without_values(tree: Any) -> Any:

@@ -5,7 +5,7 @@ import itertools
 import linecache
 import sys
 from collections.abc import Iterator
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
 from tpuport.trace_errors.failure import Source
@@ -23,8 +23,7 @@ class Frame(NamedTuple):
         line, end_line: of the expression, from 1; column, end_column: of the same, from 0, in bytes, None if Python
             does not know them.
         owner: whose code it is.
-        identity: of the frame object, which several tracebacks may share.
-        python: the frame object, with its variables.
+        python: the frame object, with its variables; several tracebacks may share it.
     """
 
     file: str
@@ -35,8 +34,7 @@ class Frame(NamedTuple):
     column: int | None
     end_column: int | None
     owner: Owner
-    identity: int
-    python: FrameType | None = None
+    python: FrameType
 
     def source(self) -> Source:
         """The line, as reports show it."""
@@ -81,7 +79,7 @@ def _join(outer: list[Frame], inner: list[Frame]) -> list[Frame]:
     """The frames of an error and of its cause, whose traceback starts in a frame that caught it."""
     if not inner:
         return outer
-    before = itertools.takewhile(lambda frame: frame.identity != inner[0].identity, outer)
+    before = itertools.takewhile(lambda frame: frame.python is not inner[0].python, outer)
     return [*before, *inner]
 
 
@@ -109,7 +107,7 @@ def _earlier(error: BaseException, frames: list[Frame]) -> BaseException | None:
     catcher = next(_read_frames(context.__traceback__), None)
     if catcher is None:
         return None
-    handler_raised = bool(frames) and frames[-1].identity == catcher.identity
+    handler_raised = bool(frames) and frames[-1].python is catcher.python
     return context if handler_raised or catcher.owner < Owner.MODEL else None
 
 
@@ -126,22 +124,15 @@ def _read_frames(trace: TracebackType | None) -> Iterator[Frame]:
 def _read_frame(frame: FrameType, line: int, instruction: int) -> Frame:
     code = frame.f_code
     module = str(frame.f_globals.get("__name__", "")) or _module_of(code.co_filename)
-    # Positions are one for each code unit of two bytes.
-    start, end, column, end_column = _position(code, instruction // 2)
+    # Positions are one for each code unit of two bytes. Frames that jax makes up have a line and no position of it.
+    positions = list(code.co_positions())[instruction // 2 : instruction // 2 + 1]
+    [(start, end, column, end_column)] = positions or [(None, None, None, None)]
     if start != line:
         end, column, end_column = line, None, None
     owner = owner_of(code.co_filename, module)
     return Frame(
-        code.co_filename, module, code.co_qualname, line, end or line, column, end_column, owner, id(frame), frame
+        code.co_filename, module, code.co_qualname, line, end or line, column, end_column, owner, frame
     )  # fmt: skip
-
-
-def _position(code: CodeType, index: int) -> tuple[int | None, int | None, int | None, int | None]:
-    """First line, last line, first column and last column of an instruction."""
-    positions = list(code.co_positions())
-    if 0 <= index < len(positions):
-        return positions[index]
-    return None, None, None, None
 
 
 @functools.lru_cache(1024)
