@@ -5,11 +5,11 @@ Needs no torch, except for making the inputs.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpuport.errors import PortError
-from tpuport.topology.targets.target import Options, empty
+from tpuport.topology.targets.target import Options, empty, first_integer, required_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ class Compression:
         Raises:
             PortError: the compression does not divide the frames.
         """
-        first = 1 if self.causal else 0
+        first = int(self.causal)
         groups, remainder = divmod(frames - first, self.temporal)
         if remainder:
             rule = f"1 and a multiple of {self.temporal}" if self.causal else f"a multiple of {self.temporal}"
@@ -246,12 +246,7 @@ def guess_family(model_class: Any, config: Config) -> Family:
     """
     class_name = model_class.__name__
     parameters = inspect.signature(model_class.forward).parameters
-    required = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    required.remove("self")
+    required = required_parameters(model_class.forward)
     unknown = [argument for argument in required if argument not in _GUESSED_ARGUMENTS]
     is_video = "3D" in class_name or "Video" in class_name
     if not (is_video or "2D" in class_name or "Image" in class_name):
@@ -291,23 +286,18 @@ def _input_makers(class_name: str, call: Call, is_video: bool) -> dict[str, Call
         "timestep": call.timesteps,
         "return_dict": lambda: False,
     }
-    text_width = _first_width(config, _TEXT_WIDTHS)
+    text_width = first_integer(config, _TEXT_WIDTHS)
     if text_width is not None:
         makers["encoder_hidden_states"] = lambda: call.floats(call.text, text_width)
         makers["encoder_attention_mask"] = lambda: call.integers(call.text)
-    pooled_width = _first_width(config, ["pooled_projection_dim"])
-    if pooled_width is not None:
+    pooled_width = config.get("pooled_projection_dim")
+    if isinstance(pooled_width, int):
         makers["pooled_projections"] = lambda: call.floats(pooled_width)
     if config.get("guidance_embeds"):
         makers["guidance"] = call.timesteps
     if config.get("num_class_embeds"):
         makers["class_labels"] = call.integers
     return makers
-
-
-def _first_width(config: Config, fields: Iterable[str]) -> int | None:
-    widths = (config.get(field) for field in fields)
-    return next((width for width in widths if isinstance(width, int)), None)
 
 
 def _refusal(class_name: str, argument: str) -> PortError:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from tpuport.errors import PortError
 from tpuport.topology.targets.denoiser_calls import side_pair
-from tpuport.topology.targets.target import Options, empty
+from tpuport.topology.targets.target import Options, empty, required_parameters
 
 _TEXT_LENGTH: Final = 512  # tokens of a text whose length the user does not give, if the model takes as many
 _SOUND_SECONDS: Final = 10
@@ -76,7 +76,8 @@ def _argument_names(model_class: Any, config: Any) -> list[str]:
     resolved = _resolve_class(model_class, config)
     parameters = inspect.signature(resolved.forward).parameters
     main = getattr(resolved, "main_input_name", "input_ids")
-    names = [name for name, parameter in parameters.items() if name == main or _is_required(parameter)]
+    needed = {main, *required_parameters(resolved.forward)}
+    names = [name for name in parameters if name in needed]
     if _compares_text_with_images(resolved):
         names += [name for name in ("input_ids", "pixel_values") if name in parameters]
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
@@ -84,11 +85,6 @@ def _argument_names(model_class: Any, config: Any) -> list[str]:
     if "input_ids" in names and "attention_mask" in parameters:
         names.append("attention_mask")
     return list(dict.fromkeys(names))
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and not is_variadic and parameter.name != "self"
 
 
 def _compares_text_with_images(model_class: Any) -> bool:

@@ -4,7 +4,8 @@ Needs no torch, which is slow to import, except for making a tensor.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 TASKS: Final = ("prefill", "decode", "forward")
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NUMBERS: Final = ("batch", "length", "max_cache_len", "frames")
 
 
@@ -148,3 +150,23 @@ def empty(*shape: int, dtype: "torch.dtype | str" = "bfloat16") -> "torch.Tensor
     from tpuport.checkpoint.device_layout import as_torch_dtype
 
     return torch.empty(shape, dtype=as_torch_dtype(dtype), device="meta")
+
+
+def required_parameters(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that a call must give, without a method's "self"."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # Python cannot tell the signature of some functions that are written in C
+        return []
+    without_default = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    return [
+        parameter.name
+        for parameter in without_default
+        if parameter.kind not in _VARIADIC and parameter.name != "self"
+    ]
+
+
+def first_integer(config: Mapping[str, Any], fields: Iterable[str]) -> int | None:
+    """The value of the first of these fields that is an integer in a config; None if there is none."""
+    values = map(config.get, fields)
+    return next((value for value in values if isinstance(value, int)), None)

@@ -21,7 +21,7 @@ from tpuport.errors import PortError
 from tpuport.topology.abstract_weights import unallocated_parameters
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets.early_checks import check_python_file, missing_module, split_function_name
-from tpuport.topology.targets.target import Options, Target
+from tpuport.topology.targets.target import Options, Target, required_parameters
 
 # Parts of the paths of files that only call the user's code.
 _CALLERS: Final = ("site-packages", "importlib", "contextlib.py", __file__)
@@ -43,7 +43,7 @@ def user_target(name: str, options: Options) -> Target:
     """
     options.check_apply(("task",), "the user's own code, whose inputs its function makes")
     function = _load_function(name)
-    required = _required_parameters(function)
+    required = required_parameters(function)
     if required:
         raise PortError(
             f"the function takes {', '.join(required)}, and it is called without arguments", where=name,
@@ -98,18 +98,14 @@ def check_arguments(model: torch.nn.Module, inputs: Any, where: str) -> None:
         parameters = inspect.signature(model.forward).parameters.values()
     except ValueError:  # of a function that Python code does not define
         return
-    named = {parameter.name: parameter for parameter in parameters if parameter.kind in _NAMED_KINDS}
+    named = [parameter.name for parameter in parameters if parameter.kind in _NAMED_KINDS]
     takes_any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     forward = f"{type(model).__name__}.forward"
     fix = f"name the inputs as forward does: {', '.join(named) or 'none'}"
     unknown = [] if takes_any_name else [name for name in inputs if name not in named]
     if unknown:
         raise PortError(f"{forward} takes no argument {_quote(unknown)}", where=where, fix=fix)
-    missing = [
-        name
-        for name, parameter in named.items()
-        if name not in inputs and parameter.default is parameter.empty
-    ]
+    missing = [name for name in required_parameters(model.forward) if name not in inputs]
     if missing:
         problem = f"{forward} needs the argument {_quote(missing)}, which the inputs do not have"
         raise PortError(problem, where=where, fix=fix)
@@ -123,7 +119,7 @@ def call_inputs_function(name: str, config: Any, task: str | None = None) -> _In
     """What the function makes as inputs, called with the config if it takes an argument."""
     function = _load_function(name)
     arguments = []
-    if _required_parameters(function):
+    if required_parameters(function):
         if config is None:
             raise PortError(
                 f"{name} takes an argument, and the user's own code has no config to give it",
@@ -223,20 +219,6 @@ def _call(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
             f"{name} failed: {_quote_error(error)}", where=_error_line(error) or name,
             fix="call it in Python: it fails there too",
         ) from error  # fmt: skip
-
-
-def _required_parameters(function: Callable[..., Any]) -> list[str]:
-    """The parameters that a call must give."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # of a function that Python code does not define
-        return []
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind not in variadic
-    ]
 
 
 def _quote_error(error: Exception) -> str:

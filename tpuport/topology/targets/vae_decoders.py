@@ -1,14 +1,13 @@
 """Autoencoders of diffusers: what their latents look like, and the decoder alone as a program."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
 
 from tpuport.errors import PortError
 from tpuport.topology.targets.denoiser_calls import Compression, Config, Size, latent_sides
-from tpuport.topology.targets.target import Options, empty
+from tpuport.topology.targets.target import Options, empty, first_integer
 
 # What pipelines of video models make by default; others have a row below.
 _VIDEO_SIZE: Final = (480, 832)
@@ -62,7 +61,7 @@ def _spatial(class_name: str, config: Config) -> int:
     halvings = config.get("temperal_downsample")
     if halvings is not None and "scale_factor_spatial" not in config:
         return 2 ** len(halvings)
-    stated = _first_int(config, ("spatial_compression_ratio", "scale_factor_spatial"))
+    stated = first_integer(config, ("spatial_compression_ratio", "scale_factor_spatial"))
     if stated is not None:
         return stated
     if class_name == "AutoencoderKLLTXVideo":
@@ -88,11 +87,6 @@ def _temporal(class_name: str, config: Config) -> int:
     if class_name == "AutoencoderKLLTXVideo":
         return config["patch_size_t"] * 2 ** sum(config["spatio_temporal_scaling"])
     return _TEMPORAL.get(class_name, 1)
-
-
-def _first_int(config: Config, fields: Iterable[str]) -> int | None:
-    values = (config.get(field) for field in fields)
-    return next((value for value in values if isinstance(value, int)), None)
 
 
 def applicable(class_name: str) -> tuple[str, ...]:
@@ -150,8 +144,8 @@ def _default_output(class_name: str, config: Config, compression: Compression) -
     if class_name in _DEFAULT_OUTPUTS:
         return _DEFAULT_OUTPUTS[class_name]
     if class_name in _VIDEO:
-        first = 1 if compression.causal else 0
-        return _VIDEO_SIZE, (_FRAMES - 1) // compression.temporal * compression.temporal + first
+        groups = (_FRAMES - 1) // compression.temporal
+        return _VIDEO_SIZE, groups * compression.temporal + int(compression.causal)
     sample_size = config.get("sample_size") or 0
     side = sample_size if isinstance(sample_size, int) else sample_size[0]
     if side < _SMALLEST_SIDE:
