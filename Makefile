@@ -25,13 +25,13 @@ help: ## list the targets
 
 venv: $(STAMP) ## build .venv and nothing else
 
-demo: $(STAMP) ## a tiny Llama and a tiny HunyuanVideo-1.5: linted, ported, what they say and draw beside torch, how fast; Llama-2-7B on v5e
+demo: $(STAMP) ## lint, port, run and time a tiny Llama and a tiny HunyuanVideo-1.5 beside torch; compile Llama-2-7B for v5e
 	$(PY) -m recipes.llama
 	$(PY) -m recipes.hunyuan_video
 	$(PY) benchmarks/decode.py --quick
 	$(VENV)/bin/tpuport compile llama-2-7b --topology v5e:2x4 --task decode
 
-test: $(STAMP) ## the tests but the slow ones
+test: $(STAMP) ## the tests, except the slow ones
 	$(PY) $(PYTEST) $(PYTEST_ARGS)
 
 test-all: $(STAMP) ## every test, with more examples of each property

@@ -73,7 +73,7 @@ def doubts(bandwidth: CopyBandwidth, reached: float) -> str | None:
     """Why the share of the bandwidth is not to be trusted, or None. Reading alone passes a copy by little."""
     spread = bandwidth.best / statistics.median(bandwidth.rates)
     if reached > 1.1:
-        return f"a share of {reached:.2f} cannot be: the copies were slowed down by something else on this machine"
+        return f"{reached:.2f} is impossible; something else on this machine slowed down the copies"
     if spread > 1.5:
         return f"the best copy was {spread:.1f} times as fast as the median one: something else uses this machine"
     return None
@@ -211,7 +211,7 @@ def build(quick: bool) -> tuple[dict[str, Callable[[], np.ndarray]], int, list[s
             rivals["torch generate, static cache, torch.compile"] = static
         except RuntimeError as error:  # no C++ compiler on this machine, say
             remarks.append(f"torch.compile did not run: {error}")
-    rivals["one jitted step a token, host read each"] = step_by_step(ported, ids)
+    rivals["one jitted step per token, the host reads each"] = step_by_step(ported, ids)
     rivals["tpuport.generate"] = whole_loop(ported, ids)
     rivals["hand-written JAX"] = hand_written(model, ids)
     return rivals, weight_bytes(model), remarks
@@ -224,7 +224,7 @@ def report(
     medians = {name: statistics.median(values) for name, values in times.items()}
     ours = medians["tpuport.generate"]
     table = Table(title=f"Greedy decoding, {NEW} tokens after {PROMPT}, float32, {os.cpu_count()} cores")
-    for heading in ("", "tokens/s", "tpuport is faster by"):
+    for heading in ("", "tokens/s", "tpuport is faster, times"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, value in medians.items():
         table.add_row(name, f"{NEW / value:.1f}", f"{value / ours:.2f} x")
@@ -235,14 +235,14 @@ def report(
     hand = medians["hand-written JAX"]
     console.print(
         f"A token reads {read / 1e6:.0f} MB of weights, and a copy moves {bandwidth.best / 1e9:.1f} GB/s here "
-        f"(a copy also writes, so reading alone may pass it): {limit:.0f} tokens/s by that measure. "
+        f"(a copy also writes, so reading alone may be faster): {limit:.0f} tokens/s by that measure. "
         f"tpuport reaches {NEW / ours / limit:.2f} of it, hand-written JAX {NEW / hand / limit:.2f}."
     )
     if doubt := doubts(bandwidth, max(NEW / ours / limit, NEW / hand / limit)):
-        console.print(f"Do not trust this share: {doubt}.")
+        console.print(f"Ignore this share: {doubt}.")
     console.print(
-        f"Main line: tpuport.generate is {medians['torch generate, dynamic cache'] / ours:.2f} x torch generate, "
-        f"{medians['one jitted step a token, host read each'] / ours:.2f} x one jitted step a token, "
+        f"In short: tpuport.generate is {medians['torch generate, dynamic cache'] / ours:.2f} x torch generate, "
+        f"{medians['one jitted step per token, the host reads each'] / ours:.2f} x one jitted step per token, "
         f"{medians['hand-written JAX'] / ours:.2f} x hand-written JAX."
     )
 

@@ -235,7 +235,7 @@ def report(size: Size, times: dict[str, list[float]], remarks: list[str], consol
         title=f"{size.name}: {size.layers} blocks of width {size.heads * size.head_dim}, {frames * height * width} "
         f"video tokens, {size.text} + {size.glyphs} + {size.image} of text, glyphs and image, {os.cpu_count()} cores"
     )
-    for heading in ("", "ms a step", "tpuport is faster by"):
+    for heading in ("", "ms a step", "tpuport is faster, times"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, value in steps.items():
         table.add_row(name, f"{value * 1e3:.1f}", f"{value / steps[OURS]:.2f} x")
@@ -243,7 +243,7 @@ def report(size: Size, times: dict[str, list[float]], remarks: list[str], consol
     for remark in remarks:
         console.print(remark)
     console.print(
-        f"Main line, {size.name}: {OURS} is "
+        f"In short, {size.name}: {OURS} is "
         + ", ".join(f"{steps[name] / steps[OURS]:.2f} x {name}" for name in steps if name != OURS)
         + "."
     )

@@ -54,7 +54,11 @@ def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...
     open_axes = [axis for axis, size in requested.items() if size == -1]
     fixed_sizes = [size for size in requested.values() if size != -1]
     if len(open_axes) > 1 or min(fixed_sizes, default=1) < 1:
-        raise PortError("a mesh axis has at least one device, and one axis may be -1", where=text)
+        raise PortError(
+            "a mesh axis has at least one device, and one axis may be -1",
+            where=text,
+            fix="give positive sizes, or -1 for one of them",
+        )
     if not devices:
         raise PortError("a mesh needs devices, and the list is empty", where="devices")
     count, product = len(devices), math.prod(fixed_sizes)
@@ -63,17 +67,24 @@ def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...
     if not open_axes and product == count:
         return tuple(fixed_sizes)
     platform = devices[0].platform
-    number = f"a multiple of {product}" if open_axes else str(product)
-    plural = "s" if count > 1 else ""
+    needed = _count_devices(product)
+    if open_axes:
+        needed = f"a multiple of {needed}"
+    verb = "is" if count == 1 else "are"
     fix = _suggest_sizes(requested, count)
     if platform == "cpu" and product > count:
         fix += (
-            f"; to try it on this CPU, let it stand in for {product} devices, before jax starts: "
+            f"; to simulate {product} devices on this CPU, set before jax starts: "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={product} JAX_PLATFORMS=cpu"
         )
-    raise PortError(
-        f"the mesh takes {number}, and there are {count} {platform} device{plural}", where=text, fix=fix
-    )
+    available = _count_devices(count, platform)
+    raise PortError(f"the mesh needs {needed}, and there {verb} {available}", where=text, fix=fix)
+
+
+def _count_devices(count: int, platform: str = "") -> str:
+    """A number of devices in words: "1 device", "8 cpu devices"."""
+    noun = f"{platform} device".strip()
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _suggest_sizes(requested: dict[str, int], count: int) -> str:

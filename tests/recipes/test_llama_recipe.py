@@ -57,7 +57,7 @@ def test_bad_arguments_are_a_sentence_and_not_a_traceback(tmp_path: Path) -> Non
     shutil.copytree(ROOT / "recipes/llama/checkpoint", silent, ignore=shutil.ignore_patterns("tokenizer*"))
     cases = (
         (("--checkpoint", str(tmp_path / "nowhere")), 1, "no such directory"),
-        (("--tp", "3"), 1, "there are 1 cpu device"),
+        (("--tp", "3"), 1, "there is 1 cpu device"),
         (("--do-sample", "--check"), 2, "promised for greedy float32"),
         (("--temperature", "0.5"), 2, "nothing is sampled without --do-sample"),
         (("--prompt", "Tom", "--prompt", ""), 1, "makes no token of ''"),
