@@ -3,7 +3,6 @@
 A program numbers its devices as the mesh has them, in the order of `mesh.devices.flat`, whatever their own ids are.
 """
 
-import collections
 import dataclasses
 import functools
 import math
@@ -36,12 +35,6 @@ _USED_AXIS: Final = re.compile(r"""['"]([^'"]+)['"](?::\((\d+)\)(\d+))?""")
 Groups = list[tuple[int, ...]]
 
 
-class _Sums(NamedTuple):
-    executions: int = 0
-    nbytes: int = 0
-    overlapped: int = 0
-
-
 def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
     """The collectives of a step, those that leave most bytes on a device first.
 
@@ -54,19 +47,19 @@ def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
         mesh: of the program's arguments; its axes are named.
     """
     # By everything of a collective but its figures.
-    sums: dict[Collective, _Sums] = collections.defaultdict(_Sums)
+    sums: dict[Collective, Collective] = {}
     for instruction in program.executed_instructions(functools.partial(sent_bytes, program)):
         nbytes, times = sent_bytes(program, instruction), instruction.times
         if nbytes:
             key = _describe(program, instruction, mesh)
-            count, total, overlapped = sums[key]
-            overlapped += times * _is_overlapped(program, instruction)
-            sums[key] = _Sums(count + times, total + times * int(nbytes), overlapped)
-    collectives = [
-        dataclasses.replace(key, count=total.executions, nbytes=total.nbytes, overlapped=total.overlapped)
-        for key, total in sums.items()
-    ]
-    return tuple(sorted(collectives, key=_report_order))
+            total = sums.get(key, key)
+            sums[key] = dataclasses.replace(
+                total,
+                count=total.count + times,
+                nbytes=total.nbytes + times * int(nbytes),
+                overlapped=total.overlapped + times * _is_overlapped(program, instruction),
+            )
+    return tuple(sorted(sums.values(), key=_report_order))
 
 
 def _report_order(collective: Collective) -> tuple[object, ...]:
@@ -102,17 +95,14 @@ def _scattered(program: Program, instruction: Instruction) -> tuple[Array, ...]:
 
 def _is_overlapped(program: Program, instruction: Instruction) -> bool:
     """Whether other work can go on between its start and its end."""
-    if instruction.operation.endswith("-start") or program.stage(instruction) == "start":
-        return True
-    caller = program.callers.get(instruction.computation)
-    return caller is not None and caller.operation.endswith("-start")
+    caller = program.callers.get(instruction.computation, instruction)
+    is_started = any(user.operation.endswith("-start") for user in (instruction, caller))
+    return is_started or program.stage(instruction) == "start"
 
 
 def _source(program: Program, instruction: Instruction) -> Source | None:
-    source = program.source(instruction)
-    if source is not None or instruction.computation not in program.callers:
-        return source
-    return program.source(program.callers[instruction.computation])
+    caller = program.callers.get(instruction.computation, instruction)
+    return program.source(instruction) or program.source(caller)
 
 
 def parse_groups(attributes: str, devices: int) -> Groups:
@@ -149,18 +139,15 @@ def _mesh_groups(text: str) -> Groups:
     mesh, _, used = text.rpartition("{")
     sizes = {name: int(size) for name, size in _MESH_AXIS.findall(mesh.partition("]")[0])}
     order = _MESH_ORDER.search(mesh)
-    if order is None:
-        ids = np.arange(math.prod(sizes.values()))
-    elif order[1]:
-        ids = _transposed_iota(order[1], order[2])
-    else:
-        ids = np.array(parse_numbers(order[3]))
+    ids = np.arange(math.prod(sizes.values()))
+    if order is not None:
+        ids = _transposed_iota(order[1], order[2]) if order[1] else np.array(parse_numbers(order[3]))
     parts = _split_axes(sizes, _USED_AXIS.findall(used))
     ids = ids.reshape([part.size for part in parts])
-    within = [dim for dim, part in enumerate(parts) if part.is_used]
-    apart = [dim for dim, part in enumerate(parts) if not part.is_used]
-    group_size = math.prod(parts[dim].size for dim in within)
-    return [tuple(row) for row in ids.transpose(*apart, *within).reshape(-1, group_size).tolist()]
+    # The axes along which the devices of a group differ go last, so that each row is a group.
+    dims = sorted(range(len(parts)), key=lambda dim: parts[dim].is_used)
+    group_size = math.prod(part.size for part in parts if part.is_used)
+    return [tuple(row) for row in ids.transpose(dims).reshape(-1, group_size).tolist()]
 
 
 class _AxisPart(NamedTuple):

@@ -204,19 +204,18 @@ class Computation:
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
         """Its parameters by number."""
-        parameters = {}
-        for instruction in self.instructions:
-            if instruction.operation == "parameter":
-                number = _PARAMETER_NUMBER.search(instruction.attributes)
-                if number is not None:
-                    parameters[int(number[1])] = instruction
-        return parameters
+        parameters = [
+            instruction for instruction in self.instructions if instruction.operation == "parameter"
+        ]
+        numbers = (search_group(_PARAMETER_NUMBER, parameter.attributes) for parameter in parameters)
+        return dict(zip(map(int, numbers), parameters, strict=True))
 
     @functools.cached_property
     def users(self) -> dict[str, list[Instruction]]:
         """The instructions that read each instruction's result."""
         users: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
+            # An instruction that reads a result twice is one user.
             for operand in dict.fromkeys(instruction.operands):
                 users.setdefault(operand, []).append(instruction)
         return users

@@ -163,9 +163,8 @@ class Program:
                 if instruction.calls:
                     rounds = instruction.rounds if counts_rounds else 1
                     costs[name] += rounds * sum(costs.get(callee, 0.0) for callee in _callees(instruction))
-                    costs[name] += max(
-                        (costs.get(branch, 0.0) for branch in instruction.branches), default=0.0
-                    )
+                    branches = [costs.get(branch, 0.0) for branch in instruction.branches]
+                    costs[name] += max(branches, default=0.0)
         return costs
 
 
