@@ -70,6 +70,7 @@ class AdviceRule:
 @functools.cache
 def all_advice_rules() -> tuple[AdviceRule, ...]:
     """Every rule, by id: a file `tpcNNN_name.py` has one `RULE`."""
+    # The files are found by their names, so that a new rule is one new file.
     package = importlib.import_module("tpuport.topology.advice")
     names = [module.name for module in pkgutil.iter_modules(package.__path__) if _FILE.match(module.name)]
     modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
@@ -91,6 +92,7 @@ def advice_rule_by_id(id: str) -> AdviceRule:  # noqa: A002 - the field's name
 
 def advise(evidence: Evidence) -> tuple[Finding, ...]:
     """What all rules find in a program, the costliest first."""
+    # Every rule is asked before any hit is left out, as a rule may be explained by one with a later id.
     hits_by_rule = {rule: list(rule.check(evidence)) for rule in all_advice_rules()}
     ids = {rule.id for rule, hits in hits_by_rule.items() if hits}
     findings = [
@@ -109,6 +111,7 @@ def _report_order(finding: Finding) -> tuple[float, str, str]:
 def format_bytes(nbytes: int | float) -> str:
     """As in "1.5 GiB", "3 MiB", "512 KiB", "100 bytes"."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        # The other format would write four digits as 1e+03.
         if nbytes >= 999 * scale:
             return f"{nbytes / scale:,.0f} {unit}"
         if nbytes >= scale:

@@ -76,6 +76,7 @@ def count_score_traffic(evidence: Evidence, scores: Collection[Scores], *, only_
         for array in instruction.results:
             is_candidate = array.space == HBM and array.dtype in dtypes
             if is_candidate and any(_is_share(array, share) for share in shares):
+                # Written by one instruction, read by another.
                 total += 2 * array.tiled_nbytes * instruction.times
     return total
 
@@ -83,6 +84,7 @@ def count_score_traffic(evidence: Evidence, scores: Collection[Scores], *, only_
 def _device_shares(evidence: Evidence, whole: Scores) -> set[Scores]:
     """What a device may have of the scores at a time."""
     sizes = tuple(evidence.axis_sizes.values())
+    # Any of the axes may divide rows and heads, together or alone.
     subsets = (subset for count in range(len(sizes) + 1) for subset in itertools.combinations(sizes, count))
     outers = {whole.outer // prod(subset) for subset in subsets if whole.outer % prod(subset) == 0}
     shares = set()
@@ -152,6 +154,7 @@ class _MaskReader:
         matrices = [variable for variable in spread if _matrix_of(variable) == self._matrix]
         if not matrices:
             return None
+        # Scores have all rows and heads; a mask most often has fewer.
         smallest = min(matrices, key=lambda variable: variable.aval.size)
         # Both operands of a sum may be scores.
         is_scores = is_added and smallest.aval.size == equation.outvars[0].aval.size

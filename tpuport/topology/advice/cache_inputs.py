@@ -93,6 +93,7 @@ class CacheInputs:
     def input_share(self, array: OverwrittenInput) -> Shape:
         """The shape of an argument on one device."""
         parameters = self._evidence.compiled.parameters
+        # A program that was refused has no parameters.
         if array.argument not in parameters:
             return array.shape
         return parameters[array.argument].arrays[0].dims

@@ -164,6 +164,7 @@ def _propose_all_over_tp(evidence: Evidence) -> str:
     """All devices for weights, with the rules that divide them if none are divided yet."""
     devices = evidence.mesh.size
     mesh = f"tpuport.create_mesh(tp={devices}) (--tp {devices})"
+    # A mesh alone would not divide anything.
     if not any(divides_weights(evidence, axis) for axis in evidence.model_axes):
         names = [name for name, weight in evidence.weights.items() if prod(weight.shape)]
         rules = write_rules(evidence.weights, names, "tp", devices)

@@ -28,6 +28,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     norms = count_executions(sums) - count_executions(maxima)
     if norms < _LEAST_NORMS:
         return
+    # What is computed from weights alone has TPC013.
     gathers = [
         collective
         for collective in movement.collectives("all-gather")
@@ -37,6 +38,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if not gathers:
         return
     total = sum(collective.count for collective in evidence.report.collectives)
+    # The line that most of them come from is where to look first.
     lines = Counter(evidence.compiled.source(collective) for collective in (*sums, *gathers))
     embeddings = _width_sharded_embeddings(evidence)
     yield Hit(
@@ -73,6 +75,7 @@ def _remedy(embeddings: dict[str, tuple[str, ...]]) -> str:
             "write them by their inputs, PartitionSpec(None, 'tp'): rules.override({r'...': ...}), or lines in a "
             "file for --rules"
         )
+    # Over the vocabulary, each device looks up some of the tokens, and one all-reduce adds them up.
     changes = ", ".join(
         f"r'{layer_pattern(name)}': PartitionSpec({axes[0]!r}, None)" for name, axes in embeddings.items()
     )

@@ -44,6 +44,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             continue
         kinds = group_by_pattern(name for name in whole if name not in others)
         matrices = [names for names in kinds.values() if _is_matrix(evidence, names[0])]
+        # A finding names the largest first.
         matrices.sort(key=lambda names: -device_weight_bytes(evidence, names))
         total = sum(device_weight_bytes(evidence, names) for names in matrices)
         if total >= min(_MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence))):
@@ -61,6 +62,7 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
         return
     parameters = (name for name in names if name not in buffer_names(evidence))
     remedy = f"say what divides them: {write_rules(evidence.weights, parameters, axis, parts)}"
+    # Nothing has to be exchanged if each device has rows of its own.
     rows = propose_rows(evidence)
     if rows:
         remedy += f"; or, as the model fits whole, {rows}"
@@ -94,6 +96,7 @@ def _describe_kind(evidence: Evidence, names: list[str]) -> str:
 
 def _remedy(evidence: Evidence, names: list[str], axis: str, parts: int) -> str:
     shapes = {name: single_weight(name, evidence.weights[name]).shape for name in names}
+    # No rule can divide the others.
     divisible = [name for name in names if longest_dimension_spec(shapes[name], axis, parts)]
     if not divisible:
         return f"pad a dimension of {shapes[names[0]]} to a multiple of {parts}, and shard it"

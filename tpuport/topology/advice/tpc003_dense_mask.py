@@ -24,6 +24,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     """Long attention calls that were given such a mask, those of a mask and a line together."""
     groups: dict[tuple[str, str], list[tuple[Call, int]]] = {}
     for call, times in evidence.report.attention:
+        # The scores of short calls stay on the chip in XLA too.
         if is_long(call) and _DENSE.search(call.mask):
             groups.setdefault((call.mask, call.site), []).append((call, times))
     for calls in groups.values():
@@ -46,6 +47,7 @@ def _describe(evidence: Evidence, call: Call, times: int) -> Iterator[Hit]:
 
 def _count_arrays(evidence: Evidence, call: Call) -> int:
     """Arrays [.., Q, T] that the program has in memory, outside of fusions."""
+    # The compiler may have any number of dimensions in front, or none.
     matrix = (call.query[2], call.key[2])
     stored = [instruction for instruction in evidence.compiled.instructions if not instruction.is_fused]
     return sum(array.dims[-2:] == matrix for instruction in stored for array in instruction.arrays)

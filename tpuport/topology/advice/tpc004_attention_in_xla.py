@@ -47,6 +47,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 
 def _describe_fallback(evidence: Evidence, calls: list[tuple[Call, int]]) -> Iterator[Hit]:
     call, times = calls[0][0], sum(times for _, times in calls)
+    # Of a program that was refused, the size by arithmetic is all that is known.
     if evidence.program is None:
         traffic = sum(2 * score_bytes(call) * count for call, count in calls) / evidence.mesh.size
     else:
@@ -54,6 +55,7 @@ def _describe_fallback(evidence: Evidence, calls: list[tuple[Call, int]]) -> Ite
         traffic = count_score_traffic(evidence, scores, only_float32=True)
     if not traffic:
         return
+    # A reason may end with figures, so that its beginning decides.
     remedies = [remedy for start, remedy in _REMEDIES.items() if call.reason.startswith(start)]
     yield Hit(
         f"{format_count(times, 'attention call')} of {call.query[2]} x {call.key[2]} scores a head in XLA and not in "
@@ -66,6 +68,7 @@ def _describe_fallback(evidence: Evidence, calls: list[tuple[Call, int]]) -> Ite
 
 def _find_own_attention(evidence: Evidence) -> Iterator[Hit]:
     """A product [.., Q, T] over pairs of a batch, and as many exponentials; torch puts batch and heads together."""
+    # A softmax takes the exponential of scores, which have the shape of the product.
     exponentials = {_result(visit) for visit in evidence.equations if visit.equation.primitive.name == "exp"}
     products = [
         visit
@@ -101,6 +104,7 @@ def _is_long_batched_product(visit: Visit) -> bool:
     if visit.equation.primitive.name != "dot_general":
         return False
     _, (batched, _) = visit.equation.params["dimension_numbers"]
+    # Without a batch it is a product with a weight.
     matrix = _result(visit).matrix
     return bool(batched) and len(matrix) == 2 and min(matrix) >= LONG and not is_own_attention(visit.equation)
 

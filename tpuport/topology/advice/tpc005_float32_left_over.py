@@ -27,10 +27,12 @@ _LEAST_FLOPS: Final = 1e9
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Weights, then products of matrices, then the cache."""
+    # What a model keeps in float32 on purpose is not left over.
     keeps_float32 = dtype_overrides(evidence.model, torch.bfloat16)
     weights = evidence.weights.items()
     wide = [name for name, weight in weights if weight.dtype == jnp.float32 and not keeps_float32(name)]
     has_narrow = any(weight.dtype in (jnp.bfloat16, jnp.float16) for _, weight in weights)
+    # In a model of float32 alone, each product and each cache would only repeat this finding.
     if not has_narrow:
         yield from _find_wide_model(evidence, wide)
         return
@@ -65,6 +67,7 @@ def _find_products(evidence: Evidence) -> Iterator[Hit]:
     flops, total = sum(map(_flops, wide)), sum(map(_flops, products))
     if flops < max(_LEAST_FLOPS, _SHARE * total):
         return
+    # One example is enough to find the line: the others are most often of other layers.
     largest = max(wide, key=_flops)
     shapes = " x ".join(str(list(operand.aval.shape)) for operand in largest.equation.invars)
     yield Hit(

@@ -28,6 +28,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     weights = device_weight_bytes(evidence, names)
     for heads in undivided_heads(evidence):
         cache = _undivided_cache_bytes(evidence, heads)
+        # Less is read in a microsecond.
         if weights + cache < MIB:
             continue
         kind, count = "key/value", heads.kv

@@ -51,7 +51,9 @@ def _is_padded(array: Array) -> bool:
 
 def _fills_tiles(array: Array) -> bool:
     """Whether an array would fill tiles that lay over its last two dimensions."""
+    # A tile has eight rows of 32 bits, and twice as many of 16.
     rows = 8 * max(1, 4 * array.size // max(array.nbytes, 1))
+    # A vector is padded as a matrix of one row.
     *_, second, last = (1, 1, *array.dims)
     filled = -(-second // rows) * rows * -(-last // 128) * 128
     return filled < _RATIO * second * last

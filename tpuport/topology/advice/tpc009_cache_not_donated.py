@@ -17,6 +17,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     """Caches that are not donated, or whose memory no result takes over."""
     copied = [array for array in evidence.cache if not array.donated]
     nbytes = sum(map(device_bytes, copied))
+    # Whoever donates nothing gets this finding, and not one for each consequence.
     if nbytes >= MIB:
         yield _describe_copied_cache(evidence, copied, nbytes)
         return
@@ -56,6 +57,7 @@ def _find_unused_donation(evidence: Evidence) -> Iterator[Hit]:
 def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
     """Inputs of a call that come back with a part overwritten, in memory of their own."""
     inputs = CacheInputs(evidence)
+    # TPC020 has caches that grow: no result could take their memory over.
     copied = [
         array
         for array in evidence.overwritten

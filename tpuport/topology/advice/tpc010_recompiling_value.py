@@ -27,8 +27,10 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 
 
 def _changes(name: str, value: Any) -> bool:
+    # A flag has two values at most.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
+    # Of integers, only the names tell a position, which changes, from a size.
     last_key = name.rpartition("['")[2].rstrip("]'").lower()
     return isinstance(value, float) or _CHANGING.search(last_key) is not None
 

@@ -17,6 +17,7 @@ from tpuport.topology.advice.weight_placement import (
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Large ones that an axis does not divide although it divides other weights."""
     for axis, parts in evidence.model_axes.items():
+        # An axis that divides nothing at all has TPC002.
         whole = replicated_weights(evidence, axis) if divides_weights(evidence, axis) else ()
         for name, weight in vocabulary_weights(evidence):
             nbytes = device_bytes(weight)

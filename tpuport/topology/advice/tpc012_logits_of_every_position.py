@@ -19,6 +19,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if evidence.report.task != "prefill" or vocabulary is None:
         return
     batch = evidence.inputs.get("batch")
+    # Each row chooses one token; rows may be filled up to a multiple of dp.
     rows = max(1, batch if isinstance(batch, int) else 1) * max(1, evidence.mesh.shape.get("dp", 1))
     products = [
         product
@@ -27,6 +28,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     ]
     if not products or not _is_compiled(evidence, vocabulary, rows):
         return
+    # Several products may be as wide as the vocabulary: the largest costs most.
     largest = max(products, key=lambda product: product.output.size)
     logits, positions = largest.output, prod(largest.output.shape) // vocabulary
     nbytes = logits.size * logits.dtype.itemsize / evidence.mesh.size
@@ -55,6 +57,7 @@ def _head_products(evidence: Evidence, vocabulary: int) -> list[Product]:
     weight = getattr(output_embedding(evidence.model), "weight", None)
     if weight is None:
         return products
+    # A tied head has the name of the embedding in the program.
     named = evidence.model.named_parameters(remove_duplicate=False)
     heads = {name for name, parameter in named if parameter is weight}
     return [product for product in products if not heads or product.weight in heads]

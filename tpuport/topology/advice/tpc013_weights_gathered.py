@@ -20,6 +20,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     for collective in evidence.movement.collectives(*MOVES):
         names = evidence.movement.weights_behind(collective)
         if names:
+            # A move of what several weights make is reported under the first by name.
             name = min(names)
             groups.setdefault(layer_pattern(name), []).append(ProductCollective(collective, name))
     for regex, moves in groups.items():

@@ -24,6 +24,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     parts, rows = evidence.axis_sizes.get("dp", 1), batch_rows(evidence)
     if parts == 1 or rows is None or rows < 1:
         return
+    # `generate` fills the batch up; a forward call takes it as it comes.
     if evidence.report.task != "forward" and rows % parts:
         yield _describe_filled_batch(evidence, rows, parts)
     elif is_repeated_along(evidence, "dp") and not has_inputs_over_dp(evidence):
@@ -60,6 +61,7 @@ def _propose_dividing_weights(evidence: Evidence) -> str:
 
 
 def _describe_filled_batch(evidence: Evidence, rows: int, parts: int) -> Hit:
+    # tpuport repeats the last row: its work is as much as that of any other.
     filled = -(-rows // parts) * parts
     idle = (filled - rows) / filled
     mesh, uneven = propose_tp(evidence), uneven_heads_reason(evidence, evidence.mesh.size)

@@ -44,6 +44,7 @@ def _find_cause(evidence: Evidence) -> _Cause:
         whole = set(replicated_weights(evidence, axis))
         excess: dict[str, float] = {}
         for product in evidence.products.all:
+            # All but one of the devices along the axis repeat what the first does.
             if product.weight in whole:
                 repeated = product.flops * (parts - 1) / evidence.mesh.size
                 excess[product.weight] = excess.get(product.weight, 0.0) + repeated

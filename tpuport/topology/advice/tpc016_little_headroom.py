@@ -24,6 +24,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         "weights": memory.weights, "the cache": memory.cache, "other arguments": memory.arguments or 0,
         "outputs": memory.outputs or 0, "temporaries": memory.temporaries or 0, "code": memory.code or 0,
     }  # fmt: skip
+    # The largest part has the most to save.
     largest = max(parts, key=lambda name: parts[name])
     yield Hit(
         f"{format_bytes(memory.used)} of {format_bytes(memory.capacity)} are used, {unused / memory.capacity:.1%} are "

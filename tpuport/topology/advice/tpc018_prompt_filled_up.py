@@ -16,6 +16,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     length = evidence.inputs.get("length")
     if evidence.report.task != "prefill" or not isinstance(length, int) or length < 1:
         return
+    # The program of a bucket serves every shorter prompt, and does the work of the longest.
     columns = bucket_length(length)
     idle = (columns - length) / columns
     if idle >= _SHARE:

@@ -20,6 +20,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     is_large = sent_bytes(collectives.whole) >= SMALL
     if not is_large and count_executions(collectives.all) < _LEAST_COLLECTIVES:
         return
+    # Its line is the one to look at first.
     largest = max(collectives.all, key=lambda collective: sent_bytes([collective]))
     sent = sent_bytes(collectives.all)
     yield Hit(

@@ -14,6 +14,7 @@ _PAIR: Final = 2
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Arguments that come back with something at their end."""
     grown = [array for array in evidence.overwritten if array.growth]
+    # A single array that grows may be anything, such as the tokens so far.
     if len(grown) < _PAIR:
         return
     inputs, first = CacheInputs(evidence), grown[0]

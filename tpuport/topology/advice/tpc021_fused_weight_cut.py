@@ -20,6 +20,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     by_weight: dict[str, list[ProductCollective]] = {}
     for split in evidence.split_products:
         by_weight.setdefault(layer_pattern(split.weight), []).append(split)
+    # Layers of one class share their lines, and their weights have different names.
     by_lines: dict[frozenset[Source | None], list[ProductCollective]] = {}
     for splits in by_weight.values():
         lines = frozenset(evidence.compiled.source(split.instruction) for split in splits)
@@ -48,6 +49,7 @@ def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
 
 
 def _remedy(evidence: Evidence, name: str, parts: int) -> str:
+    # A parameter may also belong to the model itself.
     owner = name.rpartition(".")[0] or name
     axes = sorted(sharding_axes(evidence.weights[name]) & evidence.model_axes.keys())
     axis = axes[0] if axes else "tp"

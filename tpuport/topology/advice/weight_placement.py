@@ -167,6 +167,7 @@ def _owner(name: str) -> str:
 
 def _has_heads(evidence: Evidence, name: str, heads: UndividedHeads) -> bool:
     """Whether a matrix, or several stacked, has heads on one side; that of an MLP has another width on its other."""
+    # Projections of queries, keys and values are often stacked in one matrix.
     query, kv, fused = (count * heads.dim for count in (heads.query, heads.kv, heads.query + 2 * heads.kv))
     widths = {fused}
     if heads.query % heads.parts:
