@@ -211,6 +211,7 @@ def latent_sides(pixels: Size, spatial: int, multiple: Size) -> Size:
         below = side // unit * unit
         if side != below:
             patches = f" and patches of {patch}" if patch > 1 else ""
+            # No image has a side of 0.
             nearest = f"{below} or {below + unit}" if below else f"{unit}"
             raise PortError(
                 f"{name} {side} is not a multiple of {unit}: the autoencoder's {spatial}{patches}",
@@ -252,6 +253,7 @@ def guess_family(model_class: Any, config: Config) -> Family:
     if not (is_video or "2D" in class_name or "Image" in class_name):
         # It is not a denoiser, as far as its name goes.
         unknown += [*required, "hidden_states"]
+    # Optional or not, a call without them would not be the pipeline's.
     unknown += [argument for argument in _PIPELINE_ARGUMENTS if argument in parameters]
     if unknown:
         raise _refusal(class_name, unknown[0])
@@ -264,6 +266,7 @@ def guess_family(model_class: Any, config: Config) -> Family:
                 raise _refusal(class_name, argument)
         return {argument: make() for argument, make in makers.items() if argument in parameters}
 
+    # The compression and the sizes are those of Wan: a guess, which the options overrule.
     if is_video:
         return Family(make_inputs, temporal=4, size=(480, 832), frames=81, text=text, multiple=patch_sides)
     return Family(make_inputs, text=text, multiple=patch_sides)

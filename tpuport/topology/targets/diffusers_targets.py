@@ -70,6 +70,7 @@ def pipeline_targets(index: ConfigFile, options: Options) -> tuple[Target, ...]:
     selected = _select(compiled, index, options)
     skipped = [name for name in components if name not in compiled]
     notes = (f"not compiled: {', '.join(skipped)}",) if skipped else ()
+    # A decoder alone does not say how large the pipeline's images are: the denoiser does.
     denoised = None
     if any(_is_decoder(name, component) for name, component in selected.items()):
         denoised = _denoised_size(directory, compiled, options)
@@ -279,6 +280,7 @@ def find_class(config_file: ConfigFile) -> Any:
 
 def full_config(config_file: ConfigFile) -> dict[str, Any]:
     """The config, with the constructor's defaults for missing fields."""
+    # Config files leave out fields that were added after the checkpoint was saved.
     parameters = inspect.signature(find_class(config_file).__init__).parameters.values()
     config = {
         parameter.name: parameter.default
@@ -313,6 +315,7 @@ def _make_builder(model_class: Any, config_file: ConfigFile, dtype: str) -> Call
     torch_dtype: Any = as_torch_dtype(dtype)
 
     def build() -> torch.nn.Module:
+        # The entry is empty: `check_not_quantized` has refused any other.
         raw = {name: value for name, value in config_file.raw.items() if name != "quantization_config"}
         with name_wrong_fields(config_file, f"{model_class.__name__} cannot be built"):
             model = building.build_empty(model_class, raw, torch_dtype, False, Path(config_file.path))

@@ -48,6 +48,7 @@ def plan_call(model_class: Any, config: Any, dtype: str, options: Options) -> En
             )  # fmt: skip
         inputs[name] = maker.makers[name]()
     notes = tuple(maker.notes)
+    # A model of images alone is measured in images, one that reads text in tokens.
     if inputs.keys() <= {"pixel_values"}:
         return EncoderCall(inputs, ("images", float(maker.batch)), notes)
     tokens = sum(value.shape[1] for name, value in inputs.items() if name.endswith("input_ids"))
@@ -78,10 +79,12 @@ def _argument_names(model_class: Any, config: Any) -> list[str]:
     main = getattr(resolved, "main_input_name", "input_ids")
     needed = {main, *required_parameters(resolved.forward)}
     names = [name for name in parameters if name in needed]
+    # CLIP's forward has defaults for both, and fails without them.
     if _compares_text_with_images(resolved):
         names += [name for name in ("input_ids", "pixel_values") if name in parameters]
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
         names.append("decoder_input_ids")
+    # Texts of a batch differ in length, so that real calls have a mask.
     if "input_ids" in names and "attention_mask" in parameters:
         names.append("attention_mask")
     return list(dict.fromkeys(names))

@@ -67,6 +67,7 @@ def transformers_targets(
     if text_config is not None:
         config, name = text_config, None
         notes += (f"the text model alone, {type(config).__name__}: no tower for images or sound is in it",)
+    # Left to the trace, it would be an error about shapes.
     check_heads(config, config_file)
     model = _choose_model(config, name, class_name, is_remote, config_file, options.task)
     build = _make_builder(model, dtype, is_remote, config_file)
@@ -98,6 +99,7 @@ def _choose_model(
     # A pipeline's encoder does not generate, whatever its class could do.
     is_causal = class_name is None and (has_own_class or _is_causal(config, name))
     display_name = name or config.model_type
+    # A model that fills in masked words by default may have a class that generates: the user asks for that.
     if task in ("prefill", "decode") and not is_causal:
         known = _model_mappings().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         if class_name is not None or config.model_type not in known:
@@ -117,9 +119,11 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
     check_not_quantized(config_file)
     model_type = str(config_file.raw.get("model_type"))
     is_known = model_type in CONFIG_MAPPING
+    # The code of a type that transformers knows too is run only if the user says so.
     if config_file.raw.get("auto_map") and (trust_remote_code or not is_known):
         _check_remote_code(config_file, trust_remote_code)
         directory = config_file.directory or Path()
+        # Only the directory's own code knows the fields of such a config.
         return building.read_config(AutoModelForCausalLM, directory, True, {}), True
     if not is_known:
         raise PortError(
@@ -266,6 +270,7 @@ def _generation_targets(target: Target, config: Any, options: Options) -> Iterat
     options.check_apply((*_APPLICABLE[tasks[0]], "task"), f"a causal language model's {' and '.join(tasks)}")
     batch = options.batch or 1
     length, remark = _prompt_length(config, options)
+    # Unless the user says more, the cache has room for the prompt.
     slots = options.max_cache_len or length
     if slots < length:
         raise PortError(

@@ -49,6 +49,7 @@ def user_target(name: str, options: Options) -> Target:
             f"the function takes {', '.join(required)}, and it is called without arguments", where=name,
             fix="give its parameters defaults, or name a function that calls it",
         )  # fmt: skip
+    # The function may make the model itself, of any size.
     with unallocated_parameters():
         result = _call(function, name)
     model, inputs, notes = _split_result(result, name, options)
@@ -98,6 +99,7 @@ def check_arguments(model: torch.nn.Module, inputs: Any, where: str) -> None:
         parameters = inspect.signature(model.forward).parameters.values()
     except ValueError:  # of a function that Python code does not define
         return
+    # Inputs are passed by name, so that parameters which take a position only are no use.
     named = [parameter.name for parameter in parameters if parameter.kind in _NAMED_KINDS]
     takes_any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     forward = f"{type(model).__name__}.forward"
@@ -156,13 +158,8 @@ def _load_function(name: str) -> Callable[..., Any]:
     """
     module_name, function_name = split_function_name(name)
     load = _load_file if module_name.endswith(".py") else _load_module
-    try:
+    with _reported_errors(f"{module_name} cannot be imported", module_name):
         module = load(module_name)
-    except PortError:
-        raise
-    except Exception as error:  # whatever the user's module raises when it is run
-        what = f"{module_name} cannot be imported: {_quote_error(error)}"
-        raise PortError(what, where=_error_line(error) or module_name) from error
     function = getattr(module, function_name, None)
     if not callable(function):
         public = [
@@ -210,15 +207,21 @@ def _importable(directory: Path) -> Iterator[None]:
 
 
 def _call(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    try:
+    with _reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
         return function(*arguments)
-    except PortError:
+
+
+@contextlib.contextmanager
+def _reported_errors(what: str, where: str, fix: str | None = None) -> Iterator[None]:
+    """Turn whatever the user's code raises inside into a PortError that names the line."""
+    try:
+        yield
+    except PortError:  # says already what to do
         raise
-    except Exception as error:  # whatever the user's function raises
+    except Exception as error:
         raise PortError(
-            f"{name} failed: {_quote_error(error)}", where=_error_line(error) or name,
-            fix="call it in Python: it fails there too",
-        ) from error  # fmt: skip
+            f"{what}: {_quote_error(error)}", where=_error_line(error) or where, fix=fix
+        ) from error
 
 
 def _quote_error(error: Exception) -> str:
