@@ -2,8 +2,10 @@
 
 import itertools
 import math
+import operator
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,7 +14,7 @@ import numpy as np
 
 from tpuport.attention.provenance.conditions import Condition
 from tpuport.attention.provenance.emission import emit_scalar
-from tpuport.attention.provenance.graph import Node, analysis
+from tpuport.attention.provenance.graph import Node, UnknownError, analysis
 from tpuport.attention.provenance.primitives import is_elementwise, reshape_groups
 from tpuport.attention.provenance.rewriting import simplify, varying_axes
 
@@ -25,8 +27,8 @@ _MAX_FLOAT32_INTEGER = 1 << 24
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
-# (scalar, factor): traced integers without axes, in the order of their ids.
-Symbols = tuple[tuple[Node, int], ...]
+# Traced integers without axes, and by what they are multiplied; no factor is 0.
+Symbols = dict[Node, int]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,12 @@ class Affine:
 
     steps: tuple[int, ...]
     constant: int
-    symbols: Symbols = ()
+    symbols: Symbols = field(default_factory=dict)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one number, the same everywhere and known now."""
+        return not self.symbols and not any(self.steps)
 
     def bounds(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """The least and the greatest element, without the symbols."""
@@ -51,43 +58,68 @@ class Affine:
 
     def times(self, factor: int) -> "Affine":
         """All elements times a number."""
-        symbols = tuple((scalar, factor * own) for scalar, own in self.symbols if factor)
-        return Affine(tuple(factor * step for step in self.steps), factor * self.constant, symbols)
+        symbols = {scalar: factor * own for scalar, own in self.symbols.items()}
+        return Affine(tuple(factor * step for step in self.steps), factor * self.constant, _nonzero(symbols))
 
     def plus(self, other: "Affine") -> "Affine":
         """The sum, element by element; an array without axes counts everywhere."""
-        factors: dict[Node, int] = {}
-        for scalar, factor in (*self.symbols, *other.symbols):
-            factors[scalar] = factors.get(scalar, 0) + factor
-        nonzero = [(scalar, factor) for scalar, factor in factors.items() if factor]
-        symbols = tuple(sorted(nonzero, key=lambda symbol: id(symbol[0])))
+        factors = Counter(self.symbols)
+        # Unlike `+`, this leaves negative factors in.
+        factors.update(other.symbols)
         steps = tuple(map(sum, itertools.zip_longest(self.steps, other.steps, fillvalue=0)))
-        return Affine(steps, self.constant + other.constant, symbols)
+        return Affine(steps, self.constant + other.constant, _nonzero(factors))
+
+    def minus(self, other: "Affine") -> "Affine":
+        """The difference, element by element."""
+        return self.plus(other.times(-1))
+
+
+def _nonzero(symbols: Symbols) -> Symbols:
+    return {scalar: factor for scalar, factor in symbols.items() if factor}
 
 
 @analysis(lambda node: None)
 def affine(node: Node) -> Affine | None:
     """The even growth of an array of integers, or None. A sum with a traced scalar is assumed not to overflow."""
     node = simplify(node)
-    growth = _find_growth(node)
-    # A traced length or offset: unknown, but the same everywhere.
-    if growth is None and np.issubdtype(node.dtype, np.integer) and not any(varying_axes(node)):
-        return Affine((0,) * node.rank, 0, ((_broadcast_scalar(node), 1),))
-    return growth if growth is not None and _is_exact(node, growth) else None
+    try:
+        growth = _find_growth(node)
+    except UnknownError:
+        # A traced length or offset: unknown, but the same everywhere.
+        if np.issubdtype(node.dtype, np.integer) and not any(varying_axes(node)):
+            return Affine((0,) * node.rank, 0, {_broadcast_scalar(node): 1})
+        return None
+    return growth if _is_exact(node, growth) else None
 
 
-def _find_growth(node: Node) -> Affine | None:
+def _known_growth(node: Node) -> Affine:
+    """The even growth of an array of integers.
+
+    Raises:
+        UnknownError: it does not grow evenly, or it is not known how.
+    """
+    growth = affine(node)
+    if growth is None:
+        raise UnknownError(node.name)
+    return growth
+
+
+def _find_growth(node: Node) -> Affine:
     if node.known is not None:
         return _growth_of_array(np.asarray(node.known))
     if node.name in _ELEMENTWISE_RULES and is_elementwise(node):
         return _ELEMENTWISE_RULES[node.name](node)
-    if node.name == "iota":
-        dimension = node.params["dimension"]
-        return Affine(tuple(int(axis == dimension and size > 1) for axis, size in enumerate(node.shape)), 0)
     if node.name in _MOVE_RULES:
-        source = affine(node.operands[0])
-        return None if source is None else _MOVE_RULES[node.name](node, source)
-    return None
+        return _MOVE_RULES[node.name](node, _known_growth(node.operands[0]))
+    if node.name == "iota":
+        axes = np.arange(node.rank) == node.params["dimension"]
+        return Affine(_steps(axes, node.shape), 0)
+    raise UnknownError(node.name)
+
+
+def _steps(steps: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Steps as an Affine has them: 0 along an axis of size 1."""
+    return tuple(int(step) * (size > 1) for step, size in zip(steps, shape, strict=True))
 
 
 def _is_exact(node: Node, growth: Affine) -> bool:
@@ -108,52 +140,58 @@ def _broadcast_scalar(node: Node) -> Node:
     return node
 
 
-def _growth_of_array(array: np.ndarray) -> Affine | None:
+def _growth_of_array(array: np.ndarray) -> Affine:
     is_number = np.issubdtype(array.dtype, np.integer) or array.dtype == np.float32
     if not is_number or not 0 < array.size <= _MAX_CONSTANT:
-        return None
-    if not np.isfinite(array).all() or (array != np.round(array)).any() or np.abs(array).max() > _MAX_INTEGER:
-        return None
+        raise UnknownError(array.dtype)
+    # NaN and infinity fail one of these too.
+    if not (array == np.round(array)).all() or not np.abs(array).max() <= _MAX_INTEGER:
+        raise UnknownError(array.dtype)
     integers = array.astype(np.int64)
     first = integers.flat[0]
-    steps = []
-    for axis, size in enumerate(integers.shape):
-        # The element next to the first one along this axis.
-        neighbor = tuple(int(other == axis) for other in range(integers.ndim))
-        steps.append(int(integers[neighbor] - first) if size > 1 else 0)
+    # The element next to the first one along each axis; along an axis of size 1, the first one itself.
+    last_indices = np.array(integers.shape) - 1
+    neighbors = np.minimum(np.eye(integers.ndim, dtype=np.int64), last_indices)
+    steps = [int(integers[tuple(neighbor)] - first) for neighbor in neighbors]
     indices = np.indices(integers.shape, sparse=True)
-    even = first + sum(step * index for step, index in zip(steps, indices, strict=True))
-    return Affine(tuple(steps), int(first)) if (integers == even).all() else None
+    even = first + sum(map(np.multiply, steps, indices))
+    if not np.array_equal(integers, np.broadcast_to(even, integers.shape)):
+        raise UnknownError(array.dtype)
+    return Affine(tuple(steps), int(first))
 
 
-def _convert(node: Node) -> Affine | None:
-    # `affine` is None for a float source whose numbers are not integers.
+def _convert(node: Node) -> Affine:
+    # The growth is not known for a float source whose numbers are not integers.
     source = node.operands[0]
-    return None if source.dtype == np.bool_ else affine(source)
+    if source.dtype == np.bool_:
+        raise UnknownError(node.name)
+    return _known_growth(source)
 
 
-def _negate(node: Node) -> Affine | None:
-    source = affine(node.operands[0])
-    return None if source is None else source.times(-1)
+def _negate(node: Node) -> Affine:
+    return _known_growth(node.operands[0]).times(-1)
 
 
-def _add(node: Node) -> Affine | None:
-    left, right = map(affine, node.operands)
-    if left is None or right is None:
-        return None
-    return left.plus(right.times(-1) if node.name == "sub" else right)
+def _add(node: Node) -> Affine:
+    left, right = map(_known_growth, node.operands)
+    return left.plus(right)
 
 
-def _multiply(node: Node) -> Affine | None:
+def _subtract(node: Node) -> Affine:
+    left, right = map(_known_growth, node.operands)
+    return left.minus(right)
+
+
+def _multiply(node: Node) -> Affine:
     """A product with one number."""
-    left, right = map(affine, node.operands)
-    if left is None or right is None:
-        return None
-    for factor, other in ((left, right), (right, left)):
-        if not factor.symbols and not any(factor.steps):
-            product = other.times(factor.constant)
-            return replace(product, steps=product.steps or factor.steps)
-    return None
+    left, right = map(_known_growth, node.operands)
+    # The number comes second.
+    if left.is_number:
+        left, right = right, left
+    if not right.is_number:
+        raise UnknownError(node.name)
+    product = left.times(right.constant)
+    return replace(product, steps=product.steps or right.steps)
 
 
 def _broadcast(node: Node, source: Affine) -> Affine:
@@ -167,16 +205,16 @@ def _transpose(node: Node, source: Affine) -> Affine:
     return replace(source, steps=tuple(source.steps[axis] for axis in node.params["permutation"]))
 
 
-def _reshape(node: Node, source: Affine) -> Affine | None:
+def _reshape(node: Node, source: Affine) -> Affine:
     """Growth goes on evenly through a group of axes if each step is that of the last axis times its stride."""
     shape = node.operands[0].shape
     if node.params.get("dimensions") is not None:
-        return None
+        raise UnknownError(node.name)
     steps = [0] * node.rank
     for group in reshape_groups(shape, node.shape):
         last_step = source.steps[group.before[-1]]
         if any(source.steps[axis] != last_step * stride for axis, stride in _strides(shape, group.before)):
-            return None
+            raise UnknownError(node.name)
         for axis, stride in _strides(node.shape, group.after):
             steps[axis] = last_step * stride
     return replace(source, steps=tuple(steps))
@@ -191,14 +229,9 @@ def _strides(shape: tuple[int, ...], axes: list[int]) -> Iterator[tuple[int, int
 def _slice(node: Node, source: Affine) -> Affine:
     starts = node.params["start_indices"]
     strides = node.params["strides"] or (1,) * len(starts)
-    constant = source.constant + sum(
-        step * int(start) for step, start in zip(source.steps, starts, strict=True)
-    )
-    steps = [
-        step * int(stride) if size > 1 else 0
-        for step, stride, size in zip(source.steps, strides, node.shape, strict=True)
-    ]
-    return replace(source, steps=tuple(steps), constant=constant)
+    constant = source.constant + sum(map(operator.mul, source.steps, map(int, starts)))
+    steps = _steps(map(operator.mul, source.steps, strides), node.shape)
+    return replace(source, steps=steps, constant=constant)
 
 
 def _reverse(node: Node, source: Affine) -> Affine:
@@ -209,46 +242,49 @@ def _reverse(node: Node, source: Affine) -> Affine:
     return replace(source, steps=tuple(steps), constant=constant)
 
 
-_ELEMENTWISE_RULES: dict[str, Callable[[Node], Affine | None]] = {
-    "add": _add, "sub": _add, "neg": _negate, "mul": _multiply, "convert_element_type": _convert,
+_ELEMENTWISE_RULES: dict[str, Callable[[Node], Affine]] = {
+    "add": _add, "sub": _subtract, "neg": _negate, "mul": _multiply, "convert_element_type": _convert,
 }  # fmt: skip
-_MOVE_RULES: dict[str, Callable[[Node, Affine], Affine | None]] = {
+_MOVE_RULES: dict[str, Callable[[Node, Affine], Affine]] = {
     "broadcast_in_dim": _broadcast, "transpose": _transpose, "reshape": _reshape, "slice": _slice, "rev": _reverse,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Band:
-    """Key position less query position is between `low` and `high`, both counted from `shift`; None: no bound."""
+    """Key position less query position is between `low` and `high`, both integers counted from `shift`, or infinite."""
 
-    low: int | None = None
-    high: int | None = None
-    shift: Symbols = ()
+    low: int | float = -math.inf
+    high: int | float = math.inf
+    shift: Symbols = field(default_factory=dict)
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether every pair is in it."""
+        return (self.low, self.high) == (-math.inf, math.inf)
 
     def intersect(self, other: "Band") -> "Band | None":
         """What both bands allow; None if they are counted from different scalars."""
-        if self.low is None and self.high is None:
+        if self.is_unbounded:
             return other
         if self.shift != other.shift:
             return None
-        lows = [band.low for band in (self, other) if band.low is not None]
-        highs = [band.high for band in (self, other) if band.high is not None]
-        return Band(max(lows, default=None), min(highs, default=None), self.shift)
+        return Band(max(self.low, other.low), min(self.high, other.high), self.shift)
 
     def clip(self, queries: int, keys: int) -> "Band":
         """Without the bounds that no pair of these queries and keys comes up against."""
-        if self.shift:
-            return self
-        low = None if self.low is None or self.low <= 1 - queries else self.low
-        high = None if self.high is None or self.high >= keys - 1 else self.high
-        return Band(low, high)
+        low, high = self.low, self.high
+        if not self.shift and low <= 1 - queries:
+            low = -math.inf
+        if not self.shift and high >= keys - 1:
+            high = math.inf
+        return Band(low, high, self.shift)
 
     def is_empty(self, queries: int, keys: int) -> bool:
         """Whether no pair of these queries and keys is in it, as far as that is known."""
-        least, greatest = (-math.inf, math.inf) if self.shift else (1 - queries, keys - 1)
-        low = least if self.low is None else self.low
-        high = greatest if self.high is None else self.high
-        return low > high or low > greatest or high < least
+        # How far apart they are does not help if it is not known where the bounds are counted from.
+        is_out_of_reach = not self.shift and (self.low > keys - 1 or self.high < 1 - queries)
+        return self.low > self.high or is_out_of_reach
 
 
 def comparison_band(condition: Condition) -> Band | None:
@@ -256,95 +292,104 @@ def comparison_band(condition: Condition) -> Band | None:
     node = condition.node
     if node.name not in _FLIPPED or len(condition.allowed) != 1 or node.dtype != bool:
         return None
-    # "Not equal" is not a band, so `eq` has no negation here.
-    name = node.name if True in condition.allowed else _NEGATED.get(node.name)
-    if name is None:
+    name = node.name
+    if True not in condition.allowed:
+        # "Not equal" is not a band, so `eq` has no negation here.
+        name = _NEGATED.get(name)
+    try:
+        return _band_of_operands(name, *node.operands)
+    except UnknownError:
         return None
-    left, right = node.operands
+
+
+def _band_of_operands(name: str | None, left: Node, right: Node) -> Band | None:
+    """The band of `left name right`.
+
+    Raises:
+        UnknownError: the operands are not known, or do not grow as positions do.
+    """
+    if name is None:
+        raise UnknownError
     if right.name == "abs":
         name, left, right = _FLIPPED[name], right, left
     if left.name == "abs":
         return _symmetric_band(name, left.operands[0], right)
-    left_growth, right_growth = affine(left), affine(right)
-    if left_growth is None or right_growth is None:
-        return None
-    return _difference_band(name, left_growth.plus(right_growth.times(-1)))
+    return _difference_band(name, _known_growth(left).minus(_known_growth(right)))
 
 
 def _symmetric_band(name: str, distance: Node, limit: Node) -> Band | None:
     """`abs(distance) <= limit` as two comparisons."""
-    middle, bound = affine(distance), affine(limit)
-    if name not in ("le", "lt") or middle is None or bound is None:
-        return None
-    if bound.symbols or any(bound.steps):
-        return None
-    upper = _difference_band(name, middle.plus(bound.times(-1)))
-    lower = _difference_band(name, middle.times(-1).plus(bound.times(-1)))
-    return None if upper is None or lower is None else upper.intersect(lower)
+    middle, bound = _known_growth(distance), _known_growth(limit)
+    if name not in ("le", "lt") or not bound.is_number:
+        raise UnknownError(name)
+    upper = _difference_band(name, middle.minus(bound))
+    lower = _difference_band(name, middle.plus(bound).times(-1))
+    return upper.intersect(lower)
 
 
-def _difference_band(name: str, difference: Affine) -> Band | None:
-    """The band in which `difference` compares with 0; None unless it grows along keys as it falls along queries."""
+def _difference_band(name: str, difference: Affine) -> Band:
+    """The band in which `difference` compares with 0, if that grows along keys as it falls along queries."""
     if len(difference.steps) != 4:
-        return None
+        raise UnknownError(name)
     *others, by_query, by_key = difference.steps
     if any(others) or by_key == 0 or by_query != -by_key:
-        return None
+        raise UnknownError(name)
     # "query - key <= 3" as "key - query >= -3".
     if by_key < 0:
         name, difference, by_key = _FLIPPED[name], difference.times(-1), -by_key
     # The band is counted in whole positions.
-    if any(factor % by_key for _, factor in difference.symbols):
-        return None
+    if any(factor % by_key for factor in difference.symbols.values()):
+        raise UnknownError(name)
     # by_key * (distance + scalars) + constant is compared with 0, all of them integers.
-    shift = tuple((scalar, -factor // by_key) for scalar, factor in difference.symbols)
+    shift = {scalar: -factor // by_key for scalar, factor in difference.symbols.items()}
     bound = -difference.constant
     rounded_down, rounded_up = bound // by_key, -(-bound // by_key)
-    match name:
-        case "lt":
-            return Band(None, rounded_up - 1, shift)
-        case "le":
-            return Band(None, rounded_down, shift)
-        case "gt":
-            return Band(rounded_down + 1, None, shift)
-        case "ge":
-            return Band(rounded_up, None, shift)
-    return Band(rounded_up, rounded_down, shift)
+    bands = {
+        "lt": Band(high=rounded_up - 1, shift=shift),
+        "le": Band(high=rounded_down, shift=shift),
+        "gt": Band(low=rounded_down + 1, shift=shift),
+        "ge": Band(low=rounded_up, shift=shift),
+        "eq": Band(rounded_up, rounded_down, shift),
+    }
+    return bands[name]
 
 
 def mask_fields(band: Band, queries: int, keys: int) -> dict[str, Any] | None:
-    """`left`, `right` and `offset` of a Mask; {} if every pair is allowed, None if none is."""
+    """`left`, `right` and `offset` of a Mask, without those that are unbounded; None if no pair is allowed."""
     if band.is_empty(queries, keys):
         return None
     band = band.clip(queries, keys)
-    if band.low is None and band.high is None:
+    if band.is_unbounded:
         return {}
     origin = _choose_origin(band, keys - queries)
-    offset = _emit_sum(band.shift) if band.shift else 0
-    return {
-        "left": None if band.low is None else origin - band.low,
-        "right": None if band.high is None else band.high - origin,
-        "offset": offset + origin,
-    }
+    fields: dict[str, Any] = {"offset": origin}
+    if band.shift:
+        fields["offset"] = _emit_sum(band.shift) + origin
+    if band.low > -math.inf:
+        fields["left"] = origin - band.low
+    if band.high < math.inf:
+        fields["right"] = band.high - origin
+    return fields
 
 
-def _choose_origin(band: Band, aligned: int) -> int:
+def _choose_origin(band: Band, aligned: int) -> Any:
     """The key position that the first query counts from, such that neither bound is negative.
 
     It is the upper bound of a causal band, with or without a window, and 0 if the band extends equally both ways.
     """
     low, high = band.low, band.high
-    if high is None:
-        return max(low or 0, 0)
-    is_causal = low is None or (high == aligned and low != -high)
-    if not is_causal and low <= 0 <= high:  # type: ignore[operator]
+    if high == math.inf:
+        return max(low, 0)
+    is_window = high == aligned and low != -high
+    is_causal = low == -math.inf or is_window
+    if low <= 0 <= high and not is_causal:
         return 0
     return high
 
 
 def _emit_sum(symbols: Symbols) -> jax.Array:
     """Traced. The sum of the scalars times their factors, an int32 scalar."""
-    terms = [factor * emit_scalar(scalar).astype(jnp.int32) for scalar, factor in symbols]
+    terms = [factor * emit_scalar(scalar).astype(jnp.int32) for scalar, factor in symbols.items()]
     return sum(terms, start=jnp.int32(0))
 
 
@@ -368,10 +413,8 @@ def inspect_known_mask(visible_BQT: np.ndarray) -> KnownMask | None:
     distance_QT = np.arange(visible_BQT.shape[2])[None, :] - np.arange(visible_BQT.shape[1])[:, None]
     outer_BQT = keys_BT[:, None, :] & queries_BQ[:, :, None]
     # The simplest first.
-    for band in (Band(), Band(None, high), Band(low, None), Band(low, high)):
-        above_low = True if band.low is None else distance_QT >= band.low
-        below_high = True if band.high is None else distance_QT <= band.high
-        allowed_QT = np.broadcast_to(above_low & below_high, distance_QT.shape)
+    for band in (Band(), Band(high=high), Band(low=low), Band(low, high)):
+        allowed_QT = (distance_QT >= band.low) & (distance_QT <= band.high)
         if (visible_BQT == (outer_BQT & allowed_QT)).all():
             return _hide_least(keys_BT, queries_BQ, allowed_QT, band)
     return None

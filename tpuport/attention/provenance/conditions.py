@@ -11,6 +11,7 @@ import numpy as np
 from tpuport.attention.provenance.graph import Node
 from tpuport.attention.provenance.primitives import (
     distinct_operands,
+    has_only,
     is_elementwise,
     operand_combinations,
     possible_values,
@@ -54,14 +55,11 @@ def find_conditions(node: Node, allowed: Iterable[Any]) -> list[Condition]:
             continue
         seen.add(condition)
         condition = Condition(simplify(condition.node), condition.allowed)
-        values = possible_values(condition.node)
-        always_holds = values is not None and condition.allowed.issuperset(values)
-        if always_holds:
+        if has_only(condition.node, condition.allowed.__contains__):
             continue
         parts = _split_condition(condition)
-        if parts:
-            pending += parts
-        else:
+        pending += parts
+        if not parts:
             conditions.append(condition)
     return conditions
 
@@ -69,11 +67,8 @@ def find_conditions(node: Node, allowed: Iterable[Any]) -> list[Condition]:
 def _split_condition(condition: Condition) -> list[Condition]:
     """Conditions on the operands that together mean the same; empty if there are none."""
     node = condition.node
-    combinations = operand_combinations(node) if is_elementwise(node) else None
-    good = [operands for operands, result in combinations or () if result in condition.allowed]
-    if not good:
-        return []
-    allowed = [frozenset(values) for values in zip(*good, strict=True)]
+    good = [operands for operands, result in operand_combinations(node) if result in condition.allowed]
+    allowed = list(map(frozenset, zip(*good, strict=True)))
     # Otherwise some combination of values that are allowed each is not allowed together, as in `a | b`.
     if len(good) != math.prod(map(len, allowed)):
         return []
@@ -91,12 +86,9 @@ def split_additive_mask(node: Node) -> AdditiveMask:
     lowest = lowest_number(node.dtype)
     while True:
         node = simplify(node)
-        values = possible_values(node)
-        if values is not None:
-            visible = [value for value in values if value > lowest]
-            # What is visible gets nothing added, so that no addend remains.
-            if not any(visible):
-                return AdditiveMask(conditions + find_conditions(node, visible), [])
+        # What is visible gets nothing added, so that no addend remains.
+        if has_only(node, lambda value: value == 0 or value <= lowest):
+            return AdditiveMask(conditions + find_conditions(node, _visible_values(node, lowest)), [])
         step = _split_selection(node, lowest) or _split_sum(node, lowest)
         # Another dtype has another lowest number.
         if step is None or step.addends[0].dtype != node.dtype:
@@ -111,8 +103,7 @@ def _split_selection(node: Node, lowest: float) -> AdditiveMask | None:
         return None
     condition, if_false, if_true = node.operands
     for hidden, visible, allowed in ((if_false, if_true, True), (if_true, if_false, False)):
-        values = possible_values(hidden)
-        always_hides = values is not None and all(value <= lowest for value in values)
+        always_hides = has_only(hidden, lambda value: value <= lowest)
         if always_hides and visible.shape == node.shape:
             return AdditiveMask(find_conditions(condition, [allowed]), [visible])
     return None
@@ -124,17 +115,20 @@ def _split_sum(node: Node, lowest: float) -> AdditiveMask | None:
         return None
     for mask, addend in (node.operands, node.operands[::-1]):
         if addend.shape == node.shape and _only_hides(mask, addend, lowest):
-            visible = [value for value in possible_values(mask) or () if value > lowest]
-            return AdditiveMask(find_conditions(mask, visible), [addend])
+            return AdditiveMask(find_conditions(mask, _visible_values(mask, lowest)), [addend])
     return None
+
+
+def _visible_values(node: Node, lowest: float) -> list[Any]:
+    return [value for value in possible_values(node) or () if value > lowest]
 
 
 def _only_hides(mask: Node, addend: Node, lowest: float) -> bool:
     """Whether `mask + addend`, after rounding, is `addend` where `mask` is visible, and hidden where it is hidden."""
-    values, addend_values = possible_values(mask), possible_values(addend)
-    if values is None or any(value != 0 and value > lowest for value in values):
+    if not has_only(mask, lambda value: value == 0 or value <= lowest):
         return False
-    hiding = [value for value in values if value <= lowest]
+    hiding = [value for value in possible_values(mask) or () if value <= lowest]
+    addend_values = possible_values(addend)
     if addend_values is None:
         # Only infinity hides whatever is added to it.
         return bool(np.isneginf(hiding).all())

@@ -1,6 +1,5 @@
 """Arrays computed from nodes, without the axes along which they do not vary: what is not needed is never computed."""
 
-import operator
 from collections.abc import Callable
 
 import jax
@@ -40,8 +39,9 @@ def emit_scalar(node: Node) -> jax.Array:
 
 
 def _emit(node: Node, single: Axes) -> jax.Array:
-    is_smaller_than_array = any(single) and node.equation is not None
-    if node.array is not None and not is_smaller_than_array:
+    # Of what an equation made, fewer elements are computed again.
+    is_smaller = any(single) and node.equation is not None
+    if node.array is not None and not is_smaller:
         return _take_first(jnp.asarray(node.array), single)
     # Moves below elementwise operations let the axes go before anything is computed.
     simpler = simplify(node)
@@ -49,28 +49,28 @@ def _emit(node: Node, single: Axes) -> jax.Array:
         return emit(simpler, single)
     if is_elementwise(node):
         return run_operation(node, [emit(operand, single[: operand.rank]) for operand in node.operands])
-    rule = _RULES.get(node.name)
-    smaller = None if rule is None else rule(node, single)
+    smaller = _RULES.get(node.name, _emit_nothing)(node, single)
     if smaller is not None:
         return smaller
-    return _take_first(_emit_whole(node), single)
-
-
-def _emit_whole(node: Node) -> jax.Array:
     if node.array is not None:
-        return jnp.asarray(node.array)
-    return run_operation(node, [emit(operand, (False,) * operand.rank) for operand in node.operands])
+        whole = jnp.asarray(node.array)
+    else:
+        whole = run_operation(node, [emit(operand, (False,) * operand.rank) for operand in node.operands])
+    return _take_first(whole, single)
+
+
+def _emit_nothing(node: Node, single: Axes) -> None:
+    """Of an operation without a rule, no part is computed alone."""
 
 
 def _take_first(array: jax.Array, single: Axes) -> jax.Array:
-    for axis, is_single in enumerate(single):
-        if is_single:
-            array = lax.slice_in_dim(array, 0, 1, axis=axis)
+    for axis in np.flatnonzero(single):
+        array = lax.slice_in_dim(array, 0, 1, axis=axis)
     return array
 
 
 def _single_shape(node: Node, single: Axes) -> tuple[int, ...]:
-    return tuple(1 if is_single else size for is_single, size in zip(single, node.shape, strict=True))
+    return tuple(np.where(single, 1, node.shape).tolist())
 
 
 def _emit_broadcast(node: Node, single: Axes) -> jax.Array:
@@ -104,9 +104,9 @@ def _emit_slice(node: Node, single: Axes) -> jax.Array:
     source = emit(node.operands[0], single)
     starts, ends = list(node.params["start_indices"]), list(node.params["limit_indices"])
     strides = list(node.params["strides"] or (1,) * node.rank)
-    for axis, is_single in enumerate(single):
-        if is_single:  # the source has only the first element
-            starts[axis], ends[axis], strides[axis] = 0, 1, 1
+    # Along these axes the source has only the first element.
+    for axis in np.flatnonzero(single):
+        starts[axis], ends[axis], strides[axis] = 0, 1, 1
     return lax.slice(source, starts, ends, strides)
 
 
@@ -124,7 +124,7 @@ def _emit_concatenation(node: Node, single: Axes) -> jax.Array | None:
 def _emit_pad(node: Node, single: Axes) -> jax.Array | None:
     config = node.params["padding_config"]
     is_padded = map(any, config)
-    if any(map(operator.and_, single, is_padded)):
+    if any(np.logical_and(single, list(is_padded))):
         return None
     array, value = node.operands
     return lax.pad(emit(array, single), emit(value, ()), config)

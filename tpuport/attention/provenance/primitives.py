@@ -102,16 +102,15 @@ def reshape_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[Axis
     while old_axes:
         group = AxisGroup([old_axes.pop(0)], [new_axes.pop(0)])
         groups.append(group)
-        while True:
-            old_size = math.prod(before[axis] for axis in group.before)
-            new_size = math.prod(after[axis] for axis in group.after)
-            if old_size == new_size:
-                break
-            # The smaller side takes its next axis.
+        old_size, new_size = before[group.before[0]], after[group.after[0]]
+        # The smaller side takes its next axis until both are equal.
+        while old_size != new_size:
             if old_size < new_size:
                 group.before.append(old_axes.pop(0))
+                old_size *= before[group.before[-1]]
             else:
                 group.after.append(new_axes.pop(0))
+                new_size *= after[group.after[-1]]
     return groups
 
 
@@ -171,11 +170,15 @@ def gather_axis(node: Node) -> int | None:
     # Everything else about the gather has to be as `array[:, indices]` makes it.
     other_axes = tuple(other for other in range(source.rank) if other != axis)
     whole_slice = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
-    takes_whole_slices = (
-        numbers.offset_dims == other_axes and tuple(node.params["slice_sizes"]) == whole_slice
+    form = (
+        numbers.offset_dims,
+        tuple(node.params["slice_sizes"]),
+        indices.rank,
+        numbers.operand_batching_dims,
     )
-    is_list = indices.rank == 2 and not numbers.operand_batching_dims
-    return axis if takes_whole_slices and is_list else None
+    if form != (other_axes, whole_slice, 2, ()):
+        return None
+    return axis
 
 
 @analysis(lambda node: None)
@@ -217,8 +220,7 @@ def _find_values(node: Node) -> Values:
     if node.known is not None:
         return _array_values(np.asarray(node.known))
     if is_elementwise(node):
-        combinations = operand_combinations(node)
-        return None if combinations is None else _few_values(result for _, result in combinations)
+        return _few_values(combination.result for combination in operand_combinations(node))
     if node.name in IDENTITIES and node.output < len(node.operands):
         return possible_values(node.operands[node.output])
     if node.name in _SELECTIONS or gather_indices(node) is not None:
@@ -237,14 +239,15 @@ def is_outer_product(node: Node) -> bool:
     if node.name != "dot_general":
         return False
     contracted, _ = node.params["dimension_numbers"][0]
-    if any(node.operands[0].shape[axis] != 1 for axis in contracted):
-        return False
-    return all(operand.dtype == node.dtype and _is_zero_or_one(operand) for operand in node.operands)
+    has_own_dtype = {operand.dtype for operand in node.operands} == {node.dtype}
+    are_numbers = all(has_only(operand, {0, 1}.__contains__) for operand in node.operands)
+    return are_numbers and has_own_dtype and all(node.operands[0].shape[axis] == 1 for axis in contracted)
 
 
-def _is_zero_or_one(node: Node) -> bool:
+def has_only(node: Node, predicate: Callable[[Any], bool]) -> bool:
+    """Whether all elements are known to satisfy a predicate."""
     values = possible_values(node)
-    return values is not None and set(values) <= {0, 1}
+    return values is not None and all(map(predicate, values))
 
 
 def _few_values(values: Iterable[Any]) -> Values:
@@ -265,22 +268,25 @@ def _array_values(array: np.ndarray) -> Values:
     return _few_values(np.unique(array)[: _MAX_VALUES + 1])
 
 
-def operand_combinations(node: Node) -> list[Combination] | None:
-    """What an elementwise operation gives for each choice of values of its `distinct_operands`; None if not known."""
+def operand_combinations(node: Node) -> list[Combination]:
+    """What an operation gives for each choice of values of its `distinct_operands`.
+
+    Empty if the values are not known, or there are many, or the operation is not elementwise.
+    """
     operands = distinct_operands(node)
+    if not is_elementwise(node):
+        return []
     # An operand of unknown values leaves no combination.
     values = [possible_values(operand) or () for operand in operands]
     if not 0 < math.prod(map(len, values)) <= _MAX_COMBINATIONS:
-        return None
+        return []
     choices = list(itertools.product(*values))
-    arrays = {
-        operand: np.asarray(column, operand.dtype)
-        for operand, column in zip(operands, zip(*choices, strict=True), strict=True)
-    }
-    results = apply_numpy(node, *(arrays[operand] for operand in node.operands))
+    columns = dict(zip(operands, zip(*choices, strict=True), strict=True))
+    arrays = [np.asarray(columns[operand], operand.dtype) for operand in node.operands]
+    results = apply_numpy(node, *arrays)
     if results is None:
-        return None
-    return [Combination(choice, result) for choice, result in zip(choices, results, strict=True)]
+        return []
+    return list(map(Combination, choices, results))
 
 
 def distinct_operands(node: Node) -> list[Node]:

@@ -42,10 +42,10 @@ def _broadcast(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Nod
 @analysis(lambda node: node)
 def simplify(node: Node) -> Node:
     """The same array by fewer kinds of operations, moves below elementwise operations."""
-    rule = _SIMPLIFICATIONS.get(node.name)
-    simpler = node if rule is None else rule(node)
-    if simpler is not node:
-        return simplify(simpler)
+    if node.name in _SIMPLIFICATIONS:
+        simpler = _SIMPLIFICATIONS[node.name](node)
+        if simpler is not node:
+            return simplify(simpler)
     if is_elementwise(node):
         return _broadcast_operands(node)
     return _sink_move(node) if is_move(node) else node
@@ -240,9 +240,8 @@ def _varying_axes_of_array(node: Node) -> Axes:
     array = np.asarray(node.known)
     if array.size > _MAX_ELEMENTS:
         return _all_axes(node)
-    return tuple(
-        size > 1 and bool((array != np.take(array, [0], axis)).any()) for axis, size in enumerate(array.shape)
-    )
+    # An axis of size 1 has nothing that its first element could differ from.
+    return tuple(bool((array != np.take(array, [0], axis)).any()) for axis in range(array.ndim))
 
 
 def _axes_of_any(node: Node) -> Axes:

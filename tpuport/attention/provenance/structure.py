@@ -16,7 +16,7 @@ from tpuport.attention.provenance.conditions import (
 )
 from tpuport.attention.provenance.emission import emit, evaluate
 from tpuport.attention.provenance.graph import Graph, Node, UnknownError
-from tpuport.attention.provenance.primitives import is_constant, possible_values
+from tpuport.attention.provenance.primitives import has_only, is_constant
 from tpuport.attention.provenance.rewriting import Axes, reshape, varying_axes
 from tpuport.errors import PortError
 
@@ -177,9 +177,8 @@ class _MaskBuilder:
         bias = emit(node, _single_axes(node, _KEYS))
         batch = bias.shape[0]
         bias = jnp.broadcast_to(bias.reshape(batch, -1), (batch, self._keys))
-        lowest, values = lowest_number(node.dtype), possible_values(node)
-        may_hide = values is None or min(values) <= lowest
-        if may_hide:
+        lowest = lowest_number(node.dtype)
+        if not has_only(node, lambda value: value > lowest):
             visible = ~(bias <= lowest)
             self._visible_keys.append(visible)
             bias = jnp.where(visible, bias, 0)
