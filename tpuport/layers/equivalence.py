@@ -45,8 +45,10 @@ def _aval_key(aval: Any) -> Any:
     return aval.shape, aval.dtype, aval.sharding.spec, aval.memory_space, manual_axes
 
 
-def is_same_literal(left: Literal, right: Literal) -> bool:
-    """Whether two literals are one value of one type."""
+def is_same_literal(left: Any, right: Any) -> bool:
+    """Whether two operands are literals of one value and one type."""
+    if not isinstance(left, Literal) or not isinstance(right, Literal):
+        return False
     return is_same_aval(left.aval, right.aval) and _is_same_array(np.asarray(left.val), np.asarray(right.val))
 
 
@@ -68,25 +70,21 @@ class _Pairs:
 
     def __init__(self, is_open: bool) -> None:
         self._is_open = is_open
-        self._to_right: dict[Var, Var] = {}
-        self._to_left: dict[Var, Var] = {}
+        # By id, because literals, which never have a partner, cannot be hashed.
+        self._to_right: dict[int, Var] = {}
+        self._to_left: dict[int, Var] = {}
 
     def add(self, left: Sequence[Var], right: Sequence[Var]) -> None:
-        self._to_right.update(zip(left, right, strict=True))
-        self._to_left.update(zip(right, left, strict=True))
+        self._to_right.update(zip(map(id, left), right, strict=True))
+        self._to_left.update(zip(map(id, right), left, strict=True))
 
     def match(self, left: Any, right: Any) -> bool:
         """Whether two operands correspond."""
-        left_literal = isinstance(left, Literal)
-        right_literal = isinstance(right, Literal)
-        if left_literal and right_literal and not self._is_open:
-            return is_same_literal(left, right)
-        # Literals cannot be hashed.
-        partner_of_left = None if left_literal else self._to_right.get(left)
-        partner_of_right = None if right_literal else self._to_left.get(right)
-        if partner_of_left is None and partner_of_right is None:
-            return self._is_open and is_same_aval(left.aval, right.aval)
-        return partner_of_left is right
+        if id(left) in self._to_right or id(right) in self._to_left:
+            return self._to_right.get(id(left)) is right
+        if self._is_open:
+            return is_same_aval(left.aval, right.aval)
+        return is_same_literal(left, right)
 
 
 class Comparison:
@@ -101,7 +99,11 @@ class Comparison:
 
         What both take from outside may be different arrays of one shape and dtype, or different literals.
         """
-        pairs = _Pairs(is_open=True)
+        return self._first_difference(left, right, _Pairs(is_open=True))
+
+    def _first_difference(
+        self, left: Sequence[JaxprEqn], right: Sequence[JaxprEqn], pairs: _Pairs
+    ) -> Difference | None:
         for index, (left_equation, right_equation) in enumerate(zip(left, right, strict=False)):
             description = self._compare_equations(left_equation, right_equation, pairs)
             if description is not None:
@@ -162,10 +164,10 @@ class Comparison:
                 return _is_same_array(left, right)
             case types.FunctionType():
                 return self._is_equal_function(left, right, depth)
-        left_parts, right_parts = _parts(left), _parts(right)
-        if left_parts is None or right_parts is None:
+        parts = _part_names(left)
+        if not parts:
             return _is_equal_object(left, right)
-        return self._all_equal(left_parts, right_parts, depth)
+        return all(self.is_equal(getattr(left, part), getattr(right, part), depth + 1) for part in parts)
 
     def _all_equal(self, left: Sequence[Any], right: Sequence[Any], depth: int) -> bool:
         pairs = zip(left, right, strict=False)
@@ -179,18 +181,18 @@ class Comparison:
             left_cells, right_cells = _cell_contents(left), _cell_contents(right)
         except ValueError:  # nothing has been assigned to a cell yet
             return False
-        left_defaults = (left.__defaults__, left.__kwdefaults__)
-        right_defaults = (right.__defaults__, right.__kwdefaults__)
-        same_defaults = self._all_equal(left_defaults, right_defaults, depth)
-        return same_defaults and self._all_equal(left_cells, right_cells, depth)
+        left_values = (left.__defaults__, left.__kwdefaults__, *left_cells)
+        right_values = (right.__defaults__, right.__kwdefaults__, *right_cells)
+        return self._all_equal(left_values, right_values, depth)
 
     def _is_equal_program(self, left: Any, right: Any) -> bool:
         key = (id(left), id(right))
         if key not in self._results:
             self._compared += [left, right]
             if isinstance(left, ClosedJaxpr):
-                same_constants = self._all_equal(left.consts, right.consts, 0)
-                self._results[key] = same_constants and self.is_equal(left.jaxpr, right.jaxpr)
+                # The constants come first: they differ more often than the equations, and are fewer.
+                left_parts, right_parts = [left.consts, left.jaxpr], [right.consts, right.jaxpr]
+                self._results[key] = self._all_equal(left_parts, right_parts, 0)
             else:
                 self._results[key] = self._is_equal_jaxpr(left, right)
         return self._results[key]
@@ -198,27 +200,27 @@ class Comparison:
     def _is_equal_jaxpr(self, left: Jaxpr, right: Jaxpr) -> bool:
         if _jaxpr_sizes(left) != _jaxpr_sizes(right):
             return False
-        arguments = [[*jaxpr.constvars, *jaxpr.invars] for jaxpr in (left, right)]
-        if not all(is_same_aval(a.aval, b.aval) for a, b in zip(*arguments, strict=True)):
+        left_arguments, right_arguments = [*left.constvars, *left.invars], [*right.constvars, *right.invars]
+        if not all(
+            is_same_aval(a.aval, b.aval) for a, b in zip(left_arguments, right_arguments, strict=True)
+        ):
             return False
         pairs = _Pairs(is_open=False)
-        pairs.add(*arguments)
-        for left_equation, right_equation in zip(left.eqns, right.eqns, strict=True):
-            if self._compare_equations(left_equation, right_equation, pairs) is not None:
-                return False
-            pairs.add(left_equation.outvars, right_equation.outvars)
-        return all(map(pairs.match, left.outvars, right.outvars))
+        pairs.add(left_arguments, right_arguments)
+        same_equations = self._first_difference(left.eqns, right.eqns, pairs) is None
+        return same_equations and all(map(pairs.match, left.outvars, right.outvars))
 
 
-def _parts(value: Any) -> list[Any] | None:
-    """The parts of a value that decide whether it equals another of its type; None if it is not made of parts."""
-    if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, types.MethodType):
-        return [value.__self__, value.__func__]
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return None
+def _part_names(value: Any) -> list[str]:
+    """The attributes that decide whether a value equals another of its type; none if it is not made of parts."""
+    match value:
+        case functools.partial():
+            return ["func", "args", "keywords"]
+        case types.MethodType():
+            return ["__self__", "__func__"]
+        case _ if dataclasses.is_dataclass(value):
+            return [field.name for field in dataclasses.fields(value)]
+    return []
 
 
 def _cell_contents(function: types.FunctionType) -> list[Any]:

@@ -75,9 +75,9 @@ class _Candidate:
         units_saved = (self.count - 1) * self.period
         return -units_saved, self.period, self.start
 
-    def iterations(self) -> list[range]:
-        """The units of each iteration."""
-        return [range(start, start + self.period) for start in range(self.start, self.end, self.period)]
+    def iterations(self) -> Iterator[tuple[int, int]]:
+        """The first unit of each iteration, and the first after it."""
+        return itertools.pairwise(range(self.start, self.end + 1, self.period))
 
     def split_at(self, iteration: int) -> list["_Candidate"]:
         """What remains if the scan fails at one of its iterations."""
@@ -141,10 +141,8 @@ class RunSelector:
             return
 
     def _try_run(self, units: list[list[int]], candidate: _Candidate) -> Run:
-        iterations = [
-            list(itertools.chain.from_iterable(units[unit] for unit in iteration))
-            for iteration in candidate.iterations()
-        ]
+        flatten = itertools.chain.from_iterable
+        iterations = [list(flatten(units[start:end])) for start, end in candidate.iterations()]
         # Units of equal kinds may still differ in what they take from one another, which only the whole body shows.
         first, *others = ([self._program.equations[index] for index in unit] for unit in iterations)
         for number, other in enumerate(others, start=1):
@@ -177,24 +175,19 @@ class RunSelector:
             if difference is None:
                 return kind
         if difference is not None:
-            self._note_difference(list_index, unit, number, difference)
+            # A unit may end before the one that it differs from.
+            location = _model_line(equations[min(difference.index, len(unit) - 1)])
+            reason = f"call {number} differs from one before: {difference.description}{location}"
+            self.reasons.setdefault(list_index, reason)
         representatives.append(unit)
         return len(representatives) - 1
 
-    def _note_difference(self, list_index: int, unit: list[int], number: int, difference: Difference) -> None:
-        # A unit may end before the one that it differs from.
-        index = unit[min(difference.index, len(unit) - 1)]
-        line = _model_line(self._program.equations[index])
-        location = f" ({line})" if line else ""
-        reason = f"call {number} differs from one before: {difference.description}{location}"
-        self.reasons.setdefault(list_index, reason)
-
 
 def _model_line(equation: jaxprs.Equation) -> str:
-    """File and line of the innermost frame that is not in a library; empty if there is none."""
+    """The file and line, in parentheses, of the innermost frame that is not in a library; empty if there is none."""
     for file, line, _ in jaxprs.source_frames(equation):
         if not is_library_file(file):
-            return f"{file}, line {line}"
+            return f" ({file}, line {line})"
     return ""
 
 

@@ -126,8 +126,13 @@ class _RunAnalysis:
         inputs = tuple(RunInput(self._role(values), tuple(slots)) for values, slots in self._outer_operands())
         used = self._used_results()
         last_unit = len(self._equations) - 1
-        last = {slot: by_unit[last_unit] for slot, by_unit in used.items() if by_unit.keys() == {last_unit}}
-        each = {slot: by_unit for slot, by_unit in used.items() if slot not in last}
+        last: dict[Slot, Var] = {}
+        each: dict[Slot, dict[int, Var]] = {}
+        for slot, by_unit in used.items():
+            if by_unit.keys() == {last_unit}:
+                last[slot] = by_unit[last_unit]
+            else:
+                each[slot] = by_unit
         return Run(self._units, tuple(body), inputs, last, each)
 
     def _outer_operands(self) -> list[tuple[list[Any], list[Slot]]]:
@@ -165,8 +170,9 @@ class _RunAnalysis:
             if self._program.producer(value) in self._after:
                 reason = f"it takes {value.aval}, which comes from an earlier block by another way"
                 raise NoScanError(reason, unit)
-        if _is_one_value(values):
-            return Closed(values[0])
+        first = values[0]
+        if all(value is first or is_same_literal(value, first) for value in values):
+            return Closed(first)
         return self._row(values) or self._each(values)
 
     def _carried(self, values: list[Any]) -> Carried:
@@ -183,15 +189,13 @@ class _RunAnalysis:
     def _row(self, values: list[Any]) -> Row | None:
         """The role if the values are rows of one array at equal distances."""
         rows = [self._row_of_array(value) for value in values]
-        first, second = rows[:2]
-        if first is None or second is None:
+        if None in rows:
             return None
-        array, base = first
-        stride = second[1] - base
-        for unit, row in enumerate(rows):
-            if row is None or row[0] is not array or row[1] != base + unit * stride:
-                return None
-        return Row(array, base, stride)
+        # A run has at least two units.
+        (array, base), (_, second) = rows[:2]  # type: ignore[misc]
+        stride = second - base
+        expected = [(array, base + unit * stride) for unit in range(len(rows))]
+        return Row(array, base, stride) if rows == expected else None
 
     def _row_of_array(self, value: Any) -> tuple[Any, int] | None:
         """(array, index) of a value that is one row of an array: a slice without its first axis."""
@@ -204,19 +208,17 @@ class _RunAnalysis:
         array: Any = cut.invars[0]
         first, *starts = cut.params["start_indices"]
         end, *ends = cut.params["limit_indices"]
-        has_strides = any(stride != 1 for stride in cut.params["strides"] or ())
-        is_whole_row = not any(starts) and tuple(ends) == tuple(array.aval.shape[1:])
-        if has_strides or not is_whole_row or end != first + 1:
+        has_strides = set(cut.params["strides"] or ()) - {1}
+        if any(starts) or (end, *ends) != (first + 1, *array.aval.shape[1:]) or has_strides:
             return None
         return array, int(first)
 
     def _producing_equation(self, value: Any, primitive: str) -> JaxprEqn | None:
         """The equation that makes a value, if it is of this primitive."""
         index = self._program.producer(value)
-        equation = None if index is None else self._program.equations[index]
-        if equation is None or equation.primitive.name != primitive:
+        if index is None or self._program.equations[index].primitive.name != primitive:
             return None
-        return equation
+        return self._program.equations[index]
 
     def _each(self, values: list[Any]) -> Each:
         aval: Any = values[0].aval
@@ -229,11 +231,3 @@ class _RunAnalysis:
         if prod(aval.shape) * aval.dtype.itemsize > _MAX_STACKED_BYTES:
             raise NoScanError(f"each takes {aval} of its own, and these would have to be copied together", 1)
         return Each(tuple(values))
-
-
-def _is_one_value(values: list[Any]) -> bool:
-    first = values[0]
-    if all(value is first for value in values):
-        return True
-    are_literals = all(isinstance(value, Literal) for value in values)
-    return are_literals and all(is_same_literal(first, value) for value in values)

@@ -232,13 +232,15 @@ class _Evaluation:
 
     def results(self, nodes: Sequence[_Node]) -> list[Any]:
         """Traced. The results of the program, its nodes evaluated in this order."""
-        for is_run, group in itertools.groupby(nodes, key=lambda node: isinstance(node, Run)):
-            members: list[Any] = list(group)
-            if is_run:
-                for run in members:
-                    self._evaluate_run(run)
+        pending: list[JaxprEqn] = []
+        for node in nodes:
+            if isinstance(node, Run):
+                self._evaluate_equations(pending)
+                self._evaluate_run(node)
+                pending = []
             else:
-                self._evaluate_equations([remove_mark(self._program.equations[index]) for index in members])
+                pending.append(remove_mark(self._program.equations[node]))
+        self._evaluate_equations(pending)
         return [self._read(result) for result in self._jaxpr.outvars]
 
     def _read(self, atom: Any) -> Any:
@@ -287,27 +289,26 @@ class _Evaluation:
 
     def _operand_readers(self, run: Run, scanned_arrays: list[Any]) -> list[Callable[[_Step], Any]]:
         """For each input of a run, how an iteration gets its value; arrays to scan over are appended."""
-        readers: list[Callable[[_Step], Any]] = []
         carried_count = itertools.count()
-        for role, _ in run.inputs:
-            if isinstance(role, Carried):
-                readers.append(functools.partial(_read_carried, index=next(carried_count)))
-            else:
-                readers.append(self._operand_reader(role, len(run.units), scanned_arrays))
-        return readers
 
-    def _operand_reader(self, role: Role, count: int, scanned_arrays: list[Any]) -> Callable[[_Step], Any]:
-        if isinstance(role, Closed):
-            return functools.partial(_read_constant, value=self._read(role.value))
-        if isinstance(role, Row):
+        def read_slice_of(array: Any) -> Callable[[_Step], Any]:
+            scanned_arrays.append(array)
+            return functools.partial(_read_slice, index=len(scanned_arrays) - 1)
+
+        def reader(role: Role) -> Callable[[_Step], Any]:
+            match role:
+                case Carried():
+                    return functools.partial(_read_carried, index=next(carried_count))
+                case Closed():
+                    return functools.partial(_read_constant, value=self._read(role.value))
+                case Each():
+                    return read_slice_of(self._stack_each(role))
             array = self._read(role.array)
-            is_scanned_whole = (role.base, role.stride, array.shape[0]) == (0, 1, count)
-            if not is_scanned_whole:
-                return functools.partial(_read_row, array=array, role=role)
-        else:
-            array = self._stack_each(role)  # type: ignore[arg-type]
-        scanned_arrays.append(array)
-        return functools.partial(_read_slice, index=len(scanned_arrays) - 1)
+            if (role.base, role.stride, array.shape[0]) == (0, 1, len(run.units)):
+                return read_slice_of(array)
+            return functools.partial(_read_row, array=array, role=role)
+
+        return [reader(role) for role, _ in run.inputs]
 
     def _stack_each(self, role: Each) -> Any:
         dtype = role.values[0].aval.dtype

@@ -85,13 +85,14 @@ def _find_in_module(module: torch.nn.Module, path: str, arrays: dict[str, Any]) 
 def _find_in_list(blocks: torch.nn.Module, path: str, arrays: dict[str, Any]) -> list[Stack]:
     groups: dict[Any, list[str]] = collections.defaultdict(list)
     for name, block in blocks.named_children():
-        weights = [weight for weight, _ in block.named_parameters() if f"{path}.{name}.{weight}" in arrays]
-        forms = [_array_form(arrays[f"{path}.{name}.{weight}"]) for weight in weights]
         # A container has no forward of its own, so no model calls it as a block.
-        is_container = isinstance(block, torch.nn.ModuleList | torch.nn.ModuleDict)
-        if weights and not is_container:
-            groups[type(block), tuple(weights), tuple(forms)].append(name)
-    every_block = [str(index) for index in range(len(list(blocks.children())))]
+        if isinstance(block, torch.nn.ModuleList | torch.nn.ModuleDict):
+            continue
+        weights = {weight: arrays.get(f"{path}.{name}.{weight}") for weight, _ in block.named_parameters()}
+        forms = {weight: _array_form(array) for weight, array in weights.items() if array is not None}
+        if forms:
+            groups[type(block), tuple(forms), tuple(forms.values())].append(name)
+    every_block = list(map(str, range(len(list(blocks.children())))))
     return [
         _make_stack(path, block_class, names, names == every_block, weights, arrays)
         for (block_class, weights, _), names in groups.items()
@@ -265,10 +266,9 @@ def stack_layers(model: torch.nn.Module) -> tuple[Stack, ...]:
 
 def _shared_parameters(model: torch.nn.Module) -> set[str]:
     """Names of parameters that have other names too. They stay: otherwise each name would get its own copy."""
-    names: dict[int, list[str]] = collections.defaultdict(list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names[id(parameter)].append(name)
-    return {name for aliases in names.values() if len(aliases) > 1 for name in aliases}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    counts = collections.Counter(map(id, parameters.values()))
+    return {name for name, parameter in parameters.items() if counts[id(parameter)] > 1}
 
 
 def _stack_weight(model: torch.nn.Module, stack: Stack, weight: str) -> None:
@@ -323,10 +323,8 @@ def split_stacked(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     Raises:
         PortError: the tensors are of a part of the blocks alone.
     """
-    groups = _group_rows(tensors)
-    arrays = dict(_name_stacked(rows) for rows in groups.values())
-    stacked_names = {name for rows in groups.values() for name in rows}
-    return arrays, {name: tensor for name, tensor in tensors.items() if name not in stacked_names}
+    arrays = dict(map(_name_stacked, _group_rows(tensors).values()))
+    return arrays, {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, StackedWeight)}
 
 
 def _name_stacked(rows: dict[str, StackedWeight]) -> tuple[str, jax.Array]:
