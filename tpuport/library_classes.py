@@ -1,5 +1,6 @@
 """Recognise classes of transformers and diffusers by name, without importing either library."""
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -18,9 +19,23 @@ def is_pipeline(value: Any) -> bool:
     return _is_instance(value, "DiffusionPipeline", "diffusers")
 
 
+def is_transformers_cache(value: Any) -> bool:
+    """Whether this is a cache of transformers, which compiled functions donate."""
+    return _is_instance(value, "Cache", "transformers")
+
+
 def _is_instance(value: Any, class_name: str, library: str) -> bool:
     # By name, because importing diffusers takes seconds, and whoever has such an object has imported it already.
     return any(
         base.__name__ == class_name and base.__module__.startswith(f"{library}.")
         for base in type(value).__mro__
     )
+
+
+def positive_attribute(owner: Any, names: Iterable[str]) -> int | None:
+    """The first of these attributes that is a positive integer; the libraries have several names for many a size."""
+    for name in names:
+        value = getattr(owner, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None

@@ -79,6 +79,7 @@ def read_config(
         quantization = raw.get("quantization_config")
     except (ValueError, AttributeError) as error:
         raise PortError(f"the config cannot be read: {error!r}", where=str(path)) from error
+    # Its tensors are packed, and no parameter of the model has their shapes.
     if quantization:
         method = quantization.get("quant_method") or quantization.get("quant_type") or "unknown method"
         raise PortError(
@@ -105,6 +106,7 @@ def _read_transformers_config(
         )
     config_class: Any = getattr(model_class, "config_class", None)
     loading_options: dict[str, Any] = {"local_files_only": True, "return_unused_kwargs": True}
+    # AutoModel classes have none: the checkpoint itself says which it is.
     if config_class is None:
         config_class = AutoConfig
         loading_options["trust_remote_code"] = trust_remote_code

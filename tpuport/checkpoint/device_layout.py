@@ -61,7 +61,8 @@ def allowed_names(allow: Any) -> tuple[str, ...]:
     Raises:
         PortError: something in `allow` is not a string.
     """
-    names = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
+    is_list = isinstance(allow, Iterable) and not isinstance(allow, str)
+    names = tuple(allow) if is_list else (allow,)
     others = [repr(name) for name in names if not isinstance(name, str)]
     if others:
         raise PortError(
@@ -137,18 +138,20 @@ def find_owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
     return model.get_submodule(path), leaf
 
 
-def put_parameter(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -> None:
-    """Make `array` the parameter that the model has under each of `names`."""
-    parameter = torch.nn.Parameter(compat.wrap(array), requires_grad=False)
-    for module, leaf in (find_owner(model, name) for name in names):
+def put_parameter(model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor) -> None:
+    """Make `tensor` the parameter that the model has under each of `names`."""
+    parameter = torch.nn.Parameter(tensor, requires_grad=False)
+    for name in names:
+        module, leaf = find_owner(model, name)
+        # Not setattr: torch refuses a parameter of another class there.
         module._parameters[leaf] = parameter
 
 
-def put_buffer(model: torch.nn.Module, names: Iterable[str], array: jax.Array) -> None:
-    """Make `array` the buffer that the model has under each of `names`."""
-    buffer = compat.wrap(array)
-    for module, leaf in (find_owner(model, name) for name in names):
-        module._buffers[leaf] = buffer
+def put_buffer(model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor) -> None:
+    """Make `tensor` the buffer that the model has under each of `names`."""
+    for name in names:
+        module, leaf = find_owner(model, name)
+        module._buffers[leaf] = tensor
 
 
 def scatter(tensor: torch.Tensor, dtype: torch.dtype, sharding: NamedSharding) -> jax.Array:

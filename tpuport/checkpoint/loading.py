@@ -244,7 +244,7 @@ def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
         for plan in plans:
             array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
             put = put_buffer if plan.is_buffer else put_parameter
-            put(model, plan.names, array)
+            put(model, plan.names, compat.wrap(array))
             if previous is not None:
                 # Otherwise host copies of many parameters would wait for the device at once.
                 previous.block_until_ready()
@@ -261,6 +261,7 @@ def make_sharded_array(
     def read(index: Index | None) -> np.ndarray:
         bounds = fill_bounds(index, shape)
         key = _bounds_key(bounds)
+        # Devices that hold the same slice ask for it one by one.
         if key not in blocks:
             blocks[key] = source.read(reader, bounds, dtype)
         return blocks[key]

@@ -15,7 +15,6 @@ from tpuport.checkpoint.device_layout import (
     buffer_groups,
     check_mesh_and_rules,
     dtype_overrides,
-    find_owner,
     one_device_mesh,
     parameter_groups,
     plan_shardings,
@@ -95,7 +94,7 @@ def port(
         for names in groups:
             first = names[0]
             array = scatter(model.get_parameter(first), dtypes[first], shardings[first])
-            put_parameter(model, names, array)
+            put_parameter(model, names, compat.wrap(array))
         move_buffers(model, mesh, dtypes)
     record_port(model, mesh)
     return model
@@ -107,7 +106,7 @@ def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dty
     for names in buffer_groups(model):
         buffer = model.get_buffer(names[0])
         dtype = dtypes.get(names[0], buffer.dtype)
-        put_buffer(model, names, scatter(buffer, dtype, replicated_sharding(mesh)))
+        put_buffer(model, names, compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh))))
 
 
 def _check_module(model: Any) -> None:
@@ -174,6 +173,7 @@ def _check_movable(model: torch.nn.Module, dtypes: dict[str, torch.dtype]) -> No
             where=", ".join(empty[:20]),
             fix="load the checkpoint with tpuport.load, or with from_pretrained",
         )
+    # Each error gets the name of its tensor, which the conversion does not know.
     for name, dtype in dtypes.items():
         try:
             compat.jax_dtype(dtype)
@@ -229,7 +229,7 @@ def fetch(leaf: Any) -> Any:
     Raises:
         PortError: as for `to_cpu`.
     """
-    array = compat.as_jax(leaf) if compat.is_ported(leaf) else leaf
+    array = compat.as_jax(leaf)
     if not isinstance(array, jax.Array):
         return leaf
     _check_fetchable(array, f"{array.dtype} {list(array.shape)}")
@@ -262,9 +262,7 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     for names in parameter_groups(model):
         parameter = model.get_parameter(names[0])
         if compat.is_ported(parameter):
-            host_parameter = torch.nn.Parameter(fetch(parameter), requires_grad=False)
-            for module, leaf in (find_owner(model, name) for name in names):
-                module._parameters[leaf] = host_parameter
+            put_parameter(model, names, fetch(parameter))
     # Modules hold tensors as plain attributes too, such as a cache of rotary tables.
     for module in model.modules():
         for attributes in (module._buffers, vars(module)):

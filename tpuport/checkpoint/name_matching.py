@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.checkpoint.device_layout import find_owner, parameter_groups
+from tpuport.checkpoint.device_layout import parameter_groups, put_parameter
 from tpuport.checkpoint.lazy_tensors import (
     Converted,
     LazyTensor,
@@ -103,6 +103,7 @@ def match_names(model: torch.nn.Module, tensors: Tensors) -> Match:
 
 def _match_diffusers(model: Any, tensors: Tensors) -> Match:
     match = Match(model.state_dict().keys())
+    # diffusers renames in place.
     renamed = dict(tensors)
     model._fix_state_dict_keys_on_load(renamed)
     for name, tensor in renamed.items():
@@ -146,10 +147,8 @@ def _match_transformers(model: Any, tensors: Tensors) -> Match:
 def _ignored_patterns(model: Any) -> list[str]:
     """Patterns of tensors in old checkpoints that the model does without, as for `from_pretrained`."""
     patterns: list[str] = list(model._keys_to_ignore_on_load_unexpected or ())
-    buffer_names = [name for name, _ in model.named_buffers()]
-    for suffix, pattern in _IGNORED_BUFFERS.items():
-        if any(name.endswith(suffix) for name in buffer_names):
-            patterns.append(pattern)
+    for name, _ in model.named_buffers():
+        patterns += [pattern for suffix, pattern in _IGNORED_BUFFERS.items() if name.endswith(suffix)]
     return patterns
 
 
@@ -157,6 +156,7 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
     """Add the results of a conversion to `match`, as slices if its operations allow it."""
     converter, inputs = conversion.converter, conversion.inputs
     tensors = [tensor for _, _, tensor in inputs if tensor is not None]
+    # A file that cannot be read is a problem already, so its tensors are not missing as well.
     if len(tensors) < len(inputs):
         first = converter.target_patterns[0]
         match.unknown.update(target.replace(first, pattern) for pattern in converter.target_patterns)
@@ -170,6 +170,7 @@ def _convert(match: Match, model: Any, target: str, conversion: _Conversion) -> 
         results = converter_copy.convert(target, model=model, config=model.config)
         return {name: value[0] if isinstance(value, list) else value for name, value in results.items()}
 
+    # On tensors that are still on disk first, so that each device reads only its own slices.
     try:
         results = run(list(tensors))
     except _CONVERSION_ERRORS as unsliceable:
@@ -241,9 +242,7 @@ def untie_differing_weights(model: Any, match: Match) -> None:
             _logger.warning(
                 "%s and %s are tied in the model and differ in the checkpoint: untied", stored[0], name
             )
-            module, leaf = find_owner(model, name)
-            value = model.get_parameter(name).detach()
-            module._parameters[leaf] = torch.nn.Parameter(value, requires_grad=False)
+            put_parameter(model, [name], model.get_parameter(name).detach())
             getattr(model, "all_tied_weights_keys", {}).pop(name, None)
 
 
@@ -278,11 +277,11 @@ def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]
     unexpected = [name for name in match.unexpected if name not in allowed]
     if allowed:
         _logger.info("tensors that were allowed to go unused: %s", ", ".join(sorted(allowed)))
-    misshapen = []
-    for name, source in match.sources.items():
-        shape = tuple(expected[name].shape)
-        if source.shape != shape:
-            misshapen.append(f"{name}: {list(source.shape)} in the checkpoint, {list(shape)} in the model")
+    misshapen = [
+        f"{name}: {list(source.shape)} in the checkpoint, {list(expected[name].shape)} in the model"
+        for name, source in match.sources.items()
+        if source.shape != tuple(expected[name].shape)
+    ]
     kinds = {
         "missing tensor": missing,
         "unexpected tensor": unexpected,
@@ -302,10 +301,10 @@ def _format_names(kind: str, names: list[str]) -> str:
 def _absent_names(model: Any, match: Match) -> list[str]:
     """Names of parameters and saved buffers that the checkpoint has no value for, the first name of tied weights."""
     known = match.sources.keys() | match.unknown
-    parameters = dict(model.named_parameters(remove_duplicate=False))
     absent_parameters = [names[0] for names in parameter_groups(model) if known.isdisjoint(names)]
-    buffers = [name for name in model.state_dict() if name not in parameters]
-    return absent_parameters + [name for name in buffers if name not in known]
+    # What the state dict has besides parameters are buffers.
+    known |= {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return absent_parameters + [name for name in model.state_dict() if name not in known]
 
 
 def _is_allowed(name: str, allow: Iterable[str]) -> bool:
@@ -330,11 +329,9 @@ def initialize_absent(model: Any, match: Match) -> None:
     for names in parameter_groups(model):
         if names[0] not in absent:
             continue
-        empty = torch.empty_like(model.get_parameter(names[0]), device="cpu")
-        parameter = torch.nn.Parameter(empty, requires_grad=False)
-        for module, leaf in (find_owner(model, name) for name in names):
-            module._parameters[leaf] = parameter
-            module._is_hf_initialized = False
+        put_parameter(model, names, torch.empty_like(model.get_parameter(names[0]), device="cpu"))
+        for name in names:
+            model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False
     model.initialize_weights()
     for name in absent:
         match.sources[name] = _as_lazy(model.get_parameter(name))

@@ -1,11 +1,11 @@
 """Compiled programs of ported models: their weights are arguments, and what is compiled again is counted."""
 
-from tpuport.compilation.call_arguments import claim_cache, is_transformers_cache, prepare_arguments
+from tpuport.compilation.call_arguments import claim_cache, prepare_arguments
 from tpuport.compilation.compiled_function import CompiledFunction, compile
 from tpuport.compilation.compiled_program import Program, use_persistent_cache
 from tpuport.compilation.model_weights import check_constants, collect_weights, settings_key, use_weights
 
 __all__ = [
     "CompiledFunction", "Program", "check_constants", "claim_cache", "collect_weights", "compile",
-    "is_transformers_cache", "prepare_arguments", "settings_key", "use_persistent_cache", "use_weights",
+    "prepare_arguments", "settings_key", "use_persistent_cache", "use_weights",
 ]  # fmt: skip

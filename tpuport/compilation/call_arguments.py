@@ -10,6 +10,7 @@ from jax.core import Tracer
 from tpuport import compat, pytrees
 from tpuport.compilation.compiled_program import ShapeText
 from tpuport.errors import PortError
+from tpuport.library_classes import is_transformers_cache
 from tpuport.patches import registry
 from tpuport.static_values import StaticValue
 
@@ -134,14 +135,6 @@ def shapes_key(arrays: Iterable[Any]) -> Hashable:
     return tuple((array.shape, array.dtype) for array in arrays if hasattr(array, "dtype"))
 
 
-def is_transformers_cache(value: Any) -> bool:
-    """Whether a value is a cache of transformers, which compiled functions donate; transformers is not imported."""
-    return any(
-        base.__name__ == "Cache" and base.__module__.startswith("transformers.")
-        for base in type(value).__mro__
-    )
-
-
 def claim_cache(cache: Any) -> None:
     """Let a cache that was allocated on the host make its positions on the device, where its tensors will be."""
     for layer in getattr(cache, "layers", ()):
@@ -159,7 +152,9 @@ def _usable_array(value: Any, name: str) -> Any:
     Raises:
         PortError: it has been donated. On several devices jax would kill the process.
     """
-    array = _as_device_array(value)
+    array = value
+    if isinstance(value, torch.Tensor):
+        array = compat.to_jax(value)
     is_concrete = isinstance(array, jax.Array) and not isinstance(array, Tracer)
     if is_concrete and array.is_deleted():
         raise PortError(
@@ -168,14 +163,6 @@ def _usable_array(value: Any, name: str) -> Any:
             fix="go on with the cache in that call's output, `token, cache = step(token, cache)`",
         )
     return array
-
-
-def _as_device_array(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    if compat.is_ported(value):
-        return compat.as_jax(value)
-    return compat.to_jax(value)
 
 
 def _static_value(value: Any, name: str) -> StaticValue:

@@ -256,8 +256,9 @@ def _is_library(module: str) -> bool:
 def _user_globals(function: types.FunctionType) -> Mapping[str, Any]:
     """The globals of a function, or none if it is a library's."""
     names = function.__globals__
-    is_library = _is_library(names.get("__name__") or "")
-    return types.MappingProxyType({}) if is_library else names
+    if _is_library(names.get("__name__") or ""):
+        return types.MappingProxyType({})
+    return names
 
 
 def _is_global(name: str, names: Mapping[str, Any]) -> bool:

@@ -13,7 +13,6 @@ recommends tiling.
 
 import functools
 import logging
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -117,7 +116,7 @@ class CompiledForward:
         """Whether this call can be a program."""
         if self._cannot_compile:
             return False
-        parts = [part for part in self.module.modules() if part is not self.module]
+        _, *parts = self.module.modules()
         hooked = next(filter(_has_hooks, parts), None)
         if hooked is not None and not self._has_logged_hooks:
             self._has_logged_hooks = True
@@ -151,10 +150,9 @@ def restore_forward(module: torch.nn.Module) -> None:
     if not isinstance(forward, CompiledForward):
         return
     original = forward.original
-    if isinstance(original, types.MethodType) and original.__func__ is type(module).forward:
-        # The class's own: the module had no forward of its own.
-        del module.forward
-    else:
+    del module.forward
+    # Unless it is the class's own, the module had a forward of its own.
+    if getattr(original, "__func__", None) is not type(module).forward:
         module.forward = original
 
 
@@ -175,8 +173,7 @@ def _watch_arguments(original: Callable) -> Callable:
 
 
 def _has_tracers(tree: Any) -> bool:
-    leaves = [compat.as_jax(leaf) if compat.is_ported(leaf) else leaf for leaf in tree_leaves(tree)]
-    return any(isinstance(leaf, Tracer) for leaf in leaves)
+    return any(isinstance(compat.as_jax(leaf), Tracer) for leaf in tree_leaves(tree))
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:

@@ -20,6 +20,7 @@ from tpuport.diffusion.denoising_program import (
     Inputs,
     LoopSettings,
     ModelCall,
+    as_array,
     find_denoiser,
     lift_function,
     lower_function,
@@ -234,7 +235,7 @@ def _plan_calls(
                 continue
             has_rows = _has_rows(leaf, repeats * batch)
             kinds.append("rows" if has_rows else "whole")
-            tensors.append(denoiser.put(_as_array(leaf), has_rows=has_rows))
+            tensors.append(denoiser.put(as_array(leaf), has_rows=has_rows))
         calls.append(ModelCall(tree, repeats, tuple(kinds)))
         tensors_by_call.append(tensors)
     return tuple(calls), tensors_by_call
@@ -251,7 +252,7 @@ def _merge(negative: _FlatConditions, positive: _FlatConditions, batch: int) -> 
                 return None
             leaves.append(first)
             continue
-        first, second = _as_array(first), _as_array(second)
+        first, second = as_array(first), as_array(second)
         if (first.shape, first.dtype) != (second.shape, second.dtype):
             return None
         if _has_rows(first, batch):
@@ -268,13 +269,9 @@ def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor | jax.Array)
 
 
-def _as_array(tensor: Any) -> jax.Array:
-    return compat.to_jax(tensor) if isinstance(tensor, torch.Tensor) else tensor
-
-
 def _has_rows(tensor: Any, batch: int) -> bool:
     """Whether a tensor has a row for each row of the batch."""
-    return tensor.ndim > 0 and tensor.shape[0] == batch
+    return tuple(tensor.shape[:1]) == (batch,)
 
 
 def _static_value(value: Any) -> StaticValue:
@@ -289,7 +286,7 @@ def _static_value(value: Any) -> StaticValue:
 
 
 def _check_model_and_latents(model: Any, latents: torch.Tensor) -> None:
-    if not isinstance(model, torch.nn.Module) or checkpoint.model_mesh(model) is None:
+    if checkpoint.model_mesh(model) is None:
         raise PortError(
             f"this {type(model).__name__} is not on the device",
             where="the first argument of denoise",
@@ -344,7 +341,7 @@ def _check_masks(conditions: Conditions, where: str) -> None:
         mask = conditions.get(name.replace("hidden_states", "attention_mask"))
         if not (isinstance(embeddings, torch.Tensor) and isinstance(mask, torch.Tensor)):
             continue
-        if mask.ndim == 2 and embeddings.ndim == 3 and mask.shape != embeddings.shape[:2]:
+        if (mask.ndim, embeddings.ndim) == (2, 3) and mask.shape != embeddings.shape[:2]:
             raise PortError(
                 f"{name} are {list(embeddings.shape[:2])} tokens, and their mask is {list(mask.shape)}",
                 where=where,
@@ -356,7 +353,7 @@ def _check_guidance(negative: Any, scale: Any, rescale: Any, guidance: Any) -> N
     for value, name in ((scale, "guidance_scale"), (rescale, "guidance_rescale")):
         if not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
             raise PortError(f"{value!r} is not a finite number", where=name, fix="give a number")
-    has_numbers = scale != 1 or rescale != 0
+    has_numbers = (scale, rescale) != (1, 0)
     if negative is None and (has_numbers or guidance is not None):
         raise PortError(
             "guidance needs a prediction to lead away from",

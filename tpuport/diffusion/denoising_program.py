@@ -323,7 +323,7 @@ def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hasha
     """
     lift = functools.partial(lift_function, tensors=tensors, depth=depth + 1)
     if isinstance(value, torch.Tensor | jax.Array):
-        tensors.append(compat.to_jax(value) if isinstance(value, torch.Tensor) else value)
+        tensors.append(as_array(value))
         return _TensorKey(len(tensors) - 1)
     if isinstance(value, types.FunctionType) and depth < _MAX_DEPTH:
         global_names = value.__globals__
@@ -351,6 +351,13 @@ def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hasha
             fix="let it hold tensors and plain values",
         ) from error
     return StaticValue(value)
+
+
+def as_array(tensor: Any) -> jax.Array:
+    """A tensor of torch, on the host or the device, or an array, as an array."""
+    if isinstance(tensor, torch.Tensor):
+        return compat.to_jax(tensor)
+    return tensor
 
 
 def _map_named(lift: Callable[[Any], Hashable], values: dict[str, Any]) -> tuple[tuple[str, Hashable], ...]:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as torch_pytree
 
@@ -89,14 +90,13 @@ class ConditionBatcher:
             return self._results.pop(index)
         # A call out of order: whatever is stored belongs to other arguments.
         self._results = {}
-        count = len(self._conditions)
-        if index != 0 or count < 2 or not self._is_worthwhile(arguments, count):
-            return run(args, kwargs)
-        batched_arguments = self._batch_arguments(arguments)
+        batched_arguments = None
+        if index == 0 and self._is_worthwhile(arguments):
+            batched_arguments = self._batch_arguments(arguments)
         if batched_arguments is None:
             return run(args, kwargs)
         self._shared_arguments = self._other_arguments(arguments)
-        first, *others = _split_batch(run((), batched_arguments), count)
+        first, *others = _split_batch(run((), batched_arguments), len(self._conditions))
         self._results = dict(enumerate(others, 1))
         return first
 
@@ -110,10 +110,9 @@ class ConditionBatcher:
 
     def _find_condition(self, arguments: dict[str, Any]) -> int | None:
         """The index of the condition that these tensors belong to; None if there is none."""
-        for index, condition in enumerate(self._conditions):
-            if self._results and index not in self._results:
-                continue  # it has had its call: equal tensors now belong to a later condition
-            if all(arguments.get(name) is value for name, value in condition.items()):
+        # A condition without a stored result has had its call: equal tensors now belong to a later one.
+        for index in self._results or range(len(self._conditions)):
+            if all(arguments.get(name) is value for name, value in self._conditions[index].items()):
                 return index
         return None
 
@@ -122,11 +121,12 @@ class ConditionBatcher:
         names = self._conditions[0] if self._conditions else {}
         return {name: _Snapshot(value) for name, value in arguments.items() if name not in names}
 
-    def _is_worthwhile(self, arguments: dict[str, Any], count: int) -> bool:
-        batch = _batch_size(arguments)
-        if batch is None or self._dp is None:
-            return batch is not None
-        return self._dp > 1 and batch % self._dp != 0 and batch * count % self._dp == 0
+    def _is_worthwhile(self, arguments: dict[str, Any]) -> bool:
+        batch, count = _batch_size(arguments), len(self._conditions)
+        if batch is None or count < 2:
+            return False
+        # Every batch is a multiple of 1, so a mesh that does not divide it gains nothing.
+        return self._dp is None or (batch % self._dp != 0 and batch * count % self._dp == 0)
 
     def _batch_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments of a single call for all conditions; None if these do not go together."""
@@ -134,52 +134,43 @@ class ConditionBatcher:
         batched = dict(arguments)
         for name, value in arguments.items():
             parts = [condition.get(name, value) for condition in self._conditions]
-            if not any(isinstance(part, torch.Tensor) for part in parts):
-                if any(_Snapshot(part) != _Snapshot(value) for part in parts):
-                    return None
-            elif not all(_is_alike(part, value) for part in parts):
-                return None
-            elif value.ndim and value.shape[0] == batch:
+            has_rows = isinstance(value, torch.Tensor) and value.shape[:1] == (batch,)
+            if has_rows and all(_is_alike(part, value) for part in parts):
                 batched[name] = self._concatenate(name, parts)
-            elif any(part is not value for part in parts):
-                return None  # without rows it can only be shared
+            # Without rows it can only be shared.
+            elif has_rows or any(_Snapshot(part) != _Snapshot(value) for part in parts):
+                return None
         return batched
 
     def _concatenate(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
         """Along the batch, on the device; cached for the same tensors, as those of a prompt are in every step."""
         snapshots = list(map(_Snapshot, parts))
-        earlier_snapshots, whole = self._concatenations.get(name, (None, None))
-        if whole is not None and earlier_snapshots == snapshots:
-            return whole
-        mode = current_mode()
-        whole = torch.cat(parts if mode is None else [mode.upload(part) for part in parts])
-        self._concatenations[name] = (snapshots, whole)
-        return whole
+        if name not in self._concatenations or self._concatenations[name][0] != snapshots:
+            mode = current_mode()
+            if mode is not None:
+                parts = list(map(mode.upload, parts))
+            self._concatenations[name] = (snapshots, torch.cat(parts))
+        return self._concatenations[name][1]
 
 
 def _denoiser_forward(pipe: Any) -> CompiledForward | None:
     denoiser = getattr(pipe, "transformer", None) or getattr(pipe, "unet", None)
-    forward = None if denoiser is None else vars(denoiser).get("forward")
+    forward = getattr(denoiser, "forward", None)
     return forward if isinstance(forward, CompiledForward) else None
 
 
 def _can_batch(guider: Any, state: Any) -> bool:
     if guider is None or state.batch_guidance is False:
         return False
-    if not _changes_models(guider):
-        return True
-    if state.batch_guidance:
+    from diffusers.guiders.guider_utils import BaseGuidance
+
+    # Some guiders put hooks into the model for some of their conditions.
+    changes_model = type(guider).prepare_models is not BaseGuidance.prepare_models
+    if changes_model and state.batch_guidance:
         logger.warning(
             "%s changes the model between its conditions, which are not batched", type(guider).__name__
         )
-    return False
-
-
-def _changes_models(guider: Any) -> bool:
-    """Whether a guider puts hooks into the model for some of its conditions."""
-    from diffusers.guiders.guider_utils import BaseGuidance
-
-    return type(guider).prepare_models is not BaseGuidance.prepare_models
+    return not changes_model
 
 
 def _condition_tensors(condition: Any, guider: Any) -> dict[str, Any]:
@@ -219,21 +210,17 @@ class _Snapshot:
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
-def _is_alike(part: Any, value: Any) -> bool:
-    """Whether two conditions' values for an argument are tensors of the same shape and dtype."""
-    if not (isinstance(part, torch.Tensor) and isinstance(value, torch.Tensor)):
-        return False
-    return (part.shape, part.dtype) == (value.shape, value.dtype)
+def _is_alike(part: Any, value: torch.Tensor) -> bool:
+    """Whether another condition's value for an argument is a tensor of the same shape and dtype."""
+    return isinstance(part, torch.Tensor) and (part.shape, part.dtype) == (value.shape, value.dtype)
 
 
 def _split_batch(output: Any, count: int) -> list[Any]:
     """A batched output as `count` outputs, one for each condition."""
     leaves, layout = torch_pytree.tree_flatten(output)
-    parts_by_leaf: list[list[torch.Tensor]] = []
-    for array in map(compat.as_jax, leaves):
-        size = array.shape[0] // count
-        parts_by_leaf.append(
-            [compat.wrap(array[index * size : (index + 1) * size]) for index in range(count)]
-        )
+    parts_by_leaf = [jnp.split(compat.as_jax(leaf), count) for leaf in leaves]
     # Turned around: for each condition its part of every leaf.
-    return [torch_pytree.tree_unflatten(list(parts), layout) for parts in zip(*parts_by_leaf, strict=True)]
+    return [
+        torch_pytree.tree_unflatten(list(map(compat.wrap, parts)), layout)
+        for parts in zip(*parts_by_leaf, strict=True)
+    ]

@@ -104,8 +104,7 @@ class MixedDevices(TorchFunctionMode):
     def _run_mixed(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         name = getattr(function, "__name__", str(function))
         if name in ("__get__", "__set__"):
-            descriptor = getattr(function, "__self__", None)
-            if getattr(descriptor, "__name__", "") in _TENSOR_PROPERTIES:
+            if getattr(function.__self__, "__name__", "") in _TENSOR_PROPERTIES:
                 return compat.on_device(function, args, {})
             return function(*args)
         if name == "to":
@@ -237,9 +236,8 @@ def tree_leaves(tree: Any) -> Iterator[Any]:
 
 
 def _names_device(value: Any) -> bool:
-    if isinstance(value, torch.device):
-        return value.type in _DEVICE_TYPES
-    return isinstance(value, str) and value.partition(":")[0] in _DEVICE_TYPES
+    # A torch.device is written as its name is: "jax:0".
+    return isinstance(value, torch.device | str) and str(value).partition(":")[0] in _DEVICE_TYPES
 
 
 def _with_host_devices(args: tuple) -> tuple:
@@ -259,8 +257,7 @@ def _writes_to_host(name: str, args: tuple, kwargs: dict) -> bool:
 def _to(args: tuple, kwargs: dict) -> Any:
     """`tensor.to(...)`: cast where the tensor is, then to the host if the call names a device."""
     tensor, *options = args
-    options = [*options, *([kwargs["other"]] if "other" in kwargs else [])]
-    for option in options:
+    for option in (*options, kwargs.get("other")):
         if isinstance(option, torch.Tensor):
             # Another tensor stands for its dtype and device; a tensor stays where it is.
             return _cast(tensor, option.dtype)

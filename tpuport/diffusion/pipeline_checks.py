@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import math
 import numbers
 import re
@@ -14,7 +15,7 @@ import torch
 from tpuport.diffusion import schedulers
 from tpuport.diffusion.mixed_devices import current_mode
 from tpuport.errors import PortError
-from tpuport.library_classes import is_pipeline
+from tpuport.library_classes import is_pipeline, positive_attribute
 from tpuport.static_values import exact_key
 
 # What pipelines call the factor between pixels and latents, in space and in time.
@@ -36,10 +37,8 @@ def pipeline_models(pipe: Any) -> dict[str, torch.nn.Module]:
 
 def check_portable(pipe: Any) -> None:
     """PortError for a pipeline whose models accelerate moves between devices."""
-    hooked = []
-    for name, module in pipeline_models(pipe).items():
-        if any("_hf_hook" in vars(part) for part in module.modules()):
-            hooked.append(name)
+    models = pipeline_models(pipe).items()
+    hooked = [name for name, model in models if any("_hf_hook" in vars(part) for part in model.modules())]
     if hooked:
         raise PortError(
             "accelerate moves models of this pipeline between devices: offloading, or a device map",
@@ -87,11 +86,11 @@ def check_call(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any
     _check_sizes(pipe, signature, arguments)
     _check_frames(pipe, signature, arguments)
     required_inputs = _parameter_names(getattr(type(pipe), "check_inputs", None))
-    for name in signature.parameters:
-        if "embeds" in name and "mask" not in name and isinstance(arguments.get(name), torch.Tensor):
-            masks = [mask for mask in _mask_names(name) if mask in signature.parameters]
-            if masks:
-                _check_mask(name, arguments, masks, required_inputs)
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    for name in filter(tensors.__contains__, signature.parameters):
+        masks = [mask for mask in _mask_names(name) if mask in signature.parameters]
+        if masks:
+            _check_mask(name, tensors, masks, required_inputs)
 
 
 def _scales(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -121,7 +120,9 @@ def _check_scale(name: str, value: Any) -> None:
 
 
 def _mask_names(name: str) -> list[str]:
-    """What pipelines call the mask that belongs to embeddings of this name."""
+    """What pipelines call the mask that belongs to embeddings of this name; nothing if they are not embeddings."""
+    if "embeds" not in name or "mask" in name:
+        return []
     number = name[-2:] if name.endswith(("_2", "_3")) else ""
     stem = name.removesuffix(number)
     attention_mask = stem.replace("_embeds", "_attention_mask")
@@ -129,10 +130,10 @@ def _mask_names(name: str) -> list[str]:
 
 
 def _check_mask(
-    name: str, arguments: dict[str, Any], masks: list[str], required_inputs: frozenset[str]
+    name: str, tensors: dict[str, torch.Tensor], masks: list[str], required_inputs: frozenset[str]
 ) -> None:
-    embeddings = arguments[name]
-    passed_masks = [mask for mask in masks if isinstance(arguments.get(mask), torch.Tensor)]
+    embeddings = tensors[name]
+    passed_masks = [mask for mask in masks if mask in tensors]
     if not passed_masks:
         # What check_inputs takes is required; other pipelines compute a mask or need none.
         if masks[0] in required_inputs:
@@ -144,7 +145,7 @@ def _check_mask(
             )
         return
     mask_name = passed_masks[0]
-    mask = arguments[mask_name]
+    mask = tensors[mask_name]
     if embeddings.ndim >= 3 and tuple(mask.shape[:2]) != tuple(embeddings.shape[:2]):
         raise PortError(
             f"{mask_name} is {list(mask.shape)}, and {name} is {list(embeddings.shape)}: "
@@ -156,11 +157,13 @@ def _check_mask(
 
 @functools.cache
 def _parameter_names(function: Any) -> frozenset[str]:
-    return frozenset(inspect.signature(function).parameters) if inspect.isfunction(function) else frozenset()
+    if not inspect.isfunction(function):
+        return frozenset()
+    return frozenset(inspect.signature(function).parameters)
 
 
 def _check_sizes(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
-    vae_factor = _positive_attribute(pipe, _SPATIAL_FACTORS)
+    vae_factor = positive_attribute(pipe, _SPATIAL_FACTORS)
     if vae_factor is None:
         return
     factor = vae_factor * _patch_size(pipe)
@@ -178,7 +181,7 @@ def _check_sizes(pipe: Any, signature: inspect.Signature, arguments: dict[str, A
 
 
 def _check_frames(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
-    factor, frames = _positive_attribute(pipe, _TEMPORAL_FACTORS), arguments.get("num_frames")
+    factor, frames = positive_attribute(pipe, _TEMPORAL_FACTORS), arguments.get("num_frames")
     if factor is None or not isinstance(frames, int):
         return
     if frames < 1 or (frames - 1) % factor:
@@ -197,13 +200,12 @@ def _is_accepted(
     check = getattr(pipe, "check_inputs", None)
     if not callable(check):
         return True
-    tried = arguments | dict.fromkeys(names, value)
-    inputs = {}
-    for name in inspect.signature(check).parameters:
-        if name in signature.parameters:
-            inputs[name] = tried.get(name, signature.parameters[name].default)
+    defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+    inputs = {**defaults, **arguments, **dict.fromkeys(names, value)}
+    # The call takes more than its check, and the check may take what the call computes first.
+    checked_names = inspect.signature(check).parameters.keys() & defaults
     try:
-        check(**inputs)
+        check(**{name: inputs[name] for name in checked_names})
     except ValueError:
         return False
     except Exception:  # noqa: BLE001 - it needs values that the call computes before it checks
@@ -214,16 +216,16 @@ def _is_accepted(
 def _suggest_sizes(size: int, factor: int, offset: int, accepts: Callable[[int], bool]) -> str:
     """The nearest sizes `offset + n * factor` on both sides that the pipeline accepts."""
     index = max((size - offset) // factor, 0)
-    below = range(index, max(index - _CANDIDATE_SIZES, -1), -1)
+    # The first size is 0 if nothing is added to the multiples.
+    first = int(offset == 0)
+    below = range(index, max(index - _CANDIDATE_SIZES, first - 1), -1)
     above = range(index + 1, index + 1 + _CANDIDATE_SIZES)
     suggestions = []
     for indices in (below, above):
-        candidates = [offset + n * factor for n in indices]
-        accepted = next((value for value in candidates if value > 0 and accepts(value)), None)
-        if accepted is not None:
-            suggestions.append(str(accepted))
+        accepted = filter(accepts, (offset + n * factor for n in indices))
+        suggestions += map(str, itertools.islice(accepted, 1))
     # If it accepts none, something else is wrong as well, which it will report next.
-    rule = f"{offset} + n * {factor}" if offset else f"n * {factor}"
+    rule = f"{offset} + n * {factor}".removeprefix("0 + ")
     return " or ".join(suggestions) or rule
 
 
@@ -231,18 +233,9 @@ def _patch_size(pipe: Any) -> int:
     """The side of the transformer's patches, 1 if it has none."""
     config = getattr(getattr(pipe, "transformer", None), "config", None)
     patch = getattr(config, "patch_size", None)
-    if isinstance(patch, (list, tuple)) and patch:
+    if isinstance(patch, (list, tuple)):
         patch = patch[-1]  # of frames, height and width
-    return patch if isinstance(patch, int) and patch > 0 else 1
-
-
-def _positive_attribute(pipe: Any, names: tuple[str, ...]) -> int | None:
-    """The first of these attributes that is a positive integer."""
-    for name in names:
-        value = getattr(pipe, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
+    return patch if isinstance(patch, int) else 1
 
 
 # A pipeline that is not ported may have models that are: those of a ported pipeline with `from_pipe`, or by hand. No

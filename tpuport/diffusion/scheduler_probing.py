@@ -9,6 +9,7 @@ the copy runs on random tensors, and a step that the table does not predict is r
 
 import copy
 import dataclasses
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -140,10 +141,11 @@ class _StepMode(TorchFunctionMode):
 
     def _supply_noise(self, dtype: torch.dtype | None) -> torch.Tensor:
         noise = self._supply(len(self.noise))
-        dtype = dtype or noise.dtype
+        if dtype == noise.dtype:
+            dtype = None
         self.noise.append(noise)
-        self.dtypes.append(None if dtype == noise.dtype else dtype)
-        return noise.to(dtype)
+        self.dtypes.append(dtype)
+        return noise.to(dtype or noise.dtype)
 
     def _record_bound(self, bound: Bound, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         """Record a value that is bounded; returns what the scheduler goes on with."""
@@ -395,10 +397,8 @@ def _slot_names(records: list[_Record]) -> list[str]:
             longest[attribute] = max(longest.get(attribute, 0), -int(index or 0))
     names: list[str] = []
     for attribute, length in sorted(longest.items()):
-        if length:
-            names += [f"{attribute}.{index}" for index in range(-length, 0)]
-        else:
-            names.append(attribute)
+        # An attribute that is not a list has no indices, and is a slot itself.
+        names += [f"{attribute}.{index}" for index in range(-length, 0)] or [attribute]
     return names
 
 
@@ -441,12 +441,9 @@ def _drop_unused_slots(coefficients: np.ndarray, layout: _Layout) -> tuple[np.nd
     is_read = np.abs(coefficients).sum(axis=0)[:, first:] > 0  # [O, slots]
     live = is_read[:fields].any(axis=0) | np.array([name == _BOUNDED for name in layout.slots])
     # A slot is live if an output depends on it, or a slot that is live.
-    while True:
-        extended = live | is_read[fields:][live].any(axis=0)
-        if extended.sum() == live.sum():
-            break
-        live = extended
+    for _ in layout.slots:
+        live |= is_read[fields:][live].any(axis=0)
     rows = np.concatenate([np.ones(fields, bool), live])
     columns = np.concatenate([np.ones(first, bool), live])
-    live_slots = [name for name, is_live in zip(layout.slots, live, strict=True) if is_live]
+    live_slots = list(itertools.compress(layout.slots, live))
     return coefficients[:, rows][:, :, columns], live_slots

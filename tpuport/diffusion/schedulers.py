@@ -113,6 +113,7 @@ def _clone_with_timesteps(scheduler: Any, schedule: dict[str, Any], options: dic
         )
     if getattr(clone, "num_inference_steps", None) is None:
         raise PortError(f"this {name} has no steps yet", where="scheduler", fix="give num_inference_steps")
+    # The coefficients of a multistep solver depend on a history that the tables would not have.
     if getattr(clone, "step_index", None) or getattr(clone, "counter", None):
         raise PortError(
             f"this {name} is in the middle of a run",
@@ -283,6 +284,7 @@ class PortedStep:
         """Start a run at this index; returns the reason if it cannot be done by tables."""
         self._run = None
         scheduler = self._scheduler
+        # diffusers' own step on the host raises the error that its users know.
         if not 0 <= index < len(scheduler.timesteps):
             return "this timestep is not one of the scheduler's"
         options = _step_options(arguments)

@@ -49,6 +49,7 @@ class CallRecord:
 @contextlib.contextmanager
 def record_calls() -> Iterator[CallRecord]:
     """Let the blocks of models with stacked weights leave marks in the equations that are traced."""
+    # A function that is traced may itself trace another one.
     outer = getattr(_thread, "record", None)
     _thread.record = record = CallRecord()
     try:
@@ -105,6 +106,7 @@ def remove_mark(equation: JaxprEqn) -> JaxprEqn:
     scopes = tuple(scope for scope in name_stack.stack if not _SCOPE.fullmatch(scope.name))
     if len(scopes) == len(name_stack.stack):
         return equation
+    # Scopes become names in the compiled program, where users would meet the mark.
     source_info = equation.source_info.replace(name_stack=type(name_stack)(scopes))
     return equation.replace(source_info=source_info)
 
@@ -155,6 +157,7 @@ class LiveProgram:
         """The equations that take results of these, directly or not; without these."""
         start = set(indices)
         reached = set(start)
+        # Equations are in order, so one pass follows chains of any length.
         for index in range(len(self.equations)):
             if not reached.isdisjoint(self.sources(index)):
                 reached.add(index)

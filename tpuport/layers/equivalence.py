@@ -19,6 +19,7 @@ _NOT_COMPUTED = {
 }
 # Larger constants are equal only if they are one array; to compare their bytes would take too long.
 _MAX_COMPARED_BYTES = 1 << 20
+# Parameters nested deeper than this count as different, which costs a scan and never a wrong result.
 _MAX_DEPTH = 12
 
 

@@ -81,6 +81,7 @@ class _Candidate:
 
     def split_at(self, iteration: int) -> list["_Candidate"]:
         """What remains if the scan fails at one of its iterations."""
+        # A failure at iteration 0 is one of the first iteration alone, which is left out.
         count = max(iteration, 1)
         before = _Candidate(self.start, self.period, count)
         after = _Candidate(before.end, self.period, self.count - count)

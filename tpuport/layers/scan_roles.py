@@ -113,11 +113,12 @@ class _RunAnalysis:
         self._inside = {index for unit in units for index in unit}
         self._after = program.successors(self._inside)
         # The unit that produces a variable, and its slot there.
-        self._results: dict[Var, tuple[int, Slot]] = {}
-        for unit, equations in enumerate(self._equations):
-            for number, equation in enumerate(equations):
-                for index, variable in enumerate(equation.outvars):
-                    self._results[variable] = unit, Slot(number, index)
+        self._results: dict[Var, tuple[int, Slot]] = {
+            variable: (unit, Slot(number, index))
+            for unit, equations in enumerate(self._equations)
+            for number, equation in enumerate(equations)
+            for index, variable in enumerate(equation.outvars)
+        }
 
     def run(self) -> Run:
         body = self._equations[0]
@@ -138,6 +139,7 @@ class _RunAnalysis:
     def _outer_operands(self) -> list[tuple[list[Any], list[Slot]]]:
         """What the units take from outside of themselves: its values by unit, and where; each combination once."""
         operands: dict[Any, tuple[list[Any], list[Slot]]] = {}
+        # The first unit shows the positions; the others have their operands at the same ones.
         own = {variable for equation in self._equations[0] for variable in equation.outvars}
         for number, equation in enumerate(self._equations[0]):
             for index, operand in enumerate(equation.invars):

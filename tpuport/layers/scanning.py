@@ -26,7 +26,7 @@ from tpuport.layers.block_calls import (
     variables,
 )
 from tpuport.layers.scan_policy import RunSelector
-from tpuport.layers.scan_roles import Carried, Closed, Each, Role, Row, Run, Slot
+from tpuport.layers.scan_roles import Carried, Closed, Each, Role, Run, Slot
 
 logger = logging.getLogger("tpuport")
 
@@ -292,21 +292,27 @@ class _Evaluation:
         carried_count = itertools.count()
 
         def read_slice_of(array: Any) -> Callable[[_Step], Any]:
+            index = len(scanned_arrays)
             scanned_arrays.append(array)
-            return functools.partial(_read_slice, index=len(scanned_arrays) - 1)
+            return lambda step: step.slices[index]
 
         def reader(role: Role) -> Callable[[_Step], Any]:
             match role:
                 case Carried():
-                    return functools.partial(_read_carried, index=next(carried_count))
+                    index = next(carried_count)
+                    return lambda step: step.carried[index]
                 case Closed():
-                    return functools.partial(_read_constant, value=self._read(role.value))
+                    value = self._read(role.value)
+                    return lambda step: value
                 case Each():
                     return read_slice_of(self._stack_each(role))
             array = self._read(role.array)
             if (role.base, role.stride, array.shape[0]) == (0, 1, len(run.units)):
                 return read_slice_of(array)
-            return functools.partial(_read_row, array=array, role=role)
+            first, stride = role.base, role.stride
+            return lambda step: jax.lax.dynamic_index_in_dim(
+                array, first + stride * step.number, keepdims=False
+            )
 
         return [reader(role) for role, _ in run.inputs]
 
@@ -336,22 +342,6 @@ class _Evaluation:
             for equation, own in zip(run.body, operands, strict=True)
         ]
         return self._sub_program(arguments, [_result(run, slot) for slot in results], equations)
-
-
-def _read_carried(step: _Step, index: int) -> Any:
-    return step.carried[index]
-
-
-def _read_constant(step: _Step, value: Any) -> Any:
-    return value
-
-
-def _read_slice(step: _Step, index: int) -> Any:
-    return step.slices[index]
-
-
-def _read_row(step: _Step, array: Any, role: Row) -> Any:
-    return jax.lax.dynamic_index_in_dim(array, role.base + role.stride * step.number, keepdims=False)
 
 
 def _result(run: Run, slot: Slot) -> Var:

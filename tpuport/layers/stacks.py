@@ -17,6 +17,7 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport import compat
+from tpuport.checkpoint.device_layout import put_parameter
 from tpuport.errors import PortError
 from tpuport.tracing import trace_lock
 
@@ -69,6 +70,7 @@ def find_stacks(model: torch.nn.Module, arrays: Mapping[str, Any]) -> tuple[Stac
         model: the model.
         arrays: its weights by name, jax arrays or jax.ShapeDtypeStruct, with shardings.
     """
+    # Buffers are small, and are not stacked.
     parameters = {name for name, _ in model.named_parameters()} & arrays.keys()
     return tuple(_find_in_module(model, "", {name: arrays[name] for name in parameters}))
 
@@ -139,6 +141,7 @@ def _stack_arrays(arrays: list[Any]) -> Any:
     """Arrays [...] of one form as one [L, ...]; each device keeps its own parts."""
     first = arrays[0]
     sharding = getattr(first, "sharding", None)
+    # The new axis stays whole: each iteration of a loop takes one row of it on every device.
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
     # Programs for a described TPU are compiled without weights.
@@ -278,7 +281,7 @@ def _stack_weight(model: torch.nn.Module, stack: Stack, weight: str) -> None:
     array.block_until_ready()
     stacked = StackedArray(array, weight, stack.is_whole_list)
     for row, name in enumerate(names):
-        _set_parameter(model, name, StackedWeight(stacked, row))
+        put_parameter(model, [name], StackedWeight(stacked, row))
 
 
 def unstack_layers(model: torch.nn.Module) -> None:
@@ -307,14 +310,7 @@ def _unstack_weight(model: torch.nn.Module, rows: dict[str, StackedWeight]) -> N
     )
     arrays = jax.block_until_ready(take_all(stacked))
     for name, tensor in rows.items():
-        _set_parameter(model, name, compat.wrap(arrays[tensor.row]))
-
-
-def _set_parameter(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
-    path, _, leaf = name.rpartition(".")
-    module: Any = model.get_submodule(path)
-    # Not setattr: torch refuses a parameter of another class there.
-    module._parameters[leaf] = torch.nn.Parameter(tensor, requires_grad=False)
+        put_parameter(model, [name], compat.wrap(arrays[tensor.row]))
 
 
 def split_stacked(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,11 +15,11 @@ from tpuport.errors import PortError
 from tpuport.sharding.sharding_rules import ShardingRules
 from tpuport.sharding.specs import (
     REPLICATED,
-    axis_names,
     dtype_bytes,
     fit,
     format_bytes,
     format_spec,
+    spec_axes,
 )
 
 LARGE_BYTES = 1 << 20
@@ -58,8 +58,8 @@ class AuditReport:
     large_unmatched: tuple[str, ...]
     errors: tuple[str, ...]
     notes: tuple[str, ...]
-    total_bytes: int = field(default=0)
-    bytes_per_device: int = field(default=0)
+    total_bytes: int = 0
+    bytes_per_device: int = 0
 
     def raise_on_errors(self) -> None:
         """Raise every error at once, as one PortError."""
@@ -91,10 +91,7 @@ class AuditReport:
     def __str__(self) -> str:
         rows = [_TABLE_HEADER, *_table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            lines.append("  ".join(cells).rstrip())
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         total = f"mesh {_format_axes(self.mesh_shape)}: {format_bytes(self.total_bytes)} of weights"
         lines.append(f"{total}, {format_bytes(self.bytes_per_device)} on each device")
         lines += [f"large and matched by no rule: {name}" for name in self.large_unmatched]
@@ -180,7 +177,7 @@ class _Audit:
                 spec=spec,
                 total_bytes=total_bytes,
                 # Exact: `fit` leaves only axes that divide their dimension.
-                device_bytes=total_bytes // _count_parts(spec, self.mesh),
+                device_bytes=total_bytes // prod(self.mesh.shape[axis] for axis in spec_axes(spec)),
             )
             first = first_by_weight.setdefault(id(value), placement)
             if first is not placement:
@@ -217,6 +214,7 @@ class _Audit:
 
     def _is_allowed(self, *names: str) -> bool:
         used = set(names).intersection(self._allowed)
+        # An allowance that nothing needs is a typing error, or one that is no longer needed.
         self._used_allowances |= used
         return bool(used)
 
@@ -239,14 +237,6 @@ class _Audit:
             self.notes.append(f"{line}; replicated")
         else:
             self.errors.append(line)
-
-
-def _count_parts(spec: PartitionSpec, mesh: Mesh) -> int:
-    """Into how many different shards a spec divides a weight."""
-    axes: list[str] = []
-    for entry in spec:
-        axes += axis_names(entry)
-    return prod(mesh.shape[axis] for axis in axes)
 
 
 def _table_rows(report: AuditReport) -> list[tuple[str, ...]]:

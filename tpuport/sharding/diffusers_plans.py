@@ -15,6 +15,8 @@ into shifts, scales and gates. Decisions made here:
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import re
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ logger = logging.getLogger("tpuport")
 
 _QUERIES = (("to_q", "to_k", "to_v"), ("to_q_t", "to_k_t", "to_v_t"), ("to_query", "to_key", "to_value"))
 _PROJECTION_STYLES = {
-    **dict.fromkeys((name for names in _QUERIES for name in names), "colwise"),
+    **dict.fromkeys(itertools.chain(*_QUERIES), "colwise"),
     **dict.fromkeys(("add_q_proj", "add_k_proj", "add_v_proj", "to_gate", "to_g"), "colwise"),
     **dict.fromkeys(("to_out.0", "to_out", "to_add_out", "to_out_t", "out_layer"), "rowwise"),
 }
@@ -80,12 +82,12 @@ def diffusers_plan(model: Any) -> dict[str, str] | None:
     if not is_diffusers_model(model) or _library_module(model).startswith("diffusers.models.autoencoders."):
         return None
     search = _Search(model)
-    attention = dict(search.attention())
-    fused = search.fused_projections()
     own_plan = getattr(model, "_tp_plan", None)
     if own_plan:
         # The classes' own plans leave modulation out.
         return {**dict(search.modulation()), **own_plan}
+    attention = dict(search.attention())
+    fused = search.fused_projections()
     if not attention and not fused:
         return None
     if fused:
@@ -121,10 +123,10 @@ class _Search:
     def attention(self) -> Iterator[tuple[str, str]]:
         """Projections of query, key and value by columns, the outputs by rows."""
         for path in self.modules:
-            if any(all(self._shape(path, name) for name in names) for names in _QUERIES):
-                for name, style in _PROJECTION_STYLES.items():
-                    if self._shape(path, name):
-                        yield _plan_key(path, name), style
+            projections = list(filter(functools.partial(self._shape, path), _PROJECTION_STYLES))
+            if any(map(set(projections).issuperset, _QUERIES)):
+                for name in projections:
+                    yield _plan_key(path, name), _PROJECTION_STYLES[name]
 
     def feed_forward(self) -> Iterator[tuple[str, str]]:
         """The matrices that widen by columns, those that narrow by rows; in blocks only."""
@@ -181,12 +183,10 @@ def _matrix_shape(module: Any) -> tuple[int, int] | None:
 
 def _is_in_block(path: str) -> bool:
     """Whether the module is in a list of layers."""
-    return any(part.isdecimal() for part in path.split("."))
+    return any(map(str.isdecimal, path.split(".")))
 
 
 def _plan_key(path: str, name: str) -> str:
     """The plan's key: numbers in the owner's path become `*`, those in the name below it stay, as in `to_out.0`."""
-    if not path:
-        return name
-    parts = ["*" if part.isdecimal() else part for part in path.split(".")]
-    return ".".join([*parts, name])
+    pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+    return f"{pattern}.{name}".removeprefix(".")

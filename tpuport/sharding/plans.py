@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
+from tpuport.library_classes import positive_attribute
 from tpuport.sharding.diffusers_plans import diffusers_plan
 from tpuport.sharding.specs import Rule, format_spec
 from tpuport.sharding.styles import Cut, plan_regex, style_cut, weight_spec
@@ -121,6 +122,7 @@ def tensor_parallel_plan(model: Any) -> dict[str, Any]:
 def _family_plan(model: Any) -> dict[str, str]:
     config = getattr(model, "config", None)
     plan = FAMILY_PLANS.get(getattr(config, "model_type", ""), {})
+    # Keys are relative to the base model, which a model with a head has under a name.
     base = getattr(model, "base_model", model)
     prefix = "" if base is model else f"{model.base_model_prefix}."
     return {prefix + key: style for key, style in plan.items()}
@@ -195,32 +197,27 @@ class _Derivation:
             if specs_by_pattern[pattern] > 1:
                 # Layers that differ in rank cannot share a pattern, so each is listed by its full name.
                 pattern = "|".join(map(re.escape, group.names))
-            head_counts = [choice.heads for choice in group.choices if choice.heads]
-            heads = gcd(*head_counts) if head_counts else None
+            # None counts as 0, which leaves the others' common divisor, and gives 0 if there is none.
+            heads = gcd(*(choice.heads or 0 for choice in group.choices)) or None
             optional = all(choice.optional for choice in group.choices)
             rules.append(Rule(pattern, spec, heads, optional))
         return rules
 
     def _choose_tied(self, names: list[str], shape: tuple[int, ...]) -> Choice | None:
         """One choice for all names of a tied weight: a sharded spec wins over a replicated one."""
-        choices: dict[str, Choice] = {}
-        for name in names:
-            choice = self._choose(name, shape)
-            if choice is not None:
-                choices[name] = choice
-        if not choices:
+        choices = {name: self._choose(name, shape) for name in names}
+        candidates = [choice for choice in choices.values() if choice is not None]
+        if not candidates:
             return None
-        candidates = list(choices.values())
-        best = next((choice for choice in candidates if any(choice.spec)), candidates[0])
-        if any(choice.spec != best.spec for choice in candidates):
+        best = max(candidates, key=lambda choice: any(choice.spec))
+        if {choice.spec for choice in candidates} != {best.spec}:
             logger.info("%s are tied: all take %s", " and ".join(names), format_spec(best.spec))
-        patterns = dict.fromkeys(
-            choices[name].pattern if name in choices else re.escape(name) for name in names
-        )
+        # A name without a choice of its own follows the others, by its full name.
+        patterns = {getattr(choice, "pattern", re.escape(name)): None for name, choice in choices.items()}
         pattern = "|".join(patterns)
         if len(patterns) > 1:
             pattern = f"(?:{pattern})"
-        return Choice(pattern, best.spec, best.heads, any(choice.optional for choice in candidates))
+        return best._replace(pattern=pattern, optional=any(choice.optional for choice in candidates))
 
     def _choose(self, name: str, shape: tuple[int, ...]) -> Choice | None:
         owner_name, _, leaf = name.rpartition(".")
@@ -265,17 +262,21 @@ class _Derivation:
             return None
         width = shape[-1] if cut is Cut.ROWS else shape[-2:][0]
         config = getattr(attention, "config", self.config)
-        heads = _positive_int(attention, _HEADS) or _positive_int(config, ("num_attention_heads",))
-        head_dim = _positive_int(attention, _HEAD_DIM)
-        inner_dim = _positive_int(attention, ("inner_dim",))
+        heads = positive_attribute(attention, _HEADS) or positive_attribute(config, ("num_attention_heads",))
+        head_dim = positive_attribute(attention, _HEAD_DIM)
+        inner_dim = positive_attribute(attention, ("inner_dim",))
         if head_dim is None and heads and inner_dim:
             # In diffusers the heads of keys may be fewer than `heads`, and only the width of the weight shows it.
             head_dim = inner_dim // heads
         if head_dim and width % head_dim == 0:
             width_heads = width // head_dim
-            # More heads than the module has: a fused projection, which divides only where its parts do.
-            return gcd(width_heads, heads) if heads and width_heads > heads else width_heads
-        return heads if heads and width % heads == 0 else None
+            if heads and width_heads > heads:
+                # A fused projection, which divides only where its parts do.
+                return gcd(width_heads, heads)
+            return width_heads
+        if heads and width % heads == 0:
+            return heads
+        return None
 
     def _attention_above(self, path: str) -> Any:
         """The attention module that a projection belongs to: its parent, or the parent's parent."""
@@ -289,7 +290,7 @@ class _Derivation:
 
 
 def _has_heads(module: Any) -> bool:
-    return _positive_int(module, (*_HEAD_DIM, *_HEADS)) is not None
+    return positive_attribute(module, (*_HEAD_DIM, *_HEADS)) is not None
 
 
 def _vocabulary_modules(model: Any) -> Iterator[int]:
@@ -301,12 +302,3 @@ def _vocabulary_modules(model: Any) -> Iterator[int]:
             continue  # a model without embeddings may have the method and fail in it
         if getattr(module, "weight", None) is not None:
             yield id(module)
-
-
-def _positive_int(owner: Any, names: Iterable[str]) -> int | None:
-    """The first attribute among `names` that is a positive integer."""
-    for name in names:
-        value = getattr(owner, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None

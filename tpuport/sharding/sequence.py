@@ -37,7 +37,7 @@ def transformer_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _has_attention(block: torch.nn.Module) -> bool:
-    return any("attn" in name or "attention" in name for name, _ in block.named_modules())
+    return any(re.search("attn|attention", name) for name, _ in block.named_modules())
 
 
 @contextlib.contextmanager
@@ -61,6 +61,7 @@ def sequence_sharded(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None
 def hidden_spec(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The layout of hidden states [B, S, E]: batch over dp if that divides it, sequence over sp."""
     batch, length, _ = shape
+    # A sequence shorter than the axis would leave devices with nothing.
     sp = mesh.shape.get("sp", 1)
     return PartitionSpec(_batch_axis(batch, mesh), "sp" if 1 < sp <= length else None, None)
 

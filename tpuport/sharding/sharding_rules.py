@@ -71,6 +71,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         """New rules in which the ones passed are tried first; they replace rules of an equal pattern."""
         overriding = _as_rules(rules)
         patterns = {rule.pattern for rule in overriding}
+        # What these replace must not be reported as a rule that decides nothing.
         remaining = [rule for rule in self._rules if rule.pattern not in patterns]
         return ShardingRules((*overriding, *remaining))
 
@@ -109,6 +110,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
             shardings[name] = NamedSharding(mesh, spec)
             for misfit in misfits:
                 fallbacks[_Fallback(rule.pattern, misfit.text, format_spec(spec))].append(name)
+        # A line for each rule, because every layer of a model falls back alike.
         for fallback, names in fallbacks.items():
             _warn_of_fallback(fallback, names, parameters, shardings)
         return shardings

@@ -50,9 +50,7 @@ class Rule:
                 where=repr(self.pattern),
                 fix="a pattern is a Python regex for the whole parameter name; escape dots as '\\.'",
             ) from error
-        axes: list[str] = []
-        for entry in self.spec:
-            axes += axis_names(entry, self.pattern)
+        axes = spec_axes(self.spec, self.pattern)
         # Checked here, because jax reports it without naming the rule.
         if len(axes) != len(set(axes)):
             raise PortError(
@@ -64,10 +62,6 @@ class Rule:
     def matches(self, name: str) -> bool:
         """Whether this rule's pattern matches the whole parameter name."""
         return re.fullmatch(self.pattern, name) is not None
-
-
-REPLICATED = Rule("", PartitionSpec())
-"""The rule of a parameter that no pattern matches."""
 
 
 class Misfit(NamedTuple):
@@ -104,6 +98,15 @@ def axis_names(entry: Any, pattern: str = "") -> tuple[str, ...]:
     )
 
 
+def spec_axes(spec: PartitionSpec, pattern: str = "") -> list[str]:
+    """The mesh axes of all entries, with the errors of `axis_names`."""
+    return [axis for entry in spec for axis in axis_names(entry, pattern)]
+
+
+REPLICATED = Rule("", PartitionSpec())
+"""The rule of a parameter that no pattern matches."""
+
+
 def format_spec(spec: PartitionSpec) -> str:
     """The short form that users write: ``P('tp', None)``."""
     return f"P({', '.join(repr(entry) for entry in spec)})"
@@ -129,10 +132,7 @@ def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, 
     entries: list[Any] = [None] * rank
     # A spec that is too long is an error of the audit; here its beginning is used as far as it goes.
     for dimension, entry in enumerate(pad(rule.spec, rank)):
-        axes = axis_names(entry)
-        if not axes:
-            continue
-        misfit = _find_misfit(rule, dimension, shape[dimension], axes, mesh)
+        misfit = _find_misfit(rule, dimension, shape[dimension], axis_names(entry), mesh)
         if misfit is None:
             entries[dimension] = entry
         else:

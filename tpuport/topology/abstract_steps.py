@@ -14,12 +14,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees, rotary
 from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, replicated_sharding
-from tpuport.compilation import claim_cache, is_transformers_cache, prepare_arguments, use_weights
+from tpuport.compilation import claim_cache, prepare_arguments, use_weights
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder, State
 from tpuport.generation.decoding_cache import FixedLayer
 from tpuport.generation.prompts import bucket_length
 from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
+from tpuport.library_classes import is_transformers_cache
 from tpuport.patches import transformers_rotary
 from tpuport.topology.abstract_weights import abstract_array, device_dtype
 from tpuport.topology.generation_tasks import Decode, Prefill

@@ -15,7 +15,7 @@ import numpy as np
 from tpuport.attention.provenance.conditions import Condition
 from tpuport.attention.provenance.emission import emit_scalar
 from tpuport.attention.provenance.graph import Node, UnknownError, analysis
-from tpuport.attention.provenance.primitives import is_elementwise, reshape_groups
+from tpuport.attention.provenance.primitives import is_elementwise, pick_axes, place_axes, reshape_groups
 from tpuport.attention.provenance.rewriting import simplify, varying_axes
 
 # Of a larger constant the values are not looked at.
@@ -195,14 +195,12 @@ def _multiply(node: Node) -> Affine:
 
 
 def _broadcast(node: Node, source: Affine) -> Affine:
-    steps = [0] * node.rank
-    for axis, step in zip(node.params["broadcast_dimensions"], source.steps, strict=True):
-        steps[axis] = step
-    return replace(source, steps=tuple(steps))
+    steps = place_axes(source.steps, node.params["broadcast_dimensions"], node.rank, default=0)
+    return replace(source, steps=steps)
 
 
 def _transpose(node: Node, source: Affine) -> Affine:
-    return replace(source, steps=tuple(source.steps[axis] for axis in node.params["permutation"]))
+    return replace(source, steps=pick_axes(source.steps, node.params["permutation"]))
 
 
 def _reshape(node: Node, source: Affine) -> Affine:
@@ -329,6 +327,7 @@ def _symmetric_band(name: str, distance: Node, limit: Node) -> Band | None:
 
 def _difference_band(name: str, difference: Affine) -> Band:
     """The band in which `difference` compares with 0, if that grows along keys as it falls along queries."""
+    # A band is along the last two of the mask's four axes.
     if len(difference.steps) != 4:
         raise UnknownError(name)
     *others, by_query, by_key = difference.steps

@@ -11,6 +11,7 @@ from tpuport.attention.provenance.graph import MAX_DEPTH, Node, UnknownError, go
 from tpuport.attention.provenance.primitives import (
     is_elementwise,
     order_operations,
+    pick_axes,
     reshape_groups,
     run_operation,
 )
@@ -75,14 +76,14 @@ def _single_shape(node: Node, single: Axes) -> tuple[int, ...]:
 
 def _emit_broadcast(node: Node, single: Axes) -> jax.Array:
     axes = node.params["broadcast_dimensions"]
-    source = emit(node.operands[0], tuple(single[axis] for axis in axes))
+    source = emit(node.operands[0], pick_axes(single, axes))
     return lax.broadcast_in_dim(source, _single_shape(node, single), axes)
 
 
 def _emit_transpose(node: Node, single: Axes) -> jax.Array:
     permutation = node.params["permutation"]
     inverse = np.argsort(permutation)
-    return lax.transpose(emit(node.operands[0], tuple(single[axis] for axis in inverse)), permutation)
+    return lax.transpose(emit(node.operands[0], pick_axes(single, inverse)), permutation)
 
 
 def _emit_reshape(node: Node, single: Axes) -> jax.Array | None:
@@ -92,8 +93,7 @@ def _emit_reshape(node: Node, single: Axes) -> jax.Array | None:
         return None
     source_single = [False] * source.rank
     for group in reshape_groups(source.shape, node.shape):
-        is_single = {single[axis] for axis in group.after}
-        if len(is_single) > 1:
+        if len(set(pick_axes(single, group.after))) > 1:
             return None
         for axis in group.before:
             source_single[axis] = single[group.after[0]]
@@ -134,7 +134,7 @@ def _emit_gather(node: Node, single: Axes) -> jax.Array | None:
     """With fewer indices, and whole slices."""
     numbers = node.params["dimension_numbers"]
     source, indices = node.operands
-    if numbers.operand_batching_dims or any(single[axis] for axis in numbers.offset_dims):
+    if numbers.operand_batching_dims or any(pick_axes(single, numbers.offset_dims)):
         return None
     index_axes = tuple(own for axis, own in enumerate(single) if axis not in numbers.offset_dims)
     return run_operation(node, [emit(source, (False,) * source.rank), emit(indices, (*index_axes, False))])
@@ -151,7 +151,9 @@ def evaluate(node: Node, single: Axes) -> np.ndarray:
     """The value, computed now, of a node for which `is_constant` holds."""
     copies: dict[Node, Node] = {}
     for original in order_operations(node) or ():
-        operands = () if original.known is not None else tuple(copies[o] for o in original.operands)
+        operands = ()
+        if original.known is None:
+            operands = tuple(map(copies.__getitem__, original.operands))
         # Without the arrays that are tracers, which cannot be read now.
         copies[original] = Node(
             original.graph, original.shape, original.dtype, original.equation, operands, original.known,

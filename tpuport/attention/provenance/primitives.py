@@ -5,7 +5,7 @@ From that: arrays that depend on nothing traced, and the few values that the ele
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -61,6 +61,17 @@ class Combination(NamedTuple):
 Values = tuple[Any, ...] | None
 
 
+def pick_axes(values: Sequence[Any], axes: Iterable[int]) -> tuple[Any, ...]:
+    """The values of these axes, in their order."""
+    return tuple(values[axis] for axis in axes)
+
+
+def place_axes(values: Iterable[Any], axes: Iterable[int], rank: int, default: Any) -> tuple[Any, ...]:
+    """The values at these axes of an array of this rank, and `default` at the others."""
+    by_axis = dict(zip(axes, values, strict=True))
+    return tuple(by_axis.get(axis, default) for axis in range(rank))
+
+
 def is_elementwise(node: Node) -> bool:
     """Whether each element comes from the elements at the same index.
 
@@ -94,8 +105,10 @@ def apply_numpy(node: Node, *operands: np.ndarray) -> np.ndarray | None:
 
 def reshape_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[AxisGroup]:
     """How a reshape joins and splits axes: the smallest groups with equal products, axes of size 1 left out."""
+    # Products of 0 are equal too early.
     if 0 in before:
         return [AxisGroup(list(range(len(before))), list(range(len(after))))]
+    # An axis of size 1 fits anywhere, and would make groups that are not the smallest.
     old_axes = [axis for axis, size in enumerate(before) if size != 1]
     new_axes = [axis for axis, size in enumerate(after) if size != 1]
     groups: list[AxisGroup] = []
@@ -187,6 +200,7 @@ def gather_indices(node: Node) -> np.ndarray | None:
     axis = gather_axis(node)
     if axis is None or node.shape[axis] > _MAX_GATHER_INDICES or not is_constant(node.operands[1]):
         return None
+    # Inside of a trace jax would make the constant a tracer.
     with jax.ensure_compile_time_eval():
         indices = np.asarray(_compute(node.operands[1]))[:, 0]
     if not indices.size or indices.min() < 0 or indices.max() >= node.operands[0].shape[axis]:

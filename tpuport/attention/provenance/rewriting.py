@@ -16,6 +16,8 @@ from tpuport.attention.provenance.primitives import (
     is_elementwise,
     is_move,
     is_outer_product,
+    pick_axes,
+    place_axes,
     reshape_groups,
 )
 
@@ -63,6 +65,7 @@ def _sink_move(move: Node) -> Node:
     source = simplify(move.operands[0])
     if not is_elementwise(source) or not source.shape:
         return move
+    # The move of a comparison becomes a comparison of moved positions, whose growth is known.
     operands = tuple(_move_operand(move, operand) for operand in source.operands)
     return move.graph.apply(source.equation.primitive, operands, move.shape, source.dtype, source.params)
 
@@ -142,16 +145,16 @@ def _outer_product_as_multiplication(node: Node) -> Node:
     left_end = len(left_batch) + len(left_free)
     right_axes = (*range(len(right_batch)), *range(left_end, node.rank))
     operands = (
-        _broadcast(_pick_axes(left, (*left_batch, *left_free)), node.shape, tuple(range(left_end))),
-        _broadcast(_pick_axes(right, (*right_batch, *right_free)), node.shape, right_axes),
+        _broadcast(_move_first(left, (*left_batch, *left_free)), node.shape, tuple(range(left_end))),
+        _broadcast(_move_first(right, (*right_batch, *right_free)), node.shape, right_axes),
     )
     return node.graph.apply(lax.mul_p, operands, node.shape, node.dtype, {})
 
 
-def _pick_axes(node: Node, axes: tuple[int, ...]) -> Node:
+def _move_first(node: Node, axes: tuple[int, ...]) -> Node:
     """These axes in this order; the others have size 1 and are left out."""
     permutation = (*axes, *(axis for axis in range(node.rank) if axis not in axes))
-    shape = tuple(node.shape[axis] for axis in permutation)
+    shape = pick_axes(node.shape, permutation)
     transposed = node.graph.apply(lax.transpose_p, (node,), shape, node.dtype, {"permutation": permutation})
     return reshape(transposed, shape[: len(axes)])
 
@@ -255,10 +258,8 @@ def _axes_of_source(node: Node) -> Axes:
 
 
 def _axes_of_broadcast(node: Node) -> Axes:
-    axes = [False] * node.rank
-    for axis, varies in zip(node.params["broadcast_dimensions"], varying_axes(node.operands[0]), strict=True):
-        axes[axis] = varies
-    return tuple(axes)
+    axes = node.params["broadcast_dimensions"]
+    return place_axes(varying_axes(node.operands[0]), axes, node.rank, default=False)
 
 
 def _axes_of_reshape(node: Node) -> Axes:
@@ -267,15 +268,14 @@ def _axes_of_reshape(node: Node) -> Axes:
     source = varying_axes(node.operands[0])
     axes = [False] * node.rank
     for group in reshape_groups(node.operands[0].shape, node.shape):
-        varies = any(source[axis] for axis in group.before)
+        varies = any(pick_axes(source, group.before))
         for axis in group.after:
             axes[axis] = varies
     return tuple(axes)
 
 
 def _axes_of_transpose(node: Node) -> Axes:
-    source = varying_axes(node.operands[0])
-    return tuple(source[axis] for axis in node.params["permutation"])
+    return pick_axes(varying_axes(node.operands[0]), node.params["permutation"])
 
 
 def _axes_along(node: Node) -> Axes:

@@ -16,7 +16,7 @@ from tpuport.attention.provenance.conditions import (
 )
 from tpuport.attention.provenance.emission import emit, evaluate
 from tpuport.attention.provenance.graph import Graph, Node, UnknownError
-from tpuport.attention.provenance.primitives import has_only, is_constant
+from tpuport.attention.provenance.primitives import has_only, is_constant, pick_axes
 from tpuport.attention.provenance.rewriting import Axes, reshape, varying_axes
 from tpuport.errors import PortError
 
@@ -118,6 +118,7 @@ class _MaskBuilder:
         return True
 
     def _hide_all(self) -> None:
+        # This is enough, whatever else there is of the mask.
         self._visible_keys = [jnp.zeros((1, self._keys), jnp.bool_)]
 
     def _vector(self, condition: Condition, axis: int, size: int) -> list[jax.Array]:
@@ -137,10 +138,11 @@ class _MaskBuilder:
         return [jnp.broadcast_to(visible.reshape(batch, -1), (batch, size))]
 
     def _try_band(self, band: Band | None) -> bool:
-        both = None if band is None else self._band.intersect(band)
-        if both is None:
+        if band is not None:
+            band = self._band.intersect(band)
+        if band is None:
             return False
-        self._band = both
+        self._band = band
         return True
 
     def _try_segments(self, condition: Condition) -> bool:
@@ -268,7 +270,7 @@ def _find_segments(condition: Condition) -> tuple[jax.Array, jax.Array] | None:
 def _varies_only_over(node: Node, axis: int) -> bool:
     other_axes = {_HEADS, _QUERIES, _KEYS} - {axis}
     varies = varying_axes(node)
-    return not any(varies[other] for other in other_axes)
+    return not any(pick_axes(varies, other_axes))
 
 
 def _segment_vector(node: Node, axis: int) -> jax.Array:
