@@ -82,7 +82,7 @@ def _emit_broadcast(node: Node, single: Axes) -> jax.Array:
 
 def _emit_transpose(node: Node, single: Axes) -> jax.Array:
     permutation = node.params["permutation"]
-    inverse = np.argsort(permutation)
+    inverse = np.argsort(permutation).tolist()
     return lax.transpose(emit(node.operands[0], pick_axes(single, inverse)), permutation)
 
 
