@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tpuport.attention import block_sizes as module
 from tpuport.attention.block_sizes import Blocks, block_sizes, vmem_limit_bytes
 from tpuport.attention.kernel_cost import KernelCall, cycles, vmem_bytes, vmem_limit
-from tpuport.attention.tuning.attention_shapes import NAMED
+from tpuport.attention_shapes import NAMED
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS, assume_generation
 

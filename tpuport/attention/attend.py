@@ -4,6 +4,7 @@ Shapes: B batch, H query heads, K key/value heads, Q query length, T key/value l
 keys, C of values.
 """
 
+import math
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -32,7 +33,9 @@ _MASK_AXES: Final = {
 
 
 class _Choice(NamedTuple):
-    uses_kernel: bool
+    """What computes a call, "flash" or "xla", and why."""
+
+    implementation: str
     reason: str
 
 
@@ -42,7 +45,7 @@ def attend(
     value_BKTC: jax.Array,
     mask: Mask | None,
     *,
-    scale: float,
+    scale: float | None,
     softcap: float | None = None,
     sinks_H: jax.Array | None = None,
     source: str,
@@ -54,7 +57,7 @@ def attend(
     Args:
         query_BHQD, key_BKTD, value_BKTC: of the same floating dtype; K divides H.
         mask: who sees whom; None: every query every key.
-        scale: factor on the dot products.
+        scale: factor on the dot products; None is D ** -0.5.
         softcap: scores become softcap * tanh(score / softcap).
         sinks_H: one extra logit a head, without a value.
         source: the library whose call this is: "torch", "transformers" or "diffusers".
@@ -70,25 +73,29 @@ def attend(
     """
     mask = mask or Mask()
     settings = current_settings() or Settings()
+    if scale is None:
+        # A head dimension of 0 is legal in torch, and 0 ** -0.5 raises.
+        scale = (query_BHQD.shape[3] or 1) ** -0.5
+    scale = float(scale)
     _check_arrays(query_BHQD, key_BKTD, value_BKTC, mask, sinks_H)
     obstacle = _find_obstacle(query_BHQD, key_BKTD, value_BKTC, mask, note)
     choice = _choose(query_BHQD.shape[2], key_BKTD.shape[2], settings, obstacle)
     where, module = site or find_call_site()
     call = Call(
         site=where, module=module, source=source, query=query_BHQD.shape, key=key_BKTD.shape, value=value_BKTC.shape,
-        dtype=str(query_BHQD.dtype), implementation="flash" if choice.uses_kernel else "xla", reason=choice.reason,
+        dtype=str(query_BHQD.dtype), implementation=choice.implementation, reason=choice.reason,
         mask=describe_mask(mask), mesh=_describe_mesh(query_BHQD, key_BKTD, settings, choice),
         padding=_describe_padding(mask, settings, choice),
     )  # fmt: skip
     record_call(call)
     if _is_empty(query_BHQD, value_BKTC):
         return jnp.zeros((*query_BHQD.shape[:3], value_BKTC.shape[3]), query_BHQD.dtype)
-    if choice.uses_kernel:
+    if choice.implementation == "flash":
         return attention_on_mesh(
             query_BHQD, key_BKTD, value_BKTC, mask, settings, scale=scale, softcap=softcap, sinks_H=sinks_H
         )
     out, lse = attention_xla(query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap)
-    return out if sinks_H is None else apply_sinks(out, lse, sinks_H)
+    return apply_sinks(out, lse, sinks_H)
 
 
 def _is_empty(query: jax.Array, value: jax.Array) -> bool:
@@ -107,7 +114,8 @@ def _check_arrays(
     (batch, heads, queries, dim), (kv_heads, keys) = query.shape, key.shape[1:3]
     if key.shape != (batch, kv_heads, keys, dim) or value.shape[:3] != key.shape[:3]:
         raise PortError("attention over shapes that do not fit each other", where=where, fix=_EXPECTED_SHAPES)
-    if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
+    # Not `heads % kv_heads`, because there may be no heads.
+    if math.gcd(heads, kv_heads) != kv_heads:
         raise PortError(
             f"{heads} query heads cannot share {kv_heads} key/value heads", where=where, fix=_EXPECTED_SHAPES
         )
@@ -147,7 +155,7 @@ def _find_obstacle(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mas
 def _choose(queries: int, keys: int, settings: Settings, obstacle: str | None) -> _Choice:
     """Whether the kernel serves a call, and why."""
     if settings.implementation == "xla":
-        return _Choice(False, 'asked for: implementation="xla"')
+        return _Choice("xla", 'asked for: implementation="xla"')
     if settings.implementation == "flash":
         if obstacle is not None:
             raise PortError(
@@ -155,20 +163,20 @@ def _choose(queries: int, keys: int, settings: Settings, obstacle: str | None) -
                 where='register(implementation="flash")',
                 fix='register(implementation="auto") computes such a call exactly in XLA',
             )
-        return _Choice(True, 'asked for: implementation="flash"')
+        return _Choice("flash", 'asked for: implementation="flash"')
     if obstacle is not None:
-        return _Choice(False, obstacle)
+        return _Choice("xla", obstacle)
     if queries <= FEW_QUERIES:
         plural = "query" if queries == 1 else "queries"
-        return _Choice(False, f"{queries} {plural}, where the kernel works on 128 at a time")
+        return _Choice("xla", f"{queries} {plural}, where the kernel works on 128 at a time")
     if queries * keys <= FEW_SCORES:
-        return _Choice(False, f"{queries} x {keys} scores a head are too few to be worth a kernel")
-    return _Choice(True, f"{queries} x {keys} scores a head stay out of memory")
+        return _Choice("xla", f"{queries} x {keys} scores a head are too few to be worth a kernel")
+    return _Choice("flash", f"{queries} x {keys} scores a head stay out of memory")
 
 
 def _describe_mesh(query: jax.Array, key: jax.Array, settings: Settings, choice: _Choice) -> str:
     """How the devices of the mesh divide the call."""
-    if choice.uses_kernel:
+    if choice.implementation == "flash":
         plan = plan_sharding(CallSizes.of(query, key), settings.mesh, settings.sequence)
         return "; ".join(plan.reasons) or "one device"
     if settings.mesh is None or settings.mesh.size == 1:
@@ -179,7 +187,10 @@ def _describe_mesh(query: jax.Array, key: jax.Array, settings: Settings, choice:
 def _describe_padding(mask: Mask, settings: Settings, choice: _Choice) -> str:
     if mask.keys_BT is None:
         return ""
-    return settings.padding if choice.uses_kernel else "exact"
+    # The other modes exist in the kernel only.
+    if choice.implementation == "xla":
+        return "exact"
+    return settings.padding
 
 
 def describe_mask(mask: Mask) -> str:
@@ -212,4 +223,6 @@ def _describe_band(mask: Mask) -> str:
         text = f"band {before} before, {after} after"
     if not isinstance(mask.offset, int):
         return f"{text}, traced offset"
-    return f"{text}, offset {mask.offset}" if mask.offset else text
+    if mask.offset:
+        text += f", offset {mask.offset}"
+    return text

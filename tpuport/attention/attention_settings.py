@@ -75,8 +75,11 @@ def settings_owners() -> list[Any]:
 
 def registered_settings() -> Settings | None:
     """The settings that the user registered last; a compiled program is specialised to them."""
+    # Read once: another thread may replace the tuple between the check and the access.
     entries = _registered
-    return entries[-1][1] if entries else None
+    if not entries:
+        return None
+    return entries[-1][1]
 
 
 @contextlib.contextmanager

@@ -110,10 +110,12 @@ def _is_intermediate(frame: FrameType) -> bool:
 
 def _module_class(frame: FrameType) -> str:
     """The class of the `torch.nn.Module` whose method the frame runs; empty if it runs none."""
-    if frame.f_code.co_varnames[:1] != ("self",):
-        return ""
-    owner = frame.f_locals.get("self")
-    return type(owner).__name__ if isinstance(owner, torch.nn.Module) else ""
+    # Only methods are asked for their variables: `f_locals` copies all of them.
+    if frame.f_code.co_varnames[:1] == ("self",):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module):
+            return type(owner).__name__
+    return ""
 
 
 def _short_path(filename: str) -> str:
@@ -183,10 +185,13 @@ def _render_call(call: Call, count: int) -> Group:
     shapes = [_format_shape(call.query), _format_shape(call.key)]
     if call.value != call.key:
         shapes[1] += f", {_format_shape(call.value)}"
+    mask = call.mask
+    if call.padding:
+        mask += f", padded keys: {call.padding}"
     facts = {
         "called": f"through {call.source}, traced {traced}",
         "shapes": f"{'; '.join(shapes)} {call.dtype}",
-        "mask": call.mask + (f", padded keys: {call.padding}" if call.padding else ""),
+        "mask": mask,
         call.implementation: call.reason,
         "mesh": call.mesh.replace("; ", "\n"),
     }
@@ -194,7 +199,9 @@ def _render_call(call: Call, count: int) -> Group:
     for name, text in facts.items():
         style = "green" if name == call.implementation else "dim"
         lines.add_row(Text(f"  {name}", style=style), Text(text))
-    title = f"{call.site} in {call.module}" if call.module else call.site
+    title = call.site
+    if call.module:
+        title += f" in {call.module}"
     return Group(Text(title, style="bold"), lines)
 
 

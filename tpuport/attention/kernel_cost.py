@@ -207,13 +207,15 @@ def vmem_bytes(call: KernelCall, blocks: Blocks) -> int:
 def vmem_limit(generation: str) -> int:
     """Vector memory in bytes that a kernel may take on a generation, the rest being left to the program around it."""
     capacity = GENERATIONS[generation].vmem
-    return capacity if capacity <= SMALL_VMEM else capacity * 7 // 8
+    if capacity <= SMALL_VMEM:
+        return capacity
+    return capacity * 7 // 8
 
 
 def vmem_budget(generation: str) -> int:
-    """The most that `vmem_bytes` may be: the limit, and on v4 three quarters of it.
-
-    Spilled registers come on top. On v4, with 16 MiB in all, they have taken up to 5.
-    """
+    """The most that `vmem_bytes` may be: the limit, and on v4 three quarters of it."""
     limit = vmem_limit(generation)
-    return limit if limit > SMALL_VMEM else limit * 3 // 4
+    # Spilled registers come on top. On v4, with 16 MiB in all, they have taken up to 5.
+    if limit <= SMALL_VMEM:
+        return limit * 3 // 4
+    return limit

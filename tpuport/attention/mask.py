@@ -57,11 +57,15 @@ class Mask:
             _expand(self.keys_BT, (1, 2)),
             _expand(self.queries_BQ, (1, 3)),
         )
-        if visible is not None and added is not None:
-            dense = jnp.where(visible, added, jnp.finfo(added.dtype).min)
+        if added is None:
+            dense = visible
+        elif visible is None:
+            dense = added
         else:
-            dense = added if visible is None else visible
-        return None if dense is None else jnp.broadcast_to(dense, (*dense.shape[:2], queries, keys))
+            dense = jnp.where(visible, added, jnp.finfo(added.dtype).min)
+        if dense is None:
+            return None
+        return jnp.broadcast_to(dense, (*dense.shape[:2], queries, keys))
 
     def slice_queries(self, first: Any, size: int) -> "Mask":
         """Traced. The mask of `size` queries from index `first` on, over all keys."""

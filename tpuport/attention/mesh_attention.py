@@ -139,7 +139,10 @@ def _dimension_letters(name: str, array: jax.Array, plan: ShardingPlan) -> str:
 
 def _split_of(letter: str, plan: ShardingPlan) -> Split:
     """How the plan divides a dimension of `_DIMENSIONS`."""
-    splits = {"B": plan.batch, "H": plan.heads, "K": plan.kv_heads, "Q": plan.queries, "T": plan.keys}
+    splits = {
+        "B": plan.batch, "H": plan.heads, "K": plan.kv_heads, "Q": plan.queries, "T": plan.keys,
+        ".": Split.undivided(1),
+    }  # fmt: skip
     split = splits[letter.upper()]
     if letter.islower() and plan.sequence == "ulysses":
         return Split.undivided(split.size)
@@ -150,9 +153,10 @@ def _partition_spec(name: str, array: jax.Array, plan: ShardingPlan) -> Partitio
     """How shard_map divides an array: evenly, or not at all if a device has to select its part itself."""
     axes: list[str | None] = []
     for letter in _dimension_letters(name, array, plan):
-        split = Split.undivided(1) if letter == "." else _split_of(letter, plan)
+        split = _split_of(letter, plan)
         # Lengths have been padded until they divide evenly.
-        axes.append(split.axis if split.is_even or letter in _LENGTHS else None)
+        is_even = split.is_even or letter in _LENGTHS
+        axes.append(split.axis if is_even else None)
     return PartitionSpec(*axes)
 
 
@@ -222,7 +226,7 @@ def _attend_on_device(arrays: dict[str, jax.Array], call: _MeshCall) -> jax.Arra
             first_query = jax.lax.axis_index("sp") * plan.queries.local
             mask = dataclasses.replace(mask, offset=mask.offset + first_query)
         out, lse = attend(query, key, value, mask)
-    return out if sinks_H is None else apply_sinks(out, lse, sinks_H)
+    return apply_sinks(out, lse, sinks_H)
 
 
 def _select_part(name: str, array: jax.Array, plan: ShardingPlan) -> jax.Array:

@@ -92,14 +92,16 @@ def _softmax(scores_BKGQT: jax.Array, sinks: jax.Array | float) -> tuple[jax.Arr
 
 
 def apply_sinks(
-    out_BHQC: Float[Array, "B H Q C"], lse_BHQ: Float[Array, "B H Q"], sinks_H: Float[Array, " H"]
+    out_BHQC: Float[Array, "B H Q C"], lse_BHQ: Float[Array, "B H Q"], sinks_H: Float[Array, " H"] | None
 ) -> Float[Array, "B H Q C"]:
-    """Traced. Attention with sinks, from the output and log-sum-exp of attention without.
+    """Traced. Attention with sinks, if there are any, from the output and log-sum-exp of attention without.
 
     A sink s turns the softmax's sum exp(lse) into exp(lse) + exp(s), so every weight, and with them the output, is
     multiplied by exp(lse) / (exp(lse) + exp(s)) = sigmoid(lse - s). A row that sees no key (lse -inf) stays zero, and
     a sink of -inf changes nothing.
     """
+    if sinks_H is None:
+        return out_BHQC
     sees_a_key = lse_BHQ > -jnp.inf
     # Selected twice, before the subtraction and after, so that -inf - -inf arises neither forwards nor backwards.
     difference = jnp.where(sees_a_key, lse_BHQ, 0.0) - sinks_H.astype(jnp.float32)[None, :, None]

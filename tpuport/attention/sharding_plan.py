@@ -127,7 +127,8 @@ def plan_sharding(sizes: CallSizes, mesh: Mesh | None, sequence: str = "gather")
         )
     axes = free_axes(mesh)
     dp, sp, tp = (axes.get(axis, 1) for axis in AXES)
-    sequence = sequence if sp > 1 else "gather"
+    if sp == 1:
+        sequence = "gather"
     # Each dimension is divided in view of what the ones before it leave to a device.
     batch = _split_batch(sizes, dp)
     sizes = dataclasses.replace(sizes, batch=batch.local)

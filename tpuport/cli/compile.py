@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.cli.compile_request import check_output, parser, requests_from
-from tpuport.cli.console import print_text, say
+from tpuport.cli.console import print_text, say, write_file
 from tpuport.errors import PortError
-from tpuport.lint.paths import write_atomically
 from tpuport.topology import compile_process
 from tpuport.topology.compile_messages import (
     CompileRequest,
@@ -57,7 +56,9 @@ def run(options: argparse.Namespace) -> int:
                 request = replace(request, save_hlo=str(scratch))
             outcome.collect(request)
             if scratch is not None:
-                _publish(scratch, options.save_hlo)
+                # After each topology, so that a later interruption keeps its programs.
+                for file in sorted(scratch.iterdir()):
+                    file.replace(options.save_hlo / file.name)
     if outcome.results:
         _write_report(outcome, options)
     return outcome.exit_code
@@ -167,26 +168,23 @@ class _StageDisplay:
 def _write_report(outcome: _Outcome, options: argparse.Namespace) -> None:
     if options.output is None:
         _print_report(_render_report(outcome, options.format, sys.stdout))
-        return
-    report = _render_report(outcome, options.format, None)
-    try:
-        write_atomically(options.output, report.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise PortError(
-            f"the report cannot be written: {error.strerror}", where=f"--output {options.output}"
-        ) from None
+    else:
+        report = _render_report(outcome, options.format, None)
+        write_file(options.output, report, "the report", "--output")
 
 
 def _render_report(outcome: _Outcome, form: str, stream: Any) -> str:
-    if form == "json":
-        return as_json(document(outcome.results, outcome.splits))
-    if form == "html":
-        from tpuport.topology.reports.html import page
+    match form:
+        case "json":
+            return as_json(document(outcome.results, outcome.splits))
+        case "html":
+            from tpuport.topology.reports.html import page
 
-        return page(document(outcome.results, outcome.splits))
-    from tpuport.topology.reports.text import render_results
+            return page(document(outcome.results, outcome.splits))
+        case _:
+            from tpuport.topology.reports.text import render_results
 
-    return _render_text(render_results(outcome.results, outcome.splits), stream)
+            return _render_text(render_results(outcome.results, outcome.splits), stream)
 
 
 def _render_text(renderable: Any, stream: Any) -> str:
@@ -245,9 +243,3 @@ def _program_directory(directory: Path | None) -> Iterator[Path | None]:
         yield Path(scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _publish(scratch: Path, directory: Path) -> None:
-    """Move the programs of one topology to where the user wants them."""
-    for file in sorted(scratch.iterdir()):
-        file.replace(directory / file.name)

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from tpuport.errors import PortError
@@ -60,6 +61,21 @@ def print_text(text: str, subject: str, fix: str) -> None:
     except OSError as error:
         _discard_output()
         raise _unwritable(subject, error.strerror or str(error), fix) from None
+
+
+def write_file(file: Path, text: str, subject: str, option: str) -> None:
+    """Write text to the file that an option names: all of it, or nothing.
+
+    Raises:
+        PortError: it cannot be written.
+    """
+    # Not at the top: importing any command would import the linter.
+    from tpuport.lint.paths import write_atomically
+
+    try:
+        write_atomically(file, text.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise PortError(f"{subject} cannot be written: {error.strerror}", where=f"{option} {file}") from None
 
 
 def _unwritable(subject: str, reason: str, fix: str) -> PortError:

@@ -81,6 +81,9 @@ def diagnose(timeout: float) -> Diagnosis:
         compat = _ask("compat", timeout, problems)
     if missing.isdisjoint({"jax", "jaxlib"}):
         devices = _ask("devices", timeout, problems)
+    cache = None
+    if "cache_directory" in compat:
+        cache = cache_size(compat["cache_directory"])
     return Diagnosis(
         works=not problems,
         tested=compat.get("tested"),
@@ -97,7 +100,7 @@ def diagnose(timeout: float) -> Diagnosis:
         devices=devices.get("devices"),
         libtpu=libtpu,
         memory=host_memory(),
-        cache=cache_size(compat["cache_directory"]) if "cache_directory" in compat else None,
+        cache=cache,
     )
 
 
@@ -158,9 +161,9 @@ def _memory_limit(total: int) -> int | None:
     # Of version 2 and of version 1.
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = _read(Path(file))
-        if text.isdigit():
-            limit = int(text)
-            return limit if 0 < limit < total else None
+        # "max" is no limit; version 1 writes a number beyond any memory.
+        if text.isdigit() and 0 < int(text) < total:
+            return int(text)
     return None
 
 

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         print_text(report + "\n", "the report", fix="redirect it to a file")
     else:
         _render(diagnosis, Console())
-    return 0 if diagnosis.works else 1
+    return int(not diagnosis.works)
 
 
 def _render(diagnosis: Diagnosis, console: Console) -> None:
@@ -100,17 +101,15 @@ def _devices(devices: list[dict[str, Any]] | None) -> list[str]:
     if devices is None:
         return ["unknown"]
     # Devices of one kind share a line: a slice has hundreds.
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for device in devices:
-        kinds.setdefault(f"{device['platform']} {device['kind']}", []).append(device)
+    kinds = Counter((device["platform"], device["kind"], device["memory_bytes"]) for device in devices)
     lines = []
-    for kind, members in kinds.items():
-        line = f"{len(members)} x {kind}"
+    for (platform, kind, nbytes), count in kinds.items():
+        line = f"{count} x {platform} {kind}"
         # jax does not know the memory of CPU devices.
-        if members[0]["memory_bytes"]:
-            line += f", {_size(members[0]['memory_bytes'])} each"
+        if nbytes:
+            line += f", {_size(nbytes)} each"
         lines.append(line)
-    if all(device["platform"] != "tpu" for device in devices):
+    if "tpu" not in {device["platform"] for device in devices}:
         lines.append("no TPU: programs run, and are checked, on these")
     return lines
 

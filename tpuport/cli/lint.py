@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuport.cli.arguments import CommandParser, UsageError, non_negative_integer
-from tpuport.cli.console import ProgressLine, print_text, say, use_colours
-from tpuport.errors import PortError
+from tpuport.cli.console import ProgressLine, print_text, say, use_colours, write_file
 
 if TYPE_CHECKING:
     from tpuport.lint.configuration import Settings
@@ -156,7 +155,6 @@ def _lint(paths: Sequence[str], settings: "Settings", run: "Run") -> "Report":
 
 
 def _show_findings(report: "Report", options: argparse.Namespace) -> None:
-    from tpuport.lint.paths import write_atomically
     from tpuport.lint.reports import Options, render
 
     file = options.output_file
@@ -165,13 +163,8 @@ def _show_findings(report: "Report", options: argparse.Namespace) -> None:
     text = render(options.format, report, style)
     if file is None:
         _print_findings(text)
-        return
-    try:
-        write_atomically(file, text.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise PortError(
-            f"the findings cannot be written: {error.strerror}", where=f"--output-file {file}"
-        ) from None
+    else:
+        write_file(file, text, "the findings", "--output-file")
 
 
 def _report_baseline(report: "Report", option: Path | None, settings: "Settings") -> None:

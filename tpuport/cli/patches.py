@@ -26,7 +26,8 @@ _STYLES: Final = {
     "target missing": "bold red",
     "failed": "bold red",
 }
-_WRONG: Final = ("source differs", "target missing", "failed")
+# Other states say that there is nothing to patch, or that the user does not want to.
+_WRONG: Final = frozenset({"source differs", "target missing", "failed"})
 
 
 class _ImportFailure(NamedTuple):
@@ -55,8 +56,11 @@ def run(options: argparse.Namespace) -> int:
     from tpuport.patches import registry
 
     # As `tpuport.enable()` would do it, but a mismatch is a line of the list instead of an error.
-    registry.apply_all("off" if registry.environment_strictness() == "off" else "warn")
-    failures = _import_targets(registry.statuses()) if options.check else {}
+    strictness = registry.environment_strictness()
+    registry.apply_all({"error": "warn"}.get(strictness, strictness))
+    failures = {}
+    if options.check:
+        failures = _import_targets(registry.statuses())
     # Anew, because importing a target applies its patches.
     statuses = [_with_failure(status, failures) for status in registry.statuses()]
     if options.format == "json":
@@ -65,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         print_text(listing + "\n", "the patches", fix="redirect them to a file")
     else:
         _render(statuses, is_checked=options.check)
-    return 1 if any(status.state in _WRONG for status in statuses) else 0
+    return int(not _WRONG.isdisjoint(status.state for status in statuses))
 
 
 def _import_targets(statuses: "Sequence[Status]") -> dict[str, _ImportFailure]:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tpuport.cli.arguments import CommandParser, UsageError, positive_integer, seconds
-from tpuport.cli.console import print_text, say
+from tpuport.cli.console import print_text, say, write_file
 from tpuport.errors import PortError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code is 0."""
-    from tpuport.attention.tuning.attention_shapes import parse_shape
+    from tpuport.attention_shapes import parse_shape
     from tpuport.hardware import parse_slice
 
     topology = _parse("--topology", parse_slice, options.topology).name
@@ -138,28 +138,24 @@ def _save(file: Path, searches: "list[Search]", topology: str) -> None:
     from tpuport.attention.tuning.data_file import build_data, format_data
 
     data = build_data(searches, topology.partition(":")[0], _command(searches, topology, file))
-    try:
-        file.write_text(format_data(data), encoding="utf-8")
-    except OSError as error:
-        raise PortError(f"the results cannot be written: {error.strerror}", where=f"--save {file}") from None
+    write_file(file, format_data(data), "the results", "--save")
 
 
 def _command(searches: "list[Search]", topology: str, file: Path) -> str:
     """The command that creates this file again, in a canonical form."""
     # Tasks differ in nothing but their shapes.
     task = searches[0].task
-    words = ["tpuport tune attention --topology", topology]
-    words += [f"--shape {search.task.shape.name}" for search in searches]
-    if task.dtype == "float32":
-        words.append("--dtype f32")
-    if task.causal and not task.shape.causal:
-        words.append("--causal")
-    if task.window is not None:
-        words.append(f"--window {task.window}")
-    if task.padding != "none":
-        words.append(f"--padding {task.padding}")
-    words.append(f"--save {file.name}")
-    return " ".join(words)
+    # What is not the default; the file's directory does not matter.
+    is_needed = {
+        "--dtype f32": task.dtype == "float32",
+        "--causal": task.causal and not task.shape.causal,
+        f"--window {task.window}": task.window is not None,
+        f"--padding {task.padding}": task.padding != "none",
+        f"--save {file.name}": True,
+    }
+    shapes = [f"--shape {search.task.shape.name}" for search in searches]
+    options = [option for option, needed in is_needed.items() if needed]
+    return " ".join(["tpuport tune attention --topology", topology, *shapes, *options])
 
 
 def _print_json(searches: "list[Search]", topology: str) -> None:

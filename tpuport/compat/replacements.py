@@ -46,7 +46,7 @@ def _topics() -> tuple[ModuleType, ...]:
 
 def install(environment: Any) -> None:
     """Put every replacement into a torchax environment, once; the originals are saved for `uninstall`."""
-    if _saved_lowerings or _saved_methods:
+    if _saved_lowerings:
         return
     for lowering in lowerings():
         _saved_lowerings[lowering.target] = environment._ops.get(lowering.target, _MISSING)
@@ -62,7 +62,7 @@ def install(environment: Any) -> None:
 
 def uninstall(environment: Any) -> None:
     """Restore exactly what `install` replaced."""
-    if not (_saved_lowerings or _saved_methods):
+    if not _saved_lowerings:
         return
     for target, previous in _saved_lowerings.items():
         if previous is _MISSING:

@@ -4,6 +4,7 @@ It is for research repositories that query `torch.cuda`, put tensors on "cuda", 
 are imported or their models are built. `whitelist()` lists what it answers; everything else is unchanged.
 """
 
+import contextlib
 import functools
 import importlib
 import threading
@@ -31,9 +32,8 @@ class GpuShim:
             allow = dict.fromkeys(allow)
         self._allow = dict(allow)
         self._available = available
-        self._finder: Finder | None = None
-        self._mode: gpu_devices.Devices | None = None
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        # What `disable` does, the last change first.
+        self._undo = contextlib.ExitStack()
 
     @property
     def calls(self) -> list[Call]:
@@ -69,20 +69,7 @@ class GpuShim:
             if _current is not self:
                 return
             self._calls.active = False
-            if self._mode is not None:
-                gpu_devices.remove(self._mode)
-                self._mode = None
-            for holder, name, former, ours in reversed(self._replaced):
-                if vars(holder).get(name) is not ours:
-                    continue  # the imported code has replaced it since, and its own must stay
-                if former is _ABSENT:
-                    delattr(holder, name)
-                else:
-                    setattr(holder, name, former)
-            self._replaced.clear()
-            if self._finder is not None:
-                self._finder.uninstall()
-                self._finder = None
+            self._undo.close()
             _current = None
 
     def __enter__(self) -> "GpuShim":
@@ -98,10 +85,13 @@ class GpuShim:
         self._answer_distributed()
         for name, value in functions.items():
             self._answer_allowed(name, value)
-        self._finder = Finder((*PACKAGES, *packages), self._calls.note)
-        self._finder.install()
-        self._mode = gpu_devices.Devices(self._calls)
-        self._mode.__enter__()
+        finder = Finder((*PACKAGES, *packages), self._calls.note)
+        finder.install()
+        self._undo.callback(finder.uninstall)
+        mode = gpu_devices.Devices(self._calls)
+        mode.__enter__()
+        # Not its `__exit__`, which would take whatever mode was entered last.
+        self._undo.callback(gpu_devices.remove, mode)
         self._calls.active = True
 
     def _answer_torch(self) -> None:
@@ -162,8 +152,18 @@ class GpuShim:
 
     def _put(self, module: str, path: str, value: Any) -> None:
         holder, name = _holder(module, path)
-        self._replaced.append((holder, name, vars(holder).get(name, _ABSENT), value))
+        self._undo.callback(_restore, holder, name, vars(holder).get(name, _ABSENT), value)
         setattr(holder, name, value)
+
+
+def _restore(holder: Any, name: str, former: Any, ours: Any) -> None:
+    # The imported code may have replaced it since, and its own must stay.
+    if vars(holder).get(name) is not ours:
+        return
+    if former is _ABSENT:
+        delattr(holder, name)
+    else:
+        setattr(holder, name, former)
 
 
 def _noting_subclass(cls: type, name: str, calls: Calls) -> type:

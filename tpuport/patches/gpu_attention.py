@@ -4,6 +4,7 @@ Options that it cannot express are refused. On the device that function is tpupo
 Shapes: B batch, Q query length, T key length, H query heads, K key heads, D head dimension.
 """
 
+from types import NoneType
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ _INSTEAD = "call F.scaled_dot_product_attention, with a mask where there is padd
 def refuse(name: str, **options: Any) -> None:
     """Raise a PortError for an option that is set: not None, False or zero."""
     for option, value in options.items():
-        if value is None or value is False or (isinstance(value, (int, float)) and value == 0):
+        # Not `value in (None, 0)`, which would compare a tensor's elements.
+        if isinstance(value, (int, float, NoneType)) and not value:
             continue
         raise PortError(f"{name} with {option} has no equivalent in plain torch", where=option, fix=_INSTEAD)
 
@@ -44,29 +46,23 @@ def flash_attn_func(
         PortError: soft cap, ALiBi or returned probabilities are requested.
     """
     del deterministic  # the result always is
-    refuse(
-        "flash_attn_func",
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        return_attn_probs=return_attn_probs,
-        **others,
-    )
+    options = {"softcap": softcap, "alibi_slopes": alibi_slopes, "return_attn_probs": return_attn_probs}
+    refuse("flash_attn_func", **options, **others)
     left, right = window_size
     if causal:
         right = 0
-    query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
-    options: dict[str, Any] = {
-        "dropout_p": dropout_p,
-        "scale": softmax_scale,
-        "enable_gqa": q.shape[2] != k.shape[2],
-    }
-    if left < 0 and right < 0:
-        out = functional.scaled_dot_product_attention(query, key, value, **options)
-    elif left < 0 and right == 0 and q.shape[1] == k.shape[1]:
-        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, **options)
-    else:
+    # torch aligns the first query with the first key: the same only for equal lengths.
+    is_causal = left < 0 and right == 0 and q.shape[1] == k.shape[1]
+    mask = None
+    if not is_causal and max(left, right) >= 0:
         mask = _window(q.shape[1], k.shape[1], left, right, q.device)
-        out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
+    query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    out = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=is_causal, dropout_p=dropout_p, scale=softmax_scale,
+        enable_gqa=q.shape[2] != k.shape[2],
+    )  # fmt: skip
+    # torch's kernels for CPUs may give NaN where a query sees no key.
+    if mask is not None:
         out = torch.where(mask.any(dim=-1, keepdim=True), out, torch.zeros_like(out))
     return out.transpose(1, 2)
 
@@ -131,19 +127,19 @@ def memory_efficient_attention(
         PortError: another kind of mask, or option.
     """
     refuse("memory_efficient_attention", **{name: value for name, value in others.items() if name != "op"})
-    causal = isinstance(attn_bias, LowerTriangularMask)
-    if not causal and attn_bias is not None and not isinstance(attn_bias, torch.Tensor):
+    if not isinstance(attn_bias, (LowerTriangularMask, torch.Tensor, NoneType)):
         raise PortError(
             f"a mask of type {type(attn_bias).__name__} has no equivalent in plain torch",
             where="attn_bias",
             fix=_INSTEAD,
         )
+    causal = isinstance(attn_bias, LowerTriangularMask)
+    if causal:
+        attn_bias = None
     tensors = [query, key, value]
     has_heads = query.ndim == 4
     if not has_heads:
         tensors = [tensor.unsqueeze(2) for tensor in tensors]
-    if causal:
-        attn_bias = None
     out = functional.scaled_dot_product_attention(
         *(tensor.transpose(1, 2) for tensor in tensors), attn_mask=attn_bias, dropout_p=p, is_causal=causal,
         scale=scale,

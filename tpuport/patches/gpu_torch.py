@@ -81,7 +81,7 @@ class _NullContext(contextlib.ContextDecorator):
         pass
 
 
-def _made(kind: type) -> Callable[..., Any]:
+def _factory(kind: type) -> Callable[..., Any]:
     return lambda *args, **kwargs: kind()
 
 
@@ -89,8 +89,8 @@ def _made(kind: type) -> Callable[..., Any]:
 CUDA: dict[str, Callable[..., Any]] = {
     "can_device_access_peer": lambda *args: False,
     "current_device": lambda: 0,
-    "current_stream": _made(Stream),
-    "default_stream": _made(Stream),
+    "current_stream": _factory(Stream),
+    "default_stream": _factory(Stream),
     "device_count": lambda: 1,
     "get_device_capability": lambda *args, **kwargs: CAPABILITY,
     "get_device_name": lambda *args, **kwargs: _properties().name,

@@ -66,11 +66,11 @@ def framepack_forward(
         indices_latents = torch.arange(frames, device=hidden_states.device)
     history = (latents_clean, latents_history_2x, latents_history_4x)
     indices = (indices_latents, indices_latents_clean, indices_latents_history_2x, indices_latents_history_4x)
-    tokens, rotary = _packed(self, hidden_states, history, indices)
+    tokens, rotary = _pack_history(self, hidden_states, history, indices)
     temb, _ = self.time_text_embed(timestep, pooled_projections, guidance)
     text = self.context_embedder(encoder_hidden_states, timestep, encoder_attention_mask)
     context = torch.cat([self.image_projection(image_embeds), text], dim=1)
-    mask = _counted(tokens.shape[1] + context.shape[1], encoder_attention_mask)
+    mask = _valid_keys(tokens.shape[1] + context.shape[1], encoder_attention_mask)
     for block in (*self.transformer_blocks, *self.single_transformer_blocks):
         tokens, context = block(tokens, context, temb, mask, rotary)
     tokens = self.proj_out(self.norm_out(tokens[:, -counts[0] * counts[1] * counts[2] :], temb))
@@ -91,7 +91,7 @@ def _check_mask(text: torch.Tensor, mask: torch.Tensor | None) -> None:
         )  # fmt: skip
 
 
-def _packed(
+def _pack_history(
     self: Any,
     latents: torch.Tensor,
     history: tuple[torch.Tensor | None, ...],
@@ -100,20 +100,20 @@ def _packed(
     """Tokens [B, N, E] of the history and the latents after it, and their rotary tables."""
     height, width = latents.shape[3:]
     clean = self.clean_x_embedder(*history)
-    tables = [
-        None
-        if tokens is None or frames is None
-        else self.rope(frame_indices=frames, height=height, width=width, device=latents.device)
-        for tokens, frames in zip((latents, *clean), indices, strict=True)
-    ]
+    tables = []
+    for tokens, frames in zip((latents, *clean), indices, strict=True):
+        table = None
+        if tokens is not None and frames is not None:
+            table = self.rope(frame_indices=frames, height=height, width=width, device=latents.device)
+        tables.append(table)
     patch = self.config.patch_size
     return self._pack_history_states(
         self.x_embedder(latents), *clean, *tables, height // patch, width // patch
     )
 
 
-def _counted(length: int, mask: torch.Tensor) -> torch.Tensor:
+def _valid_keys(length: int, mask: torch.Tensor) -> torch.Tensor:
     """Which keys are valid, [B, 1, 1, length]: all but the padding of the text, which comes last."""
-    places = torch.arange(length, device=mask.device)
+    positions = torch.arange(length, device=mask.device)
     count = length - mask.shape[1] + mask.to(torch.int32).sum(dim=1, keepdim=True)
-    return (places.unsqueeze(0) < count)[:, None, None, :]
+    return (positions.unsqueeze(0) < count)[:, None, None, :]

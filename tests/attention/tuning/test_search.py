@@ -11,11 +11,11 @@ from tpuport.attention import block_sizes
 from tpuport.attention.block_sizes import rank_blocks
 from tpuport.attention.kernel_cost import Blocks, Row, cycles
 from tpuport.attention.tuning import data_file
-from tpuport.attention.tuning.attention_shapes import NAMED, Shape, parse_shape
 from tpuport.attention.tuning.bundle_cache import Measurements, cache_file, versions
 from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler, kernel_bundles
 from tpuport.attention.tuning.bundle_schedule import KernelBundles
 from tpuport.attention.tuning.search import Search, Task, search, search_all, search_to_json, steps_to_json
+from tpuport.attention_shapes import NAMED, Shape, parse_shape
 from tpuport.errors import PortError
 
 LARGE = Shape("large", 1, 4, 4, 9000, 9000, 128)

@@ -110,7 +110,9 @@ def use_on_meshes(meshes: Sequence[Mesh | None]) -> Iterator[None]:
     If the models are on different meshes, attention gets none of them, and the compiler divides its work.
     """
     distinct = set(meshes)
-    mesh = distinct.pop() if len(distinct) == 1 else None
+    mesh = None
+    if len(distinct) == 1:
+        mesh = distinct.pop()
     _acquire_operators()
     try:
         with default_settings(mesh):

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tpuport.attention.mask import Mask
+from tpuport.attention.provenance import structure_of
 from tpuport.errors import PortError
 
 
@@ -21,6 +23,13 @@ class Operands(NamedTuple):
     value: jax.Array
     mask: jax.Array | None
     output: tuple[int, ...]
+
+    def mask_structure(self) -> Mask | None:
+        """Traced. Who sees whom, as far as the mask's origin tells; None without a mask."""
+        if self.mask is None:
+            return None
+        batch, heads, queries, _ = self.query.shape
+        return structure_of(self.mask, batch=batch, heads=heads, queries=queries, keys=self.key.shape[2])
 
 
 def arrange(
@@ -47,7 +56,9 @@ def arrange(
     if not enable_gqa:
         (heads,) = _broadcast([x.shape[-3:-2] for x in (query, key, value)], where)
     # Attention takes as many key heads as value heads; different numbers are both repeated to the query heads.
-    kv_heads = key.shape[-3] if key.shape[-3] == value.shape[-3] else heads
+    kv_heads = key.shape[-3]
+    if kv_heads != value.shape[-3]:
+        kv_heads = heads
     length, width = query.shape[-2], value.shape[-1]
     # Leading dimensions that were added above are not in the output.
     output = (*(*batch, heads)[: rank - 2], length, width)
@@ -80,7 +91,8 @@ def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array, enable_gqa
         )
     heads = query.shape[-3]
     for name, count in (("key", key.shape[-3]), ("value", value.shape[-3])):
-        if heads != count and (count == 0 or heads % count):
+        # Not `heads % count`, because torch allows no heads at all.
+        if math.gcd(heads, count) != count:
             raise PortError(f"{heads} query heads cannot share {count} {name} heads", where=where)
 
 

@@ -20,7 +20,6 @@ import torch
 from tpuport import compat
 from tpuport.attention.attend import attend
 from tpuport.attention.mask import Mask
-from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.errors import PortError
 
@@ -66,8 +65,7 @@ def diffusers_attention(
             of which some are on the host.
     """
     _reject_unsupported(dropout_p, return_lse, _parallel_config, others)
-    tensors = [x for x in (query, key, value, attn_mask) if x is not None]
-    if not any(map(compat.is_ported, tensors)):
+    if not any(map(compat.is_ported, (query, key, value, attn_mask))):
         return _native_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not all(map(compat.is_ported, (query, key, value))):
         raise PortError(
@@ -75,18 +73,18 @@ def diffusers_attention(
         )
     if attn_mask is not None and is_causal:
         raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
-    mask = None if attn_mask is None else compat.to_jax(attn_mask)
-    if mask is not None and mask.shape == (query.shape[0], key.shape[1]):
+    mask = None
+    if attn_mask is not None:
+        mask = compat.to_jax(attn_mask)
         # The native backend reads this shape as [B, T] too, even if B equals S.
-        mask = mask[:, None, None, :]
+        if mask.shape == (query.shape[0], key.shape[1]):
+            mask = mask[:, None, None, :]
     q, k, v = (x.swapaxes(1, 2) for x in compat.as_jax((query, key, value)))
     operands = arrange(q, k, v, mask, enable_gqa)
-    structure = Mask(right=0) if is_causal else Mask()
-    if operands.mask is not None:
-        batch, heads, queries, _ = operands.query.shape
-        structure = structure_of(operands.mask, batch=batch, heads=heads, queries=queries, keys=k.shape[2])
-    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    out = attend(operands.query, operands.key, operands.value, structure, scale=factor, source="diffusers")
+    structure = operands.mask_structure()
+    if is_causal:
+        structure = Mask(right=0)
+    out = attend(operands.query, operands.key, operands.value, structure, scale=scale, source="diffusers")
     return compat.wrap(out.reshape(operands.output).swapaxes(1, 2))
 
 
@@ -213,6 +211,7 @@ def _reset_processors(member: Any) -> None:
     """Let every attention processor that had chosen the backend choose none."""
     # Nothing lists the processors, but each of them refers to the member.
     for holder in gc.get_referrers(member):
-        attributes = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
-        if attributes.get("_attention_backend") is member:
+        # The referrer is the processor, or the dict of its attributes if Python has made one.
+        attributes = getattr(holder, "__dict__", holder)
+        if isinstance(attributes, dict) and attributes.get("_attention_backend") is member:
             attributes["_attention_backend"] = None

@@ -47,7 +47,12 @@ class LazyMask:
         """Traced. The elements. The name under which torchax looks for a tensor's array."""
         if self._dense is not None:
             return self._dense
-        dense = _make_dense(self.structure or Mask(), self._size)
+        # An in-place change, which drops the structure, leaves an array.
+        assert self.structure is not None
+        dense = self.structure.to_dense(*self._size[-2:])
+        if dense is None:
+            dense = jnp.ones(self._size, jnp.bool_)
+        dense = jnp.broadcast_to(dense, self._size)
         # A tracer belongs to its trace, which may be nested in another (a checkpointed layer), so it is not kept.
         if not isinstance(dense, Tracer):
             self._dense = dense
@@ -68,7 +73,9 @@ class LazyMask:
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.bool if self.structure is not None else compat.torch_dtype(self._elem.dtype)
+        if self.structure is not None:
+            return torch.bool
+        return compat.torch_dtype(self._elem.dtype)
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -138,21 +145,17 @@ def lazy_mask(structure: Mask, size: Any, reason: str = "") -> Any:
     return mask
 
 
-def _make_dense(structure: Mask, size: tuple[int, ...]) -> jax.Array:
-    """Traced. All elements of a mask; the last two dimensions are [Q, T]."""
-    dense = structure.to_dense(*size[-2:])
-    return jnp.ones(size, jnp.bool_) if dense is None else jnp.broadcast_to(dense, size)
-
-
 def _plain_slices(key: Any, size: tuple[int, ...]) -> list[slice] | None:
     """A subscript as one slice for each dimension, with bounds and step one; None if it is anything else."""
-    parts = list(key) if isinstance(key, tuple) else [key]
+    if not isinstance(key, tuple):
+        key = (key,)
+    parts = list(key)
     ellipses = [index for index, part in enumerate(parts) if isinstance(part, EllipsisType)]
     missing = len(size) - (len(parts) - len(ellipses))
     if len(ellipses) > 1 or missing < 0:
         return None
     # An ellipsis, or the end, means all of the dimensions that are not named.
-    start = ellipses[0] if ellipses else len(parts)
+    start = min(ellipses, default=len(parts))
     parts[start : start + len(ellipses)] = [slice(None)] * missing
     if not all(map(_is_plain, parts)):
         return None

@@ -7,6 +7,7 @@ Shapes: B batch, Q query length, T key/value length.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -93,12 +94,14 @@ class MaskParts:
                 left = None
             if right is not None and right >= positions.keys - 1 - offset:
                 right = None
-        has_band = left is not None or right is not None
+        # Only a band depends on positions.
+        if left is None and right is None:
+            offset = 0
         query_segments, key_segments = self._combine_segments()
         return Mask(
             left=left,
             right=right,
-            offset=offset if has_band else 0,
+            offset=offset,
             keys_BT=intersect(*self.keys),
             queries_BQ=intersect(*self.queries),
             query_segments_BQ=query_segments,
@@ -142,10 +145,10 @@ def _read(function: Callable, positions: Positions, parts: MaskParts) -> None:
 
 
 def _closure_values(function: Any) -> dict[str, Any]:
-    values = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        value = cell.cell_contents
-        values[name] = compat.to_jax(value) if isinstance(value, torch.Tensor) else value
+    values = dict(inspect.getclosurevars(function).nonlocals)
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            values[name] = compat.to_jax(value)
     return values
 
 

@@ -19,7 +19,6 @@ from tpuport import compat
 from tpuport.attention.attend import attend
 from tpuport.attention.attention_settings import current_settings
 from tpuport.attention.mask import Mask
-from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.broadcasting import arrange, broadcasts_to
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.errors import PortError
@@ -71,11 +70,7 @@ def scaled_dot_product_attention(
     q, k, v, mask = compat.as_jax((query, key, value, attn_mask))
     _check_dtypes(q, k, v, mask)
     operands = arrange(q, k, v, mask, enable_gqa)
-    if operands.mask is not None:
-        batch, heads, queries, _ = operands.query.shape
-        structure = structure_of(
-            operands.mask, batch=batch, heads=heads, queries=queries, keys=operands.key.shape[2]
-        )
+    structure = structure or operands.mask_structure()
     q, factor = _apply_traced_scale(operands.query, scale)
     out = attend(q, operands.key, operands.value, structure, scale=factor, source="torch")
     return compat.wrap(out.reshape(operands.output))
@@ -108,8 +103,10 @@ def _causal_bias_structure(query: Any, key: Any, bias: CausalBias) -> Mask:
             f"a causal bias for {expected[0]} queries and {expected[1]} keys",
             where=f"attn_mask, for {actual[0]} queries and {actual[1]} keys",
         )
-    aligns_last_key = bias.variant == CausalVariant.LOWER_RIGHT
-    return Mask(right=0, offset=actual[1] - actual[0] if aligns_last_key else 0)
+    # The lower right corner of the scores is where the last query meets the last key.
+    if bias.variant == CausalVariant.LOWER_RIGHT:
+        return Mask(right=0, offset=actual[1] - actual[0])
+    return Mask(right=0)
 
 
 def _fits_as_it_stands(query: Any, key: Any, mask: LazyMask) -> bool:
@@ -135,15 +132,12 @@ def _check_dtypes(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.
         )
 
 
-def _apply_traced_scale(query: jax.Array, scale: Any) -> tuple[jax.Array, float]:
+def _apply_traced_scale(query: jax.Array, scale: Any) -> tuple[jax.Array, Any]:
     """The query and a factor that is known at trace time: a scale that is a tensor goes into the query."""
-    if scale is None:
-        # A head dimension of 0 is legal in torch, and 0 ** -0.5 raises.
-        return query, (query.shape[-1] or 1) ** -0.5
     if not isinstance(scale, torch.Tensor):
-        return query, float(scale)
-    array = compat.as_jax(scale) if compat.is_ported(scale) else jnp.float32(scale.item())
-    return (query.astype(jnp.float32) * array.astype(jnp.float32)).astype(query.dtype), 1.0
+        return query, scale
+    factor = compat.to_jax(scale).astype(jnp.float32)
+    return (query.astype(jnp.float32) * factor).astype(query.dtype), 1.0
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:

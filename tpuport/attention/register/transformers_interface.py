@@ -71,12 +71,14 @@ def transformers_attention(
         )
     _reject_unsupported(module, dropout, (query, key, value), kwargs)
     queries, keys = query.shape[2], key.shape[2]
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    mask, reason = Mask(), ""
     if attention_mask is not None:
         mask, reason = _mask_structure(attention_mask, (*query.shape[:3], keys))
-    else:
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        # One query is the newest token, which sees every key; aligned with the first key it would see only that.
-        mask, reason = Mask(right=0) if causal and queries > 1 else Mask(), ""
+    # One query is the newest token, which sees every key; aligned with the first key it would see only that.
+    elif is_causal and queries > 1:
+        mask = Mask(right=0)
     if kwargs.get("indices") is not None:
         mask = _restrict_to_selected(mask, compat.as_jax(kwargs["indices"]), keys)
     if position_bias is not None:
@@ -89,9 +91,8 @@ def transformers_attention(
             fix="give position_ids that restart with each sequence, and neither attention_mask nor a cache",
         )
     q, k, v, sinks = compat.as_jax((query, key, value, s_aux))
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     out = attend(
-        q, k, v, mask, scale=scale, softcap=softcap, sinks_H=sinks, source="transformers", note=reason
+        q, k, v, mask, scale=scaling, softcap=softcap, sinks_H=sinks, source="transformers", note=reason
     )
     return compat.wrap(out.swapaxes(1, 2)), None
 
@@ -188,7 +189,7 @@ def transformers_mask(
     """
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-    function = causal_mask_function if mask_function is None else mask_function
+    function = mask_function or causal_mask_function
     if device is not None and torch.device(device).type not in ("jax", "privateuseone"):
         return sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, local_size,

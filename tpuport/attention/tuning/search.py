@@ -23,8 +23,8 @@ from tpuport.attention.kernel_cost import (
     vmem_bytes,
     vmem_limit,
 )
-from tpuport.attention.tuning.attention_shapes import Shape
 from tpuport.attention.tuning.bundle_cache import Measurement, Measurements
+from tpuport.attention_shapes import Shape
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation
 
@@ -86,7 +86,9 @@ class Task:
     @property
     def right(self) -> int | None:
         """The band's right, as in `Mask`; a window ends with the query's own key."""
-        return 0 if self.causal or self.window is not None else None
+        if self.causal or self.window is not None:
+            return 0
+        return None
 
     @property
     def has_band(self) -> bool:
@@ -263,7 +265,8 @@ def search(
     Raises:
         PortError: no candidate compiled.
     """
-    known = {} if known is None else known
+    if known is None:
+        known = {}
 
     def measure(title: str, variants: list[Variant]) -> None:
         for done, variant in enumerate(variants):

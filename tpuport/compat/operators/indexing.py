@@ -8,6 +8,7 @@ so order the dimensions differently.
 import itertools
 import operator
 from collections.abc import Sequence
+from types import EllipsisType
 from typing import Any
 
 import jax
@@ -43,34 +44,29 @@ def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
     advanced: list[Any] = []
     axis = 0
     for item in _expand_ellipsis(_as_items(key), len(shape)):
-        if item is None or item is True:
-            basic.append(None)
-            advanced.append(_FULL)
-        elif item is False:
-            basic.append(None)
-            advanced.append(np.zeros(0, np.int32))
-        elif isinstance(item, slice):
-            basic.append(_static_slice(item))
-            advanced.append(_FULL)
-            axis += 1
-        elif isinstance(item, int):
-            _check_bounds(item, axis, shape)
-            basic.append(item)
-            axis += 1
-        elif item.dtype == np.bool_:
-            axis += item.ndim
-            basic.extend([_FULL] * item.ndim)
-            if item.ndim == 0:  # a scalar mask adds a dimension of length 0 or 1
+        match item:
+            case None | True:
                 basic.append(None)
-                item = item.reshape(1)
-            advanced.append(item)
-        elif item.ndim == 0:
-            basic.append(item)
-            axis += 1
-        else:
-            basic.append(_FULL)
-            advanced.append(item)
-            axis += 1
+                advanced.append(_FULL)
+            case False:
+                basic.append(None)
+                advanced.append(np.zeros(0, np.int32))
+            case slice():
+                basic.append(_static_slice(item))
+                advanced.append(_FULL)
+            case int():
+                _check_bounds(item, axis, shape)
+                basic.append(item)
+            case _ if item.dtype == np.bool_:
+                # A scalar mask adds a dimension of length 0 or 1.
+                basic.extend([_FULL] * item.ndim or [None])
+                advanced.append(item.reshape(item.shape or 1))
+            case _ if item.ndim == 0:
+                basic.append(item)
+            case _:
+                basic.append(_FULL)
+                advanced.append(item)
+        axis += _dimensions(item)
     if all(isinstance(item, slice) for item in advanced):
         advanced = []
     return tuple(basic), tuple(advanced)
@@ -147,7 +143,8 @@ def _selects(basic: Key) -> bool:
 
 def _as_items(key: Any) -> list[Any]:
     """The key's entries, tensors as arrays, index lists as NumPy arrays."""
-    if isinstance(key, list) and len(key) < _UNPACKED_BELOW and any(_is_compound(item) for item in key):
+    is_short_list = isinstance(key, list) and len(key) < _UNPACKED_BELOW
+    if is_short_list and any(isinstance(item, _COMPOUND) for item in key):
         key = tuple(key)
     if not isinstance(key, tuple):
         key = (key,)
@@ -157,28 +154,28 @@ def _as_items(key: Any) -> list[Any]:
 _COMPOUND = (type(None), type(Ellipsis), slice, list, tuple, torch.Tensor, np.ndarray, jax.Array)
 
 
-def _is_compound(item: Any) -> bool:
-    return isinstance(item, _COMPOUND)
-
-
 def _as_item(item: Any) -> Any:
-    if item is None or item is Ellipsis or isinstance(item, (slice, bool)):
-        return item
-    if isinstance(item, (list, tuple, range)) and len(item) == 0:
-        item = np.zeros(0, np.int32)  # NumPy's default would be a floating type
-    elif isinstance(item, (list, tuple, range)):
-        item = np.asarray(item)
-    elif is_ported(item):
-        item = _value(item)
-    elif isinstance(item, torch.Tensor):
-        item = item.numpy()
-    if not isinstance(item, (np.ndarray, jax.Array)):
-        return operator.index(item)
-    if item.dtype == np.uint8:
-        return item.astype(np.bool_)
-    if isinstance(item, np.ndarray) and item.dtype == np.int64:
-        return item.astype(np.int32)  # jax has no 64-bit integers by default, and would warn
-    return item
+    match item:
+        case None | EllipsisType() | slice() | bool():
+            return item
+        case list() | tuple() | range():
+            # For no items, NumPy's default would be a floating type.
+            array: Any = np.asarray(item or np.zeros(0, np.int32))
+        case torch.Tensor() if not is_ported(item):
+            array = item.numpy()
+        case torch.Tensor():
+            array = to_jax(item)
+        case np.ndarray() | jax.Array():
+            array = item
+        case _:
+            return operator.index(item)
+    # torch's older masks are of bytes.
+    if array.dtype == np.uint8:
+        return array.astype(np.bool_)
+    # jax has no 64-bit integers by default, and would warn.
+    if isinstance(array, np.ndarray) and array.dtype == np.int64:
+        return array.astype(np.int32)
+    return array
 
 
 def _expand_ellipsis(items: list[Any], rank: int) -> list[Any]:
@@ -193,11 +190,14 @@ def _expand_ellipsis(items: list[Any], rank: int) -> list[Any]:
 
 
 def _dimensions(item: Any) -> int:
-    if item is None or isinstance(item, bool):
-        return 0
-    if isinstance(item, (np.ndarray, jax.Array)) and item.dtype == np.bool_:
-        return item.ndim
-    return 1
+    """How many dimensions of the array an entry of the key indexes."""
+    match item:
+        case None | bool():
+            return 0
+        case np.ndarray() | jax.Array() if item.dtype == np.bool_:
+            return item.ndim
+        case _:
+            return 1
 
 
 def _check_bounds(index: int, axis: int, shape: Sequence[int]) -> None:

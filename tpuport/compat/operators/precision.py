@@ -12,15 +12,14 @@ from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 def _widened(x: jax.Array) -> jax.Array:
     """As float32 if it is narrower, or an integer; float64 stays."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32)) if _is_float(x) else x.astype(jnp.float32)
-
-
-def _is_float(x: jax.Array) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.inexact)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _rounded(wide: jax.Array, like: jax.Array) -> jax.Array:
-    return wide.astype(like.dtype) if _is_float(like) else wide
+    # The result for integers is floating, as in torch.
+    if jnp.issubdtype(like.dtype, jnp.inexact):
+        return wide.astype(like.dtype)
+    return wide
 
 
 def sigmoid(x: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ always, on a CPU for most operators), where rounding the scalar first would shif
 same way.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,54 +15,64 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 Sized = jax.Array | np.ndarray | np.number | np.bool_
 Operand = Sized | bool | int | float | complex
 
 _HALF = ("bfloat16", "float16")
+# Kinds of numbers, each of which contains the ones before it.
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+_FLOATING, _COMPLEX = 2, 3
 
 
 def result_dtype(*operands: Operand) -> np.dtype:
     """The dtype that torch computes in: that of the operands with dimensions, unless another is of a higher kind."""
-    dimensioned, scalar, number = None, None, None
+    numbers: list[Any] = []
+    scalars: list[Any] = []
+    dimensioned: list[Any] = []
     for operand in operands:
         if not isinstance(operand, Sized):
-            number = _promoted(number, _number_dtype(operand))
+            numbers.append(_number_dtype(operand))
         elif operand.ndim:
-            dimensioned = _promoted(dimensioned, operand.dtype)
+            dimensioned.append(operand.dtype)
         else:
-            scalar = _promoted(scalar, operand.dtype)
-    dtype = _combined(dimensioned, _combined(scalar, number))
-    return np.dtype(dtype if dtype is not None else np.float32)
+            scalars.append(operand.dtype)
+    # Each class of operands decides over those before it.
+    classes = filter(None, (numbers, scalars, dimensioned))
+    return np.dtype(functools.reduce(_combine, map(_promote, classes)))
 
 
-def _promoted(one: Any, other: Any) -> Any:
-    return other if one is None else jnp.promote_types(one, other)
+def _promote(dtypes: list[Any]) -> Any:
+    return functools.reduce(jnp.promote_types, dtypes)
 
 
-def _combined(higher: Any, lower: Any) -> Any:
+def _combine(lower: Any, higher: Any) -> Any:
     """torch's rule between two classes of operands: the higher class decides, within a kind."""
-    if higher is None or lower is None:
-        return lower if higher is None else higher
     if _kind(lower) <= _kind(higher):
         return higher
-    return jnp.promote_types(higher, lower) if _kind(lower) < 3 else np.dtype(np.complex64)
+    # jax has no narrower complex type.
+    if _kind(lower) == _COMPLEX:
+        return np.dtype(np.complex64)
+    return jnp.promote_types(higher, lower)
 
 
 def _kind(dtype: Any) -> int:
-    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-    return next(rank for rank, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
+    return next(rank for rank, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))
 
 
 def _number_dtype(number: Any) -> np.dtype:
-    if isinstance(number, bool):
-        return np.dtype(np.bool_)
-    if isinstance(number, int):
-        return jax.dtypes.canonicalize_dtype(np.int64)
-    if isinstance(number, float):
-        return jax.dtypes.canonicalize_dtype(jnp.dtype(str(torch.get_default_dtype()).removeprefix("torch.")))
-    return jax.dtypes.canonicalize_dtype(np.complex128)
+    match number:
+        # Before int, which a bool is as well.
+        case bool():
+            return jax_dtype(torch.bool)
+        case int():
+            return jax_dtype(torch.int64)
+        case float():
+            return jax_dtype(torch.get_default_dtype())
+        case _:
+            return jax_dtype(torch.complex128)
 
 
 def compute(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand) -> jax.Array:
@@ -93,7 +104,7 @@ def mul(x: Operand, y: Operand) -> jax.Array:
 def div(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x / y`; integers give the default floating type."""
     dtype = result_dtype(x, y)
-    if _kind(dtype) < 2:
+    if _kind(dtype) < _FLOATING:
         dtype = _number_dtype(1.0)
     return compute(jnp.divide, dtype, x, y)
 
@@ -101,8 +112,8 @@ def div(x: Operand, y: Operand) -> jax.Array:
 def power(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x ** y`; a whole number for an exponent is multiplied out, and any other scalar is rounded first."""
     dtype = result_dtype(x, y)
-    is_whole = isinstance(y, int) and not isinstance(y, bool)
-    if not is_whole:
+    # jax multiplies out an exponent that is a Python int, and a bool is not one in torch.
+    if type(y) is not int:
         y = jnp.asarray(y, dtype)
     return jnp.power(jnp.asarray(x, dtype), y).astype(dtype)
 

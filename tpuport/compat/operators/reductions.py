@@ -14,11 +14,14 @@ from tpuport.compat.operators.declarations import Lowering, on_arrays
 Dims = int | Sequence[int] | None
 
 
-def _axes(dim: Dims) -> tuple[int, ...] | None:
-    """torch's dimensions as axes of an array with dimensions; None and () mean all."""
+def _axes(x: jax.Array, dim: Dims) -> tuple[int, ...] | None:
+    """torch's dimensions as axes of the array; None and () mean all."""
     if isinstance(dim, int):
-        return (dim,)
-    return tuple(dim or ()) or None
+        dim = (dim,)
+    # torch counts a number as an array of one dimension.
+    if x.ndim == 0 or not dim:
+        return None
+    return tuple(dim)
 
 
 def _accumulator(x: jax.Array, dtype: torch.dtype | None) -> np.dtype:
@@ -34,18 +37,14 @@ def sum_(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> jax.Array:
     """Traced. Sum over dimensions, cast before it adds."""
-    if x.ndim == 0:
-        dim = None
-    return jnp.sum(x.astype(_accumulator(x, dtype)), axis=_axes(dim), keepdims=keepdim)
+    return jnp.sum(x.astype(_accumulator(x, dtype)), axis=_axes(x, dim), keepdims=keepdim)
 
 
 def mean(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> jax.Array:
     """Traced. Mean over dimensions, cast before it adds."""
-    if x.ndim == 0:
-        dim = None
-    return jnp.mean(x.astype(_accumulator(x, dtype)), axis=_axes(dim), keepdims=keepdim)
+    return jnp.mean(x.astype(_accumulator(x, dtype)), axis=_axes(x, dim), keepdims=keepdim)
 
 
 def cumsum(x: jax.Array, dim: int, *, dtype: torch.dtype | None = None) -> jax.Array:
