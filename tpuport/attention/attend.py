@@ -75,7 +75,7 @@ def attend(
     settings = current_settings() or Settings()
     if scale is None:
         # A head dimension of 0 is legal in torch, and 0 ** -0.5 raises.
-        scale = (query_BHQD.shape[3] or 1) ** -0.5
+        scale = float((query_BHQD.shape[3] or 1) ** -0.5)
     scale = float(scale)
     _check_arrays(query_BHQD, key_BKTD, value_BKTC, mask, sinks_H)
     obstacle = _find_obstacle(query_BHQD, key_BKTD, value_BKTC, mask, note)
@@ -87,6 +87,7 @@ def attend(
         mask=describe_mask(mask), mesh=_describe_mesh(query_BHQD, key_BKTD, settings, choice),
         padding=_describe_padding(mask, settings, choice),
     )  # fmt: skip
+    # Before computing, so that `explain` lists a call that fails, too.
     record_call(call)
     if _is_empty(query_BHQD, value_BKTC):
         return jnp.zeros((*query_BHQD.shape[:3], value_BKTC.shape[3]), query_BHQD.dtype)

@@ -46,7 +46,7 @@ def vmem_limit_bytes(generation: str | None = None, *, needed: int | None = None
         generation: None is the target generation.
         needed: what a short call takes by `kernel_cost.vmem_bytes`; None asks for all that a kernel may take.
     """
-    limit = vmem_limit(check_generation(generation or target_generation()))
+    limit = vmem_limit(_resolve_generation(generation))
     if limit <= SMALL_VMEM or needed is None:
         return limit
     # What a kernel may take, the program around it cannot use: with the whole limit, a prompt of Llama-2-7B on v5e
@@ -93,9 +93,10 @@ def block_sizes(
         heads, queries, keys, head_dim, value_dim, _ITEMSIZE.get(dtype, 4), left, right, offset,
         masked=masked and not has_band,
     )  # fmt: skip
-    return _choose_measured(call, dtype, check_generation(generation or target_generation()))
+    return _choose_measured(call, dtype, _resolve_generation(generation))
 
 
+# Every layer of a model makes the same call.
 @functools.lru_cache(maxsize=1024)
 def _choose_measured(call: KernelCall, dtype: str, generation: str) -> Blocks:
     return choose_blocks(call, _nearest_rows(call, dtype, generation), generation)
@@ -188,6 +189,12 @@ def _parse_rows(generation: str, index: int, has_band: bool) -> tuple[Row, ...]:
 def _measurements(generation: str) -> dict[str, Any]:
     file = resources.files("tpuport.attention") / "data" / f"{GENERATIONS[generation].block_sizes}.json"
     return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _resolve_generation(name: str | None) -> str:
+    if name is None:
+        return target_generation()
+    return check_generation(name)
 
 
 def _check_blocks(blocks: tuple[int, int, int]) -> Blocks:

@@ -105,19 +105,15 @@ def _choose_blocks(
     masks_by_segment = mask.key_segments_BT is not None or (
         mask.keys_BT is not None and padding == "segment_ids"
     )
+    # Sizes are chosen by cost alone, for which a traced offset counts as none.
+    offset = mask.offset
+    if not isinstance(offset, int):
+        offset = 0
     return block_sizes(
-        heads=batch * heads,
-        queries=queries,
-        keys=keys,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        dtype=key_BKTD.dtype.name,
-        masked=mask.has_band or mask.bias_BT is not None or masks_by_segment,
-        left=mask.left,
-        right=mask.right,
-        offset=mask.offset if isinstance(mask.offset, int) else 0,
-        blocks=blocks,
-    )
+        heads=batch * heads, queries=queries, keys=keys, head_dim=head_dim, value_dim=value_dim,
+        dtype=key_BKTD.dtype.name, masked=mask.has_band or mask.bias_BT is not None or masks_by_segment,
+        left=mask.left, right=mask.right, offset=offset, blocks=blocks,
+    )  # fmt: skip
 
 
 def _vmem_needed(query_BHQD: jax.Array, value_BKTC: jax.Array, blocks: Blocks) -> int | None:

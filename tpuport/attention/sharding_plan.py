@@ -184,6 +184,7 @@ def _split_batch(sizes: CallSizes, parts: int) -> Split:
     local = math.ceil(sizes.batch / parts)
     return _split(
         f"batch {sizes.batch}", sizes.batch, "dp", parts,
+        # The devices cannot hold uneven parts of an array, so each copies its rows out of the whole.
         is_worthwhile=sizes.is_worth_dividing(copies=True, batch=local),
         uneven=f"{local} on each device, the last ones repeat the last row",
     )  # fmt: skip

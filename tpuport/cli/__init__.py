@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for what cannot work, 2 for wrong usage."""
     if arguments is None:
         arguments = sys.argv[1:]
+    # Not argparse's subparsers, for which all commands would be imported.
     if arguments and arguments[0] in COMMANDS:
         name, *rest = arguments
         return _run(lambda: _run_command(name, rest), COMMANDS[name])

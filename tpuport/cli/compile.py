@@ -100,6 +100,7 @@ class _Outcome:
 
     def collect(self, request: CompileRequest) -> None:
         """Compile for one topology. An error is shown, and the next topology gets its turn."""
+        # An empty ranking, if nothing comes of it, still says that splits were tried.
         if request.fixed_axes is not None and self.splits is None:
             self.splits = []
         with _StageDisplay(request.topology) as stages:

@@ -116,6 +116,7 @@ class ProgressLine:
         sys.stderr.flush()
 
     def __exit__(self, *_: object) -> None:
+        # Nothing was shown if the work took no time.
         if self._last_update:
             sys.stderr.write(_ERASE_LINE)
             sys.stderr.flush()

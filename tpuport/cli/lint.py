@@ -90,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
     code = report.exit_code
     if options.diff:
         _show_diff(report)
+        # A file that would change is an error, as in CI, but less than one that cannot be linted.
         code = max(code, int(bool(report.diffs)))
     else:
         _show_findings(report, options)
@@ -134,6 +135,7 @@ def _run_options(options: argparse.Namespace) -> "Run":
     fix = Applicability.NONE
     if options.unsafe_fixes:
         fix = Applicability.UNSAFE
+    # --diff shows what --fix would do.
     elif options.fix or options.diff:
         fix = Applicability.SAFE
     return Run(
@@ -158,6 +160,7 @@ def _show_findings(report: "Report", options: argparse.Namespace) -> None:
     from tpuport.lint.reports import Options, render
 
     file = options.output_file
+    # A file gets no colours, whatever the terminal shows.
     colour = file is None and use_colours(sys.stdout)
     style = Options(color=colour, show_source=options.show_source, statistics=options.statistics)
     text = render(options.format, report, style)

@@ -188,6 +188,7 @@ def _table(search: "Search", topology: str) -> Table:
         table.add_column(heading, justify="right")
     for index, candidate in enumerate(search.candidates):
         is_default = candidate.blocks == search.default
+        # The default is shown wherever it ranks.
         if index < _MAX_ROWS or is_default:
             table.add_row(*_row(candidate, search), style="bold" if is_default else None)
     return table

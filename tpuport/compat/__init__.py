@@ -8,7 +8,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpuport.compat.calling import on_device
     from tpuport.compat.convert import (
         as_jax,
         as_torch,
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
         torch_dtype,
         wrap,
     )
-    from tpuport.compat.runtime import environment
+    from tpuport.compat.runtime import environment, on_device
     from tpuport.compat.shim import active_shims
     from tpuport.compat.versions import checked_versions
 
@@ -31,7 +30,7 @@ _PUBLIC = {
     "environment": "runtime",
     "is_ported": "convert",
     "jax_dtype": "convert",
-    "on_device": "calling",
+    "on_device": "runtime",
     "to_jax": "convert",
     "to_torch": "convert",
     "torch_dtype": "convert",

@@ -78,10 +78,12 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     if tensor.is_meta:
         raise PortError("a tensor on the meta device has no values to copy", fix="load its weights first")
     target = jax_dtype(tensor.dtype)
+    # torch only marks conjugates and negations, and its marks are lost on the way.
     host = _to_numpy(tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous())
     if np.issubdtype(host.dtype, np.integer) and host.dtype != target:
         _check_range(host, target)
     # Cast on the host: asking jax for the wide type is what makes it warn.
+    # A copy: on a CPU jax would share torch's memory, and later writes would show.
     return jnp.array(host.astype(target, copy=False), copy=True)
 
 

@@ -50,6 +50,7 @@ def install(environment: Any) -> None:
         return
     for lowering in lowerings():
         _saved_lowerings[lowering.target] = environment._ops.get(lowering.target, _MISSING)
+        # torchax has no call that undoes this, hence the copies of its table's entries.
         environment.override_op_definition(lowering.target, lowering.function, lowering.is_view_op)
         logger.debug("operator %s: %s", lowering.target, lowering.reason)
     for method in methods():
@@ -72,6 +73,7 @@ def uninstall(environment: Any) -> None:
     for (owner_name, name), previous in _saved_methods.items():
         owner = _owner(owner_name)
         if previous is _MISSING:
+            # What was inherited is inherited again.
             delattr(owner, name)
         else:
             setattr(owner, name, previous)

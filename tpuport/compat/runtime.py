@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,6 +43,12 @@ def environment() -> Any:
         replacements.install(_environment)
         warnings.refresh()
         return _environment
+
+
+def on_device(function: Callable, args: tuple, kwargs: dict) -> Any:
+    """Call a function of torch in torchax's environment; its tensors are on the device, or not concerned."""
+    with environment():
+        return function(*args, **kwargs)
 
 
 def retract() -> None:

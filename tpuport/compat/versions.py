@@ -83,7 +83,7 @@ def checked_versions() -> dict[str, str | None]:
 def verdict(versions: dict[str, str | None]) -> Combination | None:
     """The first known combination that these versions match; None when they are untested."""
     for known in KNOWN:
-        if all(_matches(versions.get(name), wanted) for name, wanted in known.packages.items()):
+        if all(_matches(versions.get(name), specifier) for name, specifier in known.packages.items()):
             return known
     return None
 
@@ -108,12 +108,8 @@ def _check(installed: tuple[tuple[str, str | None], ...]) -> None:
         )
     listed = ", ".join(f"{name} {versions[name]}" for name in RECOMMENDED)
     if _release(versions["jaxlib"]) > _release(versions["jax"]):
-        wanted = str(versions["jax"])
-        raise PortError(
-            "jaxlib is newer than jax, which jax refuses",
-            where=listed,
-            fix=pip_line({"jax": wanted, "jaxlib": wanted}),
-        )
+        fix = pip_line(dict.fromkeys(("jax", "jaxlib"), str(versions["jax"])))
+        raise PortError("jaxlib is newer than jax, which jax refuses", where=listed, fix=fix)
     known = verdict(versions)
     if known is None:
         logger.warning("%s: an untested combination; tested is %s", listed, pip_line(RECOMMENDED))
@@ -128,12 +124,13 @@ def pip_line(packages: dict[str, str]) -> str:
     return "pip install " + " ".join(f"{name}=={version}" for name, version in packages.items())
 
 
-def _matches(version: str | None, wanted: str) -> bool:
+def _matches(version: str | None, specifier: str) -> bool:
     if version is None:
         return False
     try:
-        return SpecifierSet(wanted, prereleases=True).contains(version)
+        return SpecifierSet(specifier, prereleases=True).contains(version)
     except InvalidVersion:
+        # A build with a name of its own is a combination that nobody has tested.
         return False
 
 

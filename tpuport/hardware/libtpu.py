@@ -169,16 +169,17 @@ def _filtered_stderr(keep: Callable[[bytes], bytes]) -> Iterator[None]:
             return
         _flush_stderr()
         os.dup2(output.fileno(), 2)
-        has_failed = True
         try:
             yield
-            has_failed = False
+        except BaseException:
+            # What it wrote may explain the failure.
+            keep = bytes
+            raise
         finally:
             _flush_stderr()
             os.dup2(terminal, 2)
             output.seek(0)
-            text = output.read()
-            os.write(terminal, text if has_failed else keep(text))
+            os.write(terminal, keep(output.read()))
             os.close(terminal)
 
 

@@ -18,6 +18,7 @@ _PARTS = "tpuport_parts"
 
 def pair_as_complex(real: jax.Array, imaginary: jax.Array) -> torch.Tensor:
     """Traced. The complex tensor of two real arrays of one shape, which remembers them for `parts`."""
+    # The compiler drops it if only the parts are used.
     tensor = compat.wrap(jax.lax.complex(real, imaginary))
     setattr(tensor, _PARTS, (compat.wrap(real), compat.wrap(imaginary)))
     return tensor

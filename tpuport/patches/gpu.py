@@ -135,6 +135,7 @@ class GpuShim:
         """Replace a function, if it exists, while the shim is on."""
         holder, name = _holder(module, path)
         former = getattr(holder, name, None)
+        # Versions of torch differ in what they have.
         if former is None:
             return
         calls = self._calls

@@ -32,6 +32,7 @@ class Devices(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        # Naming a device is not using it.
         if not self.calls.active or func is torch.device:
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
@@ -80,6 +81,7 @@ def _load(calls: Calls) -> Callable[..., Any]:
 
     @functools.wraps(former)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # A function decides for each storage by itself.
         if calls.active and not callable(map_location):
             calls.note("torch.load", "with map_location on the CPU")
             map_location = "cpu"
@@ -149,6 +151,7 @@ def generator_class(calls: Calls) -> type:
     original = torch.Generator
 
     class Kind(type):
+        # For generators from before the shim, and for those that torch makes.
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, original)
 
@@ -163,6 +166,7 @@ def generator_class(calls: Calls) -> type:
 
 def remove(mode: Devices) -> None:
     """Remove a mode from anywhere in this thread's stack, and modes of shims that another thread has switched off."""
+    # torch gives no other access to the middle of the stack.
     modes = [overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     for other in reversed(modes):
         is_stale = isinstance(other, Devices) and not other.calls.active

@@ -62,6 +62,7 @@ class StandIn(ModuleType):
     """A module that has every attribute."""
 
     def __getattr__(self, name: str) -> Any:
+        # The import system asks for such names, and would believe the answers.
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if name == "__version__":
@@ -84,6 +85,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def install(self) -> None:
         """Start to provide stand-ins."""
+        # Last, so that whatever is installed is found first.
         sys.meta_path.append(self)
 
     def uninstall(self) -> None:
@@ -106,6 +108,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         parent = sys.modules.get(fullname.rpartition(".")[0])
         if fullname not in self.packages and not isinstance(parent, StandIn):
             return None
+        # Any of them may have submodules.
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:

@@ -36,6 +36,7 @@ def attention_call(
     if image_rotary_emb is not None:
         query, key, value = video
         video = (_rotate(query, *image_rotary_emb), _rotate(key, *image_rotary_emb), value)
+    # Joined, so that they are sorted once.
     joined = torch.cat([x.flatten(2) for x in text], dim=-1)
     joined, valid = valid_first([joined], [attention_mask])
     text = tuple(x.unflatten(2, (attn.heads, -1)) for x in joined.chunk(3, dim=-1))

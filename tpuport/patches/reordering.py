@@ -46,6 +46,7 @@ def valid_first(
             streams[index] = torch.where(mask, streams[index], torch.zeros_like(streams[index]))
     tokens = torch.cat(streams, dim=1)
     valid = torch.cat(masks, dim=1)
+    # Stable: valid tokens, and padding, keep their order.
     order = torch.argsort((~valid).to(torch.int32), dim=1, stable=True)
     positions = torch.arange(valid.shape[1], device=valid.device)
     count = valid.sum(dim=1, keepdim=True)

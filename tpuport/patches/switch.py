@@ -88,6 +88,7 @@ def _is_ported(value: Any, depth: int = 1) -> bool:
         if first is None:
             first = next(value.buffers(), None)
         return compat.is_ported(first)
+    # Searching deeper would cost time in every call.
     if depth == 0:
         return False
     if isinstance(value, dict):

@@ -215,7 +215,9 @@ def _table_need(call: _Call, constants: dict[int, jax.Array]) -> TableNeed | Non
 def _as_host_tensor(array: jax.Array) -> torch.Tensor:
     """The array in torch, integers as models have them on the host."""
     tensor = compat.to_torch(array)
-    return tensor.long() if tensor.dtype is torch.int32 else tensor
+    if tensor.dtype is torch.int32:
+        return tensor.long()
+    return tensor
 
 
 def _constant_outputs(program: ClosedJaxpr) -> dict[int, jax.Array]:

@@ -268,11 +268,9 @@ def _check_positions(model: Any, slots: int, task: Prefill | Decode) -> None:
     if config is None:
         return
     limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
-    length = task.length if isinstance(task, Prefill) else 0
-    required = max(length, task.max_cache_len or 0)
-    if limit is not None and required > limit:
+    if limit is not None and task.positions > limit:
         raise PortError(
-            f"{type(model).__name__} has {limit} positions, and the task needs {required} ({slots} columns)",
+            f"{type(model).__name__} has {limit} positions, and the task needs {task.positions} ({slots} columns)",
             where=f"{task}",
             fix=f"request at most {limit}, or raise max_position_embeddings in the config",
         )

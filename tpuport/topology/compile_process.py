@@ -60,5 +60,7 @@ def _explain_death(error: ChildDiedError) -> PortError:
     if error.exit_code == -signal.SIGKILL:
         # The kernel's out-of-memory killer sends this signal, and hardly anyone else does.
         fix = "the system most likely ran out of memory: close other programs, or try --scan-layers or --effort -1"
-    where = "\n    ".join(["its last words:", *error.last_lines]) if error.last_lines else None
+    where = None
+    if error.last_lines:
+        where = "\n    ".join(["its last words:", *error.last_lines])
     return PortError(f"the process that compiles has died ({error.cause})", where=where, fix=fix)

@@ -20,7 +20,7 @@ from tpuport.hardware import GENERATIONS
 from tpuport.topology import hlo, kernels, roofline
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes, nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
-from tpuport.topology.compile_report import Buffer, Costs, Estimate, Failure, Memory, Report
+from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.lowering import Lowered, LoweringOptions, describe_input, lower_for, versions
 from tpuport.topology.memory import (
@@ -57,7 +57,9 @@ class Compilation(NamedTuple):
         """The program as HLO text."""
         if self.program is not None:
             return self.program.as_text()
-        return self.assignment.text if self.assignment is not None else None
+        if self.assignment is not None:
+            return self.assignment.text
+        return None
 
 
 class MemorySizes(NamedTuple):
@@ -113,10 +115,11 @@ def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
     if compilation.refusal is not None:
         memory = _add_refused_bytes(memory, compilation.refusal)
         failure = _failure(compilation, memory)
-    text = compilation.text
-    program = hlo.parse(text) if text else None
+    program, collectives = None, ()
+    if compilation.text:
+        program = hlo.parse(compilation.text)
+        collectives = hlo.list_collectives(program, lowered.mesh)
     costs = _costs(lowered, compilation.program, program)
-    collectives = hlo.list_collectives(program, lowered.mesh) if program else ()
     # By identity, because modules may share a parameter.
     parameters = {id(parameter): parameter for parameter in lowered.model.parameters()}.values()
     weights = {id(weight): weight for weight in lowered.weights.values()}.values()
@@ -131,7 +134,11 @@ def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
         seconds=seconds, program=compilation.program,
     )  # fmt: skip
     if costs is not None and failure is None:
-        report = dataclasses.replace(report, estimate=_estimate(lowered, report, costs))
+        estimate = roofline.estimate(
+            report.generation, report.mesh, costs, collectives, *lowered.unit, topology=report.topology,
+            device_mesh=lowered.mesh,
+        )  # fmt: skip
+        report = dataclasses.replace(report, estimate=estimate)
     return dataclasses.replace(report, advice=advise(_evidence(report, lowered, program)))
 
 
@@ -294,13 +301,6 @@ def _costs(lowered: Lowered, compiled: Any, program: Any) -> Costs | None:
         fp8_flops=rates.fp8,
         pass_flops=rates.passes,
     )
-
-
-def _estimate(lowered: Lowered, report: Report, costs: Costs) -> Estimate:
-    return roofline.estimate(
-        report.generation, report.mesh, costs, report.collectives, *lowered.unit, topology=report.topology,
-        device_mesh=lowered.mesh,
-    )  # fmt: skip
 
 
 def _evidence(report: Report, lowered: Lowered, program: Any) -> Evidence:

@@ -16,9 +16,14 @@ class Prefill:
     length: int = 1024
     max_cache_len: int | None = None
 
+    @property
+    def positions(self) -> int:
+        """Positions of the model that it needs."""
+        return self.max_cache_len or self.length
+
     def __post_init__(self) -> None:
         _check_positive(self)
-        if self.max_cache_len is not None and self.max_cache_len < self.length:
+        if self.positions < self.length:
             raise PortError(
                 f"a prompt of {self.length} tokens is longer than the cache",
                 where=f"max_cache_len={self.max_cache_len}",
@@ -32,6 +37,11 @@ class Decode:
 
     batch: int = 1
     max_cache_len: int = 1024
+
+    @property
+    def positions(self) -> int:
+        """Positions of the model that it needs."""
+        return self.max_cache_len
 
     def __post_init__(self) -> None:
         _check_positive(self)

@@ -44,6 +44,7 @@ def write(key: str, value: dict[str, Any]) -> None:
     if file is None:
         return
     try:
+        # Other processes may write the same entry, each a whole file.
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps({"key": key, "value": value}).encode())
     except OSError:

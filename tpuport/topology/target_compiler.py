@@ -126,8 +126,7 @@ class TargetCompiler:
         # Reports quote paths of the user's code relative to the working directory.
         key = json.dumps([lowered.key, effort, str(Path.cwd())])
         # A report is not enough to save the programs.
-        known = self._read_report(key) if save_hlo is None else None
-        if known is not None:
+        if save_hlo is None and (known := self._read_report(key)):
             return known
         self.emit(Progress("compiling", target.name, dict(lowered.mesh.shape)))
         report = compile_lowered(lowered, effort)
@@ -143,10 +142,9 @@ class TargetCompiler:
     def _read_report(self, key: str) -> CompiledProgram | None:
         if key in self._compiled:
             return self._compiled[key]
-        entry = report_cache.read(key) if self.request.use_cache else None
-        if entry is None:
-            return None
-        return CompiledProgram(entry["report"], entry["seconds"], cached=True)
+        if self.request.use_cache and (entry := report_cache.read(key)):
+            return CompiledProgram(entry["report"], entry["seconds"], cached=True)
+        return None
 
 
 def _sharding_rules(rules: dict[str, list[Any]] | None) -> ShardingRules | None:

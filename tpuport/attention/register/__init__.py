@@ -36,6 +36,7 @@ class Registration:
 
     def undo(self) -> None:
         """Restore what was before, whatever has been registered since. A second time does nothing."""
+        # Only whoever removes the settings releases the operators: another thread may have been faster.
         if remove_settings(self):
             _release_operators()
 
@@ -47,6 +48,7 @@ class Registration:
         add_settings(self, self.settings)
         try:
             register_names()
+        # Half a registration would change some libraries and not others.
         except BaseException:
             self.undo()
             raise
@@ -110,6 +112,7 @@ def use_on_meshes(meshes: Sequence[Mesh | None]) -> Iterator[None]:
     If the models are on different meshes, attention gets none of them, and the compiler divides its work.
     """
     distinct = set(meshes)
+    # A program is divided over one mesh.
     mesh = None
     if len(distinct) == 1:
         mesh = distinct.pop()

@@ -115,6 +115,7 @@ def _flatten_batch(array: jax.Array, batch: tuple[int, ...], heads: int) -> jax.
     """[N, K, T, D] -> [B, heads, T, D], each head repeated as often as needed, in a row."""
     count, *rest = array.shape[-3:]
     if count != heads:
+        # Each head in a row, as torch groups query heads.
         array = jnp.repeat(array, heads // count, axis=-3)
     array = jnp.broadcast_to(array, (*batch, heads, *rest))
     return array.reshape(math.prod(batch), heads, *rest)
@@ -133,6 +134,7 @@ def _broadcast_mask(
             fix="give [..., query length, key length]",
         )
     mask, leading = mask.reshape(shape), shape[: len(batch)]
+    # A mask that all rows share stays small.
     if set(leading) <= {1}:
         return mask.reshape(1, *shape[-3:])
     return jnp.broadcast_to(mask, (*batch, *shape[-3:])).reshape(math.prod(batch), *shape[-3:])

@@ -167,6 +167,7 @@ def _is_plain(part: Any) -> bool:
     """Whether a subscript selects consecutive elements between known bounds."""
     if not isinstance(part, slice) or part.step not in (None, 1):
         return False
+    # A bound that is a tensor is not known when the program is traced.
     return all(bound is None or isinstance(bound, int) for bound in (part.start, part.stop))
 
 

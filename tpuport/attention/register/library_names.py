@@ -52,6 +52,7 @@ def _register_in_transformers() -> None:
 
     from tpuport.attention.register.transformers_interface import NAME, register_transformers
 
+    # A name that the user registered is not ours to remove.
     if NAME not in ALL_ATTENTION_FUNCTIONS:
         register_transformers()
         _added.add("transformers")
@@ -60,6 +61,7 @@ def _register_in_transformers() -> None:
 def _register_in_diffusers() -> None:
     from tpuport.attention.register.diffusers_backend import NAME, register_diffusers
 
+    # A backend that the user registered is not ours to remove.
     backends = sys.modules.get(_DIFFUSERS)
     if backends is None or NAME not in [backend.value for backend in backends.AttentionBackendName]:
         register_diffusers()

@@ -87,6 +87,7 @@ class MaskParts:
     def combine(self, positions: Positions) -> Mask:
         """Traced. All of it as one mask, without limits that never apply."""
         offset = positions.query_start - positions.key_start
+        # All functions have to allow a key, so on each side the narrowest limit counts.
         left, right = min(self.left, default=None), min(self.right, default=None)
         if isinstance(offset, int):
             # A window longer than the sequence hides nothing, and without it the kernel need not compare positions.
@@ -161,6 +162,7 @@ def _readers() -> dict[Any, Callable[[dict[str, Any], Positions, MaskParts], Non
     """The reader of each of transformers' functions, by the code that all functions of one factory share."""
     from transformers import masking_utils as m
 
+    # Only the code of these functions matters, not what they close over.
     unused: Any = None
     readers = {
         m.causal_mask_function: _read_causal,

@@ -214,6 +214,7 @@ def uninstall() -> None:
         for target in _OPERATORS:
             if not _is_installed(environment._ops.get(target)):
                 continue
+            # torchax may have had no entry of its own.
             replaced = _replaced.pop(target, None)
             if replaced is None:
                 del environment._ops[target]

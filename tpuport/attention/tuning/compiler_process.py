@@ -23,6 +23,7 @@ def main() -> None:
         except PortError as error:
             reply(_problem(error))
             return
+        # The parent waits for this before it sends a program.
         reply(_result([], None))
         for line in sys.stdin:
             reply(_compile(json.loads(line), topology, Path(schedules)))
@@ -35,6 +36,7 @@ def _compile(request: dict[str, Any], topology: Any, schedules: Path) -> dict[st
         return _problem(error)
     _empty(schedules)
     try:
+        # Only for what it writes: nothing can run the program.
         compiled(function, *arguments, topology=topology)
         return _result([dataclasses.asdict(kernel) for kernel in read_kernels(schedules)], None)
     except Exception as error:  # noqa: BLE001  whatever tracing, lowering and compiling raise is a result

@@ -29,7 +29,6 @@ from tpuport.errors import PortError
 from tpuport.hardware import assume_generation
 
 DTYPES: Final = {"bf16": "bfloat16", "f32": "float32"}
-PADDING: Final = ("none", "exact", "segment_ids")
 # Chunks of keys for each block of queries. Blocks of 4096 queries (tried on v6e) and chunks of 1024 keys (v5e and v6e)
 # spilled more and gained nothing; small chunks serve short keys.
 _GRID: Final = {
@@ -303,6 +302,7 @@ def _grid_sizes(call: KernelCall, generation: str) -> Iterator[Blocks]:
     """Sizes that give the lines: few chunks and more, for each block of queries that the call can use."""
     largest = min((size for size in _GRID if size >= call.queries), default=max(_GRID))
     for query, chunk_sizes in _GRID.items():
+        # A larger block would be padding.
         if query > largest:
             continue
         for compute in chunk_sizes:

@@ -47,6 +47,7 @@ def scaled_dot_product_attention(
     if enable_gqa and query.ndim > 2:
         key, value = (_repeat_heads(heads, query.shape[-3]) for heads in (key, value))
     wide = jnp.promote_types(query.dtype, jnp.float32)
+    # A product in half precision would round every score before the softmax.
     scores = jnp.einsum("...ld,...sd->...ls", query, key, preferred_element_type=wide)
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
@@ -84,6 +85,7 @@ def _softmax(scores: jax.Array) -> jax.Array:
 def _drop_out(weights: jax.Array, share: float) -> jax.Array:
     if share == 0.0:
         return weights
+    # Imported late: the environment is completed by this module.
     from tpuport.compat.runtime import environment
 
     keep = jax.random.bernoulli(environment().get_and_rotate_prng_key(), 1.0 - share, weights.shape)

@@ -38,6 +38,7 @@ def grouped_mm(
     if right.ndim == 3:
         return _by_rows(left, right, offs)
     if left.ndim == 3:
+        # Columns of a product are rows of its transpose.
         return _by_rows(right.T, jnp.swapaxes(left, 1, 2), offs).T
     contraction = jax.lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((1,), (0,)), ((), ())), lhs_ragged_dimensions=[1], rhs_group_dimensions=[]
@@ -47,6 +48,7 @@ def grouped_mm(
 
 def _by_rows(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
     """Traced. [M, K] x [G, K, N] -> [M, N], the rows cut into groups."""
+    # With fewer rows than groups, most matrices need not be read.
     if left.shape[0] <= right.shape[0]:
         return _gathered(left, right, offs)
     return jax.lax.platform_dependent(left, right, offs, cpu=_scanned, default=_ragged)
@@ -54,6 +56,7 @@ def _by_rows(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
 
 def _gathered(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
     """For no more rows than groups, as in decoding: reads the matrices that rows chose and no others."""
+    # Comparing everything is a single operation, where the default method is a loop.
     group = jnp.searchsorted(
         offs, jnp.arange(left.shape[0], dtype=offs.dtype), side="right", method="compare_all"
     )

@@ -20,6 +20,7 @@ def _explaining_dispatch(owner: str) -> classmethod:
 
     def dispatch(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         try:
+            # What torchax has there is a classmethod, which is bound to its class by hand.
             return original(owner, "__torch_dispatch__").__get__(None, cls)(func, types, args, kwargs)
         except AssertionError:
             raise PortError(

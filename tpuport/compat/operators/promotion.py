@@ -78,6 +78,7 @@ def _number_dtype(number: Any) -> np.dtype:
 def compute(function: Callable[..., jax.Array], dtype: np.dtype, *operands: Operand) -> jax.Array:
     """Traced. Apply a function to operands cast to one dtype; half precision with a scalar is computed in float32."""
     has_scalar = any(not isinstance(operand, Sized) or operand.ndim == 0 for operand in operands)
+    # torch's kernels read a scalar in float32, and round only the result.
     working = np.dtype(np.float32) if has_scalar and dtype.name in _HALF else dtype
     return function(*(jnp.asarray(operand, working) for operand in operands)).astype(dtype)
 

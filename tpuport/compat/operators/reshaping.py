@@ -17,6 +17,7 @@ def view_dtype(x: jax.Array, dtype: torch.dtype) -> jax.Array:
     target = jax_dtype(dtype)
     if dtype.itemsize != target.itemsize:
         raise PortError(f"the bits of a tensor cannot be read as {dtype}", fix="run jax with jax_enable_x64")
+    # jax gives the parts of an element a dimension of their own, and expects one.
     if target.itemsize < x.dtype.itemsize:
         split = jax.lax.bitcast_convert_type(x, target)
         return split.reshape(*x.shape[:-1], x.shape[-1] * split.shape[-1])
@@ -84,6 +85,7 @@ def transpose_(tensor: torch.Tensor, dim0: int, dim1: int) -> torch.Tensor:
 
 
 def _reshape_in_place(tensor: Any, function: Any) -> Any:
+    # A view has no array of its own.
     if not hasattr(tensor, "_elem"):
         raise PortError(
             "a view into another tensor cannot change its own shape in place", fix="clone it first"

@@ -63,6 +63,7 @@ def _result(index: int, result: dict[str, Any]) -> str:
     report = result["report"]
     failure = result["failure"]
     figures = body = ""
+    # A program that does not fit has a report, and its failure is in there.
     if report is not None:
         failure = report["failure"]
         unit = quantities.memory_unit(report["generation"])
@@ -125,20 +126,22 @@ def _title(result: dict[str, Any]) -> str:
 
 def _badge(result: dict[str, Any]) -> str:
     if result["report"] is None:
-        return _verdict("bad", "cannot be compiled")
-    if result["report"]["fits"]:
-        return _verdict("good", "fits")
-    return _verdict("bad", "does not fit")
+        return _verdict("cannot be compiled")
+    return _fit_badge(result["report"])
 
 
 def _split_badge(split: dict[str, Any]) -> str:
-    if split["fits"]:
-        return _verdict("good", "fits")
     # Without a capacity nothing was compiled.
     if split["capacity"] is None:
-        return _verdict("bad", "not possible")
-    return _verdict("bad", "does not fit")
+        return _verdict("not possible")
+    return _fit_badge(split)
 
 
-def _verdict(quality: str, text: str) -> str:
+def _fit_badge(program: dict[str, Any]) -> str:
+    if program["fits"]:
+        return _verdict("fits", "good")
+    return _verdict("does not fit")
+
+
+def _verdict(text: str, quality: str = "bad") -> str:
     return f'<span class="badge {quality}">{text}</span>'

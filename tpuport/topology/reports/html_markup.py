@@ -47,6 +47,7 @@ def quiet(text: str) -> str:
 
 def prose(text: str) -> str:
     """Sentences as markup, in which backticks enclose code."""
+    # Escaped first: what backticks enclose is text, too.
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 

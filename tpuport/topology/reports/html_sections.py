@@ -112,6 +112,7 @@ def _work(report: dict[str, Any]) -> str:
 
 def _time(estimate: dict[str, Any]) -> str:
     parts = {name: estimate[name] for name in ("compute", "memory", "interconnect")}
+    # A program that does nothing takes no time.
     longest = max(parts.values()) or 1.0
     bars = ""
     for name, seconds in parts.items():

@@ -17,6 +17,12 @@ _WORDS: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 
 # What has memory of its own, by the devices on a chip.
 _MEMORY_UNITS: Final = {1: "chip", 2: "device"}
+# Operations that do not run at the rate of bf16, in the order in which they are listed.
+_OPERATION_PHRASES: Final = {
+    "int8_flops": "{} in int8",
+    "fp8_flops": "{} in fp8",
+    "pass_flops": "and {} more as float32 products take several passes",
+}
 # The parts of `Memory` that add up to what is used.
 MEMORY_PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries", "code")
 
@@ -159,12 +165,9 @@ def operations(costs: dict[str, Any], per: str = "") -> str:
             "counted elementwise: a product of a matrix and one vector is some 4 operations a weight where the "
             "model's are 2; nothing is computed twice"
         )
-    if costs["int8_flops"]:
-        parts.append(f"{flops(costs['int8_flops'])} in int8")
-    if costs["fp8_flops"]:
-        parts.append(f"{flops(costs['fp8_flops'])} in fp8")
-    if costs["pass_flops"]:
-        parts.append(f"and {flops(costs['pass_flops'])} more as float32 products take several passes")
+    for field, phrase in _OPERATION_PHRASES.items():
+        if costs[field]:
+            parts.append(phrase.format(flops(costs[field])))
     return ", ".join(parts)
 
 

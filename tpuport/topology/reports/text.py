@@ -166,6 +166,7 @@ def _costs(costs: dict[str, Any]) -> RenderableType:
 def _estimate(estimate: dict[str, Any]) -> RenderableType:
     grid = _grid(2)
     parts = {name: estimate[name] for name in ("compute", "memory", "interconnect")}
+    # A program that does nothing takes no time.
     longest = max(parts.values()) or 1.0
     for name, seconds in parts.items():
         bar = "█" * round(seconds / longest * _BAR_COLUMNS)
@@ -195,6 +196,7 @@ def _collectives(collectives: list[dict[str, Any]]) -> RenderableType:
     for collective in collectives[:_MAX_ROWS]:
         axes = "+".join(collective["axes"]) or f"groups of {collective['group']}"
         rows.add_row(collective["kind"], axes, *_totals([collective]), _source_line(collective["source"]))
+    # In one row, so that the sum below adds up.
     if others := collectives[_MAX_ROWS:]:
         rows.add_row(f"{len(others)} more", "", *_totals(others), "")
     if len(collectives) > 1:
@@ -309,6 +311,7 @@ def table(*headings: str) -> Table:
         if heading.startswith(">"):
             rows.add_column(heading[1:], justify="right", overflow="fold", no_wrap=True)
         else:
+            # Folded, because a name that is cut off cannot be searched for.
             rows.add_column(heading, overflow="fold")
     return rows
 

@@ -54,6 +54,7 @@ def _slices_of(generation: str) -> list[str]:
 def _figures_by_page(generation: Generation) -> dict[str, list[str]]:
     """The labels of the figures that each page states."""
     labels_by_page: dict[str, list[str]] = {}
+    # Most pages state several figures.
     for figure, label in _FIGURES.items():
         labels_by_page.setdefault(generation.sources[figure], []).append(label)
     return labels_by_page
