@@ -46,6 +46,7 @@ def closest(names: Iterable[str], known: Iterable[str]) -> str:
 
 def positive_integer(text: str) -> int:
     """The type of an option that is a number from 1 on."""
+    # Not `int` alone, which takes "1_000" as well.
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)

@@ -199,11 +199,13 @@ def _render_text(renderable: Any, stream: Any) -> str:
         file=buffer, force_terminal=is_terminal or None, highlight=False, markup=False, emoji=False
     )
     if is_terminal:
+        # Longer lines are hard to read.
         console.width = min(Console().width, _MAX_TERMINAL_COLUMNS)
     # Otherwise rich itself takes the width from COLUMNS.
     elif not os.environ.get("COLUMNS"):
         console.width = _FILE_COLUMNS
     console.print(renderable)
+    # rich pads lines to the width.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 

@@ -133,6 +133,7 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
     sizes = _axis_sizes(options)
     fixed_axes = None
     if options.suggest:
+        # An axis of -1 takes what is left, so it is free to vary.
         fixed_axes = {axis: size for axis, size in sizes.items() if size != -1}
         if fixed_axes:
             sizes = _sizes_to_begin_with(fixed_axes)
@@ -265,6 +266,7 @@ def _parse_rules(text: str, where: str, *, is_toml: bool) -> Any:
 def _read_rule(pattern: str, entries: Any, where: str) -> list[Any]:
     """The entries of a rule, with None for each dimension that is whole."""
     try:
+        # Before the rules are applied, where nothing knows the file any more.
         re.compile(pattern)
     except re.error as error:
         fix = "a pattern is a Python regex for the whole parameter name; escape dots as '\\.'"

@@ -34,6 +34,7 @@ def say(text: str, colour: str | None = None) -> None:
         return
     if colour is not None and use_colours(sys.stderr):
         text = f"{_COLOURS[colour]}{text}{_RESET}"
+    # Names of files may have bytes that are not UTF-8.
     sys.stderr.write(text.encode(errors="backslashreplace").decode() + "\n")
     sys.stderr.flush()
 

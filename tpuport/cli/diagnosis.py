@@ -148,6 +148,7 @@ def _libtpu_of_jax() -> str | None:
 def host_memory() -> dict[str, int | None]:
     """Bytes of this host's memory: total, available, and what a container leaves this process (None: all)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Not the free pages of sysconf, which leave out caches that give way.
     available = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     return {
         "total_bytes": total,

@@ -112,6 +112,7 @@ def _settings(options: argparse.Namespace) -> "Settings":
     settings = find_settings(options.paths)
     # Options that were not given leave the settings as they are.
     changes: dict[str, Any] = {}
+    # --select replaces the setting, and --ignore adds to it.
     if select := _split_commas(options.select):
         changes["select"] = normalize_prefixes(select, "--select")
     if ignore := _split_commas(options.ignore):
@@ -187,6 +188,7 @@ def _show_diff(report: "Report") -> None:
     from tpuport.lint.run_report import count_noun
 
     _print_findings("".join(report.diffs.values()))
+    # A file that cannot be linted has no diff, and must not pass for clean.
     for finding in filter(is_failure, report.findings):
         say(f"{finding.path}:{finding.line}: {finding.rule}: {finding.reason}")
     places = count_noun(sum(report.fixed.values()), "place")

@@ -43,6 +43,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
 
 def is_ported(tensor: Any) -> bool:
     """Whether a value is a torchax tensor, or a view of one."""
+    # Nothing is torchax's before it has been imported, and importing it takes seconds.
     module = sys.modules.get("torchax.tensor")
     return module is not None and isinstance(tensor, (module.Tensor, module.View))
 

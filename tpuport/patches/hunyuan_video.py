@@ -73,6 +73,7 @@ def framepack_forward(
     mask = _valid_keys(tokens.shape[1] + context.shape[1], encoder_attention_mask)
     for block in (*self.transformer_blocks, *self.single_transformer_blocks):
         tokens, context = block(tokens, context, temb, mask, rotary)
+    # The history's tokens come before those of the latents.
     tokens = self.proj_out(self.norm_out(tokens[:, -counts[0] * counts[1] * counts[2] :], temb))
     sample = tokens.reshape(batch, *counts, -1, *patch).permute(0, 4, 1, 5, 2, 6, 3, 7)
     sample = sample.reshape(batch, -1, frames, height, width)

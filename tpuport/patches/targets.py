@@ -141,6 +141,7 @@ def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
 def _final_replacement(old: Any, pairs: Mapping[Any, Any]) -> Any:
     """The replacement of a value, where that replacement may itself be replaced."""
     new = pairs[old]
+    # Bounded, because pairs may form a circle.
     for _ in pairs:
         if new not in pairs:
             break

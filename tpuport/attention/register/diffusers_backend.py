@@ -170,6 +170,7 @@ def _import_backends() -> Any:
     if _MODULE in sys.modules or os.environ.get("DIFFUSERS_ATTN_BACKEND") != NAME:
         return importlib.import_module(_MODULE)
     constants: Any = importlib.import_module(_CONSTANTS)
+    # The import reads this name, and fails if it knows no such backend.
     constants.DIFFUSERS_ATTN_BACKEND = "native"
     try:
         return importlib.import_module(_MODULE)

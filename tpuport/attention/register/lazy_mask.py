@@ -95,6 +95,7 @@ class LazyMask:
         return lazy_mask(_slice_structure(self.structure, parts), size, self.reason)
 
     def expand(self, *sizes: Any) -> torch.Tensor:
+        # torch takes sizes one by one, or together as one argument.
         if len(sizes) == 1 and not isinstance(sizes[0], int):
             sizes = sizes[0]
         expanded = self._expanded_size(sizes)
@@ -179,6 +180,7 @@ def _slice_structure(mask: Mask, parts: list[slice]) -> Mask:
         dense = dense[_rows(dense.shape[0], batch), _rows(dense.shape[1], heads), queries, keys]
     return dataclasses.replace(
         mask,
+        # Positions count from the first key of the slice.
         offset=mask.offset + queries.start - keys.start,
         keys_BT=_slice_rows(mask.keys_BT, batch, keys),
         queries_BQ=_slice_rows(mask.queries_BQ, batch, queries),

@@ -300,6 +300,7 @@ def _is_single_sequence(packed_BT: Any) -> bool:
 
 def _read_disjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
     functions = closure["mask_functions"]
+    # A `Mask` is a conjunction.
     if len(functions) > 1:
         raise Unstructured("a union of mask functions")
     _read(functions[0], positions, parts)

@@ -262,6 +262,7 @@ def _padding_at(padding_BS: jax.Array, positions: Positions) -> jax.Array:
     if isinstance(start, int):
         part = padding_BS[:, start : start + length]
         return jnp.pad(part, ((0, 0), (0, length - part.shape[1])))
+    # Slots of a ring buffer that are still empty have negative positions.
     columns = jnp.maximum(jnp.arange(length) + start, 0)
     return jnp.take(padding_BS, columns, axis=1, mode="fill", fill_value=False)
 

@@ -29,6 +29,7 @@ def versions() -> dict[str, str]:
 def cache_file(topology: str) -> Path:
     """The file for measurements with these versions, this kernel and this topology."""
     digest = hashlib.blake2b(json.dumps([versions(), topology]).encode(), digest_size=8)
+    # Another kernel has other schedules.
     digest.update((resources.files("tpuport.attention") / "flash_kernel.py").read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "tpuport" / "tune" / f"{topology.replace(':', '-')}-{digest.hexdigest()}.jsonl"

@@ -99,6 +99,7 @@ def section_lengths(listing: str) -> tuple[int, ...]:
     if 2 * widest.length > bundles:
         spans = [span for span in spans if span.is_within(widest)]
     outermost = [span for span in spans if not any(map(span.is_within, spans))]
+    # Without the branch itself, which is in every step.
     return tuple(span.length - 1 for span in sorted(outermost))
 
 

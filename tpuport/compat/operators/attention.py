@@ -53,9 +53,11 @@ def scaled_dot_product_attention(
         scale = 1.0 / math.sqrt(query.shape[-1])
     scores = scores * scale
     if is_causal:
+        # torch aligns the first query with the first key.
         attn_mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
     if attn_mask is not None:
         if attn_mask.dtype == jnp.bool_:
+            # Not the lowest number: a row without visible keys has to give zeros.
             scores = jnp.where(attn_mask, scores, -jnp.inf)
         else:
             scores = scores + attn_mask.astype(wide)

@@ -73,6 +73,7 @@ def _scanned(left: jax.Array, right: jax.Array, offs: jax.Array) -> jax.Array:
 
     def add_group(out: jax.Array, group: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         matrix, start, end = group
+        # A row is in one group only, so the products need not be added.
         return jnp.where((start <= row) & (row < end), left @ matrix, out), None
 
     out = jnp.zeros((left.shape[0], right.shape[2]), left.dtype)

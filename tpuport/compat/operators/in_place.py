@@ -19,6 +19,7 @@ def in_place(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     """The form of an operator that writes its result into its first argument, a tensor or a view, and returns it."""
 
     def write(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        # `copy_` writes through a view, and casts to its dtype.
         return tensor.copy_(function(tensor, *args, **kwargs))
 
     return write

@@ -244,6 +244,7 @@ def copy_(destination: Ported, source: torch.Tensor, non_blocking: bool = False)
     if not is_ported(destination):
         return destination.copy_(to_torch(array))
     array = array.astype(destination.jax().dtype)
+    # Only a view has `update`.
     if hasattr(destination, "update"):
         destination.update(array)
     else:

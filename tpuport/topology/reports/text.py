@@ -123,6 +123,7 @@ def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
 
 def _memory(memory: dict[str, Any]) -> RenderableType:
     grid = _grid(3)
+    # Bars: one that wraps cannot be read.
     grid.add_column(no_wrap=True)
     capacity = memory["capacity"]
     for part, colour in _PART_COLOURS.items():
