@@ -152,9 +152,11 @@ class RingLayer(FixedLayer):
         length = states.shape[2]
         if length < self.slots:
             return super()._place_prompt(states)
+        # Of a longer prompt only the last W positions are kept, each in the slot that the loop will overwrite in turn.
         return jnp.roll(states[:, :, length - self.slots :], (length - self.slots) % self.slots, axis=2)
 
     def _slot(self, length: jax.Array, columns: int) -> jax.Array:
+        # Several tokens might go past the end of the ring, which one slice cannot write.
         if columns != 1:
             raise PortError(
                 "a sliding-window cache takes one token a step after the prompt", where=f"{columns} tokens"
@@ -181,6 +183,7 @@ def _make_layer(layer: Any, length: int, mesh: Mesh | None) -> Any:
     if type(layer) is not StaticSlidingWindowLayer:
         return layer
     window = layer.max_cache_len
+    # A ring that never turns is a plain array, which needs no positions slot by slot.
     return RingLayer(window, mesh) if window < length else WindowLayer(length, mesh)
 
 
@@ -215,9 +218,8 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
     Raises:
         PortError: a batch or length below 1, no dtype, or a model whose cache does not consist of keys and values.
     """
-    wrong = [
-        f"{name}={size!r}" for name, size in (("batch", batch), ("length", length)) if not _is_count(size)
-    ]
+    sizes = {"batch": batch, "length": length}
+    wrong = [f"{name}={size!r}" for name, size in sizes.items() if not _is_count(size)]
     if wrong:
         raise PortError("rows and positions are counted from 1", where=", ".join(wrong))
     torch_dtype = as_torch_dtype(dtype)
@@ -232,15 +234,16 @@ def kv_cache_bytes(config: PretrainedConfig, batch: int, length: int, dtype: tor
             where=type(text_config).__name__,
             fix="generate once, and measure what it takes",
         )
-    positions = 0
+    total = 0
     for layer, count in zip(layers, elements, strict=True):
         if isinstance(layer, FixedLayer):
-            positions += layer.slots * count
+            total += layer.slots * count
+        # A layer without attention keeps no keys; one that does in another form is not counted in positions.
         elif count:
             raise PortError(
                 "no formula for the size of this cache", where=type(layer).__name__, fix="measure the arrays"
             )
-    return batch * positions * torch_dtype.itemsize
+    return batch * total * torch_dtype.itemsize
 
 
 def _is_count(value: Any) -> bool:
@@ -278,5 +281,6 @@ def _measure_position(config: PretrainedConfig) -> list[int]:
 
 
 def _count_elements(layer: Any) -> int:
+    # Layers without attention have neither, or None.
     arrays = getattr(layer, "keys", None), getattr(layer, "values", None)
-    return sum(array.numel() for array in arrays if array is not None)
+    return sum(array.numel() for array in filter(torch.is_tensor, arrays))

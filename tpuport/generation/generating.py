@@ -33,6 +33,7 @@ def decoder_for(model: torch.nn.Module) -> Decoder:
     There are new ones once the model has been ported again, to a mesh or not, and once its config has changed;
     attributes of single modules that change after the first use are not noticed.
     """
+    # The key has whatever a trace depends on.
     key = settings_key(model)
     if model not in _decoders or _decoders[model][0] != key:
         _decoders[model] = key, Decoder(model, checkpoint.model_mesh(model))
@@ -112,6 +113,7 @@ def _check_model(model: Any) -> None:
         )
     if getattr(config, "is_encoder_decoder", False):
         raise PortError("generate() serves decoder-only models", where=name)
+    # A head is missing if the checkpoint was loaded as AutoModel, the most common mistake.
     if not getattr(model, "can_generate", lambda: True)():
         fix = "load it as AutoModelForCausalLM"
         if getattr(config, "architectures", None):
@@ -181,6 +183,7 @@ def _check_rotary_switch(model: Any, prompts: Prompts, options: Options) -> None
     switch = transformers_rotary.switch_length(model)
     if switch is None:
         return
+    # Keys stay in the cache as the table of their time has rotated them.
     last_position = prompts.length + options.max_new - 1
     if prompts.length <= switch < last_position:
         raise PortError(

@@ -1,5 +1,6 @@
 """transformers' GenerationConfig, as the options of the decoding loop; anything it cannot honour is an error."""
 
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -75,6 +76,7 @@ def read_options(
         PortError: an option is unknown, not supported, out of range, or asks for no new token.
     """
     config = merge_configs(model, generation_config, named)
+    # What the user asked for and what came with the checkpoint have different remedies.
     passed = set(named)
     if generation_config is not None:
         passed |= {name for name, value in vars(generation_config).items() if value is not None}
@@ -112,6 +114,7 @@ def merge_configs(
             where="generation_config",
             fix="give a transformers.GenerationConfig, or its fields by name: generate(..., max_new_tokens=64)",
         )
+    # A copy, because the caller may use the config for other calls.
     config = GenerationConfig() if generation_config is None else copy.deepcopy(generation_config)
     model_config = getattr(model, "generation_config", None)
     if model_config is not None:
@@ -130,6 +133,7 @@ def merge_configs(
 
 def _check_names(named: dict[str, Any], config: GenerationConfig) -> None:
     unknown = named.keys() - vars(config).keys()
+    # Arguments of transformers' own `generate` get a better message than a misspelt option.
     arguments = sorted(_ARGUMENTS & unknown)
     if arguments:
         raise PortError(
@@ -156,6 +160,7 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str]) -> None:
         for name, value in vars(config).items()
         if not (name.startswith("_") or name in _SUPPORTED or _is_neutral(name, value))
     }
+    # The others of transformers' caches quantise or offload, and give other tokens or need a host.
     if config.cache_implementation not in (None, "static", "dynamic", "hybrid"):
         unsupported["cache_implementation"] = config.cache_implementation
     if not unsupported:
@@ -164,6 +169,7 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str]) -> None:
     neutral_values = []
     for name, value in unsupported.items():
         description = f"{name}={value!r:.60}"
+        # The user cannot leave out what came with the checkpoint: it has to be overruled.
         if name not in passed:
             description += " (of the checkpoint's generation_config.json)"
             neutral_values.append(f"{name}={1 if name in _NEUTRAL_AT_ONE else None}")
@@ -239,14 +245,14 @@ def _read_int(name: str, value: Any, default: int = 0) -> int:
     """A whole number, `default` for None; PortError for anything else, such as 4.5, "4" and True."""
     if value is None:
         return default
-    integral: Any = int(value) if isinstance(value, float) and value.is_integer() else value
-    try:
-        number = operator.index(integral)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise PortError(f"{name} is not a whole number", where=f"{name}={value!r:.60}")
-    return number
+    # A computed length, such as 0.5 * limit, may be a whole float.
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    # To Python, True is an integer.
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise PortError(f"{name} is not a whole number", where=f"{name}={value!r:.60}")
 
 
 def _read_optional(read: Callable[[str, Any], Any], name: str, value: Any) -> Any:
@@ -263,8 +269,11 @@ def _read_float(name: str, value: Any, default: float = 0.0) -> float:
     """A finite number, `default` for None; PortError for anything else."""
     if value is None:
         return default
-    number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-    if not isinstance(number, numbers.Real) or isinstance(number, bool) or not math.isfinite(number):
+    number = value
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        number = value.item()
+    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    if not is_number or not math.isfinite(number):
         raise PortError(f"{name} is not a finite number", where=f"{name}={value!r:.60}")
     return float(number)
 
@@ -309,6 +318,7 @@ def _check_ranges(options: Options) -> None:
             fix="temperature, repetition_penalty > 0 (do_sample=False instead of temperature=0); top_k >= 0; "
             "top_p, min_p in [0, 1]; 0 <= min_new_tokens <= the new",
         )
+    # transformers refuses it too.
     if options.num_return_sequences > 1 and not options.do_sample:
         raise PortError(
             "greedy decoding gives the same sequence every time",

@@ -45,12 +45,14 @@ class HostLoop:
 
     def run(self) -> torch.Tensor:
         """Generate to the end without looking in between."""
+        # One call of the program, so that the host waits once and not for every token.
         self._advance(self._end)
         return _as_long_tensor(self._tokens())
 
     def run_in_chunks(self, criteria: StoppingCriteriaList, streamer: Any) -> torch.Tensor:
         """Generate chunk by chunk, ask the criteria about each new column, and feed the streamer, which may be None."""
         options = self._options
+        # transformers' streamers get the prompt first.
         columns = self._prompts.length
         finished = np.zeros(self._prompts.real_rows, bool)
         with _ended(streamer):

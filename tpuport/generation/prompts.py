@@ -1,5 +1,6 @@
 """Prompts for the compiled programs: left-padded to a bucket, rows repeated, one random key a row."""
 
+import collections
 import operator
 import zlib
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ class Prompts(NamedTuple):
 
 def bucket_length(length: int) -> int:
     """The fixed length that serves `length` tokens: multiples of 32, then of an eighth of the next power of two."""
+    # Few lengths mean few programs, and an eighth bounds what is computed in vain.
     step = max(32, 1 << max((length - 1).bit_length() - 3, 0))
     return -(-length // step) * step
 
@@ -93,6 +95,7 @@ def check_prompt(
         raise PortError(
             f"attention_mask is {mask.shape}, input_ids are {tokens.shape}", where="attention_mask"
         )
+    # A softmax over no position at all is not a number.
     empty_rows = np.flatnonzero(~mask.any(axis=1)).tolist()
     if empty_rows:
         raise PortError(
@@ -142,13 +145,13 @@ def row_keys(tokens: np.ndarray, mask: np.ndarray, seed: int) -> np.ndarray:
 
     So a prompt draws the same tokens alone, in any batch, and in any row of it.
     """
-    counts: dict[bytes, int] = {}
+    counts: collections.Counter[bytes] = collections.Counter()
     folds = np.zeros((len(tokens), 2), np.uint32)
     for row, (ids, is_token) in enumerate(zip(tokens, mask, strict=True)):
         text = ids[is_token].astype("<i4").tobytes()
-        count = counts.get(text, 0)
-        folds[row] = zlib.crc32(text), count
-        counts[text] = count + 1
+        # Equal rows, such as those of num_return_sequences, differ by their number.
+        folds[row] = zlib.crc32(text), counts[text]
+        counts[text] += 1
     # jax makes a key of 32 bits, and seeds have 64, as torch's do.
     low, high = seed % 2**32, (seed >> 32) % 2**32
     base = jax.random.key(low)

@@ -28,6 +28,7 @@ def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
     The same in front of each linear layer: gate and up then read one array, and XLA does not write and read two. In the
     norm that follows the blocks, only the last column is computed.
     """
+    # A sharding constraint, which is what ends a chain, needs a mesh.
     if mesh is None:
         yield
         return

@@ -37,6 +37,7 @@ def sampling_settings(options: Options) -> SamplingSettings:
         raise PortError(
             f"{len(options.eos)} end-of-sequence ids, at most {EOS_SLOTS} are supported", where="eos_token_id"
         )
+    # A fixed number of slots, so that the program does not depend on how many ids there are.
     eos = np.full(EOS_SLOTS, -1, np.int32)
     eos[: len(options.eos)] = options.eos
     return SamplingSettings(
