@@ -246,7 +246,8 @@ def _read_int(name: str, value: Any, default: int = 0) -> int:
     if value is None:
         return default
     # A computed length, such as 0.5 * limit, may be a whole float.
-    if isinstance(value, float) and value.is_integer():
+    is_whole_float = isinstance(value, float) and value.is_integer()
+    if is_whole_float:
         return int(value)
     # To Python, True is an integer.
     if not isinstance(value, bool):

@@ -97,7 +97,10 @@ def _head_lines(statement: ast.stmt) -> LineRange:
     decorators = getattr(statement, "decorator_list", [])
     first = min(node.lineno for node in [statement, *decorators])
     # A match statement counts as a whole: its cases have no lines of their own.
-    inner: list[ast.AST] = [*getattr(statement, "body", []), *getattr(statement, "handlers", [])]
+    inner: list[ast.stmt | ast.ExceptHandler] = [
+        *getattr(statement, "body", []),
+        *getattr(statement, "handlers", []),
+    ]
     body_lines = [node.lineno for node in inner]
     if not body_lines:
         return LineRange(first, statement.end_lineno or statement.lineno)

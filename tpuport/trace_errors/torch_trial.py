@@ -192,7 +192,7 @@ def _call_torch(
 
 def _look_up(name: str, frame: Frame) -> Any:
     """The value of a variable; LookupError if there is none."""
-    return collections.ChainMap(frame.python.f_locals, frame.python.f_globals, vars(builtins))[name]
+    return collections.ChainMap(frame.python.f_locals, frame.python.f_globals, builtins.__dict__)[name]
 
 
 def _without_values(tree: Any) -> Any:
