@@ -23,6 +23,11 @@ def test_importing_tpuport_imports_no_heavy_package(statement: str) -> None:
     assert imported_by(statement).isdisjoint(HEAVY)
 
 
+def test_a_wrong_shape_is_an_error_before_anything_heavy_is_imported() -> None:
+    arguments = ["tune", "attention", "--topology", "v5e", "--shape", "nonsense"]
+    assert imported_by(f"from tpuport.cli import main; assert main({arguments}) == 2").isdisjoint(HEAVY)
+
+
 def test_a_heavy_package_would_be_seen() -> None:
     assert "numpy" in imported_by("import numpy")
 
