@@ -62,7 +62,7 @@ def allowed_names(allow: Any) -> tuple[str, ...]:
         PortError: something in `allow` is not a string.
     """
     is_list = isinstance(allow, Iterable) and not isinstance(allow, str)
-    names = tuple(allow) if is_list else (allow,)
+    names: tuple[Any, ...] = tuple(allow) if is_list else (allow,)
     others = [repr(name) for name in names if not isinstance(name, str)]
     if others:
         raise PortError(

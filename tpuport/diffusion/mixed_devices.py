@@ -104,7 +104,8 @@ class MixedDevices(TorchFunctionMode):
     def _run_mixed(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         name = getattr(function, "__name__", str(function))
         if name in ("__get__", "__set__"):
-            if getattr(function.__self__, "__name__", "") in _TENSOR_PROPERTIES:
+            descriptor = getattr(function, "__self__", None)
+            if getattr(descriptor, "__name__", "") in _TENSOR_PROPERTIES:
                 return compat.on_device(function, args, {})
             return function(*args)
         if name == "to":

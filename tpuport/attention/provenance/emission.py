@@ -65,7 +65,7 @@ def _emit_nothing(node: Node, single: Axes) -> None:
 
 
 def _take_first(array: jax.Array, single: Axes) -> jax.Array:
-    for axis in np.flatnonzero(single):
+    for axis in np.flatnonzero(single).tolist():
         array = lax.slice_in_dim(array, 0, 1, axis=axis)
     return array
 
