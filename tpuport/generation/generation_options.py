@@ -245,14 +245,13 @@ def _read_int(name: str, value: Any, default: int = 0) -> int:
     """A whole number, `default` for None; PortError for anything else, such as 4.5, "4" and True."""
     if value is None:
         return default
-    # A computed length, such as 0.5 * limit, may be a whole float.
-    is_whole_float = isinstance(value, float) and value.is_integer()
-    if is_whole_float:
-        return int(value)
     # To Python, True is an integer.
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return operator.index(value)
+    # A computed length, such as 0.5 * limit, may be a whole float.
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     raise PortError(f"{name} is not a whole number", where=f"{name}={value!r:.60}")
 
 
