@@ -32,6 +32,7 @@ from tpuport.lint.abstract_values import (
     joint_element,
     tensor,
 )
+from tpuport.lint.dtype_families import promote
 from tpuport.lint.events import (
     Arithmetic,
     Formatting,
@@ -41,7 +42,6 @@ from tpuport.lint.events import (
     Truth,
 )
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
-from tpuport.lint.interpreter.dtype_families import promote
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute, item
 from tpuport.lint.interpreter.truth import as_value, boolean_operation, conditional_expression, decide

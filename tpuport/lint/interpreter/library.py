@@ -29,7 +29,7 @@ from tpuport.lint.abstract_values import (
     join_all,
     tensor,
 )
-from tpuport.lint.interpreter.dtype_families import TENSOR_CLASSES, is_dtype_name
+from tpuport.lint.dtype_families import TENSOR_CLASSES, is_dtype_name
 from tpuport.lint.interpreter.tensor_functions import like, tensor_function
 
 _STATIC_FUNCTIONS: Final[dict[str, Value]] = {

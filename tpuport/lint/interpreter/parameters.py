@@ -28,8 +28,8 @@ from tpuport.lint.abstract_values import (
     join_all,
     tensor,
 )
+from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.interpreter import tensor_functions
-from tpuport.lint.interpreter.dtype_families import TENSOR_CLASSES
 from tpuport.lint.interpreter.frame import Interpreter
 from tpuport.lint.modules import FunctionInfo, ModuleInfo
 

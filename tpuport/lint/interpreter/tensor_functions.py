@@ -29,7 +29,7 @@ from tpuport.lint.abstract_values import (
     join_all,
     tensor,
 )
-from tpuport.lint.interpreter.dtype_families import (
+from tpuport.lint.dtype_families import (
     Dtype,
     dtype_of_argument,
     family_of,

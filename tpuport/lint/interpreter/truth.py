@@ -29,8 +29,8 @@ from tpuport.lint.abstract_values import (
     options_of,
     without_none,
 )
+from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.events import Truth
-from tpuport.lint.interpreter.dtype_families import TENSOR_CLASSES
 from tpuport.lint.interpreter.frame import Frame, path_of
 
 # Whether something is certainly true or certainly false; None if that is not known.

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import Instance, Sequence, Static, Tensor, Unknown, Value, is_tensor
+from tpuport.lint.dtype_families import dtype_of_argument
 from tpuport.lint.events import AttributeStore, Call, Text, Use
 from tpuport.lint.findings import Severity
-from tpuport.lint.interpreter.dtype_families import dtype_of_argument
 from tpuport.lint.rules.rule import Hit
 
 # --- values ---
