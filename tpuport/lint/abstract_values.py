@@ -5,7 +5,9 @@ be either, so no error may rest on it. Values are immutable and compared by cont
 """
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
 
 
 class Value:
@@ -170,6 +172,13 @@ class Sequence(_ByContent):
         self.kind, self.items, self.element = kind, items, element
         self.tensors = tensors or type(element) is Tensor or any(type(item) is Tensor for item in items or ())
         self._set_key(kind, items, element, self.tensors)
+
+    def with_element(self, value: Value) -> "Sequence":
+        """The container after it got one more element, or another element in place of one."""
+        # A container that has been empty so far says nothing about its elements.
+        is_empty = self.items == () or (self.element is UNKNOWN and not self.tensors)
+        element = value if is_empty else join(self.element, value)
+        return Sequence(self.kind, None, element, self.tensors or is_tensor(value))
 
     def __repr__(self) -> str:
         parts = "..." if self.items is None else ", ".join(map(repr, self.items))
@@ -339,9 +348,15 @@ class Arguments(NamedTuple):
         """What the first argument gets if it is called, or its method."""
         return Arguments(self.positional[1:], self.keywords)
 
-    def all_values(self) -> list[Value]:
-        """Positional arguments, then keywords."""
-        return [*self.positional, *self.keywords.values()]
+    def functions(self) -> list[Function]:
+        """The arguments that are functions of the linted code, in order."""
+        values = (*self.positional, *self.keywords.values())
+        return [value for value in values if isinstance(value, Function)]
+
+    @property
+    def first_function(self) -> Function | None:
+        """The first positional argument that is a function of the linted code."""
+        return next((value for value in self.positional if isinstance(value, Function)), None)
 
 
 # --- questions that most of the interpreter asks ---
@@ -380,6 +395,11 @@ def is_tensor(value: Value | None) -> bool:
     return type(value) is Tensor
 
 
+def is_config_name(name: str) -> bool:
+    """Whether a parameter or attribute of this name holds a configuration."""
+    return f"_{name}".endswith("_config")
+
+
 # --- joins ---
 
 _CALLABLES: Final = (Instance, Class, Function, Layer, Partial, Choice)
@@ -397,7 +417,7 @@ def join(left: Value, right: Value) -> Value:
     if isinstance(right, Tensor):
         return _join_tensor(right, left)
     if isinstance(left, Static) and isinstance(right, Static):
-        return Static(left.kind) if left.kind == right.kind else STATIC
+        return Static(_common(left.kind, right.kind, ""))
     # Code that reads an attribute or calls a value that may be None means the value.
     if left == NONE:
         return right
@@ -461,20 +481,24 @@ def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], 
 def _join_tensor(left: Tensor, right: Value) -> Value:
     if isinstance(right, Tensor):
         return tensor(
-            left.dtype if left.dtype == right.dtype else "",
-            left.exact if left.exact == right.exact else "",
-            left.ndim if left.ndim == right.ndim else -1,
-            left.optional or right.optional,
-            left.view or right.view,
-            left.origin if left.origin == right.origin else "",
+            _common(left.dtype, right.dtype, ""),
+            _common(left.exact, right.exact, ""),
+            _common(left.ndim, right.ndim, -1),
+            left.optional | right.optional,
+            left.view | right.view,
+            _common(left.origin, right.origin, ""),
         )
     if right == NONE:
         return tensor(left.dtype, left.exact, left.ndim, True, left.view, left.origin)
     return UNKNOWN
 
 
+def _common(left: _T, right: _T, default: _T) -> _T:
+    return left if left == right else default
+
+
 def _join_sequences(left: Sequence, right: Sequence) -> Value:
-    kind = left.kind if left.kind == right.kind else "list"
+    kind = _common(left.kind, right.kind, "list")
     if left.items is None or right.items is None or len(left.items) != len(right.items):
         return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
     items = tuple(map(join, left.items, right.items))

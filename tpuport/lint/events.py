@@ -61,15 +61,9 @@ class Truth(Event):
 
 @dataclasses.dataclass(slots=True)
 class Iteration(Event):
-    """`for x in value`, unpacking, `list(value)`, `*value`, a comprehension's source.
-
-    Attributes:
-        value: what is iterated.
-        construct: "for", "comprehension", "unpacking", "star".
-    """
+    """A loop or comprehension over `value`; `zip` and `enumerate` count as loops."""
 
     value: Value
-    construct: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,19 +73,15 @@ class Subscript(Event):
     Attributes:
         base: what is indexed.
         indices: the index, or the elements of the index tuple; a slice is `Static("slice")`.
-        nodes: the syntax of each of `indices`.
         store: it is assigned to.
         operator: the operator of `base[index] += value`, else None.
-        assigned: what is assigned, if `store`.
         statement: the assignment, if `store`.
     """
 
     base: Value
     indices: list[Value]
-    nodes: list[ast.expr]
     store: bool = False
     operator: ast.operator | None = None
-    assigned: Value | None = None
     statement: ast.stmt | None = None
 
 
@@ -126,13 +116,12 @@ class Formatting(Event):
 
 @dataclasses.dataclass(slots=True)
 class Arithmetic(Event):
-    """A binary or unary operation on a tensor (`right` is None if unary), or an augmented assignment (`inplace`)."""
+    """A binary or unary operation on a tensor (`right` is None if unary)."""
 
     left: Value
     operator: ast.operator | ast.unaryop
     right: Value | None
     result: Value
-    inplace: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -141,14 +130,12 @@ class AttributeStore(Event):
 
     Attributes:
         base: what gets the attribute.
-        on_self: `base` is the `self` of the method.
         name: the attribute.
         value: what is stored.
         in_container: `self.name[key] = value` or `self.name.append(value)` rather than the attribute itself.
     """
 
     base: Value
-    on_self: bool
     name: str
     value: Value
     in_container: bool = False
@@ -244,17 +231,10 @@ class Text(Event):
 
 @dataclasses.dataclass(slots=True)
 class Definition(Event):
-    """A function of a file, traced or not, for what the definition itself says (defaults, decorators).
-
-    Attributes:
-        info: `modules.FunctionInfo`.
-        traced: it is traced.
-        module_class: it is a method of an `nn.Module` subclass.
-    """
+    """A function of a file, traced or not, for what the definition itself says (defaults, decorators)."""
 
     info: Any
     traced: bool
-    module_class: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -265,12 +245,8 @@ class ModuleClass(Event):
         info: `modules.ClassInfo`.
         attributes: what `__init__` sets (`self.x = ...`), by name.
         assignments: nodes of these assignments, by name.
-        registered: names of parameters, buffers and submodules.
-        assigned_outside_init: nodes of the assignments in other methods, by name.
     """
 
     info: Any
     attributes: dict[str, Value]
     assignments: dict[str, ast.AST]
-    registered: set[str]
-    assigned_outside_init: dict[str, list[ast.AST]]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from tpuport.lint.abstract_values import Tensor
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
@@ -34,7 +33,7 @@ class Scanner:
         scan.function = function.qualname
         scan.owner = function.owner
         scan.is_traced = True
-        self._report_definition(scan, function)
+        _report_definition(scan, function)
         node = function.node
         if _is_relevant(module.lines[node.lineno - 1 : node.end_lineno]):
             # The walk starts inside the function, which does not run on import.
@@ -58,36 +57,25 @@ class Scanner:
         methods = [method for info in module.classes for method in info.methods.values()]
         for function in (*module.functions, *methods):
             if function.node not in traced:
-                self._report_definition(scan, function)
+                _report_definition(scan, function)
         for info in module.classes:
             if self.interpreter.classes.is_module(info):
                 with scan.inside(info.qualname, info):
                     scan.report(self._module_class(info))
 
-    def _report_definition(self, scan: "_Scan", function: FunctionInfo) -> None:
-        if isinstance(function.node, ast.Lambda):
-            return
-        owner = function.owner
-        is_module = owner is not None and self.interpreter.classes.is_module(owner)
-        with scan.inside(function.qualname, owner):
-            scan.report(Definition(function.node, function, scan.is_traced, is_module))
-
     def _module_class(self, info: ClassInfo) -> ModuleClass:
-        in_init: dict[str, ast.AST] = {}
-        elsewhere: dict[str, list[ast.AST]] = {}
-        # A second assignment in `__init__` is still the same attribute.
-        for name, method in info.methods.items():
-            for target in _self_assignments(method.node):
-                if name == "__init__":
-                    in_init.setdefault(target.attr, target)
-                else:
-                    elsewhere.setdefault(target.attr, []).append(target)
-        attributes = self.interpreter.classes.attributes(info)
-        registered: set[str] = set()
-        for name, value in attributes.items():
-            if not isinstance(value, Tensor) or value.origin in {"parameter", "buffer"}:
-                registered.add(name)
-        return ModuleClass(info.node, info, attributes, in_init, registered, elsewhere)
+        assignments: dict[str, ast.AST] = {}
+        if "__init__" in info.methods:
+            for target in _self_assignments(info.methods["__init__"].node):
+                # A second assignment is still the same attribute.
+                assignments.setdefault(target.attr, target)
+        return ModuleClass(info.node, info, self.interpreter.classes.attributes(info), assignments)
+
+
+def _report_definition(scan: "_Scan", function: FunctionInfo) -> None:
+    if not isinstance(function.node, ast.Lambda):
+        with scan.inside(function.qualname, function.owner):
+            scan.report(Definition(function.node, function, scan.is_traced))
 
 
 def _is_relevant(lines: Iterable[str]) -> bool:
@@ -132,7 +120,7 @@ class _Scan:
 
     def report(self, event: Event) -> None:
         """Pass an event in the current function or class to the rules."""
-        self.interpreter.report(event, self.module, self.function, self.owner)
+        self.interpreter.report(event, self.module, self.function)
 
     @contextlib.contextmanager
     def inside(self, qualname: str, owner: ClassInfo | None) -> Iterator[None]:
@@ -170,17 +158,13 @@ class _Scan:
 
     def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._visit_decorators(node.decorator_list)
-        defaults = (default for default in (*node.args.defaults, *node.args.kw_defaults) if default)
-        for default in defaults:
+        for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
             self._visit_value(default, "default")
         if node in self.skipped:
             return
-        is_init = False
-        if node.name == "__init__" and self.owner is not None and self.function == self.owner.qualname:
-            is_init = self.interpreter.classes.is_module(self.owner)
         before = self.depth, self.in_init, self.guards
         self.depth += 1
-        self.in_init = self.in_init or is_init
+        self.in_init |= node.name == "__init__" and self._is_in_module_class()
         # The function may be called from anywhere, also from unguarded code.
         self.guards = 0
         with self.inside(self._qualname(node.name), self.owner):
@@ -192,6 +176,12 @@ class _Scan:
         owner = next((info for info in self.module.classes if info.node is node), None)
         with self.inside(self._qualname(node.name), owner):
             self.visit_all(node.body)
+
+    def _is_in_module_class(self) -> bool:
+        """Whether the innermost scope is an `nn.Module`."""
+        if self.owner is None or self.function != self.owner.qualname:
+            return False
+        return self.interpreter.classes.is_module(self.owner)
 
     def _visit_decorators(self, decorators: list[ast.expr]) -> None:
         self.in_decorator = True
@@ -272,8 +262,8 @@ class _Scan:
             self.visit(node.value)
 
     def _visit_name(self, node: ast.Name) -> None:
-        is_import = isinstance(self.module.names.get(node.id), tuple)
-        if is_import and isinstance(node.ctx, ast.Load):
+        # The binding of an import is a tuple.
+        if isinstance(node.ctx, ast.Load) and isinstance(self.module.names.get(node.id), tuple):
             self._report_use(node, self.module.dotted(node))
 
     def _report_use(self, node: ast.AST, name: str, call: ast.Call | None = None) -> None:
@@ -291,8 +281,9 @@ class _Scan:
 
     # --- device strings ---
 
-    def _visit_constant(self, node: ast.Constant) -> None:
-        self._visit_value(node, "other")
+    def _visit_constant(self, node: ast.Constant, role: str = "other", callee: str = "") -> None:
+        if isinstance(node.value, str) and _DEVICE.match(node.value):
+            self.report(Text(node, node.value, role, callee, **self._circumstances))
 
     def _visit_comparison(self, node: ast.Compare) -> None:
         for operand in (node.left, *node.comparators):
@@ -304,14 +295,10 @@ class _Scan:
 
     def _visit_value(self, node: ast.expr, role: str, callee: str = "") -> None:
         """Report a device string, or walk over any other expression."""
-        match node:
-            case ast.Constant(value=str(text)):
-                if _DEVICE.match(text):
-                    self.report(Text(node, text, role, callee, **self._circumstances))
-            case ast.Constant():
-                pass
-            case _:
-                self.visit(node)
+        if isinstance(node, ast.Constant):
+            self._visit_constant(node, role, callee)
+        else:
+            self.visit(node)
 
 
 _VISITORS: Final[dict[type, Any]] = {

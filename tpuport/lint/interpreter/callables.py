@@ -24,7 +24,7 @@ from tpuport.lint.abstract_values import (
     join_all,
     options_of,
 )
-from tpuport.lint.events import Call, Iteration
+from tpuport.lint.events import Call
 from tpuport.lint.interpreter import library, python_builtins
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import instantiate, super_attribute
@@ -122,7 +122,6 @@ def evaluate_starred(frame: Frame, nodes: list[ast.expr]) -> tuple[list[Value], 
             values.append(frame.evaluate(node))
             continue
         iterable = frame.evaluate(node.value)
-        frame.report(Iteration(node.value, iterable, "star"))
         if isinstance(iterable, Sequence) and iterable.items is not None:
             values.extend(iterable.items)
         else:
@@ -133,21 +132,21 @@ def evaluate_starred(frame: Frame, nodes: list[ast.expr]) -> tuple[list[Value], 
 
 def apply(frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
     """What calling a value returns. Rules hear of library calls."""
-    handler = _HANDLERS.get(type(callee))
-    if handler is None:
-        return call_unknown(frame, arguments)
+    handler = _HANDLERS.get(type(callee), _call_unknown)
     return handler(frame, callee, arguments, node)
+
+
+def _call_unknown(frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
+    return call_unknown(frame, arguments)
 
 
 def _call_function(frame: Frame, callee: Function, arguments: Arguments, node: ast.Call) -> Value:
     name = callee.info.qualname
     if name in _TRUE_WHEN_TRACED and arguments.positional and arguments.first != NONE:
         return TRUE
-    if name.endswith("get_interface"):
-        # A table of attention functions by name, whose default shows what any of them does.
-        for value in arguments.positional:
-            if isinstance(value, Function):
-                return value
+    # A table of attention functions by name, whose default shows what any of them does.
+    if name.endswith("get_interface") and arguments.first_function is not None:
+        return arguments.first_function
     return frame.interpreter.call_function(frame, callee, arguments)
 
 
@@ -190,10 +189,9 @@ def _call_sequence(frame: Frame, callee: Sequence, arguments: Arguments, node: a
     value = arguments.first
     if callee.items is None:
         # Layers of which only the common class is known: the first shows what all do.
-        is_known = callee.element is not UNKNOWN
-        if is_known:
-            return apply(frame, callee.element, Arguments(arguments.positional, {}), node)
-        return UNKNOWN
+        if callee.element is UNKNOWN:
+            return UNKNOWN
+        return apply(frame, callee.element, Arguments(arguments.positional, {}), node)
     for layer in callee.items:
         value = apply(frame, layer, Arguments([value], {}), node)
     return value

@@ -5,6 +5,8 @@ read some of them there.
 """
 
 import ast
+import collections
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -107,35 +109,40 @@ class Classes:
     @_stored
     def external_bases(self, info: ClassInfo) -> list[str]:
         """Dotted names of the library classes that it descends from."""
-        bases = [base for ancestor in self.mro(info) for base in self.bases(ancestor)]
+        bases = itertools.chain.from_iterable(map(self.bases, self.mro(info)))
         return [base.name for base in bases if isinstance(base, External)]
+
+    def _bases_in(self, info: ClassInfo, package: str) -> list[str]:
+        return [name for name in self.external_bases(info) if name.startswith(f"{package}.")]
 
     def torch_base(self, info: ClassInfo) -> str:
         """The first torch module class that it descends from, else ""."""
-        for name in self.external_bases(info):
-            if name.startswith("torch.nn."):
-                return name
-        return ""
+        return next(iter(self._bases_in(info, "torch.nn")), "")
+
+    def layer_base(self, info: ClassInfo) -> str:
+        """The torch layer, with a forward of its own, that it descends from, else ""."""
+        base = self.torch_base(info)
+        return "" if base == "torch.nn.Module" else base
 
     @_stored
     def is_module(self, info: ClassInfo) -> bool:
         """Whether instances are `nn.Module`s."""
-        names = self.external_bases(info)
-        if any(name.startswith("torch.autograd") for name in names):
+        if self.is_autograd_function(info):
             return False
-        if any(name.startswith("torch.nn.") for name in names):
+        if self.torch_base(info):
             return True
+        names = self.external_bases(info)
         mro = self.mro(info)
         inherited = last_names(names) | {ancestor.node.name for ancestor in mro[1:]}
         if inherited & _MODULE_BASES:
             return True
         # The base is in a library that is not installed: whoever defines forward(self, x) under it means a module.
-        is_foreign = any(name.partition(".")[0] not in _STANDARD_LIBRARY for name in names)
-        return is_foreign and any("forward" in ancestor.methods for ancestor in mro)
+        libraries = {name.partition(".")[0] for name in names}
+        return not libraries <= _STANDARD_LIBRARY and self.method(info, "forward") is not None
 
     def is_autograd_function(self, info: ClassInfo) -> bool:
         """Whether it is a `torch.autograd.Function`."""
-        return any(name.startswith("torch.autograd.") for name in self.external_bases(info))
+        return bool(self._bases_in(info, "torch.autograd"))
 
     def is_output(self, info: ClassInfo) -> bool:
         """Whether it is an output class of transformers or diffusers, indexed by position and by name."""
@@ -155,18 +162,14 @@ class Classes:
 
         transformers' experts run a grouped matrix product unless they are configured otherwise.
         """
-        decorators = [name for ancestor in self.mro(info) for name in ancestor.decorators]
-        return any(name.endswith("use_experts_implementation") for name in decorators)
+        decorators = itertools.chain.from_iterable(ancestor.decorators for ancestor in self.mro(info))
+        return "use_experts_implementation" in last_names(decorators)
 
     # --- members ---
 
     def method(self, info: ClassInfo, name: str) -> FunctionInfo | None:
         """The method of that name, from the class or its bases within the linted code."""
-        for ancestor in self.mro(info):
-            method = ancestor.methods.get(name)
-            if method is not None:
-                return method
-        return None
+        return next((owner.methods[name] for owner in self.mro(info) if name in owner.methods), None)
 
     def constructor(self, info: ClassInfo) -> FunctionInfo | None:
         """The `__init__` that is worth interpreting: None if there is none, or only a library's."""
@@ -222,19 +225,26 @@ class Classes:
     def _join_assignments(self, info: ClassInfo, name: str) -> Value | None:
         result: Value | None = None
         for ancestor in self.mro(info):
-            for node in self._assignments_outside_init(ancestor).get(name, ()):
+            for node in self._assignments_outside_init(ancestor)[name]:
                 result = join_optional(result, self._evaluator.module_expression(ancestor.module, node))
         return result
 
     @_stored
     def _assignments_outside_init(self, info: ClassInfo) -> dict[str, list[ast.expr]]:
         """Calls that are assigned to attributes outside `__init__`, by attribute."""
-        assignments: dict[str, list[ast.expr]] = {}
-        methods = [method for name, method in info.methods.items() if name != "__init__"]
-        for node in (node for method in methods for node in ast.walk(method.node)):
-            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
-                continue
-            for target in node.targets:
-                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                    assignments.setdefault(target.attr, []).append(node.value)
+        assignments: dict[str, list[ast.expr]] = collections.defaultdict(list)
+        methods = [method.node for name, method in info.methods.items() if name != "__init__"]
+        for node in itertools.chain.from_iterable(map(ast.walk, methods)):
+            match node:
+                case ast.Assign(value=ast.Call() as call, targets=targets):
+                    for name in filter(None, map(_attribute_of_name, targets)):
+                        assignments[name].append(call)
         return assignments
+
+
+def _attribute_of_name(target: ast.expr) -> str | None:
+    """`x` in `self.x`."""
+    match target:
+        case ast.Attribute(value=ast.Name(), attr=name):
+            return name
+    return None

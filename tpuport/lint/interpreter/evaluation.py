@@ -27,6 +27,7 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     constant_of,
+    is_tensor,
     join_all,
     join_optional,
     joint_element,
@@ -35,7 +36,6 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.dtype_families import promote
 from tpuport.lint.events import (
     Arithmetic,
-    Formatting,
     Membership,
     SliceBound,
     Subscript,
@@ -44,6 +44,8 @@ from tpuport.lint.events import (
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute, item
+from tpuport.lint.interpreter.python_builtins import report_formatting
+from tpuport.lint.interpreter.tensor_functions import like
 from tpuport.lint.interpreter.truth import as_value, boolean_operation, conditional_expression, decide
 
 # --- constants, names, attributes ---
@@ -86,24 +88,15 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Value:
 # --- displays, strings, functions ---
 
 
-def _tuple(frame: Frame, node: ast.Tuple) -> Value:
-    return _display(frame, "tuple", node.elts)
+_DISPLAY_KINDS: Final = {ast.Tuple: "tuple", ast.List: "list", ast.Set: "set"}
 
 
-def _list(frame: Frame, node: ast.List) -> Value:
-    return _display(frame, "list", node.elts)
-
-
-def _set(frame: Frame, node: ast.Set) -> Value:
-    return _display(frame, "set", node.elts)
-
-
-def _display(frame: Frame, kind: str, nodes: list[ast.expr]) -> Value:
-    elements, is_certain = evaluate_starred(frame, nodes)
+def _display(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
+    kind = _DISPLAY_KINDS[type(node)]
+    elements, is_certain = evaluate_starred(frame, node.elts)
     if is_certain:
         return Sequence(kind, tuple(elements), join_all(elements))
-    has_tensors = any(isinstance(element, Tensor) for element in elements)
-    return Sequence(kind, None, join_all(elements), has_tensors)
+    return Sequence(kind, None, join_all(elements), any(map(is_tensor, elements)))
 
 
 def _dict(frame: Frame, node: ast.Dict) -> Value:
@@ -127,20 +120,18 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
 def _joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
-            report_formatting(frame, part.value, frame.evaluate(part.value), part.format_spec is not None)
+            _report_formatted(frame, part.value, frame.evaluate(part.value), part.format_spec is not None)
     return STR
 
 
-def report_formatting(frame: Frame, node: ast.expr, value: Value, has_spec: bool) -> None:
-    """Let the rules hear of tensors that become text; `has_spec`: the format asks for a number."""
-    # The program ends at a `raise` anyway, whatever its message formats.
-    if frame.raising:
-        return
-    if isinstance(value, Tensor):
-        frame.report(Formatting(node, value, has_spec))
-    elif isinstance(value, Sequence) and value.items is not None and isinstance(node, ast.Tuple):
-        for part, part_value in zip(node.elts, value.items, strict=False):
-            report_formatting(frame, part, part_value, has_spec)
+def _report_formatted(frame: Frame, node: ast.expr, value: Value, has_spec: bool) -> None:
+    """Let the rules hear of each tensor in an operand of `%` or in an f-string."""
+    match node, value:
+        case ast.Tuple(), Sequence(items=tuple(items)):
+            for part, part_value in zip(node.elts, items, strict=False):
+                _report_formatted(frame, part, part_value, has_spec)
+        case _:
+            report_formatting(frame, node, value, has_spec)
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Value:
@@ -181,11 +172,10 @@ def _binary_operation(frame: Frame, node: ast.BinOp) -> Value:
     if isinstance(node.op, ast.Mod) and isinstance(left, Static) and left.kind == "str":
         # A text that is not known becomes "Ellipsis", in which there is no format.
         text = str(left.constant)
-        report_formatting(frame, node.right, right, any(form in text for form in _NUMBER_FORMATS))
+        _report_formatted(frame, node.right, right, any(form in text for form in _NUMBER_FORMATS))
         return STR
     result = arithmetic(left, node.op, right)
-    if isinstance(left, Tensor) or isinstance(right, Tensor):
-        frame.report(Arithmetic(node, left, node.op, right, result))
+    frame.report(Arithmetic(node, left, node.op, right, result))
     return result
 
 
@@ -219,13 +209,19 @@ def _concatenated(left: Sequence, right: Sequence) -> Value:
 
 
 def _tensor_arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
-    is_mask = isinstance(operator, _MASK_OPERATORS) and _is_mask(left) and _is_mask(right)
     family = "float" if isinstance(operator, ast.Div) else promote(left, right)
-    return tensor(family, ndim=_broadcast_ndim(left, right), origin="mask" if is_mask else "")
+    ndim = _broadcast_ndim(left, right)
+    if isinstance(operator, _MASK_OPERATORS) and all(map(_is_mask, (left, right))):
+        return tensor(family, ndim=ndim, origin="mask")
+    return tensor(family, ndim=ndim)
 
 
 def _is_mask(value: Value) -> bool:
-    return isinstance(value, Tensor) and (value.origin == "mask" or value.dtype == "bool")
+    match value:
+        case Tensor(origin="mask") | Tensor(dtype="bool"):
+            return True
+        case _:
+            return False
 
 
 def _broadcast_ndim(left: Value, right: Value) -> int:
@@ -240,30 +236,28 @@ def _ndim(value: Value) -> int:
 
 
 def _static_arithmetic(left: Static, operator: ast.operator, right: Static) -> Value:
-    if isinstance(operator, ast.Div):
+    kinds = {left.kind, right.kind}
+    if isinstance(operator, ast.Div) or kinds == {"int", "float"}:
         return FLOAT
-    if left.kind == right.kind:
-        return Static(left.kind)
-    if {left.kind, right.kind} == {"int", "float"}:
-        return FLOAT
-    return STATIC
+    return STATIC if len(kinds) > 1 else Static(left.kind)
 
 
 def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Not):
         return as_value(decide(frame, node, "not"))
     value = frame.evaluate(node.operand)
-    if isinstance(value, Tensor):
-        result = tensor(value.dtype, value.exact, value.ndim, origin=value.mask_origin)
-        frame.report(Arithmetic(node, value, node.op, None, result))
-        return result
-    if isinstance(value, Static):
+    match node.op, value:
+        case _, Tensor():
+            result = like(value)
+            frame.report(Arithmetic(node, value, node.op, None, result))
+            return result
         # -1 is written for "the last", "all" and "not given", which rules ask for.
-        is_negative = isinstance(node.op, ast.USub) and isinstance(value.constant, int)
-        if is_negative:
-            return Static("int", -value.constant)
-        return Static(value.kind)
-    return UNKNOWN
+        case ast.USub(), Static(constant=int(number)):
+            return Static("int", -number)
+        case _, Static(kind=kind):
+            return Static(kind)
+        case _:
+            return UNKNOWN
 
 
 # --- comparisons ---
@@ -299,16 +293,18 @@ def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, 
         case ast.In() | ast.NotIn():
             frame.report(Membership(node, left, right))
             return BOOL
-    if isinstance(left, Tensor) or isinstance(right, Tensor):
-        other = right if isinstance(left, Tensor) else left
-        if isinstance(other, Static) and other.kind in _NEVER_TENSORS:
+    match left, right:
+        case (Tensor(), Static(kind=kind)) | (Static(kind=kind), Tensor()) if kind in _NEVER_TENSORS:
             return BOOL
-        return tensor("bool", ndim=_broadcast_ndim(left, right))
-    if isinstance(operator, ast.Eq):
-        return _equality(left, right)
-    if isinstance(operator, ast.NotEq):
-        return _negated(_equality(left, right))
-    return _known_to_be_bool(left, right)
+        case (Tensor(), _) | (_, Tensor()):
+            return tensor("bool", ndim=_broadcast_ndim(left, right))
+    match operator:
+        case ast.Eq():
+            return _equality(left, right)
+        case ast.NotEq():
+            return _negated(_equality(left, right))
+        case _:
+            return _known_to_be_bool(left, right)
 
 
 _NEGATIONS: Final[dict[Value, Value]] = {TRUE: FALSE, FALSE: TRUE}
@@ -340,20 +336,24 @@ def _equality(left: Value, right: Value) -> Value:
 
 def _is_identical(left: Value, right: Value) -> bool | None:
     """`left is right`, as far as it is known: only for None."""
-    if left == NONE:
-        left, right = right, left
-    if right != NONE:
-        return None
-    match left:
-        case Tensor(optional=False) | Function():
-            return False
-        case Static(constant=None):
+    match left, right:
+        case Static(constant=None), Static(constant=None):
             return True
-        case Static():
-            return False if left.kind in _NEVER_NONE else None
-        # Instances and containers do not record whether they may be None.
+        case (Static(constant=None), other) | (other, Static(constant=None)):
+            # Instances and containers do not record whether they may be None.
+            return None if _may_be_none(other) else False
         case _:
             return None
+
+
+def _may_be_none(value: Value) -> bool:
+    match value:
+        case Tensor():
+            return value.optional
+        case Static():
+            return value.kind not in _NEVER_NONE
+        case _:
+            return not isinstance(value, Function)
 
 
 # --- subscripts ---
@@ -365,53 +365,46 @@ _SLICED_KINDS: Final = frozenset({"tuple", "list", "modules", "sequential"})
 _ACTIVATION: Final = Layer("torch.nn.SiLU")
 
 
-def evaluate_indices(frame: Frame, node: ast.Subscript, base: Value) -> tuple[list[Value], list[ast.expr]]:
-    """Values and syntax of an index's parts. Rules hear of the bounds of slices."""
+def evaluate_indices(frame: Frame, node: ast.Subscript, base: Value) -> list[Value]:
+    """Values of an index's parts. Rules hear of the bounds of slices."""
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    values: list[Value] = []
-    for part in parts:
-        match part:
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                for bound in filter(None, (lower, upper, step)):
-                    _evaluate_bound(frame, bound, base)
-                values.append(_SLICE)
-            case ast.Starred(value=starred):
-                values.append(frame.evaluate(starred))
-            case _:
-                values.append(frame.evaluate(part))
-    return values, parts
+    return [_evaluate_index(frame, part, base) for part in parts]
 
 
-def _evaluate_bound(frame: Frame, node: ast.expr, base: Value) -> None:
-    bound = frame.evaluate(node)
-    if isinstance(bound, Tensor):
-        frame.report(SliceBound(node, base, bound))
+def _evaluate_index(frame: Frame, node: ast.expr, base: Value) -> Value:
+    match node:
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            for bound in filter(None, (lower, upper, step)):
+                frame.report(SliceBound(bound, base, frame.evaluate(bound)))
+            return _SLICE
+        case ast.Starred(value=starred):
+            return frame.evaluate(starred)
+        case _:
+            return frame.evaluate(node)
 
 
 def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     """`x[...]` as it is read."""
     base = frame.evaluate(node.value)
-    indices, nodes = evaluate_indices(frame, node, base)
-    frame.report(Subscript(node, base, indices, nodes))
-    first = indices[0] if indices else UNKNOWN
+    indices = evaluate_indices(frame, node, base)
+    frame.report(Subscript(node, base, indices))
+    # `x[()]` has none.
+    first = next(iter(indices), UNKNOWN)
     match base:
         case Tensor():
-            return _indexed_tensor(base, indices, nodes)
+            return _indexed_tensor(base, indices)
         case Sequence():
             # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it is.
-            if len(nodes) == 1:
-                return _indexed_sequence(base, first, nodes[0])
-            return TENSOR
+            if len(indices) != 1:
+                return TENSOR
+            return _indexed_sequence(base, first, node.slice)
         case Mapping():
             key = constant_of(first)
-            if key is NOT_CONSTANT:
-                return _some_entry(base)
-            return base.get(key)
-        case Static():
-            is_part = base.kind == "shape" and isinstance(node.slice, ast.Slice)
-            if is_part:
-                return base
-            return _STATIC_ITEMS.get(base.kind, STATIC)
+            return _some_entry(base) if key is NOT_CONSTANT else base.get(key)
+        case Static(kind="shape") if isinstance(node.slice, ast.Slice):
+            return base
+        case Static(kind=kind):
+            return _STATIC_ITEMS.get(kind, STATIC)
         case Instance():
             return item(frame, base, first)
         case External() if base.name.endswith("ACT2FN"):
@@ -462,15 +455,16 @@ def _literal_integer(node: ast.expr) -> Any:
             return NOT_CONSTANT
 
 
-def _indexed_tensor(base: Tensor, indices: list[Value], nodes: list[ast.expr]) -> Value:
+def _indexed_tensor(base: Tensor, indices: list[Value]) -> Value:
     # Indexing with tensors or lists copies, and may give any number of dimensions.
-    is_advanced = any(isinstance(index, Tensor | Sequence) for index in indices)
-    ndim = -1 if is_advanced else base.ndim
+    if any(isinstance(index, Tensor | Sequence) for index in indices):
+        return tensor(base.dtype, base.exact, origin=base.mask_origin)
+    ndim = base.ndim
     if ndim >= 0:
-        ndim += indices.count(NONE)
-        integers = [index for index in indices if isinstance(index, Static) and index.kind == "int"]
-        ndim = max(ndim - len(integers), 0)
-    return tensor(base.dtype, base.exact, ndim, view=not is_advanced, origin=base.mask_origin)
+        # An integer removes a dimension, None adds one.
+        kinds = [index.kind for index in indices if isinstance(index, Static)]
+        ndim = max(ndim + kinds.count("none") - kinds.count("int"), 0)
+    return tensor(base.dtype, base.exact, ndim, view=True, origin=base.mask_origin)
 
 
 HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], Value]]] = {
@@ -484,9 +478,7 @@ HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], Value]]] = {
     ast.BoolOp: boolean_operation,
     ast.Compare: _comparison,
     ast.IfExp: conditional_expression,
-    ast.Tuple: _tuple,
-    ast.List: _list,
-    ast.Set: _set,
+    **dict.fromkeys(_DISPLAY_KINDS, _display),
     ast.Dict: _dict,
     ast.JoinedStr: _joined_string,
     ast.Lambda: _lambda,

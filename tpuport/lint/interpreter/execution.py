@@ -1,6 +1,7 @@
 """What statements bind, and whether control goes on after them; everything else that binds names too."""
 
 import ast
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from tpuport.lint.interpreter.frame import (
     merge_optional,
     path_of,
 )
-from tpuport.lint.interpreter.truth import decide, narrow
+from tpuport.lint.interpreter.truth import decide, narrow, possible_branches
 
 # --- targets ---
 
@@ -48,8 +49,6 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.expr) -> None
 
 
 def _unpack(frame: Frame, targets: list[ast.expr], value: Value, source: ast.expr) -> None:
-    if isinstance(value, Tensor):
-        frame.report(Iteration(source, value, "unpacking"))
     items = _distribute(frame, targets, value)
     for target, item in zip(targets, items, strict=True):
         if isinstance(target, ast.Starred):
@@ -59,28 +58,25 @@ def _unpack(frame: Frame, targets: list[ast.expr], value: Value, source: ast.exp
 
 def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Value]:
     """What each target gets of a value that is unpacked."""
-    stars = [position for position, target in enumerate(targets) if isinstance(target, ast.Starred)]
-    if isinstance(value, Sequence) and value.items is not None:
-        items = list(value.items)
-        if not stars and len(items) == len(targets):
-            return items
-        if stars and len(items) >= len(targets) - 1:
-            start = stars[0]
-            stop = len(items) - (len(targets) - start - 1)
-            middle = items[start:stop]
-            return [*items[:start], Sequence("list", tuple(middle), join_all(middle)), *items[stop:]]
+    is_starred = [isinstance(target, ast.Starred) for target in targets]
+    items = value.items if isinstance(value, Sequence) else None
+    if items is not None and True not in is_starred and len(items) == len(targets):
+        return list(items)
+    if items is not None and True in is_starred and len(items) >= len(targets) - 1:
+        start = is_starred.index(True)
+        stop = start + len(items) - (len(targets) - 1)
+        middle = items[start:stop]
+        return [*items[:start], Sequence("list", middle, join_all(middle)), *items[stop:]]
     # Of unknown or of another length: any target may get any element.
     element = frame.element_of(value)
-    shares: list[Value] = [element] * len(targets)
-    for position in stars:
-        shares[position] = Sequence("list", None, element)
-    return shares
+    shares: dict[bool, Value] = {False: element, True: Sequence("list", None, element)}
+    return [shares[starred] for starred in is_starred]
 
 
 def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
     base = frame.evaluate(target.value)
     on_self = frame.is_self(target.value)
-    frame.report(AttributeStore(target, base, on_self, target.attr, value))
+    frame.report(AttributeStore(target, base, target.attr, value))
     if on_self and frame.building is not None:
         # `self.x = None` comes first, the real value in a branch.
         frame.building[target.attr] = join_optional(frame.building.get(target.attr), value)
@@ -92,19 +88,18 @@ def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
 
 def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
     base = frame.evaluate(target.value)
-    indices, nodes = evaluate_indices(frame, target, base)
-    frame.report(Subscript(target, base, indices, nodes, True, None, value, frame.statement))
+    indices = evaluate_indices(frame, target, base)
+    frame.report(Subscript(target, base, indices, True, None, frame.statement))
     _report_store_in_container(frame, target, value)
     # Values are immutable, so the changed container takes the old one's place, if that has a name.
     path = path_of(target.value)
     if path is None:
         return
-    if isinstance(base, Mapping):
-        frame.env[path] = _with_entry(base, constant_of(indices[0]), value)
-    elif isinstance(base, Sequence) and base.kind == "list":
-        is_first = base.element is UNKNOWN and not base.tensors
-        element = value if is_first else join(base.element, value)
-        frame.env[path] = Sequence("list", None, element, base.tensors or isinstance(value, Tensor))
+    match base:
+        case Mapping():
+            frame.env[path] = _with_entry(base, constant_of(indices[0]), value)
+        case Sequence(kind="list"):
+            frame.env[path] = base.with_element(value)
 
 
 def _with_entry(mapping: Mapping, key: Any, value: Value) -> Mapping:
@@ -122,8 +117,7 @@ def _report_store_in_container(frame: Frame, target: ast.Subscript, value: Value
     base = frame.evaluate(holder)
     if not isinstance(base, Tensor):
         owner = frame.evaluate(holder.value)
-        on_self = frame.is_self(holder.value)
-        frame.report(AttributeStore(target, owner, on_self, holder.attr, value, in_container=True))
+        frame.report(AttributeStore(target, owner, holder.attr, value, in_container=True))
 
 
 # --- expressions that bind names ---
@@ -135,16 +129,12 @@ def _named_expression(frame: Frame, node: ast.NamedExpr) -> Value:
     return value
 
 
-def _list_comprehension(frame: Frame, node: ast.ListComp) -> Value:
-    return Sequence("list", None, _comprehension_element(frame, node.generators, node.elt))
+_COMPREHENSION_KINDS: Final = {ast.ListComp: "list", ast.SetComp: "set", ast.GeneratorExp: "iterator"}
 
 
-def _set_comprehension(frame: Frame, node: ast.SetComp) -> Value:
-    return Sequence("set", None, _comprehension_element(frame, node.generators, node.elt))
-
-
-def _generator_expression(frame: Frame, node: ast.GeneratorExp) -> Value:
-    return Sequence("iterator", None, _comprehension_element(frame, node.generators, node.elt))
+def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+    element = _comprehension_element(frame, node.generators, node.elt)
+    return Sequence(_COMPREHENSION_KINDS[type(node)], None, element)
 
 
 def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
@@ -156,7 +146,7 @@ def _comprehension_element(frame: Frame, generators: list[ast.comprehension], *e
     env = dict(frame.env)
     for generator in generators:
         source = frame.evaluate(generator.iter)
-        frame.report(Iteration(generator.iter, source, "comprehension"))
+        frame.report(Iteration(generator.iter, source))
         bind(frame, generator.target, frame.element_of(source), generator.iter)
         for condition in generator.ifs:
             decide(frame, condition, "comprehension")
@@ -168,9 +158,7 @@ def _comprehension_element(frame: Frame, generators: list[ast.comprehension], *e
 
 EXPRESSION_HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], Value]]] = {
     ast.NamedExpr: _named_expression,
-    ast.ListComp: _list_comprehension,
-    ast.SetComp: _set_comprehension,
-    ast.GeneratorExp: _generator_expression,
+    **dict.fromkeys(_COMPREHENSION_KINDS, _comprehension),
     ast.DictComp: _dict_comprehension,
 }
 
@@ -202,13 +190,13 @@ def _assign_augmented(frame: Frame, node: ast.AugAssign) -> None:
     right = frame.evaluate(node.value)
     if isinstance(target, ast.Subscript):
         base = frame.evaluate(target.value)
-        indices, nodes = evaluate_indices(frame, target, base)
-        frame.report(Subscript(target, base, indices, nodes, True, node.op, right, node))
+        indices = evaluate_indices(frame, target, base)
+        frame.report(Subscript(target, base, indices, True, node.op, node))
         _report_store_in_container(frame, target, right)
         return
     left = frame.evaluate(target)
     result = arithmetic(left, node.op, right)
-    frame.report(Arithmetic(node, left, node.op, right, result, inplace=True))
+    frame.report(Arithmetic(node, left, node.op, right, result))
     bind(frame, target, result, node.value)
 
 
@@ -220,10 +208,9 @@ def _return(frame: Frame, node: ast.Return) -> bool:
 
 
 def _raise(frame: Frame, node: ast.Raise) -> bool:
-    raising, frame.raising = frame.raising, True
-    if node.exc is not None:
-        frame.evaluate(node.exc)
-    frame.raising = raising
+    frame.raising = True
+    frame.evaluate_optional(node.exc)
+    frame.raising = False
     return False
 
 
@@ -267,22 +254,19 @@ _LOOP_RUNS: Final = 3
 
 
 def _if(frame: Frame, node: ast.If) -> bool:
-    answer = decide(frame, node.test, "if")
-    start = frame.env
     after: Environment | None = None
-    for holds, body in ((True, node.body), (False, node.orelse)):
-        if answer is (not holds):
-            continue
-        frame.env = dict(start)
-        if narrow(frame, node.test, holds) and frame.execute(body):
+    for body in possible_branches(frame, node.test, "if", node.body, node.orelse):
+        if frame.execute(body):
             after = merge_optional(after, frame.env)
-    frame.env = start if after is None else after
-    return after is not None
+    if after is None:
+        return False
+    frame.env = after
+    return True
 
 
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = frame.evaluate(node.iter)
-    frame.report(Iteration(node.iter, source, "for"))
+    frame.report(Iteration(node.iter, source))
     element = frame.element_of(source)
 
     def run() -> bool:
@@ -318,10 +302,7 @@ def _loop(frame: Frame, run: Callable[[], bool]) -> None:
             # Every way through the body leaves the function: code after the loop runs only if the loop does not.
             frame.env = start
             return
-        after = exits[0]
-        for env in exits[1:]:
-            after = merge(after, env)
-        frame.env = _before_next_run(start, after)
+        frame.env = _before_next_run(start, functools.reduce(merge, exits))
         if all(frame.env.get(name) == value for name, value in start.items()):
             return
 
@@ -340,6 +321,7 @@ def _before_next_run(start: Environment, after: Environment) -> Environment:
 
 
 def _leave_loop(frame: Frame, node: ast.Break | ast.Continue) -> bool:
+    # Python's parser accepts `break` outside loops.
     if frame.exits:
         frame.exits[-1].append(dict(frame.env))
     return False

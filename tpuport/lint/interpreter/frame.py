@@ -32,7 +32,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Event
 from tpuport.lint.interpreter.class_facts import Classes, Evaluator
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.modules import FunctionInfo, ModuleInfo
 from tpuport.lint.project import Project
 
 # Values by name; what is known of attributes is stored under paths such as "self.x".
@@ -97,8 +97,8 @@ class Interpreter(Evaluator):
         """The value itself; for a name that another module binds to an expression, the expression's value."""
 
     @abstractmethod
-    def report(self, event: Event, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
-        """Ask the rules about an event in a function (its qualified name) of a class, or of none."""
+    def report(self, event: Event, module: ModuleInfo, function: str) -> None:
+        """Ask the rules about an event in a function, by the function's qualified name."""
 
 
 class Frame:
@@ -208,7 +208,7 @@ class Frame:
     def report(self, event: Event) -> None:
         """Let the rules hear of an event, if this frame's events count."""
         if self.emitting:
-            self.interpreter.report(event, self.module, self.qualname, self.owner)
+            self.interpreter.report(event, self.module, self.qualname)
 
     def add_returned(self, value: Value) -> None:
         """Add a value to those that the function may return."""
@@ -259,19 +259,21 @@ def closure_of(info: FunctionInfo) -> Frame | None:
 
 def path_of(node: ast.AST) -> str | None:
     """`a`, `self.x`, `a.b.c` as a key of an environment; None for any other expression."""
+    attributes: list[str] = []
+    while isinstance(node, ast.Attribute):
+        attributes.append(node.attr)
+        node = node.value
     if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        base = path_of(node.value)
-        return None if base is None else f"{base}.{node.attr}"
+        return ".".join([node.id, *reversed(attributes)])
     return None
 
 
 def forget_attributes(env: Environment, path: str) -> None:
     """Drop what is known of a name's attributes, when the name is bound to another object."""
     prefix = path + "."
-    for key in [key for key in env if key.startswith(prefix)]:
-        del env[key]
+    for key in list(env):
+        if key.startswith(prefix):
+            del env[key]
 
 
 def merge(left: Environment, right: Environment) -> Environment:

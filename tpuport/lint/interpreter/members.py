@@ -10,6 +10,7 @@ from tpuport.lint.abstract_values import (
     DTYPE,
     FALSE,
     INT,
+    INT_TENSOR,
     NOT_CONSTANT,
     SHAPE,
     STATIC,
@@ -32,6 +33,7 @@ from tpuport.lint.abstract_values import (
     Unknown,
     Value,
     constant_of,
+    is_config_name,
     join_all,
     join_optional,
     tensor,
@@ -49,8 +51,6 @@ _TENSOR_PARTS: Final = frozenset("T mT data real imag grad H mH".split())
 _DTYPE_ATTRIBUTES: Final = {
     "type": STR, "is_floating_point": BOOL, "is_complex": BOOL, "itemsize": INT,
 }  # fmt: skip
-# Of two results that a function returns as a tuple: `x.max(dim=1).values`, `rotary(x).cos`.
-_PAIR_POSITIONS: Final = {"values": 0, "cos": 0, "indices": 1, "sin": 1}
 _LAYER_METHODS: Final = frozenset(
     "forward to eval train half float cuda cpu requires_grad_ state_dict".split()
 )
@@ -67,35 +67,37 @@ def attribute(frame: Frame, base: Value, name: str) -> Value:
 
 
 def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
-    known = _TENSOR_ATTRIBUTES.get(name)
-    if known is not None:
-        return known
     if name in _TENSOR_PARTS:
         return tensor(base.dtype, base.exact, base.ndim, view=name != "grad", origin=base.origin)
-    # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.
-    if name == "values":
-        return tensor(base.dtype)
-    if name == "indices":
-        return tensor("int")
-    return Method(base, name)
+    match name:
+        # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.
+        case "values":
+            return tensor(base.dtype)
+        case "indices":
+            return INT_TENSOR
+        case _:
+            return _TENSOR_ATTRIBUTES.get(name) or Method(base, name)
 
 
 def _of_static(frame: Frame, base: Static, name: str) -> Value:
-    if base.kind == "config":
-        if name in {"get", "to_dict"}:
-            return Method(base, name)
+    if base.kind == "config" and name not in {"get", "to_dict"}:
         return CONFIG
-    if base.kind in {"str", ""}:
+    if base.kind in {"config", "str", ""}:
         return Method(base, name)
     return _DTYPE_ATTRIBUTES.get(name) or Method(base, name)
 
 
 def _of_sequence(frame: Frame, base: Sequence, name: str) -> Value:
-    if base.items is not None and len(base.items) == 2 and name in _PAIR_POSITIONS:
-        return base.items[_PAIR_POSITIONS[name]]
-    if name == "values":
-        return base.element
-    return Method(base, name)
+    """Also of two results that a function returns as a tuple: `x.max(dim=1).values`, `rotary(x).cos`."""
+    match base.items, name:
+        case [values, _], "values" | "cos":
+            return values
+        case [_, indices], "indices" | "sin":
+            return indices
+        case _, "values":
+            return base.element
+        case _:
+            return Method(base, name)
 
 
 def _of_external(frame: Frame, base: External, name: str) -> Value:
@@ -117,10 +119,7 @@ def _of_class(frame: Frame, base: Class, name: str) -> Value:
         return _autograd_forward(frame, base.info)
     if classes.is_enumeration(base.info):
         return STATIC
-    value = classes.class_level(base.info, name)
-    if value is not None:
-        return value
-    return STATIC if name.startswith("__") else UNKNOWN
+    return classes.class_level(base.info, name) or _of_function(frame, base, name)
 
 
 def _autograd_forward(frame: Frame, info: ClassInfo) -> Value:
@@ -139,12 +138,11 @@ def _of_module(frame: Frame, base: Module, name: str) -> Value:
         return interpreter.global_name(base.info, name)
     dotted = f"{base.info.name}.{name}"
     submodule = interpreter.project.module(dotted, base.info)
-    if submodule:
-        return Module(submodule)
-    return External(dotted)
+    return Module(submodule) if submodule else External(dotted)
 
 
-def _of_function(frame: Frame, base: Function, name: str) -> Value:
+def _of_function(frame: Frame, base: Function | Class, name: str) -> Value:
+    # `__name__`, `__doc__`, `__module__`
     return STATIC if name.startswith("__") else UNKNOWN
 
 
@@ -165,12 +163,9 @@ def _of_method(frame: Frame, base: Method, name: str) -> Value:
 
 
 def _of_unknown(frame: Frame, base: Value, name: str) -> Value:
-    known = _TELLING_ATTRIBUTES.get(name)
-    if known is not None:
-        return known
-    if name == "config" or name.endswith("_config"):
+    if is_config_name(name):
         return CONFIG
-    return Method(base, name)
+    return _TELLING_ATTRIBUTES.get(name) or Method(base, name)
 
 
 # --- instances of the linted code's classes ---
@@ -179,12 +174,12 @@ def _of_unknown(frame: Frame, base: Value, name: str) -> Value:
 def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
     info = base.info
     classes = frame.interpreter.classes
-    for field, value in base.fields:
-        if field == name:
-            return value
+    fields = dict(base.fields)
     # Inside a constructor: what it has set so far.
-    if frame.building is not None and name in frame.building and base == frame.receiver:
-        return frame.building[name]
+    if frame.building is not None and base == frame.receiver:
+        fields = frame.building | fields
+    if name in fields:
+        return fields[name]
     method = classes.method(info, name)
     if method is not None:
         return _bound_method(frame, base, method)
@@ -192,12 +187,14 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
     if value is not None:
         return value
     value = classes.class_level(info, name)
-    if value is None:
-        return _inherited_attribute(frame, base, name)
-    # A flag of a module class is often changed from outside.
-    if classes.is_module(info) and isinstance(value, Static):
-        return UNKNOWN
-    return value
+    match value:
+        case None:
+            return _inherited_attribute(frame, base, name)
+        # A flag of a module class is often changed from outside.
+        case Static() if classes.is_module(info):
+            return UNKNOWN
+        case _:
+            return value
 
 
 def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
@@ -214,8 +211,7 @@ def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value
     if value is None or constant_of(value) is None:
         # `self.cache = None` in `__init__`: another method sets the real value.
         later = classes.attribute_set_later(info, name)
-        if later is not None:
-            value = join_optional(value, later)
+        value = join_optional(value, later) if later else value
     if isinstance(value, Static) and value.constant not in (NOT_CONSTANT, None):
         # A constant that `__init__` sets may be changed later, so only its kind is certain.
         return Static(value.kind)
@@ -225,13 +221,11 @@ def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value
 def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
     """An attribute that no code at hand sets."""
     classes = frame.interpreter.classes
-    if name == "config" or name.endswith("_config"):
+    if is_config_name(name):
         return CONFIG
     match name:
         case "training":
-            if frame.interpreter.options.training:
-                return STATIC
-            return FALSE
+            return STATIC if frame.interpreter.options.training else FALSE
         case "dtype" | "device" if classes.is_module(base.info):
             return _TENSOR_ATTRIBUTES[name]
         case "__class__":
@@ -239,8 +233,7 @@ def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
     fields = classes.declared_fields(base.info)
     if name in fields:
         return fields[name]
-    is_layer = classes.torch_base(base.info) not in {"", "torch.nn.Module"}
-    if is_layer and name in _LAYER_WEIGHTS:
+    if name in _LAYER_WEIGHTS and classes.layer_base(base.info):
         return library.layer_attribute(name)
     return Method(base, name)
 
@@ -279,10 +272,9 @@ def super_attribute(frame: Frame, name: str) -> Value:
         if name in info.methods:
             return Function(info.methods[name], receiver)
     # `super().forward(x)` of a torch layer returns what that layer returns.
-    torch_base = classes.torch_base(receiver.info)
-    is_layer = torch_base not in {"", "torch.nn.Module"}
-    if is_layer and name in {"forward", "__call__"}:
-        return Layer(torch_base)
+    layer_base = classes.layer_base(receiver.info)
+    if layer_base and name in {"forward", "__call__"}:
+        return Layer(layer_base)
     return Method(receiver, name)
 
 

@@ -5,11 +5,13 @@ The latter are methods of lists, dicts, strings, layers and `nn.Module`s; method
 
 import ast
 import functools
+import re
 from collections.abc import Callable
 from typing import Final
 
 from tpuport.lint.abstract_values import (
     BOOL,
+    CONFIG,
     FLOAT,
     FLOAT_TENSOR,
     INT,
@@ -82,13 +84,14 @@ def _container(kind: str, frame: Frame, arguments: Arguments, node: ast.Call) ->
     if not arguments.positional:
         return Sequence(kind, (), UNKNOWN)
     source = arguments.first
-    if isinstance(source, Tensor) and kind != "iterator":
-        frame.report(Iteration(node.args[0], source, "star"))
-    # How many elements of a set differ is not known.
-    if isinstance(source, Sequence) and source.items is not None and kind != "set":
-        return Sequence(kind, source.items, source.element)
-    has_tensors = isinstance(source, Sequence) and source.tensors
-    return Sequence(kind, None, frame.element_of(source), has_tensors)
+    match source:
+        # How many elements of a set differ is not known.
+        case Sequence(items=tuple(items), element=element) if kind != "set":
+            return Sequence(kind, items, element)
+        case Sequence(tensors=has_tensors):
+            return Sequence(kind, None, frame.element_of(source), has_tensors)
+        case _:
+            return Sequence(kind, None, frame.element_of(source))
 
 
 def _reversed(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -146,15 +149,11 @@ def _attributes_like(frame: Frame, base: Instance, start: str, end: str) -> Valu
     if not (start or end):
         return UNKNOWN
     classes = frame.interpreter.classes
-    names = {name for info in classes.mro(base.info) for name in info.methods}
-    names.update(classes.attributes(base.info))
-
-    def is_candidate(name: str) -> bool:
-        fits = name.startswith(start) and name.endswith(end) and len(name) > len(start)
-        return fits and not name.startswith("__")
-
+    names = set(classes.attributes(base.info)).union(*(info.methods for info in classes.mro(base.info)))
+    # Something stands in the place of what is computed. Names with two underscores are Python's own.
+    pattern = re.compile(f"(?!__)(?={re.escape(start)}.).*{re.escape(end)}")
     # Sorted, since the order of options decides which of them is interpreted first.
-    return join_all(attribute(frame, base, name) for name in sorted(filter(is_candidate, names)))
+    return join_all(attribute(frame, base, name) for name in sorted(filter(pattern.fullmatch, names)))
 
 
 def _setattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -167,16 +166,15 @@ def _setattr(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
 
 def _enumerate(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     source = arguments.first
-    if isinstance(source, Tensor):
-        frame.report(Iteration(node.args[0], source, "for"))
+    for part in node.args[:1]:
+        frame.report(Iteration(part, source))
     element = frame.element_of(source)
     return Sequence("iterator", None, Sequence("tuple", (INT, element), join(INT, element)))
 
 
 def _zip(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     for source, part in zip(arguments.positional, node.args, strict=False):
-        if isinstance(source, Tensor):
-            frame.report(Iteration(part, source, "for"))
+        frame.report(Iteration(part, source))
     elements = tuple(map(frame.element_of, arguments.positional))
     return Sequence("iterator", None, Sequence("tuple", elements, join_all(elements)))
 
@@ -204,12 +202,11 @@ def _extreme(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     values = arguments.positional
     if len(values) == 1:
         return frame.element_of(values[0])
-    if not any(isinstance(value, Tensor) for value in values):
+    tensors = list(filter(is_tensor, values))
+    if not tensors:
         return join_all(values)
     # Of a tensor and a number it may be either.
-    if all(isinstance(value, Tensor) for value in values):
-        return values[0]
-    return UNKNOWN
+    return values[0] if tensors == values else UNKNOWN
 
 
 def _element(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -264,9 +261,7 @@ _STRING_METHODS: Final = frozenset("format lower upper strip replace join".split
 
 def call_method(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
     """What `receiver.name(...)` returns. A container that the method changes is changed in the frame."""
-    handler = _METHOD_HANDLERS.get(type(method.receiver))
-    if handler is None:
-        return _method_of_unknown(frame, node, method, arguments)
+    handler = _METHOD_HANDLERS.get(type(method.receiver), _method_of_unknown)
     return handler(frame, node, method, arguments)
 
 
@@ -279,9 +274,8 @@ def call_unknown(frame: Frame, arguments: Arguments, name: str = "") -> Value:
         case [Instance() as module, *_] if "checkpoint" in name:
             return call_instance(frame, module, Arguments(arguments.positional[1:], {}))
     if frame.emitting:
-        for value in arguments.all_values():
-            if isinstance(value, Function):
-                interpreter.call_declared(frame, value)
+        for function in arguments.functions():
+            interpreter.call_declared(frame, function)
     return UNKNOWN
 
 
@@ -326,21 +320,29 @@ def _method_of_unknown(frame: Frame, node: ast.Call, method: Method, arguments: 
 def _method_of_static(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
     assert isinstance(method.receiver, Static)
     if method.receiver.kind == "str":
-        if method.name == "format" and not frame.raising:
-            for part, value in zip(node.args, arguments.positional, strict=False):
-                if is_tensor(value):
-                    frame.report(Formatting(part, value))
-        return STR if method.name in _STRING_METHODS else STATIC
-    as_value = method.receiver if method.receiver.kind == "config" else STATIC
+        return _method_of_string(frame, node, method, arguments)
+    as_value = CONFIG if method.receiver.kind == "config" else STATIC
     return _default_function(method, arguments) or as_value
+
+
+def _method_of_string(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
+    if method.name == "format":
+        for part, value in zip(node.args, arguments.positional, strict=False):
+            report_formatting(frame, part, value)
+    return STR if method.name in _STRING_METHODS else STATIC
+
+
+def report_formatting(frame: Frame, node: ast.expr, value: Value, has_spec: bool = False) -> None:
+    """Let the rules hear of a tensor that becomes text; `has_spec`: the format asks for a number."""
+    # The program ends at a `raise` anyway, whatever its message formats.
+    if is_tensor(value) and not frame.raising:
+        frame.report(Formatting(node, value, has_spec))
 
 
 def _default_function(method: Method, arguments: Arguments) -> Value | None:
     """The default of `table.get(name, function)`, where the table of functions and the name are not known."""
     if method.name in {"get_interface", "get"}:
-        for value in arguments.positional:
-            if isinstance(value, Function):
-                return value
+        return arguments.first_function
     return None
 
 
@@ -351,9 +353,7 @@ def _method_of_sequence(frame: Frame, node: ast.Call, method: Method, arguments:
     receiver = method.receiver
     assert isinstance(receiver, Sequence)
     match method.name, arguments.positional:
-        case "append" | "add" | "appendleft", [value, *_]:
-            return _grow(frame, node, receiver, value)
-        case "insert", [_, value, *_]:
+        case (("append" | "add" | "appendleft"), [value, *_]) | ("insert", [_, value, *_]):
             return _grow(frame, node, receiver, value)
         case "extend" | "update", [values, *_]:
             return _grow(frame, node, receiver, frame.element_of(values))
@@ -372,30 +372,26 @@ def _method_of_sequence(frame: Frame, node: ast.Call, method: Method, arguments:
 
 def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Value:
     """A method adds a value to a list; the result is the method's."""
-    has_tensors = receiver.tensors or is_tensor(value)
-    is_first = receiver.items == () or (receiver.element is UNKNOWN and not receiver.tensors)
-    element = value if is_first else join(receiver.element, value)
-    _replace_receiver(frame, node, Sequence(receiver.kind, None, element, has_tensors), value)
+    _replace_receiver(frame, node, receiver.with_element(value), value)
     return NONE
 
 
 def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Value | None) -> None:
     """Values are immutable, so a changed container is another value from now on."""
-    if not isinstance(node.func, ast.Attribute):
-        return
-    holder = node.func.value
-    path = path_of(holder)
+    match node.func:
+        case ast.Attribute(value=holder):
+            path = path_of(holder)
+        case _:
+            return
     if path is None:
         return
     frame.env[path] = container
-    if not (isinstance(holder, ast.Attribute) and isinstance(holder.value, ast.Name)):
-        return
-    on_self = frame.is_self(holder.value)
-    if on_self and frame.building is not None:
-        frame.building[holder.attr] = container
-    if added is not None:
-        owner = frame.lookup(holder.value.id)
-        frame.report(AttributeStore(node, owner, on_self, holder.attr, added, in_container=True))
+    match holder:
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            if frame.building is not None and owner == frame.self_name:
+                frame.building[name] = container
+            if added is not None:
+                frame.report(AttributeStore(node, frame.lookup(owner), name, added, in_container=True))
 
 
 def _method_of_mapping(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
@@ -412,8 +408,8 @@ def _method_of_mapping(frame: Frame, node: ast.Call, method: Method, arguments: 
             return Sequence("dict_views", None, STATIC)
         case "copy", _:
             return receiver
-        case "update", positional:
-            added = positional[0].entries if positional and isinstance(positional[0], Mapping) else ()
+        case "update", _:
+            added = arguments.first.entries if isinstance(arguments.first, Mapping) else ()
             entries = dict(receiver.entries) | dict(added) | arguments.keywords
             _replace_receiver(frame, node, Mapping(tuple(entries.items()), receiver.element), None)
             return NONE

@@ -35,7 +35,7 @@ from tpuport.lint.interpreter.parameters import (
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.project import Binding, Project
-from tpuport.lint.rules.rule import Context, Hit, Rule
+from tpuport.lint.rules.rule import Answer, Context, Hit, Rule
 from tpuport.lint.source import node_span
 
 # Calls deeper than this return what their annotations promise; no model calls that deep without recursion.
@@ -94,7 +94,8 @@ class TracingInterpreter(Interpreter):
     """Interprets functions and passes events to the rules.
 
     Attributes:
-        records: what has been found in the calls that are being interpreted, the innermost last.
+        records: what has been found in the calls that are being interpreted, the innermost last. The first is that
+            of no call, so that there always is one.
     """
 
     expression_handlers = evaluation.HANDLERS | execution.EXPRESSION_HANDLERS
@@ -113,7 +114,7 @@ class TracingInterpreter(Interpreter):
         self._call_counts: dict[FunctionInfo, int] = {}
         self._resolving: set[tuple[int, str]] = set()
         self._route: list[str] = []
-        self.records: list[Record] = []
+        self.records = [Record()]
 
     # --- records ---
 
@@ -125,8 +126,7 @@ class TracingInterpreter(Interpreter):
     def stop_recording(self) -> None:
         """Stop the innermost record, and add it to the one around it."""
         record = self.records.pop()
-        if self.records:
-            self.records[-1].absorb(record)
+        self.records[-1].absorb(record)
 
     def forget_calls(self) -> None:
         """Drop what is remembered of calls.
@@ -136,6 +136,7 @@ class TracingInterpreter(Interpreter):
         """
         self._remembered.clear()
         self._call_counts.clear()
+        self.records = [Record()]
 
     # --- calls ---
 
@@ -190,8 +191,7 @@ class TracingInterpreter(Interpreter):
         # A nested function's meaning depends on the frame around it, which changes.
         remembered = self._remembered.get(key) if closure is None else None
         if remembered is not None:
-            if self.records:
-                self.records[-1].absorb(remembered)
+            self.records[-1].absorb(remembered)
             return remembered.result
         # Recursion with equal arguments would never end.
         if key in self._running or depth > _DEPTH:
@@ -216,8 +216,7 @@ class TracingInterpreter(Interpreter):
         frame.emitting, frame.entry, frame.building = emitting, entry, building
         frame.env = dict(values)
         _set_receiver(frame, function, values)
-        if self.records:
-            self._record_call(function, emitting)
+        self._record_call(function, emitting)
         self._route.append(info.qualname)
         try:
             frame.report(FunctionEntry(info.node, info, entry, values))
@@ -356,23 +355,17 @@ class TracingInterpreter(Interpreter):
 
     # --- rules ---
 
-    def report(self, event: Event, module: ModuleInfo, function: str, owner: ClassInfo | None) -> None:
-        listeners = self._listeners.get(type(event))
-        if listeners is None:
-            return
-        context = self._context(module, function, owner)
-        for rule in listeners:
-            answer = rule.check(event, context)
-            # Nearly all answers are no.
-            if answer:
-                for hit in _hits(answer):
-                    self._add_finding(rule, hit, event.node, module, function)
+    def report(self, event: Event, module: ModuleInfo, function: str) -> None:
+        context = self._context(module, function)
+        for rule in self._listeners.get(type(event), ()):
+            for hit in _hits(rule.check(event, context)):
+                self._add_finding(rule, hit, event.node, module, function)
 
-    def _context(self, module: ModuleInfo, function: str, owner: ClassInfo | None) -> Context:
+    def _context(self, module: ModuleInfo, function: str) -> Context:
         known: dict[str, Context] = vars(module).setdefault("contexts", {})
         if function not in known:
             known[function] = Context(
-                function, owner, self.options.torchax, module.lines, str(module.path), self.options.training
+                function, self.options.torchax, module.lines, str(module.path), self.options.training
             )
         return known[function]
 
@@ -397,10 +390,15 @@ class TracingInterpreter(Interpreter):
         self.records[-1].add((rule.id, path, line, column), finding)
 
 
-def _hits(answer: bool | Hit | Iterable[Hit]) -> Iterable[Hit]:
-    if isinstance(answer, bool):
+def _hits(answer: Answer) -> Iterable[Hit]:
+    # Nearly all answers are no.
+    if not answer:
+        return ()
+    if answer is True:
         return (Hit(),)
-    return (answer,) if isinstance(answer, Hit) else answer
+    if isinstance(answer, Hit):
+        return (answer,)
+    return answer
 
 
 def _set_receiver(frame: Frame, function: Function, values: Environment) -> None:

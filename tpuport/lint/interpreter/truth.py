@@ -1,7 +1,8 @@
 """Conditions: the truth of values, what a condition says about the names in it, `isinstance`."""
 
 import ast
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, TypeVar
 
 from tpuport.lint.abstract_values import (
     BOOL,
@@ -32,6 +33,8 @@ from tpuport.lint.abstract_values import (
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.events import Truth
 from tpuport.lint.interpreter.frame import Frame, path_of
+
+_Branch = TypeVar("_Branch", ast.expr, list[ast.stmt])
 
 # Whether something is certainly true or certainly false; None if that is not known.
 Answer = bool | None
@@ -74,22 +77,20 @@ def _decide_boolean(frame: Frame, node: ast.BoolOp, construct: str) -> Answer:
     deciding = isinstance(node.op, ast.Or)
     env = frame.env
     frame.env = dict(env)
-    unsure = False
     answer: Answer = not deciding
     for part in node.values:
         part_answer = decide(frame, part, construct)
         if part_answer is deciding:
             # Nothing after it is evaluated; unsure parts before it could only have decided the same.
             answer = deciding
-            unsure = False
             break
-        unsure = unsure or part_answer is None
+        if part_answer is None:
+            answer = None
+        # If it cannot turn out otherwise, evaluation does not go on.
         if not narrow(frame, part, not deciding):
-            # Evaluation cannot go on after this part, so this part decides.
-            answer = deciding if part_answer is None else answer
             break
     frame.env = env
-    return None if unsure else answer
+    return answer
 
 
 def boolean_operation(frame: Frame, node: ast.BoolOp) -> Value:
@@ -125,18 +126,24 @@ def _guarded(guard: Value, value: Value) -> Value:
 
 def conditional_expression(frame: Frame, node: ast.IfExp) -> Value:
     """`a if b else c`."""
-    answer = decide(frame, node.test, "conditional expression")
+    branches = possible_branches(frame, node.test, "conditional expression", node.body, node.orelse)
+    return join_all(map(frame.evaluate, branches))
+
+
+def possible_branches(
+    frame: Frame, test: ast.expr, construct: str, body: _Branch, orelse: _Branch
+) -> Iterator[_Branch]:
+    """The branches of a condition that can run, each to be interpreted in the environment that the frame then has.
+
+    Afterwards the frame has its former environment again.
+    """
+    answer = decide(frame, test, construct)
     env = frame.env
-    results: list[Value] = []
-    for holds, branch in ((True, node.body), (False, node.orelse)):
-        # A branch that cannot run has no value and no events.
-        if answer is (not holds):
-            continue
+    for holds, branch in ((True, body), (False, orelse)):
         frame.env = dict(env)
-        if narrow(frame, node.test, holds):
-            results.append(frame.evaluate(branch))
+        if answer in (holds, None) and narrow(frame, test, holds):
+            yield branch
     frame.env = env
-    return join_all(results)
 
 
 # --- what follows from a condition ---

@@ -53,7 +53,6 @@ class Context:
 
     Attributes:
         function: qualified name of the enclosing function, "" at module level.
-        class_info: `modules.ClassInfo` of the enclosing class, or None.
         torchax: the torchax version that the code is to run with, as a tuple: `(0, 0, 13)`.
         source: the file's lines.
         path: the file.
@@ -61,7 +60,6 @@ class Context:
     """
 
     function: str
-    class_info: Any
     torchax: tuple[int, ...]
     source: tuple[str, ...]
     path: str

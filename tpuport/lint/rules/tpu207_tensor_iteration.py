@@ -8,7 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Iteration, context: Context) -> bool:
     """A loop or comprehension over a tensor; whoever unpacks two or three rows means to."""
-    return is_tensor(event.value) and event.construct in {"for", "comprehension"}
+    return is_tensor(event.value)
 
 
 RULE = Rule(
