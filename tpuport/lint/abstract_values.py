@@ -149,6 +149,10 @@ class _ByContent(Value):
     def __hash__(self) -> int:
         return self._hash
 
+    def __repr__(self) -> str:
+        parts = [f"{name}={getattr(self, name)!r}" for name in self.__slots__]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def _set_key(self, *key: Any) -> None:
         self._key = key
         self._hash = hash((type(self).__name__, key))
@@ -180,10 +184,6 @@ class Sequence(_ByContent):
         element = value if is_empty else join(self.element, value)
         return Sequence(self.kind, None, element, self.tensors or is_tensor(value))
 
-    def __repr__(self) -> str:
-        parts = "..." if self.items is None else ", ".join(map(repr, self.items))
-        return f"Sequence({self.kind}: {parts} of {self.element!r})"
-
 
 class Mapping(_ByContent):
     """A dict: `entries` for the keys that the source text tells, `element` for all others."""
@@ -201,9 +201,6 @@ class Mapping(_ByContent):
                 return value
         return self.element
 
-    def __repr__(self) -> str:
-        return f"Mapping({dict(self.entries)!r}, else {self.element!r})"
-
 
 class External(_ByContent):
     """A library object, by its dotted name: `torch.nn.functional`, `torch.arange`, `numpy.array`."""
@@ -213,9 +210,6 @@ class External(_ByContent):
     def __init__(self, name: str) -> None:
         self.name = name
         self._set_key(name)
-
-    def __repr__(self) -> str:
-        return f"External({self.name})"
 
 
 class Layer(_ByContent):
@@ -227,9 +221,6 @@ class Layer(_ByContent):
         self.name = name
         self._set_key(name)
 
-    def __repr__(self) -> str:
-        return f"Layer({self.name})"
-
 
 class Method(_ByContent):
     """A method that the linted code does not define: `tensor.view`, `dict.items`, `list.append`."""
@@ -239,9 +230,6 @@ class Method(_ByContent):
     def __init__(self, receiver: Value, name: str) -> None:
         self.receiver, self.name = receiver, name
         self._set_key(receiver, name)
-
-    def __repr__(self) -> str:
-        return f"Method({self.receiver!r}.{self.name})"
 
 
 class Function(_ByContent):
@@ -253,9 +241,6 @@ class Function(_ByContent):
         self.info, self.bound = info, bound
         self._set_key(id(info), bound)
 
-    def __repr__(self) -> str:
-        return f"Function({self.info.qualname})"
-
 
 class Class(_ByContent):
     """A class of the linted code: `info` is a `modules.ClassInfo`."""
@@ -266,9 +251,6 @@ class Class(_ByContent):
         self.info = info
         self._set_key(id(info))
 
-    def __repr__(self) -> str:
-        return f"Class({self.info.qualname})"
-
 
 class Instance(_ByContent):
     """An instance of a class of the linted code. `fields` are the attributes that are known of this instance."""
@@ -278,9 +260,6 @@ class Instance(_ByContent):
     def __init__(self, info: Any, fields: tuple[tuple[str, Value], ...] = ()) -> None:
         self.info, self.fields = info, fields
         self._set_key(id(info), fields)
-
-    def __repr__(self) -> str:
-        return f"Instance({self.info.qualname})"
 
 
 class Partial(_ByContent):
@@ -294,9 +273,6 @@ class Partial(_ByContent):
         self.target, self.args, self.keywords = target, args, keywords
         self._set_key(target, args, keywords)
 
-    def __repr__(self) -> str:
-        return f"Partial({self.target!r})"
-
 
 class Choice(_ByContent):
     """One of several callables, when it is not known which: `A() if flag else B()`."""
@@ -307,9 +283,6 @@ class Choice(_ByContent):
         self.options = options
         self._set_key(frozenset(options))
 
-    def __repr__(self) -> str:
-        return f"Choice({', '.join(map(repr, self.options))})"
-
 
 class Module(_ByContent):
     """A module of the linted code: `info` is a `modules.ModuleInfo`."""
@@ -319,9 +292,6 @@ class Module(_ByContent):
     def __init__(self, info: Any) -> None:
         self.info = info
         self._set_key(id(info))
-
-    def __repr__(self) -> str:
-        return f"Module({self.info.name})"
 
 
 class Arguments(NamedTuple):
@@ -393,6 +363,11 @@ def without_none(value: Value) -> Value:
 def is_tensor(value: Value | None) -> bool:
     """Whether this is certainly a tensor (perhaps None as well)."""
     return type(value) is Tensor
+
+
+def class_of(value: Value | None) -> Any:
+    """The `modules.ClassInfo` of an instance; None for everything else."""
+    return value.info if isinstance(value, Instance) else None
 
 
 def is_config_name(name: str) -> bool:

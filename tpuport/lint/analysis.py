@@ -2,15 +2,16 @@
 
 import ast
 import dataclasses
+import itertools
 import re
 import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tpuport.lint.abstract_values import Function, Instance, Partial, Value
+from tpuport.lint.abstract_values import Function, Instance, Partial, Value, class_of
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.modules import FunctionInfo, ModuleInfo, definitions
+from tpuport.lint.modules import FunctionInfo, FunctionNode, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
@@ -100,9 +101,8 @@ class Analyser:
         entry_points = dict.fromkeys(self._entry_points(module))
         for entry_point in entry_points:
             function, receiver = entry_point
-            owner = receiver.info if isinstance(receiver, Instance) else None
             # An outer model has called this one with real arguments, which are better than declared ones.
-            if (function, owner) not in record.reached:
+            if (function, class_of(receiver)) not in record.reached:
                 self._interpreter.interpret_entry_point(function, receiver)
         traced = sorted(record.traced, key=_position)
         for owner, function in traced:
@@ -133,9 +133,7 @@ class Analyser:
     def _model_methods(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """The forward of each module, and the `__call__` of each attention processor."""
         classes = self._interpreter.classes
-        for info in reversed(module.classes):
-            if classes.is_replaced(info):
-                continue
+        for info in itertools.filterfalse(classes.is_replaced, reversed(module.classes)):
             method = None
             if classes.is_module(info):
                 method = classes.method(info, "forward")
@@ -149,12 +147,10 @@ class Analyser:
     ) -> Iterator[EntryPoint]:
         nested_by_name = {info.name: info for info in nested.values()}
         for node in ast.walk(module.tree):
-            if not isinstance(node, ast.Call) or module.dotted(node.func) not in _COMPILERS:
-                continue
-            named = [keyword.value for keyword in node.keywords if keyword.arg in _COMPILED_ARGUMENTS]
-            arguments = node.args or named
-            if arguments:
-                yield from self._compiled_functions(module, arguments[0], nested_by_name)
+            if isinstance(node, ast.Call) and module.dotted(node.func) in _COMPILERS:
+                named = [keyword.value for keyword in node.keywords if keyword.arg in _COMPILED_ARGUMENTS]
+                for argument in [*node.args, *named][:1]:
+                    yield from self._compiled_functions(module, argument, nested_by_name)
 
     def _compiled_functions(
         self, module: ModuleInfo, argument: ast.expr, nested_by_name: dict[str, FunctionInfo]
@@ -209,21 +205,18 @@ def _nested_functions(module: ModuleInfo) -> dict[ast.AST, FunctionInfo]:
     """The functions that are defined inside functions, by their definitions."""
     nested: dict[ast.AST, FunctionInfo] = {}
     for node, prefix, parent in definitions(module.tree):
-        is_nested = parent is not None and not isinstance(parent, ast.ClassDef)
-        if is_nested and not isinstance(node, ast.ClassDef):
+        if isinstance(node, FunctionNode) and isinstance(parent, FunctionNode):
             nested[node] = FunctionInfo(node, module, None, prefix)
     return nested
 
 
 def _decorated_functions(module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]) -> Iterator[EntryPoint]:
     """Functions and methods with a compiler as a decorator."""
-    known = nested | {info.node: info for info in module.functions}
-    for info in module.classes:
-        known |= {method.node: method for method in info.methods.values()}
+    methods = (info.methods.values() for info in module.classes)
+    known = nested | {info.node: info for info in itertools.chain(module.functions, *methods)}
     for node, prefix, _ in definitions(module.tree):
-        if isinstance(node, ast.ClassDef):
-            continue
-        if any(_is_compiler(module, decorator) for decorator in node.decorator_list):
+        is_compiled = any(_is_compiler(module, decorator) for decorator in node.decorator_list)
+        if is_compiled and isinstance(node, FunctionNode):
             yield _entry_point(known.get(node) or FunctionInfo(node, module, None, prefix))
 
 

@@ -41,6 +41,9 @@ class FunctionInfo:
         self.qualname = _join_names(prefix, self.name)
         self.decorators = _decorator_names(module, getattr(node, "decorator_list", []))
 
+    def __repr__(self) -> str:
+        return self.qualname
+
     def is_a(self, *names: str) -> bool:
         """Whether a decorator has one of these names, in whatever module it is."""
         return any(decorator.rpartition(".")[2] in names for decorator in self.decorators)
@@ -69,6 +72,9 @@ class ClassInfo:
         self.annotated: dict[str, ast.expr] = {}
         for statement in _statements_of_scope(node.body):
             self._add_statement(statement)
+
+    def __repr__(self) -> str:
+        return self.qualname
 
     def _add_statement(self, statement: ast.stmt) -> None:
         match statement:
@@ -132,6 +138,9 @@ class ModuleInfo:
         # Few files have a class inside anything, and the search for one is a walk over the whole tree.
         if any(line[:1].isspace() and line.lstrip().startswith("class ") for line in lines):
             self._add_inner_classes()
+
+    def __repr__(self) -> str:
+        return self.name
 
     def klass(self, node: ast.ClassDef, prefix: str) -> ClassInfo:
         """The class that a definition in this file creates.

@@ -58,39 +58,27 @@ def find_products(site: Site, function: cst.FunctionDef) -> list[Product]:
 
 
 def _product_viewed_by(site: Site, function: cst.FunctionDef, node: cst.CSTNode) -> Product | None:
-    match node:
-        case cst.Call(args=[cst.Arg(value=value)]) if site.is_torch_call(node, "view_as_real"):
-            factors = _factors(value)
-            if factors is not None:
-                return Product(node, factors)
-            if isinstance(value, cst.Name):
-                return _named_product(site, function, value.value)
-    return None
-
-
-def _factors(value: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-    match value:
-        case cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right):
-            return left, right
+    if not isinstance(node, cst.Call) or not site.is_torch_call(node, "view_as_real"):
+        return None
+    match node.args:
+        case [cst.Arg(value=cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right))]:
+            return Product(node, (left, right))
+        case [cst.Arg(value=cst.Name(value=name))]:
+            return _named_product(site, function, name)
     return None
 
 
 def _named_product(site: Site, function: cst.FunctionDef, name: str) -> Product | None:
     """`turned = left * right`, if `turned` is only ever passed to `view_as_real`."""
-    assignment = only_assignment(site, function, name)
-    if assignment is None:
-        return None
-    target = assignment.targets[0].target
-    views: list[cst.Call] = []
-    for use in name_uses(function, name):
-        if use is target:
-            continue
-        call = site.argument_of(use)
-        if call is None or not site.is_torch_call(call, "view_as_real"):
-            return None
-        views.append(call)
-    factors = _factors(assignment.value)
-    return None if factors is None else Product(assignment.value, factors, tuple(views))
+    match only_assignment(site, function, name):
+        case cst.Assign(
+            targets=[cst.AssignTarget(target=target)],
+            value=cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right) as product,
+        ):
+            views = [site.argument_of(use) for use in name_uses(function, name) if use is not target]
+            if all(site.is_torch_call(view, "view_as_real") for view in views):
+                return Product(product, (left, right), tuple(filter(None, views)))
+    return None
 
 
 # --- pairs ---
@@ -142,10 +130,10 @@ def _add_name(
     if creation is None:
         return
     reads = _reads_of(creation, factor.value)
-    read_ids = {id(use) for use in reads}
-    for use in name_uses(function, factor.value):
-        if id(use) not in read_ids and _may_read(site, use, creation):
-            return
+    read_ids = set(map(id, reads))
+    other_uses = [use for use in name_uses(function, factor.value) if id(use) not in read_ids]
+    if any(_may_read(site, use, creation) for use in other_uses):
+        return
     shape_uses = [use for use in reads if id(use) not in factor_ids]
     # `polar` becomes a stack of two tensors, whose halves are not slices of one input.
     if shape_uses and site.is_torch_call(creation.call, "polar"):
@@ -159,10 +147,10 @@ def _add_name(
 def _creation_before(site: Site, factor: cst.Name) -> _Creation | None:
     """The last statement before a product, in the same block, that assigns to a factor; if it creates a pair."""
     line = site.enclosing(factor, cst.SimpleStatementLine)
-    block = site.parent(line) if line is not None else None
+    block = site.parent(line)
     if not isinstance(block, cst.IndentedBlock):
         return None
-    line_position = [id(statement) for statement in block.body].index(id(line))
+    line_position = list(map(id, block.body)).index(id(line))
     for position in reversed(range(line_position)):
         statement = block.body[position]
         if factor.value in names_assigned_in(statement):
@@ -173,20 +161,20 @@ def _creation_before(site: Site, factor: cst.Name) -> _Creation | None:
 
 def _complex_value(site: Site, statement: cst.CSTNode) -> cst.Call | None:
     """The call in `name = torch.view_as_complex(x)` or `name = torch.polar(torch.ones_like(angle), angle)`."""
-    assignment = simple_assignment(statement)
-    if assignment is None or not isinstance(assignment.value, cst.Call):
-        return None
-    call = assignment.value
-    is_view = site.is_torch_call(call, "view_as_complex") and len(call.args) == 1
-    return call if is_view or _unit_angle(site, call) is not None else None
+    match simple_assignment(statement):
+        case cst.Assign(value=cst.Call(args=[_]) as call) if site.is_torch_call(call, "view_as_complex"):
+            return call
+        case cst.Assign(value=cst.Call() as call) if _unit_angle(site, call) is not None:
+            return call
+    return None
 
 
 def _unit_angle(site: Site, node: cst.CSTNode) -> cst.BaseExpression | None:
     """`angle` in `torch.polar(torch.ones_like(angle), angle)`."""
     match node:
-        case cst.Call(args=[cst.Arg(value=size), cst.Arg(value=angle)]):
-            is_unit = site.is_torch_call(node, "polar") and site.is_torch_call(size, "ones_like")
-            return angle if is_unit and is_simple(angle) else None
+        case cst.Call(args=[cst.Arg(value=cst.Call() as radius), cst.Arg(value=angle)]) if is_simple(angle):
+            functions = site.torch_function(node), site.torch_function(radius)
+            return angle if functions == ("polar", "ones_like") else None
     return None
 
 

@@ -51,9 +51,9 @@ def reorder_masked_reads(site: Site, node: cst.Subscript) -> Edit | None:
     rows that their mask selects first, in the order of the list, and the rows behind them are cut off.
     """
     call = site.enclosing(node, cst.Call)
-    while call is not None and site.is_torch_call(call, *_FILLS):
+    while site.is_torch_call(call, *_FILLS):
         call = site.enclosing(call, cst.Call)
-    if call is None or not site.is_torch_call(call, *_CONCATENATIONS):
+    if not site.is_torch_call(call, *_CONCATENATIONS):
         return None
     reads = _masked_reads(site, call)
     expect(any(read.node is node for read in reads))
@@ -99,12 +99,12 @@ def _masked_read(site: Site, value: cst.BaseExpression) -> _Read:
 
 def _are_complementary(site: Site, reads: Sequence[_Read]) -> bool:
     """Whether each mask selects rows once and its negation once, from the same tensor."""
-    if not all(is_simple(read.mask) for read in reads):
-        return False
-    keys = [(site.code(read.base), site.code(read.mask)) for read in reads]
-    selected = [key for key, read in zip(keys, reads, strict=True) if not read.is_negated]
-    dropped = [key for key, read in zip(keys, reads, strict=True) if read.is_negated]
-    return sorted(selected) == sorted(dropped) and len(set(selected)) == len(selected)
+    keys: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+    for read in reads:
+        expect(is_simple(read.mask))
+        keys[read.is_negated].append((site.code(read.base), site.code(read.mask)))
+    selected, dropped = map(sorted, keys.values())
+    return selected == dropped and len(set(selected)) == len(selected)
 
 
 def _is_loop_sample(site: Site, read: _Read) -> bool:
@@ -165,7 +165,7 @@ def _existing_order(site: Site, call: cst.Call, order: str) -> str | None:
     """The name that the same order has already in this block, if none of its masks has changed since."""
     # Only statements before this one in the same block have surely run.
     line = site.statement_line(call)
-    block = site.parent(line) if line is not None else None
+    block = site.parent(line)
     if not isinstance(block, cst.IndentedBlock):
         return None
     order_text = site.code(site.expression(_wrap_order(order)))

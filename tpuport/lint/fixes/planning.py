@@ -1,5 +1,6 @@
 """From findings to edits of a file, and from edits to the new text."""
 
+import contextlib
 import functools
 import importlib
 import pkgutil
@@ -17,7 +18,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, Posi
 from tpuport.lint.findings import Applicability, Finding
 from tpuport.lint.fixes.edits import Edit, Removed, Rewrite, Statements
 from tpuport.lint.fixes.site import ParsedFile, Site
-from tpuport.lint.fixes.syntax import CannotRewriteError, walk
+from tpuport.lint.fixes.syntax import CannotRewriteError, expect, require, walk
 from tpuport.lint.source import Span
 
 # What libcst and Python raise for text that is not Python, or too deeply nested.
@@ -76,7 +77,7 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
         _check_syntax(new_text)
     except _PARSE_ERRORS:
         return text, 0
-    return (new_text, len(edits)) if new_text != text else (text, 0)
+    return new_text, 0 if new_text == text else len(edits)
 
 
 def available_fixes(text: str, findings: Sequence[Finding]) -> list[Applicability]:
@@ -106,10 +107,9 @@ class _Plan(NamedTuple):
 
 
 def _plan_edits(text: str, findings: Sequence[Finding]) -> _Plan:
-    rewrites = all_rewrites()
     no_edits = _Plan(None, [None] * len(findings))
     # Parsing is slow, so it is skipped if no rewrite needs it.
-    if rewrites.keys().isdisjoint(finding.rule for finding in findings):
+    if all_rewrites().keys().isdisjoint(finding.rule for finding in findings):
         return no_edits
     try:
         _check_syntax(text)
@@ -120,15 +120,7 @@ def _plan_edits(text: str, findings: Sequence[Finding]) -> _Plan:
     except _PARSE_ERRORS:
         return no_edits
     nodes = _NodesByPosition(positions)
-    edits: list[Edit | None] = []
-    for finding in findings:
-        rewrite = rewrites.get(finding.rule)
-        node = None if rewrite is None else nodes.find(finding, rewrite)
-        edit = None
-        if rewrite is not None and node is not None:
-            edit = _run_rewrite(rewrite, node, Site(finding, file))
-        edits.append(edit)
-    return _Plan(file, edits)
+    return _Plan(file, [_edit_for(finding, nodes, file) for finding in findings])
 
 
 def _check_syntax(text: str) -> None:
@@ -137,17 +129,15 @@ def _check_syntax(text: str) -> None:
         compile(text.removeprefix(_BYTE_ORDER_MARK), "<text>", "exec", dont_inherit=True)
 
 
-def _run_rewrite(rewrite: Rewrite, node: cst.CSTNode, site: Site) -> Edit | None:
-    try:
-        edit = rewrite.function(node, site)
-    except (
-        CannotRewriteError,
-        *_PARSE_ERRORS,
-    ):  # parse errors: pieces of the text, put together, are not Python
-        return None
-    if edit is None or not _keeps_comments(edit):
-        return None
-    return edit
+def _edit_for(finding: Finding, nodes: "_NodesByPosition", file: ParsedFile) -> Edit | None:
+    # Pieces of the text, put together, need not be Python: hence the parse errors.
+    with contextlib.suppress(CannotRewriteError, *_PARSE_ERRORS):
+        rewrite = require(all_rewrites().get(finding.rule))
+        node = require(nodes.find(finding, rewrite))
+        edit = require(rewrite.function(node, Site(finding, file)))
+        expect(_keeps_comments(edit))
+        return edit
+    return None
 
 
 class _NodesByPosition:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
@@ -17,7 +17,10 @@ from tpuport.lint.fixes.syntax import (
     imported_names,
     is_simple,
     method_name,
+    require,
 )
+
+_NodeT = TypeVar("_NodeT", bound=cst.CSTNode)
 
 # Expressions that need no parentheses as an operand.
 _ATOMS: Final = (
@@ -82,9 +85,9 @@ class Site:
 
     # --- the tree ---
 
-    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The node that directly contains this one."""
-        return self.file.parents.get(node)
+    def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
+        """The node that directly contains this one; None for the module, and for no node."""
+        return None if node is None else self.file.parents.get(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The nodes that contain this one, from its parent to the module."""
@@ -97,6 +100,14 @@ class Site:
         """The innermost node of one of these kinds that contains this one, or None."""
         return next((ancestor for ancestor in self.ancestors(node) if isinstance(ancestor, kinds)), None)
 
+    def innermost(self, node: cst.CSTNode, kind: type[_NodeT]) -> _NodeT:
+        """The node itself if it is of this kind, else the innermost such node around it.
+
+        Raises:
+            CannotRewriteError: there is none.
+        """
+        return node if isinstance(node, kind) else require(self.enclosing(node, kind))
+
     def enclosing_function(self, node: cst.CSTNode) -> FunctionNode | None:
         """The function or lambda whose body contains the node; defaults and decorators are outside."""
         child = node
@@ -108,8 +119,10 @@ class Site:
 
     def statement_line(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
         """The line whose only statement is or contains the node; None if several statements share the line."""
-        line = self.enclosing(node, cst.SimpleStatementLine)
-        return line if line is not None and len(line.body) == 1 else None
+        match self.enclosing(node, cst.SimpleStatementLine):
+            case cst.SimpleStatementLine(body=[_]) as line:
+                return line
+        return None
 
     def is_statement(self, node: cst.CSTNode) -> bool:
         """Whether the expression is a statement alone on its line."""
@@ -118,8 +131,10 @@ class Site:
     def argument_of(self, node: cst.CSTNode) -> cst.Call | None:
         """The call that the node is an argument of."""
         argument = self.parent(node)
-        call = self.parent(argument) if isinstance(argument, cst.Arg) else None
-        return call if isinstance(call, cst.Call) else None
+        match argument, self.parent(argument):
+            case cst.Arg(), cst.Call() as call:
+                return call
+        return None
 
     # --- what the finding says about the code ---
 
@@ -145,8 +160,9 @@ class Site:
     def operand(self, node: cst.CSTNode) -> str:
         """The expression's source text, in parentheses if an operator or a dot after it needs them."""
         text = self.code(node)
-        is_closed = isinstance(node, _ATOMS) or getattr(node, "lpar", ())
-        return text if is_closed else f"({text})"
+        if isinstance(node, _ATOMS) or getattr(node, "lpar", ()):
+            return text
+        return f"({text})"
 
     def expression(self, text: str) -> cst.BaseExpression:
         """Parse an expression."""
@@ -168,16 +184,14 @@ class Site:
 
         "" if its first name is not imported, or is bound to something else at this node.
         """
-        text = get_full_name_for_node(node) if is_simple(node) else None
-        if not text:
+        if not is_simple(node):
             return ""
-        head, dot, rest = text.partition(".")
-        module = self.file.imports.get(head)
-        if module is None or self.is_shadowed(node, head):
+        head, dot, rest = (get_full_name_for_node(node) or "").partition(".")
+        if head not in self.file.imports or self.is_shadowed(node, head):
             return ""
-        return f"{module}{dot}{rest}"
+        return f"{self.file.imports[head]}{dot}{rest}"
 
-    def function_name(self, node: cst.CSTNode) -> str:
+    def function_name(self, node: cst.CSTNode | None) -> str:
         """The library name of the function that a call calls; "" for any other node."""
         return self.dotted_name(node.func) if isinstance(node, cst.Call) else ""
 
@@ -185,12 +199,12 @@ class Site:
         """The name of the method that a call calls on a value; "" for functions of a library and other nodes."""
         return "" if self.function_name(node) else method_name(node)
 
-    def torch_function(self, node: cst.CSTNode) -> str:
+    def torch_function(self, node: cst.CSTNode | None) -> str:
         """The name of the function of torch or torch.nn.functional that a call calls; "" for any other node."""
         module, _, name = self.function_name(node).rpartition(".")
         return name if module in {"torch", "torch.nn.functional"} else ""
 
-    def is_torch_call(self, node: cst.CSTNode, *names: str) -> bool:
+    def is_torch_call(self, node: cst.CSTNode | None, *names: str) -> bool:
         """Whether the node calls one of these functions of torch or torch.nn.functional."""
         return self.torch_function(node) in names
 

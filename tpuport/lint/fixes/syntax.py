@@ -31,6 +31,13 @@ def require(value: _T | None) -> _T:
     return value
 
 
+def require_kind(node: object, kind: type[_T]) -> _T:
+    """The node; leave the code alone if it is of another kind."""
+    if not isinstance(node, kind):
+        raise CannotRewriteError
+    return node
+
+
 # --- walks ---
 
 
@@ -206,7 +213,7 @@ def receiver(call: cst.Call) -> cst.BaseExpression:
     return call.func.value
 
 
-def called_name(node: cst.CSTNode) -> str:
+def called_name(node: cst.CSTNode | None) -> str:
     """The name in a call `name(...)`; "" for any other node."""
     match node:
         case cst.Call(func=cst.Name(value=name)):
@@ -216,17 +223,7 @@ def called_name(node: cst.CSTNode) -> str:
 
 def keyword_argument(call: cst.Call, name: str) -> cst.Arg | None:
     """The argument passed by this name."""
-    for argument in call.args:
-        if argument.keyword is not None and argument.keyword.value == name:
-            return argument
-    return None
-
-
-def positional_arguments(call: cst.Call) -> list[cst.BaseExpression] | None:
-    """The arguments passed by position; None if a `*` or `**` may pass more."""
-    if any(argument.star for argument in call.args):
-        return None
-    return [argument.value for argument in call.args if argument.keyword is None]
+    return next((argument for argument in call.args if is_name(argument.keyword, name)), None)
 
 
 def is_name(node: cst.CSTNode | None, *names: str) -> bool:

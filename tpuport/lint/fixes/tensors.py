@@ -19,7 +19,6 @@ from tpuport.lint.fixes.syntax import (
     receiver,
     scope_nodes,
     simple_assignment,
-    target_names,
     walk,
 )
 
@@ -131,13 +130,13 @@ def is_private(site: Site, target: cst.Name, function: FunctionNode) -> bool:
     # The order of the text is the order of execution, loops aside.
     position = {id(node): index for index, node in enumerate(walk(function.body))}
     repeated = _nodes_repeated_before(site, target, creation)
-    for use in name_uses(function.body, target.value):
-        is_between = position[id(creation)] < position[id(use)] < position[id(target)]
-        if use is target or not (is_between or id(use) in repeated):
-            continue
-        if not _keeps_no_hold(site, use):
-            return False
-    return True
+    start, end = position[id(creation)], position[id(target)]
+
+    def runs_before_write(use: cst.Name) -> bool:
+        return use is not target and (start < position[id(use)] < end or id(use) in repeated)
+
+    uses = filter(runs_before_write, name_uses(function.body, target.value))
+    return all(_keeps_no_hold(site, use) for use in uses)
 
 
 def _nodes_repeated_before(site: Site, target: cst.Name, creation: cst.CSTNode) -> set[int]:
@@ -164,10 +163,10 @@ def _creating_line(site: Site, target: cst.Name, function: FunctionNode) -> cst.
 
 
 def _creates(site: Site, statement: cst.CSTNode, name: str) -> bool:
-    assignment = simple_assignment(statement)
-    if assignment is None or not is_name(assignment.targets[0].target, name):
-        return False
-    return _has_own_memory(site, assignment.value)
+    match simple_assignment(statement):
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=target))], value=value):
+            return target == name and _has_own_memory(site, value)
+    return False
 
 
 def _has_own_memory(site: Site, value: cst.BaseExpression) -> bool:
@@ -203,7 +202,7 @@ def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
             return True
         case cst.Arg():
             call = site.parent(parent)
-            return _is_allocating_call(site, call) or (call is not None and called_name(call) == "len")
+            return _is_allocating_call(site, call) or called_name(call) == "len"
         case cst.Subscript(value=base) if base is use:
             return isinstance(site.parent(parent), cst.AssignTarget | cst.AugAssign)
     return False
@@ -213,20 +212,15 @@ def only_assignment(site: Site, function: FunctionNode, name: str) -> cst.Assign
     """The only statement in the function that binds the name, if that is a plain `name = value`."""
     if name in parameter_names(function):
         return None
-    assignments = [
-        node for node in scope_nodes(function) if isinstance(node, cst.Assign) and _assigns(node, name)
-    ]
     bindings = [use for use in name_uses(function, name) if _is_binding(site, use)]
-    if len(assignments) != 1 or len(bindings) != 1:
+    # Not one in a nested function or class.
+    if len(bindings) != 1 or site.enclosing(bindings[0], cst.ClassDef, *FUNCTION_NODES) is not function:
         return None
-    match assignments[0]:
-        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name())]) as assignment:
+    target = site.parent(bindings[0])
+    match target, site.parent(target):
+        case cst.AssignTarget(), cst.Assign(targets=[_]) as assignment:
             return assignment
     return None
-
-
-def _assigns(assignment: cst.Assign, name: str) -> bool:
-    return any(name in target_names(target.target) for target in assignment.targets)
 
 
 def _is_binding(site: Site, use: cst.Name) -> bool:

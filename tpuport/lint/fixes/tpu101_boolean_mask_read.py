@@ -8,7 +8,7 @@ from tpuport.lint.fixes.boolean_masks import MaskedAccess, masked_access
 from tpuport.lint.fixes.edits import Edit, Rewrite, introduce_name, mark_unsafe
 from tpuport.lint.fixes.mask_reordering import reorder_masked_reads
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, is_simple, method_name, require
+from tpuport.lint.fixes.syntax import expect, is_simple, method_name, require, require_kind
 from tpuport.lint.fixes.tpu113_boolean_mask_write import rewrite as rewrite_mask_write
 
 # What to put in the place of the masked-out values: it leaves the reduction as it is.
@@ -31,11 +31,9 @@ def _rewrite_reduction(site: Site, node: cst.Subscript) -> Edit | None:
     access = require(masked_access(node))
     torch = site.torch_name(node)
     attribute = require(site.parent(node))
-    call = require(site.parent(attribute))
+    call = require_kind(site.parent(attribute), cst.Call)
     method = method_name(call)
-    expect(method in _NEUTRAL_VALUES and isinstance(call, cst.Call))
-    assert isinstance(call, cst.Call)
-    expect(call.func is attribute and not call.args)
+    expect(method in _NEUTRAL_VALUES and call.func is attribute and not call.args)
 
     def build(mask: str) -> cst.BaseExpression:
         condition = mask if access.covers_whole_base(site) else access.aligned_mask(site, mask)

@@ -52,7 +52,7 @@ def _subscript_indexed_by(site: Site, index: cst.CSTNode) -> cst.Subscript | Non
 
 
 def _is_written(site: Site, subscript: cst.Subscript | None) -> bool:
-    match subscript and site.parent(subscript):
+    match site.parent(subscript):
         case cst.AssignTarget():
             return True
         case cst.AugAssign(target=target):
@@ -61,7 +61,7 @@ def _is_written(site: Site, subscript: cst.Subscript | None) -> bool:
 
 
 def _is_reduced(site: Site, subscript: cst.Subscript | None) -> bool:
-    match subscript and site.parent(subscript):
+    match site.parent(subscript):
         case cst.Attribute(attr=cst.Name(value=name)):
             return name in _REDUCTIONS
     return False

@@ -7,7 +7,7 @@ import libcst as cst
 from tpuport.lint.fixes.boolean_masks import MaskedAccess, is_scalar, masked_access
 from tpuport.lint.fixes.edits import Edit, Rewrite, Statements, unused_name
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, is_simple, require, walk
+from tpuport.lint.fixes.syntax import expect, is_simple, require, require_kind, walk
 from tpuport.lint.fixes.tensors import can_be_rebound, is_private
 
 _OPERATORS: Final = {
@@ -38,9 +38,8 @@ def rewrite(node: _Assignment, site: Site) -> Edit:
     function = require(site.enclosing_function(node))
     line = require(site.statement_line(node))
     torch = site.torch_name(node)
-    base = access.base
-    expect(isinstance(base, cst.Name) and can_be_rebound(site, base, function))
-    assert isinstance(base, cst.Name)
+    base = require_kind(access.base, cst.Name)
+    expect(can_be_rebound(site, base, function))
     value = _new_value(site, node, access)
     mask = site.code(access.mask)
     statements: list[cst.BaseStatement] = []

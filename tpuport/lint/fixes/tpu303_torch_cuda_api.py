@@ -19,9 +19,7 @@ _MANAGING_FUNCTIONS: Final = frozenset(
 def rewrite(node: cst.Call | cst.Attribute, site: Site) -> Edit | None:
     """`torch.cuda.empty_cache()` and the like, on a line of their own; `torch.cuda.amp.autocast` as for TPU304."""
     # The finding may be on the name or on its call.
-    call = site.parent(node) if isinstance(node, cst.Attribute) else node
-    expect(isinstance(call, cst.Call))
-    assert isinstance(call, cst.Call)
+    call = site.innermost(node, cst.Call)
     expect(node in (call, call.func))
     name = site.function_name(call).removeprefix("torch.cuda.")
     if name == "amp.autocast":

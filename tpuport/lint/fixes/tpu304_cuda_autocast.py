@@ -11,7 +11,7 @@ def rewrite(node: cst.Call, site: Site) -> Edit | None:
     """Replace `with torch.autocast("cuda", ...)` by its body; remove the decorator."""
     expect(_has_no_effect(node, site))
     parent = site.parent(node)
-    match parent, parent and site.parent(parent):
+    match parent, site.parent(parent):
         case cst.Decorator(), _:
             return replace_node(parent, REMOVED)
         case cst.WithItem(asname=None), cst.With(asynchronous=None, items=[_]) as statement:

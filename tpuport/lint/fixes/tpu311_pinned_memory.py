@@ -4,12 +4,12 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_expression, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_name, keyword_argument, receiver, require
+from tpuport.lint.fixes.syntax import is_name, keyword_argument, receiver
 
 
 def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
     """Remove `.pin_memory()` and the arguments `pin_memory=True` and `non_blocking=True`."""
-    call = node if isinstance(node, cst.Call) else require(site.enclosing(node, cst.Call))
+    call = site.innermost(node, cst.Call)
     if site.method_of_value(call) == "pin_memory":
         return replace_expression(site, call, receiver(call))
     # `pin_memory=flag` may be off, and then it is in nobody's way.

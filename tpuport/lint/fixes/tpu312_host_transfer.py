@@ -6,7 +6,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_expression
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, keyword_argument, receiver, require
+from tpuport.lint.fixes.syntax import expect, keyword_argument, receiver
 from tpuport.lint.fixes.tpu302_cuda_device import remove_device
 
 # If Python values are made of the tensor at once, it is not the transfer that stops the trace.
@@ -15,7 +15,7 @@ _LEAVING_METHODS: Final = frozenset({"numpy", "tolist", "item", "detach"})
 
 def rewrite(node: cst.Call | cst.SimpleString, site: Site) -> Edit | None:
     """`x.cpu()` as `x`, `x.to("cpu", ...)` without the device. Host code keeps them."""
-    call = node if isinstance(node, cst.Call) else require(site.enclosing(node, cst.Call))
+    call = site.innermost(node, cst.Call)
     expect(not site.is_host_code and not _is_leaving(site, call))
     match site.method_of_value(call):
         case "cpu":

@@ -12,7 +12,7 @@ from tpuport.lint.fixes.complex_pairs import (
 )
 from tpuport.lint.fixes.edits import Edit, Replacement, Rewrite
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, walk
+from tpuport.lint.fixes.syntax import expect, require_kind, walk
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit:
@@ -21,10 +21,8 @@ def rewrite(node: cst.Call, site: Site) -> Edit:
     The name that was bound to `view_as_complex(x)` is bound to x itself, pairs in its last dimension. The table keeps
     its type: its real and imaginary parts are read, unless the function itself creates it with `torch.polar`.
     """
-    function = site.enclosing_function(node)
+    function = require_kind(site.enclosing_function(node), cst.FunctionDef)
     torch = site.torch_name(node)
-    expect(isinstance(function, cst.FunctionDef))
-    assert isinstance(function, cst.FunctionDef)
     products = find_products(site, function)
     pairs = find_pairs(site, function, products)
     changes: list[tuple[cst.CSTNode, Replacement]] = []

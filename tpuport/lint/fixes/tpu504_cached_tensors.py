@@ -6,7 +6,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, require, walk
+from tpuport.lint.fixes.syntax import expect, walk
 
 _CACHES: Final = frozenset({"functools.lru_cache", "functools.cache"})
 # Code that reads one of these needs the cache itself.
@@ -16,8 +16,7 @@ _CACHE_ATTRIBUTES: Final = frozenset({"cache_clear", "cache_info", "cache_parame
 def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
     """Remove the decorator, unless the file uses the cache itself."""
     expect(not _uses_cache(site.file.module))
-    function = node if isinstance(node, cst.FunctionDef) else require(site.enclosing(node, cst.FunctionDef))
-    for decorator in function.decorators:
+    for decorator in site.innermost(node, cst.FunctionDef).decorators:
         expression = decorator.decorator
         if (site.function_name(expression) or site.dotted_name(expression)) in _CACHES:
             # Unsafe, because every call now computes the tensors.

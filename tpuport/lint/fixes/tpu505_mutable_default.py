@@ -15,6 +15,7 @@ from tpuport.lint.fixes.syntax import (
     names_bound_by_statements,
     names_declared_outside,
     parameters,
+    require_kind,
     walk,
 )
 
@@ -36,8 +37,7 @@ def rewrite(node: Any, site: Site) -> Edit:
     function = node
     if not isinstance(function, cst.FunctionDef):
         # A lambda has no body to create the object in.
-        function = site.enclosing(node, cst.FunctionDef, cst.Lambda)
-        expect(isinstance(function, cst.FunctionDef))
+        function = require_kind(site.enclosing(node, cst.FunctionDef, cst.Lambda), cst.FunctionDef)
     parameter, default = _mutable_parameter(site, function, node)
     name = parameter.name.value
     expect(name not in names_declared_outside(function))

@@ -1,5 +1,7 @@
 """TPU507: a plain tensor attribute becomes a buffer."""
 
+import itertools
+
 import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
@@ -12,7 +14,7 @@ def rewrite(node: cst.CSTNode, site: Site) -> Edit:
 
     Unsafe: `.to()` and `.half()` now change it too. Left alone if the class assigns it elsewhere.
     """
-    assignment = node if isinstance(node, cst.Assign) else require(site.enclosing(node, cst.Assign))
+    assignment = site.innermost(node, cst.Assign)
     owner = require(site.enclosing(assignment, cst.ClassDef))
     line = require(site.statement_line(assignment))
     expect(len(assignment.targets) == 1)
@@ -35,12 +37,8 @@ def _runs_after_super_init(function: FunctionNode, line: cst.CSTNode) -> bool:
     """Whether the line is in `__init__`, behind `super().__init__()`: before it there are no buffers."""
     if isinstance(function, cst.Lambda) or function.name.value != "__init__":
         return False
-    for node in walk(function.body):
-        if node is line:
-            return False
-        if method_name(node) == "__init__":
-            return True
-    return False
+    before = itertools.takewhile(lambda node: node is not line, walk(function.body))
+    return "__init__" in map(method_name, before)
 
 
 def _can_be_buffer(site: Site, owner: cst.ClassDef, name: str) -> bool:

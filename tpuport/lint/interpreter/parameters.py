@@ -1,6 +1,7 @@
 """What a function's parameters are: by annotation, by default value, by what its body does with them."""
 
 import ast
+import builtins
 import re
 from typing import Final, NamedTuple
 
@@ -24,6 +25,7 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
+    is_config_name,
     join,
     join_all,
     tensor,
@@ -47,6 +49,8 @@ _SEQUENCES: Final = {
     "tuple": "tuple", "Tuple": "tuple",
 }  # fmt: skip
 _MAPPINGS: Final = frozenset("dict Dict Mapping MutableMapping OrderedDict DefaultDict".split())
+# The tensor classes' own packages; a bare name may come from `from torch import *`.
+_TENSOR_PACKAGES: Final = re.compile("^torch|jaxtyping|^$")
 _WRAPPERS: Final = frozenset("Annotated Final ClassVar Required NotRequired".split())
 # jaxtyping: Float[Tensor, "b n d"]
 _JAXTYPING_FAMILIES: Final = {
@@ -79,10 +83,10 @@ def _quoted(interpreter: Interpreter, text: str, module: ModuleInfo) -> Value:
 
 def _named(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
     name = module.dotted(node)
-    last = name.rpartition(".")[2]
+    package, _, last = name.rpartition(".")
     if name in _NAMED:
         return _NAMED[name]
-    if last in TENSOR_CLASSES and (name.startswith("torch") or name == last or "jaxtyping" in name):
+    if last in TENSOR_CLASSES and _TENSOR_PACKAGES.search(package):
         return tensor(TENSOR_CLASSES[last])
     if last.endswith(("Config", "Configuration")):
         return CONFIG
@@ -90,18 +94,17 @@ def _named(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Valu
         return Sequence(_SEQUENCES[last], None, UNKNOWN)
     if last in _MAPPINGS:
         return Mapping((), UNKNOWN)
-    if name:
-        return _class_or_alias(interpreter, node, module)
-    return UNKNOWN
+    return _class_or_alias(interpreter, node, module) if name else UNKNOWN
 
 
 def _class_or_alias(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
     """What a name that the linted code defines promises: an instance of a class, or what an alias means."""
     value = interpreter.module_expression(module, node)
     match value:
-        case Class():
-            is_enumeration = interpreter.classes.is_enumeration(value.info)
-            return STATIC if is_enumeration else Instance(value.info)
+        case Class(info=info) if interpreter.classes.is_enumeration(info):
+            return STATIC
+        case Class(info=info):
+            return Instance(info)
         case External():
             return _PLAIN.get(value.name, UNKNOWN)
         case Tensor() | Sequence():
@@ -117,31 +120,38 @@ def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: ModuleIn
     def promise(part: ast.expr) -> Value:
         return annotation_value(interpreter, part, module)
 
-    if last == "Optional":
-        return join(promise(parts[0]), NONE)
-    if last == "Union":
-        return join_all(map(promise, parts))
-    if last in _WRAPPERS:
-        return promise(parts[0])
-    if last in {"tuple", "Tuple"}:
-        return _tuple(parts, [promise(part) for part in parts])
-    if last in _SEQUENCES:
-        return Sequence(_SEQUENCES[last], None, promise(parts[0]))
-    if last in _MAPPINGS and len(parts) == 2:
-        return Mapping((), promise(parts[1]))
-    if last == "Literal":
-        return STATIC
-    if last in _JAXTYPING_FAMILIES and module.dotted(parts[0]).endswith("Tensor"):
-        return tensor(_JAXTYPING_FAMILIES[last])
-    return UNKNOWN
+    match last, parts:
+        case "Optional", [part, *_]:
+            return join(promise(part), NONE)
+        case "Union", _:
+            return join_all(map(promise, parts))
+        case "Literal", _:
+            return STATIC
+        # `tuple[torch.Tensor]` is written for tuples of any length too.
+        case (("tuple" | "Tuple"), [part] | [part, ast.Constant(value=builtins.Ellipsis)]):
+            return Sequence("tuple", None, promise(part))
+        case (("tuple" | "Tuple"), _):
+            values = tuple(map(promise, parts))
+            return Sequence("tuple", values, join_all(values))
+        case _, [part, *_] if last in _WRAPPERS:
+            return promise(part)
+        case _, [part, *_] if last in _SEQUENCES:
+            return Sequence(_SEQUENCES[last], None, promise(part))
+        case _, [_, part] if last in _MAPPINGS:
+            return Mapping((), promise(part))
+        case _, [part, *_] if last in _JAXTYPING_FAMILIES and module.dotted(part).endswith("Tensor"):
+            return tensor(_JAXTYPING_FAMILIES[last])
+        case _:
+            return UNKNOWN
 
 
 def _tuple(parts: list[ast.expr], values: list[Value]) -> Value:
-    is_homogeneous = len(parts) == 2 and isinstance(parts[1], ast.Constant) and parts[1].value is ...
-    # `tuple[torch.Tensor]` is written for tuples of any length too.
-    if is_homogeneous or len(parts) == 1:
-        return Sequence("tuple", None, values[0])
-    return Sequence("tuple", tuple(values), join_all(values))
+    match parts:
+        # `tuple[torch.Tensor]` is written for tuples of any length too.
+        case [_] | [_, ast.Constant(value=builtins.Ellipsis)]:
+            return Sequence("tuple", None, values[0])
+        case _:
+            return Sequence("tuple", tuple(values), join_all(values))
 
 
 # --- definitions ---
@@ -183,9 +193,7 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
     if default is None or is_none_default:
         return _value_by_evidence(info, parameter.arg, is_none_default, entry)
     value = interpreter.module_expression(info.module, default)
-    if isinstance(value, Static):
-        return Static(value.kind)
-    return UNKNOWN
+    return Static(value.kind) if isinstance(value, Static) else UNKNOWN
 
 
 # --- evidence ---
@@ -198,6 +206,7 @@ _TENSOR_NAMES: Final = re.compile(
     r"|.*(_states?|_mask|mask|_ids|_embeds?|_embeddings?|_values|_features|_tokens|_bias|_latents?|_timesteps?|_emb"
     r"|_logits|_cis|_hidden|_tensor|_query|_key|_value|_weights?))$"
 )
+_MASK_NAMES: Final = re.compile(".*mask$")
 # Names of numbers, flags and other Python objects, some of which look like those above.
 _PYTHON_NAMES: Final = re.compile(
     r"^(num|n|max|min|use|is|return|output|do|skip|with)_|_(size|length|len|dim|num|name|type|idx|index|config|kwargs|fn)$|^past_key_values?$|^kwargs$"
@@ -222,22 +231,22 @@ class _Evidence(NamedTuple):
 
 
 def _value_by_evidence(info: FunctionInfo, name: str, optional: bool, entry: bool) -> Value:
-    evidence = _evidence(info)
-    if name == "config" or name.endswith("_config"):
+    if is_config_name(name):
         return CONFIG
-    if name in evidence.others:
+    evidence = _evidence(info)
+    is_tensor_by_name = entry and _is_name_of_tensor(name, optional)
+    if name in evidence.others or not (name in evidence.tensors or is_tensor_by_name):
         return UNKNOWN
-    is_mask = name.endswith("mask")
-    origin = "mask" if is_mask else ""
     family = "int" if name.endswith("_ids") else ""
-    if name in evidence.tensors:
-        return tensor(family, optional=optional, origin=origin)
-    if not entry or _PYTHON_NAMES.search(name):
-        return UNKNOWN
+    return tensor(family, optional=optional, origin="mask" if name.endswith("mask") else "")
+
+
+def _is_name_of_tensor(name: str, optional: bool) -> bool:
+    if _PYTHON_NAMES.search(name):
+        return False
     # An optional parameter may be anything, but an optional mask is hardly ever a Python object.
-    if is_mask or (not optional and _TENSOR_NAMES.match(name)):
-        return tensor(family, optional=optional, origin=origin)
-    return UNKNOWN
+    names = _MASK_NAMES if optional else _TENSOR_NAMES
+    return names.match(name) is not None
 
 
 def _evidence(info: FunctionInfo) -> _Evidence:
@@ -272,14 +281,13 @@ def _add_evidence_of_call(info: FunctionInfo, node: ast.Call, evidence: _Evidenc
     match node.func:
         case ast.Attribute(value=ast.Name(id=receiver), attr=method) if method in _TENSOR_METHODS:
             evidence.tensors.add(receiver)
-    if not node.args or not isinstance(node.args[0], ast.Name):
-        return
-    name = info.module.dotted(node.func)
-    first = node.args[0].id
-    if name == "isinstance":
-        evidence.others.add(first)
-    elif name.startswith("torch.nn.functional.") or name in _FUNCTIONS_OF_TENSORS:
-        evidence.tensors.add(first)
+    match node.args:
+        case [ast.Name(id=first), *_]:
+            name = info.module.dotted(node.func)
+            if name == "isinstance":
+                evidence.others.add(first)
+            elif name.startswith("torch.nn.functional.") or name in _FUNCTIONS_OF_TENSORS:
+                evidence.tensors.add(first)
 
 
 def _add_evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, evidence: _Evidence) -> None:
@@ -306,9 +314,11 @@ def _fillings(node: ast.If | ast.IfExp, name: str) -> list[ast.expr]:
 
 def _creates_tensor(info: FunctionInfo, node: ast.expr) -> bool:
     """Whether it is a call that creates a tensor, by its name."""
-    if not isinstance(node, ast.Call):
-        return False
-    head, _, last = info.module.dotted(node.func).rpartition(".")
-    if head == "torch" and last in tensor_functions.FACTORIES:
-        return True
-    return isinstance(node.func, ast.Attribute) and node.func.attr.startswith("new_")
+    match node:
+        case ast.Call(func=ast.Attribute(attr=method)) if method.startswith("new_"):
+            return True
+        case ast.Call(func=function):
+            head, _, last = info.module.dotted(function).rpartition(".")
+            return head == "torch" and last in tensor_functions.FACTORIES
+        case _:
+            return False

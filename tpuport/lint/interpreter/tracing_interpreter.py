@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.abstract_values import (
+    BOOL,
+    FALSE,
     NONE,
     STATIC,
+    TRUE,
     UNKNOWN,
     Arguments,
     External,
@@ -18,6 +21,7 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
+    class_of,
     join_all,
     tensor,
 )
@@ -66,8 +70,8 @@ class Record:
 
     def add(self, key: tuple[Any, ...], finding: Finding) -> None:
         """Add a finding; of two with the same key the worse stays."""
-        known = self.findings.get(key)
-        if known is None or _RANKS[finding.severity] < _RANKS[known.severity]:
+        known = self.findings.setdefault(key, finding)
+        if _RANKS[finding.severity] < _RANKS[known.severity]:
             self.findings[key] = finding
 
     def absorb(self, inner: "Record") -> None:
@@ -112,7 +116,6 @@ class TracingInterpreter(Interpreter):
         self._remembered: dict[tuple[Any, ...], Record] = {}
         self._running: set[tuple[Any, ...]] = set()
         self._call_counts: dict[FunctionInfo, int] = {}
-        self._resolving: set[tuple[int, str]] = set()
         self._route: list[str] = []
         self.records = [Record()]
 
@@ -175,13 +178,12 @@ class TracingInterpreter(Interpreter):
         caller: Frame | None = None,
     ) -> None:
         function = Function(init, instance)
-        if arguments is None:
-            values = self._declared_values(function, entry=False)
+        if arguments is None or caller is None:
+            activation = _Activation(function, self._declared_values(function, entry=False), 1, False)
         else:
             values = self._bind_arguments(function, arguments)
-        depth = caller.depth + 1 if caller else 1
-        emitting = caller is not None and caller.emitting
-        self._run(_Activation(function, values, depth, emitting, building=attributes))
+            activation = _Activation(function, values, caller.depth + 1, caller.emitting)
+        self._run(activation._replace(building=attributes))
 
     def _call(self, activation: _Activation) -> Value:
         """Run a function, or take the result of an equal call."""
@@ -230,8 +232,7 @@ class TracingInterpreter(Interpreter):
         record.consulted.add(str(info.module.path))
         if emitting:
             record.traced.add((info.module, info))
-            bound = function.bound
-            record.reached.add((info, bound.info if isinstance(bound, Instance) else None))
+            record.reached.add((info, class_of(function.bound)))
 
     def _result(self, frame: Frame, info: FunctionInfo) -> Value:
         if isinstance(info.node, ast.Lambda):
@@ -257,9 +258,8 @@ class TracingInterpreter(Interpreter):
         """What the parameters are by the definition alone."""
         info = function.info
         values = _bound_parameter(function)
-        for parameter in named_parameters(info):
-            if parameter.arg not in values:
-                values[parameter.arg] = declared_value(self, info, parameter, entry)
+        for parameter in named_parameters(info)[len(values) :]:
+            values[parameter.arg] = declared_value(self, info, parameter, entry)
         variadic, keywords = info.node.args.vararg, info.node.args.kwarg
         if variadic:
             values[variadic.arg] = Sequence("tuple", None, self.annotation(variadic.annotation, info.module))
@@ -284,10 +284,11 @@ class TracingInterpreter(Interpreter):
             items = tuple(map(_generalise, arguments.positional[len(positional) :]))
             values[parameters.vararg.arg] = Sequence("tuple", items, join_all(items))
         if parameters.kwarg:
-            own = {parameter.arg for parameter in named_parameters(info)}
-            others = [(name, value) for name, value in arguments.keywords.items() if name not in own]
-            entries = tuple((name, _generalise(value)) for name, value in others)
-            values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
+            others = dict(arguments.keywords)
+            for parameter in named_parameters(info):
+                others.pop(parameter.arg, None)
+            entries = zip(others, map(_generalise, others.values()), strict=True)
+            values[parameters.kwarg.arg] = Mapping(tuple(entries), UNKNOWN)
         return values
 
     def _is_called_too_often(self, info: FunctionInfo) -> bool:
@@ -297,10 +298,10 @@ class TracingInterpreter(Interpreter):
         return count >= _CALLS_PER_FUNCTION and closure_of(info) is None
 
     def _argument(self, info: FunctionInfo, parameter: ast.arg, value: Value | None) -> Value:
-        if value is None:
-            default = default_expressions(info).get(parameter.arg)
-            value = UNKNOWN if default is None else self.module_expression(info.module, default)
-        if value is UNKNOWN:
+        default = default_expressions(info).get(parameter.arg)
+        if value is None and default is not None:
+            value = self.module_expression(info.module, default)
+        if value is None or value is UNKNOWN:
             return declared_value(self, info, parameter, False)
         return _generalise(value)
 
@@ -321,25 +322,18 @@ class TracingInterpreter(Interpreter):
 
     def global_name(self, module: ModuleInfo, name: str) -> Value:
         known: dict[str, Value] = vars(module).setdefault("values", {})
-        value = known.get(name)
-        if value is not None:
-            return value
-        key = (id(module), name)
-        # Modules may import each other's names in a circle.
-        if key in self._resolving:
-            return UNKNOWN
-        self._resolving.add(key)
-        known[name] = value = self._resolve_name(module, name)
-        self._resolving.discard(key)
-        return value
+        if name not in known:
+            # Modules may import each other's names in a circle, and then it is this that they find.
+            known[name] = UNKNOWN
+            known[name] = self._resolve_name(module, name)
+        return known[name]
 
     def _resolve_name(self, module: ModuleInfo, name: str) -> Value:
         bound = self.project.lookup(module, name)
         if isinstance(bound, ast.expr):
             value = self.module_expression(module, bound)
             # A module's flag may be set by whoever imports the module.
-            is_flag = isinstance(value, Static) and isinstance(value.constant, bool)
-            return Static("bool") if is_flag else value
+            return BOOL if value in (TRUE, FALSE) else value
         if bound is not None:
             return self.resolve_binding(bound)
         if is_builtin(name):
