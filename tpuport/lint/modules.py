@@ -164,8 +164,8 @@ class ModuleInfo:
     def _is_from_own_package(self, statement: ast.ImportFrom) -> bool:
         if statement.level > 0:
             return True
-        own_top = self.package.partition(".")[0]
-        return bool(own_top) and (statement.module or "").partition(".")[0] == own_top
+        own_top, _, _ = self.package.partition(".")
+        return own_top != "" and f"{statement.module}.".startswith(f"{own_top}.")
 
     def _add_import(self, statement: ast.Import | ast.ImportFrom, with_stars: bool = True) -> None:
         if isinstance(statement, ast.Import):
@@ -204,12 +204,10 @@ class ModuleInfo:
         """The dotted name of the module in a `from ... import`."""
         if not statement.level:
             return statement.module or ""
-        parts = self.package.split(".") if self.package else []
+        parts = self.package.split(".")
         # One dot is the package itself, each further dot one package up.
         parts = parts[: max(0, len(parts) - (statement.level - 1))]
-        if statement.module:
-            parts.append(statement.module)
-        return ".".join(parts)
+        return ".".join(filter(None, [*parts, statement.module]))
 
     def binding(self, name: str) -> Binding | None:
         """The binding of a name; of `try: from a import f; except ImportError: f = None` the import."""
@@ -268,7 +266,8 @@ def canonical(name: str) -> str:
     if name.startswith("torch.nn.modules."):
         return f"torch.nn.{name.rpartition('.')[2]}"
     for prefix, short_prefix in _CANONICAL_MODULES.items():
-        if name == prefix or name.startswith(f"{prefix}."):
+        # With a dot, so that `torch.functional_x` is not taken for a member of `torch.functional`.
+        if f"{name}.".startswith(f"{prefix}."):
             return short_prefix + name[len(prefix) :]
     return name
 
@@ -351,6 +350,6 @@ def package_root(path: Path) -> tuple[Path, str]:
 
 def search_directories() -> list[Path]:
     """The directories of this environment's packages."""
-    directories = [Path(entry) for entry in sys.path if entry]
-    resolved = dict.fromkeys(directory.resolve() for directory in directories if directory.is_dir())
+    existing = filter(Path.is_dir, map(Path, filter(None, sys.path)))
+    resolved = dict.fromkeys(map(Path.resolve, existing))
     return [directory for directory in resolved if directory.name in {"site-packages", "dist-packages"}]

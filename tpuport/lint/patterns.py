@@ -71,12 +71,10 @@ def _module_names(path: Path) -> list[str]:
 
 def unmatched_patterns(patterns: Sequence[str], functions: Iterable[str]) -> tuple[str, ...]:
     """The entry-point patterns that match none of these functions, each function as `path:qualname`."""
-    candidates: list[tuple[Path, str]] = []
+    unmatched = dict.fromkeys(patterns)
     for function in functions:
         path, _, qualname = function.rpartition(":")
-        candidates.append((Path(path), qualname))
-    return tuple(
-        pattern
-        for pattern in patterns
-        if not any(matches_function(pattern, path, qualname) for path, qualname in candidates)
-    )
+        for pattern in list(unmatched):
+            if matches_function(pattern, Path(path), qualname):
+                del unmatched[pattern]
+    return tuple(unmatched)

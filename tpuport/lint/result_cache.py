@@ -141,11 +141,8 @@ class Cache:
 
     def _is_valid(self, entry: Any, bucket: dict[str, Any]) -> bool:
         """Whether the file of an entry and everything it depends on is unchanged."""
-        for index in entry[0]:
-            path, time_ns, size = bucket["stamps"][index]
-            if self._file_stamp(path) != (time_ns, size):
-                return False
-        return True
+        stamps = (bucket["stamps"][index] for index in entry[0])
+        return all(self._file_stamp(path) == (time_ns, size) for path, time_ns, size in stamps)
 
     def _bucket(self, path: str) -> dict[str, Any]:
         number = _bucket_number(path)
@@ -164,15 +161,13 @@ def _empty_bucket() -> dict[str, Any]:
 
 
 def _read_bucket(file: Path) -> dict[str, Any]:
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         bucket = json.loads(file.read_bytes())
         if bucket["format"] == _FORMAT:
             stamp_count = len(bucket["stamps"])
             files = bucket["files"].items()
             bucket["files"] = {path: entry for path, entry in files if _has_stamps(entry, stamp_count)}
             return bucket
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
     return _empty_bucket()
 
 

@@ -13,8 +13,6 @@ from tpuport.lint.rule_catalogue import id_by_name, is_known_prefix
 
 _COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<content>.*)", re.DOTALL)
 _IGNORE: Final = re.compile(r"(?P<keyword>ignore-file|ignore)\s*\[(?P<ids>[^\]]*)\]")
-# Tokens that are neither code nor the end of a logical line.
-_LAYOUT: Final = frozenset({tokenize.NL, tokenize.ENDMARKER})
 _END_OF_FILE: Final = 10**9
 
 
@@ -126,7 +124,8 @@ class _TokenReader:
                     self._close_block(self.open_blocks.pop(), self.last_code_line)
             case tokenize.NEWLINE:
                 self._end_logical_line(token.start[0])
-            case layout if layout in _LAYOUT:
+            case tokenize.NL | tokenize.ENDMARKER:
+                # Neither code nor the end of a logical line.
                 pass
             case _:
                 self._read_code(token)
@@ -207,7 +206,7 @@ def _problem_with_names(names: Sequence[str], ids: Sequence[str]) -> str:
         return "the brackets name no rule"
     for name, id_ in zip(names, ids, strict=True):
         # Prefixes as short as "T" would hide everything.
-        if not id_.startswith("TPU") or not is_known_prefix(id_):
+        if not (id_.startswith("TPU") and is_known_prefix(id_)):
             return f"no rule's id starts with {name!r}"
     return ""
 
@@ -248,8 +247,8 @@ def filter_findings(
     enabled_ids = tuple(enabled_ids)
     comment_findings: list[Finding] = []
     for comment in suppressions.comments:
-        unused = [prefix for prefix in comment.ids if (comment, prefix) not in used]
-        unused = [prefix for prefix in unused if any(id_.startswith(prefix) for id_ in enabled_ids)]
+        candidates = [prefix for prefix in comment.ids if (comment, prefix) not in used]
+        unused = [prefix for prefix in candidates if any(id_.startswith(prefix) for id_ in enabled_ids)]
         if unused:
             comment_findings.append(_unused_suppression(comment, unused, path))
     for line, column, end_column, reason in suppressions.problems:

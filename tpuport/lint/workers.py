@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -109,12 +110,8 @@ def _failed_result(path: str, reason: str, lines: int = 0) -> FileResult:
 
 def _raising_line(error: BaseException) -> str:
     """`file.py:12` of the innermost frame of an error's traceback."""
-    trace = error.__traceback__
-    if trace is None:
-        return "unknown place"
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    *_, innermost = traceback.extract_tb(error.__traceback__)
+    return f"{Path(innermost.filename).name}:{innermost.lineno}"
 
 
 ResultHandler = Callable[[FileResult], None]
@@ -139,9 +136,8 @@ def analyse_files(paths: Sequence[str], settings: Settings, handle_result: Resul
             return
     recursion_limit = sys.getrecursionlimit()
     try:
-        analyser = make_analyser(
-            settings
-        )  # raises the limit, because the code it follows may be nested deeply
+        # It raises the limit, because the code it follows may be nested deeply.
+        analyser = make_analyser(settings)
         for path in paths:
             handle_result(analyse_file(analyser, path))
     finally:

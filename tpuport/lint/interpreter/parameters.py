@@ -127,12 +127,8 @@ def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: ModuleIn
             return join_all(map(promise, parts))
         case "Literal", _:
             return STATIC
-        # `tuple[torch.Tensor]` is written for tuples of any length too.
-        case (("tuple" | "Tuple"), [part] | [part, ast.Constant(value=builtins.Ellipsis)]):
-            return Sequence("tuple", None, promise(part))
-        case (("tuple" | "Tuple"), _):
-            values = tuple(map(promise, parts))
-            return Sequence("tuple", values, join_all(values))
+        case "tuple" | "Tuple", _:
+            return _tuple(parts, list(map(promise, parts)))
         case _, [part, *_] if last in _WRAPPERS:
             return promise(part)
         case _, [part, *_] if last in _SEQUENCES:

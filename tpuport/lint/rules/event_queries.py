@@ -168,8 +168,9 @@ def _reads_attribute(info: Any, name: str) -> bool:
     """Whether the class, or one of its bases, reads the attribute anywhere."""
     for ancestor in class_facts(info).get("mro", (info,)):
         for node in ast.walk(ancestor.node):
-            if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
-                return True
+            match node:
+                case ast.Attribute(attr=attribute, ctx=ast.Load()) if attribute == name:
+                    return True
     return False
 
 
