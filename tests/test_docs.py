@@ -15,7 +15,16 @@ ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = ROOT / "recipes/llama/checkpoint"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/generate.md", "docs/sharding.md"])
+# The overview's block makes the same calls as the README's.
+PAGES = [
+    "README.md",
+    pytest.param("docs/index.md", marks=pytest.mark.slow),
+    "docs/generate.md",
+    "docs/sharding.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_pages_blocks_run_in_their_order(page: str, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT, padding_side="left")
     texts = ["The harbour", "To port a model"]

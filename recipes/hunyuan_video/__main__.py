@@ -73,6 +73,12 @@ def largest_difference(a: Any, b: Any) -> float:
     return float(abs(a - b).max())
 
 
+def print_difference(name: str, clips: Any, reference_clips: Any) -> None:
+    """Print how far clips are from torch's."""
+    difference = largest_difference(clips, reference_clips) * 255
+    console.print(f"{name}: a pixel differs from torch's by up to {difference:.3g} of 255")
+
+
 def compare(clips: Any, checkpoint: Path, request: requests.Request, output: Path) -> bool:
     """Draw the lesson's figure and print the differences; return whether none from torch exceeds 1/255."""
     import torch
@@ -80,7 +86,8 @@ def compare(clips: Any, checkpoint: Path, request: requests.Request, output: Pat
     from recipes.hunyuan_video import generation, pictures
 
     console.print(
-        "torch renders the same clips on the CPU, without tpuport; then two wrong versions", style="dim"
+        "rendering the same clips with torch on the CPU, and with two wrong ways to handle padding",
+        style="dim",
     )
     if checkpoint == DEFAULT_CHECKPOINT:
         torch.set_num_threads(1)  # with such a small model, more threads only wait for each other
@@ -91,15 +98,16 @@ def compare(clips: Any, checkpoint: Path, request: requests.Request, output: Pat
     versions: dict[str, Any] = {"tpuport": clips, "torch": reference_clips} | wrong_clips
     figure = pictures.lesson_figure(request.names, versions, "torch", scale=max(1, 96 // request.height))
     path = pictures.save_image(figure, output / "lesson.png")
-    for name in ("tpuport", *wrong_clips):
-        difference = largest_difference(versions[name], reference_clips) * 255
-        console.print(f"{name}: a pixel differs from torch's by up to {difference:.3g} of 255")
+    print_difference("tpuport", clips, reference_clips)
     is_equal = largest_difference(clips, reference_clips) <= 1 / 255
     error = float(((clips - reference_clips) ** 2).sum() ** 0.5 / (reference_clips**2).sum() ** 0.5)
     if is_equal:
         console.print(f"torch renders the same clips: relative error {error:.1e}", style="green")
     else:
         console.print(f"torch renders other clips: relative error {error:.1e}", style="red")
+    console.print("for comparison, two wrong ways to handle padding:")
+    for name, wrong in wrong_clips.items():
+        print_difference(name, wrong, reference_clips)
     console.print(f"wrote {path}")
     return is_equal
 

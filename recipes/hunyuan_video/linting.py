@@ -35,6 +35,7 @@ def lint_model_code(console: Console) -> None:
     for error, lines in errors.items():
         console.print(f"  line {', '.join(map(str, lines))}  {escape(error)}")
     console.print(f"lint: {file.name}, {report.lines} lines. {escape(report.verdict())}")
+    console.print("these patches replace that code:")
     for status in registry.statuses():
         if status.patch.target.startswith(MODULE):
             console.print(f"patch {status.patch.name}: {escape(status.patch.why)}")

@@ -16,7 +16,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_package_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "tpuport.cli"]
+    command = [sys.executable, "-m", "tpuport"]
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout == f"tpuport {tpuport.__version__}\n"
     refused = subprocess.run([*command, "compile", "--no-such"], capture_output=True, text=True, check=False)

@@ -239,7 +239,7 @@ def test_explain_and_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_is_a_command_of_tpuport_too(project: Path) -> None:
     (project / "model.py").write_text(MODEL)
-    command = [sys.executable, "-m", "tpuport.cli", "lint", "model.py", "--format", "concise", "-j", "1"]
+    command = [sys.executable, "-m", "tpuport", "lint", "model.py", "--format", "concise", "-j", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "TPU101" in done.stdout

@@ -225,6 +225,23 @@ def test_weights_on_the_host_and_odd_arguments_are_errors(pair: tuple) -> None:
         tpuport.compile(tpuport.compile(pair[1]))
 
 
+class Moving(torch.nn.Module):
+    """Written for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x.cuda())
+
+
+def test_a_move_to_a_gpu_is_explained() -> None:
+    model = tpuport.compile(tpuport.port(Moving()))
+    with pytest.raises(PortError, match=r"(?s)test_compilation\.py.*TPU301"):
+        model(torch.ones(2, 4))
+
+
 def test_programs_are_kept_in_the_users_cache_directory(tmp_path: Path) -> None:
     script = (
         "import torch, tpuport, jax\n"
@@ -232,7 +249,7 @@ def test_programs_are_kept_in_the_users_cache_directory(tmp_path: Path) -> None:
         "model = tpuport.port(torch.nn.Linear(8, 8))\n"
         "tpuport.compile(model)(torch.ones(2, 8))\n"
     )
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     env = os.environ | {
         "PYTHONPATH": str(root),
         "XDG_CACHE_HOME": str(tmp_path),

@@ -212,7 +212,7 @@ def test_bad_input_is_refused() -> None:
         compile_for("model", {"x": x})
     with pytest.raises(PortError, match="built an object of class dict"):
         compile_for(dict, {"x": x})
-    with pytest.raises(PortError, match="takes 3"):
+    with pytest.raises(PortError, match="needs 3 devices"):
         compile_for(Attending, {"x": x}, topology="v6e", tp=3)
     with pytest.raises(PortError, match="matches no parameter"):
         compile_for(

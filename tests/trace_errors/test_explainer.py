@@ -262,8 +262,8 @@ def test_a_refusal_out_of_the_models_code_has_its_line() -> None:
     assert failure.source is not None
     assert failure.source.code == "return x * self.scale"
     assert "self.scale is neither a parameter nor a buffer" in failure.message
-    assert not has_model_code(PortError("a mesh takes 3"))
-    with pytest.raises(PortError, match="takes 3") as raised:
+    assert not has_model_code(PortError("a mesh needs 3"))
+    with pytest.raises(PortError, match="needs 3 devices") as raised:
         compile_for(Model, {"x": torch.ones(2, 4)}, topology="v5e", tp=3)
     assert not has_model_code(raised.value), "what leads to the tracing is no code of the model"
 

@@ -73,7 +73,11 @@ def _add_placement(group: Any) -> None:
 def _add_program(group: Any) -> None:
     add = group.add_argument
     # What is left out follows from the target's config.
-    add("--task", choices=("prefill", "decode", "forward"), help="for models that generate")
+    add(
+        "--task",
+        choices=("prefill", "decode", "forward"),
+        help="which program of a model that generates text",
+    )
     add("--batch", type=positive_integer, metavar="N", help="rows of the inputs")
     add("--length", type=positive_integer, metavar="N", help="tokens of the prompt, or of the text")
     add("--max-cache-len", type=positive_integer, metavar="N", help="positions of the key and value cache")

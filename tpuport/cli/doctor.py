@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="that torchax, and then the devices, have to answer; 60 by default",
+        help="seconds to wait for torchax, and then for the devices; 60 by default",
     )
     return parser
 
@@ -110,7 +110,7 @@ def _devices(devices: list[dict[str, Any]] | None) -> list[str]:
             line += f", {_size(nbytes)} each"
         lines.append(line)
     if "tpu" not in {device["platform"] for device in devices}:
-        lines.append("no TPU: programs run, and are checked, on these")
+        lines.append("no TPU: programs run on these devices")
     return lines
 
 

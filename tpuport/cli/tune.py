@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
         type=seconds,
         default=300.0,
         metavar="SECONDS",
-        help="that a candidate may take to compile; 300 by default",
+        help="seconds that compiling a candidate may take; 300 by default",
     )
     return parser
 

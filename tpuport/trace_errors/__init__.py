@@ -5,6 +5,7 @@ Importing this package is cheap. What explains an error is imported when there i
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -22,11 +23,14 @@ __all__ = [
 
 # By name, so that asking needs neither jax nor torchax.
 _TRACE_ERRORS: Final = frozenset({"JAXTypeError", "JAXIndexError", "OperatorNotFound"})
+# What torch says of `.cuda()` where there is no CUDA; its classes, AssertionError and RuntimeError, are anybody's.
+_NO_CUDA: Final = re.compile(r"Torch not compiled with CUDA|Found no NVIDIA driver")
 
 
 def is_trace_error(error: BaseException) -> bool:
-    """Whether jax or torchax raised this because code cannot be traced; errors of other classes may be anybody's."""
-    return not _TRACE_ERRORS.isdisjoint(base.__name__ for base in type(error).__mro__)
+    """Whether jax, torchax or torch raised this because code cannot be traced; other errors may be anybody's."""
+    names = {base.__name__ for base in type(error).__mro__}
+    return not _TRACE_ERRORS.isdisjoint(names) or _NO_CUDA.search(str(error)) is not None
 
 
 @contextlib.contextmanager

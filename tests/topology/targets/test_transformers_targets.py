@@ -124,9 +124,9 @@ def test_a_file_and_a_directory_are_the_same(tmp_path, tiny):
     [
         ({}, None, "bfloat16", "names no dtype"),
         ({"torch_dtype": "float32"}, None, "float32", "as the config says"),
-        ({"dtype": "float16"}, None, "bfloat16", "in place of the config's float16"),
+        ({"dtype": "float16"}, None, "bfloat16", "instead of the config's float16"),
         ({"dtype": "float32"}, "bfloat16", "bfloat16", None),
-        ({"dtype": "float32"}, "float16", "bfloat16", "in place of float16"),
+        ({"dtype": "float32"}, "float16", "bfloat16", "instead of float16"),
     ],
 )
 def test_the_dtype_of_the_weights(tmp_path, raw, asked, dtype, note, tiny):

@@ -39,7 +39,7 @@ def rule_by_id(id: str) -> Rule:  # noqa: A002 - the field's name
     """The rule with this id or name.
 
     Raises:
-        PortError: there is no such rule; the message lists the rules of the same family, or all rules.
+        PortError: there is no such rule; the message lists the rules of the same family.
     """
     for rule in all_rules():
         if id.upper() == rule.id or id.lower() == rule.name:
@@ -47,6 +47,5 @@ def rule_by_id(id: str) -> Rule:  # noqa: A002 - the field's name
     ids = [rule.id for rule in all_rules()]
     # The family is the first digit.
     same_family = [rule_id for rule_id in ids if rule_id[:4] == id.upper()[:4]]
-    raise PortError(
-        f"there is no rule {id!r}", where="rule", fix=f"take one of {', '.join(same_family or ids)}"
-    )
+    fix = f"take one of {', '.join(same_family)}" if same_family else "see tpuport lint --list-rules"
+    raise PortError(f"there is no rule {id!r}", where="rule", fix=fix)

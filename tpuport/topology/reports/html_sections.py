@@ -132,7 +132,7 @@ def _time(estimate: dict[str, Any]) -> str:
         ("a step", f"{quantities.duration(estimate['seconds'])} at least, bound by {estimate['binds']}"),
         (
             "one after another",
-            f"{quantities.duration(estimate['seconds_apart'])} with nothing at the same time",
+            f"{quantities.duration(estimate['seconds_apart'])} without overlap",
         ),
         (f"{estimate['unit']} a second", rate),
         ("MFU", f"{estimate['mfu']:.1%} at most, {estimate['mfu_apart']:.1%} one after another"),

@@ -100,7 +100,7 @@ def _caption(rates: Rates) -> str:
         bound = quantities.rate(rates.interconnect, "FLOP")
         rows.append(_caption_row("net", f"what the interconnect leaves time for: {bound}"))
     intensity = quantities.plain_number(rates.intensity)
-    text = f"this program: {intensity} FLOP a byte of HBM, {reached} at most, {apart} with nothing at the same time"
+    text = f"this program: {intensity} FLOP a byte of HBM, {reached} at most, {apart} without overlap"
     rows.append(_caption_row("point", text))
     return "".join(rows)
 
@@ -143,7 +143,7 @@ def _interconnect(axes: Axes, rates: Rates) -> str:
 
 
 def _program(axes: Axes, rates: Rates) -> str:
-    """A point, and a line down to what the program reaches with nothing at the same time."""
+    """A point, and a line down to what the program reaches without overlap."""
     x, y = axes.position(rates.intensity, rates.reached)
     line = _line("apart", (x, y), axes.position(rates.intensity, rates.apart))
     return f'{line}<circle class="point" cx="{x}" cy="{y}" r="6"/>'

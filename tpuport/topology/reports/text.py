@@ -178,7 +178,7 @@ def _estimate(estimate: dict[str, Any]) -> RenderableType:
     grid.add_row(
         "a step",
         f"{quantities.duration(estimate['seconds'])}, bound by {estimate['binds']} "
-        f"({quantities.duration(estimate['seconds_apart'])} with nothing at the same time)",
+        f"({quantities.duration(estimate['seconds_apart'])} without overlap)",
     )
     if estimate["units"]:
         grid.add_row(
@@ -269,7 +269,7 @@ def _failure(failure: dict[str, Any], *, with_message: bool) -> Iterator[Rendera
         lines = [f"{source['file']}:{source['line']}, in {source['function']}", source["code"]]
         body.add_row("where", Text("\n".join(filter(None, lines))))
     if rule:
-        body.add_row("rule", Text(f"{rule}: `tpuport lint --explain {rule}` says all"))
+        body.add_row("rule", Text(f"{rule}: `tpuport lint --explain {rule}` explains it"))
     if failure["remedy"]:
         body.add_row("do", Text(failure["remedy"]))
     yield Text("")

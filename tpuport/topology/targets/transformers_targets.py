@@ -32,7 +32,7 @@ _APPLICABLE: Final = {
 _POSITION_FIELDS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length",
 )  # fmt: skip
-_NO_FLOAT16: Final = "which no TPU multiplies in"
+_NO_FLOAT16: Final = "in which no TPU multiplies"
 
 
 class _Model(NamedTuple):
@@ -157,11 +157,11 @@ def choose_dtype(raw: Mapping[str, Any], requested: str | None) -> tuple[str, tu
     if requested is not None:
         name = _plain_name(as_torch_dtype(requested))
         if name == "float16":
-            return "bfloat16", (f"weights are bfloat16 in place of float16, {_NO_FLOAT16}",)
+            return "bfloat16", (f"weights are bfloat16 instead of float16, {_NO_FLOAT16}",)
         return name, ()
     name = _plain_name(_stated_dtype(raw))
     if name == "float16":
-        return "bfloat16", (f"weights are bfloat16 in place of the config's float16, {_NO_FLOAT16}",)
+        return "bfloat16", (f"weights are bfloat16 instead of the config's float16, {_NO_FLOAT16}",)
     if isinstance(getattr(torch, name, None), torch.dtype):
         return name, (f"weights are {name}, as the config says",)
     return "bfloat16", ("weights are bfloat16: the config names no dtype",)

@@ -63,7 +63,7 @@ def user_target(name: str, options: Options) -> Target:
         return target
     if dtype is torch.float16:
         dtype = torch.bfloat16
-        note = "weights are bfloat16 in place of float16, which no TPU multiplies in"
+        note = "weights are bfloat16 instead of float16, in which no TPU multiplies"
         target = dataclasses.replace(target, notes=(*notes, note))
     return convert_dtype(target, dtype)
 
@@ -165,8 +165,10 @@ def _load_function(name: str) -> Callable[..., Any]:
         public = [
             name for name, member in vars(module).items() if inspect.isfunction(member) and name[0] != "_"
         ]
-        names = ", ".join(public[:_MOST_FUNCTIONS]) or "none"
-        raise PortError(f"there is no function {function_name!r}", where=module_name, fix=f"it has {names}")
+        fix = f"it has {', '.join(public[:_MOST_FUNCTIONS])}"
+        if not public:
+            fix = f"write one: def {function_name}(): return model, inputs"
+        raise PortError(f"there is no function {function_name!r}", where=module_name, fix=fix)
     return function
 
 

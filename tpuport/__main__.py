@@ -1,4 +1,4 @@
-"""`python -m tpuport.cli`: the `tpuport` command where its script is not on the path."""
+"""`python -m tpuport`: the `tpuport` command, if its script is not on the path."""
 
 import sys
 
