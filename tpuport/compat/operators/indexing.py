@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat.convert import is_ported, to_jax, to_torch
+from tpuport.compat import aliasing
+from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.runtime import environment
 
@@ -25,7 +26,7 @@ _FULL = slice(None)
 _UNPACKED_BELOW = 32
 
 Key = tuple[Any, ...]
-# torchax's Tensor or View: importing them here would import torchax before its versions are checked.
+# torchax's Tensor: importing it here would import torchax before its versions are checked.
 Ported = Any
 
 
@@ -216,39 +217,44 @@ def _static_slice(item: slice) -> slice:
 
 
 def getitem(tensor: Ported, key: Any) -> torch.Tensor:
-    """`tensor[key]` for a torchax tensor or view: a view where torch gives one, else a new tensor."""
-    from torchax.tensor import Tensor
-    from torchax.view import NarrowInfo, View
-
+    """`tensor[key]` for a torchax tensor: a view where torch gives one, else a new tensor."""
     if not is_ported(tensor):
         environment().t2j_iso(tensor)  # raises: the tensor is on the host and the index on the device
     basic, advanced = split_key(key, tensor.shape)
+    selected = _select(tensor.jax(), basic)
     if advanced:
-        return Tensor(_select(tensor.jax(), basic)[advanced], tensor._env)
-    return View(tensor, NarrowInfo(basic), tensor._env)
+        return wrap(selected[advanced])
+    view = wrap(selected)
+    aliasing.link(view, tensor, _basic_step(basic), _index_twin(aliasing.twin(tensor), basic))
+    return view
 
 
-def set_tensor_item(tensor: Ported, key: Any, value: Any) -> None:
+def _basic_step(basic: Key) -> aliasing.Step:
+    def write_back(array: jax.Array, values: jax.Array) -> jax.Array:
+        return array.at[basic].set(values)
+
+    return aliasing.Step("indexing", lambda array: _select(array, basic), lambda: write_back)
+
+
+def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
+    # An index in an array may be traced, without a value; which one it is changes no stride.
+    key = tuple(0 if isinstance(item, (jax.Array, np.ndarray)) else item for item in basic)
+    return aliasing.on_twins(torch.Tensor.__getitem__, twin, key)
+
+
+def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
+    aliasing.check_writable(tensor)
     tensor._elem = write(tensor._elem, key, _value(value))
-
-
-def set_view_item(view: Ported, key: Any, value: Any) -> None:
-    """`view[key] = value` for a torchax view: written through to the tensor that it shows."""
-    view.update(write(view.jax(), key, _value(value)))
+    aliasing.propagate(tensor)
 
 
 def copy_(destination: Ported, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """`destination.copy_(source)`: cast and broadcast, written through where the destination is a view."""
+    """`destination.copy_(source)`: cast and broadcast."""
     array = jnp.broadcast_to(_value(source), destination.shape)
     if not is_ported(destination):
         return destination.copy_(to_torch(array))
-    array = array.astype(destination.jax().dtype)
-    # Only a view has `update`.
-    if hasattr(destination, "update"):
-        destination.update(array)
-    else:
-        destination._elem = array
+    destination._elem = array.astype(destination.jax().dtype)
     return destination
 
 
@@ -273,8 +279,5 @@ LOWERINGS = (
     ),
 )
 METHODS = (
-    Method(
-        "Tensor", "__setitem__", set_tensor_item, "masks of several dimensions, lists, casts and host tensors"
-    ),
-    Method("View", "__setitem__", set_view_item, "index arrays and masks within a view"),
+    Method("Tensor", "__setitem__", set_item, "masks of several dimensions, lists, casts and host tensors"),
 )

@@ -74,23 +74,23 @@ def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torc
     return tensor.reshape(*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
-def unsqueeze_(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+def unsqueeze_(tensor: Any, dim: int) -> Any:
     """`tensor.unsqueeze_(dim)`."""
-    return _reshape_in_place(tensor, lambda array: jnp.expand_dims(array, dim))
+    tensor._elem = jnp.expand_dims(tensor._elem, dim)
+    return tensor
 
 
-def transpose_(tensor: torch.Tensor, dim0: int, dim1: int) -> torch.Tensor:
+def transpose_(tensor: Any, dim0: int, dim1: int) -> Any:
     """`tensor.transpose_(dim0, dim1)`."""
-    return _reshape_in_place(tensor, lambda array: jnp.swapaxes(array, dim0, dim1))
+    tensor._elem = jnp.swapaxes(tensor._elem, dim0, dim1)
+    return tensor
 
 
-def _reshape_in_place(tensor: Any, function: Any) -> Any:
-    # A view has no array of its own.
-    if not hasattr(tensor, "_elem"):
-        raise PortError(
-            "a view into another tensor cannot change its own shape in place", fix="clone it first"
-        )
-    tensor._elem = function(tensor._elem)
+def t_(tensor: Any) -> Any:
+    """`tensor.t_()`, of at most two dimensions."""
+    if tensor.ndim > 2:
+        raise RuntimeError(f"t_() expects a tensor with <= 2 dimensions, but self is {tensor.ndim}D")
+    tensor._elem = tensor._elem.T
     return tensor
 
 
@@ -106,6 +106,7 @@ LOWERINGS = (
     ),
     Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape", is_view_op=True),
     Lowering(_aten.transpose_.default, transpose_, "copies into the old shape", is_view_op=True),
+    Lowering(_aten.t_.default, t_, "has no lowering", is_view_op=True),
 )
 METHODS = (
     Method("Tensor", "type_as", type_as, "changes the tensor itself"),

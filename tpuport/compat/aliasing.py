@@ -1,0 +1,405 @@
+"""Views of tensors: a write through one reaches the tensor it views, and every other view of it, as in torch.
+
+A jax array cannot be changed, so each tensor on the device has an array of its own and a view is a computed copy. What
+torch shares through memory is restored here: tensors that view one another belong to one `Storage`. After a write to
+one of them, the array of the storage is rebuilt with the new values in it, and the others are computed from that again.
+Nothing is computed for views that are only read, and XLA drops what a compiled program recomputes without need.
+
+Whether an operation gives a view, and which elements of it overlap, is torch's own decision: it runs on twins of the
+tensors on the meta device, which have strides. The layout of a tensor that is not a view is taken to be contiguous.
+"""
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.utils import _mode_utils as mode_utils
+from torch.utils import _pytree as torch_pytree
+
+from tpuport.compat.convert import wrap
+from tpuport.errors import PortError
+
+# A torchax tensor; importing its class here would import torchax before its versions are checked.
+Ported = Any
+
+_aten = torch.ops.aten
+# The views that torch's other views consist of, by what undoes them. All elements in their order:
+_RESHAPES = frozenset({
+    _aten.view, _aten._reshape_alias, _aten.squeeze, _aten.unsqueeze, _aten.expand, _aten.alias, _aten.detach,
+})  # fmt: skip
+# All elements, in an order of axes that depends on nothing but the rank.
+_PERMUTATIONS = frozenset({_aten.t, _aten.transpose, _aten.permute})
+# A range, or one index, of one axis; some give a list of these.
+_RANGES = frozenset({_aten.slice, _aten.split, _aten.split_with_sizes, _aten.narrow, torch.tensor_split})
+_INDICES = frozenset({_aten.select, _aten.unbind})
+# Some elements, and which ones only torch itself computes.
+_GATHERS = frozenset({_aten.diagonal, _aten.unfold, _aten.as_strided})
+# Other numbers than those that are stored.
+_COMPLEX_PARTS: dict[Any, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    _aten.view_as_real: lambda viewed, values: jax.lax.complex(values[..., 0], values[..., 1]),
+    _aten.view_as_complex: lambda viewed, values: jnp.stack([values.real, values.imag], axis=-1),
+    _aten.real: lambda viewed, values: jax.lax.complex(values, viewed.imag),
+    _aten.imag: lambda viewed, values: jax.lax.complex(viewed.real, values),
+    _aten._conj: lambda viewed, values: values.conj(),
+}
+_VIEWS = _RESHAPES | _PERMUTATIONS | _RANGES | _INDICES | _GATHERS | _COMPLEX_PARTS.keys()
+# Operators that turn a tensor into a view of what it was.
+_VIEWS_IN_PLACE = {
+    _aten.squeeze_: _aten.squeeze, _aten.unsqueeze_: _aten.unsqueeze, _aten.transpose_: _aten.transpose,
+    _aten.t_: _aten.t,
+}  # fmt: skip
+
+_OVERLAP = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+
+Read = Callable[[jax.Array], jax.Array]
+Write = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One view: how its array is computed from that of the tensor it views, and how a changed one is put back.
+
+    Attributes:
+        name: of the operation.
+        read: the view's array from the viewed array.
+        find_write: gives the function that computes the viewed array from itself and the view's new array, or None if
+            elements of the view share memory. Called before the first write, as few views are ever written to.
+    """
+
+    name: str
+    read: Read
+    find_write: Callable[[], Write | None]
+
+    @functools.cached_property
+    def write(self) -> Write | None:
+        return self.find_write()
+
+
+class Storage:
+    """What tensors that view one another share: the array that all of them are computed from.
+
+    Attributes:
+        array: None while a single tensor is left, so that the array's memory is free.
+        aliases: the tensors.
+    """
+
+    def __init__(self, array: jax.Array) -> None:
+        self.array: jax.Array | None = array
+        self.aliases: list[weakref.ref] = []
+
+    def add(self, tensor: Ported) -> None:
+        self.aliases.append(weakref.ref(tensor, self._remove))
+
+    def _remove(self, reference: weakref.ref) -> None:
+        self.aliases.remove(reference)
+        if len(self.aliases) == 1:
+            self.array = None
+
+
+@dataclass
+class Alias:
+    """A tensor's part in a storage; its attribute `_alias`.
+
+    Attributes:
+        storage: that the tensor shares.
+        steps: from the array of the storage to the tensor's.
+        twin: a tensor on the meta device with the strides that this one has in torch.
+        array: the tensor's, when it was last in step with the storage.
+    """
+
+    storage: Storage
+    steps: tuple[Step, ...]
+    twin: torch.Tensor
+    array: jax.Array
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        # A copy of a tensor is not a view of anything.
+        return type(None), ()
+
+
+def link(view: Ported, source: Ported, step: Step, twin: torch.Tensor) -> None:
+    """Declare a new tensor a view of another."""
+    alias = _alias_of(source)
+    alias.storage.add(view)
+    view._alias = Alias(alias.storage, (*alias.steps, step), twin, view._elem)
+
+
+def twin(tensor: Ported) -> torch.Tensor:
+    """A tensor on the meta device of the tensor's shape, dtype and strides in torch."""
+    alias = getattr(tensor, "_alias", None)
+    if alias is not None:
+        return alias.twin
+    return on_twins(torch.empty, tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def check_writable(tensor: Ported) -> None:
+    """Called before a write.
+
+    Raises:
+        RuntimeError: elements of an expanded view share memory, so that torch refuses too.
+        PortError: it is a view that a write cannot be put back through.
+    """
+    alias = getattr(tensor, "_alias", None)
+    if alias is None:
+        return
+    sizes_and_strides = zip(alias.twin.shape, alias.twin.stride(), strict=True)
+    if any(size > 1 and stride == 0 for size, stride in sizes_and_strides):
+        raise RuntimeError(_OVERLAP)
+    for step in alias.steps:
+        if step.write is None and len(alias.storage.aliases) > 1:
+            raise PortError(
+                f"a write through {step.name} cannot reach the tensor that it views",
+                fix=f"write to a clone of the {step.name}, and compute the tensor from it",
+            )
+
+
+def propagate(tensor: Ported) -> None:
+    """After a write to a tensor: put the new values into its storage and all that view it."""
+    alias = getattr(tensor, "_alias", None)
+    if alias is None or alias.array is tensor._elem:
+        return
+    storage = alias.storage
+    if storage.array is None or tensor._elem.shape != alias.array.shape:
+        # The only tensor left, or one that was given other memory.
+        _leave(tensor)
+        return
+    alias.array = tensor._elem
+    storage.array = _write_back(storage.array, alias.steps, tensor._elem)
+    for reference in storage.aliases:
+        other = reference()
+        if other is not None and other is not tensor:
+            other._elem = _read(storage.array, other._alias.steps)
+            other._alias.array = other._elem
+
+
+def _alias_of(tensor: Ported) -> Alias:
+    """The tensor's part in a storage that has its array; a storage of its own if there is none."""
+    alias = getattr(tensor, "_alias", None)
+    if alias is None or alias.storage.array is None or alias.array is not tensor._elem:
+        strides = twin(tensor)
+        storage = Storage(tensor._elem)
+        storage.add(tensor)
+        alias = tensor._alias = Alias(storage, (), strides, tensor._elem)
+    return alias
+
+
+def _leave(tensor: Ported) -> None:
+    aliases = tensor._alias.storage.aliases
+    aliases[:] = [reference for reference in aliases if reference() is not tensor]
+    tensor._alias = None
+
+
+def _read(array: jax.Array, steps: Sequence[Step]) -> jax.Array:
+    for step in steps:
+        array = step.read(array)
+    return array
+
+
+def _write_back(array: jax.Array, steps: Sequence[Step], values: jax.Array) -> jax.Array:
+    if not steps:
+        return values
+    first, *others = steps
+    assert first.write is not None  # by `check_writable`
+    return first.write(array, _write_back(first.read(array), others, values))
+
+
+# --- operators ---
+
+
+def dispatch(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict) -> Any:
+    """Run an operator on torchax tensors; link its results if they are views, and propagate what it wrote.
+
+    Args:
+        run: torchax's own dispatch, given the operator, positional and keyword arguments.
+        func: an operator or a function of torch.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    packet = getattr(func, "overloadpacket", func)
+    if packet in _VIEWS:
+        return _dispatch_view(run, func, args, kwargs)
+    if packet in _VIEWS_IN_PLACE:
+        return _dispatch_view_in_place(run, func, args, kwargs)
+    if not _writes(func):
+        return run(func, args, kwargs)
+    written = list(_written_arguments(func, args, kwargs))
+    for tensor in written:
+        check_writable(tensor)
+    result = run(func, args, kwargs)
+    for tensor in written:
+        propagate(tensor)
+    return result
+
+
+def _dispatch_view(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict) -> Any:
+    result = run(func, args, kwargs)
+    if not args or not _has_own_array(args[0]):
+        return result
+    source = args[0]
+    viewed = twin(source)
+    if func is _aten.as_strided.default and not (viewed.is_contiguous() and viewed.storage_offset() == 0):
+        raise PortError(
+            "as_strided() of a view reads memory that the view does not show", fix="index the tensor instead"
+        )
+    try:
+        twins = on_twins(func, viewed, *args[1:], **kwargs)
+    except RuntimeError:
+        # A reshape of what has other strides than torchax thinks, which torch copies.
+        return result
+    views = torch_pytree.tree_leaves(result)
+    for index, (view, view_twin) in enumerate(zip(views, torch_pytree.tree_leaves(twins), strict=True)):
+        if view is not source and _has_own_array(view):
+            step = _make_step(run, func, args, kwargs, index, viewed, view_twin)
+            link(view, source, step, view_twin)
+    return result
+
+
+def _dispatch_view_in_place(
+    run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwargs: dict
+) -> Any:
+    tensor = args[0]
+    alias = getattr(tensor, "_alias", None)
+    result = run(func, args, kwargs)
+    if alias is not None:
+        packet = _VIEWS_IN_PLACE[func.overloadpacket]
+        # transpose_ has a single overload where transpose has several.
+        overload = func._overloadname if func._overloadname in packet.overloads() else packet.overloads()[0]
+        view = getattr(packet, overload)
+        view_twin = on_twins(view, alias.twin, *args[1:], **kwargs)
+        step = _make_step(run, view, args, kwargs, 0, alias.twin, view_twin)
+        tensor._alias = Alias(alias.storage, (*alias.steps, step), view_twin, tensor._elem)
+    return result
+
+
+def on_twins(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a function of torch on its own tensors, whatever torchax has enabled."""
+    with mode_utils.no_dispatch(), torch._C.DisableTorchFunction():
+        return func(*args, **kwargs)
+
+
+def _has_own_array(tensor: Any) -> bool:
+    """Whether a value is a torchax tensor; a mask that is computed on demand is not."""
+    return "_elem" in getattr(tensor, "__dict__", ())
+
+
+@functools.cache
+def _written_positions(func: Any) -> tuple[tuple[int, str], ...]:
+    """(position, name) of the arguments that an operator writes to, by its schema."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return ()
+    arguments = enumerate(schema.arguments)
+    return tuple(
+        (position, argument.name)
+        for position, argument in arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _writes(func: Any) -> bool:
+    return bool(_written_positions(func))
+
+
+def _written_arguments(func: Any, args: tuple, kwargs: dict) -> Iterator[Ported]:
+    for position, name in _written_positions(func):
+        argument = args[position] if position < len(args) else kwargs.get(name)
+        yield from filter(_has_own_array, torch_pytree.tree_leaves(argument))
+
+
+# --- steps ---
+
+
+def _make_step(
+    run: Callable[[Any, tuple, dict], Any],
+    func: Any,
+    args: tuple,
+    kwargs: dict,
+    index: int,
+    viewed: torch.Tensor,
+    view: torch.Tensor,
+) -> Step:
+    """The step of a view that is the `index`-th result of an operator, from the twins of both tensors."""
+    arguments = args[1:]
+
+    def read(array: jax.Array) -> jax.Array:
+        results = torch_pytree.tree_leaves(run(func, (wrap(array), *arguments), kwargs))
+        return results[index].jax()
+
+    def find_write() -> Write | None:
+        packet = getattr(func, "overloadpacket", func)
+        if packet in _COMPLEX_PARTS:
+            return _COMPLEX_PARTS[packet]
+        if packet in _PERMUTATIONS:
+            return _permutation_write(func, arguments, kwargs, viewed.ndim)
+        if packet in _RANGES:
+            return _indexed_write(_range_key(viewed, view))
+        if packet in _INDICES:
+            return _indexed_write(_index_key(viewed, view))
+        if packet in _GATHERS:
+            return _gathered_write(func, arguments, kwargs, viewed.shape)
+        if viewed.dtype != view.dtype:
+            return lambda array, values: run(_aten.view.dtype, (wrap(values), viewed.dtype), {}).jax()
+        if viewed.numel() != view.numel():
+            return None  # expanded
+        return lambda array, values: values.reshape(array.shape)
+
+    return Step(f"{func.__name__.partition('.')[0]}()", read, find_write)
+
+
+def _permutation_write(func: Any, arguments: tuple, kwargs: dict, rank: int) -> Write:
+    # Axes of different sizes tell where each one goes.
+    sizes = range(2, 2 + rank)
+    axes = on_twins(torch.empty, list(sizes), device="meta")
+    order = [size - 2 for size in on_twins(func, axes, *arguments, **kwargs).shape]
+    inverse = np.argsort(order)
+    return lambda array, values: values.transpose(inverse)
+
+
+def _indexed_write(key: tuple) -> Write:
+    return lambda array, values: array.at[key].set(values)
+
+
+def _range_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice, ...]:
+    """The key of a view that has some of the indices of one axis, from sizes, strides and where it starts."""
+    key = [slice(None)] * viewed.ndim
+    for axis, (size, view_size) in enumerate(zip(viewed.shape, view.shape, strict=True)):
+        if size != view_size and view_size > 0:
+            start = (view.storage_offset() - viewed.storage_offset()) // viewed.stride(axis)
+            step = view.stride(axis) // viewed.stride(axis) if view_size > 1 else 1
+            key[axis] = slice(start, start + (view_size - 1) * step + 1, step)
+        elif size != view_size:
+            key[axis] = slice(0, 0)
+    return tuple(key)
+
+
+def _index_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice | int, ...]:
+    """The key of a view that has one index of an axis, which it lacks."""
+    axis = 0
+    while axis < view.ndim and (viewed.shape[axis], viewed.stride(axis)) == (
+        view.shape[axis],
+        view.stride(axis),
+    ):
+        axis += 1
+    # Along an axis of size 1, all that torch may have taken away is index 0.
+    stride = max(viewed.stride(axis), 1)
+    index = (view.storage_offset() - viewed.storage_offset()) // stride
+    return (*[slice(None)] * axis, index)
+
+
+def _gathered_write(func: Any, arguments: tuple, kwargs: dict, shape: Sequence[int]) -> Write | None:
+    """By the number of the viewed element that torch shows in each element of the view."""
+    numbers = on_twins(torch.from_numpy, np.arange(math.prod(shape)).reshape(shape))
+    order = on_twins(lambda: func(numbers, *arguments, **kwargs).numpy().ravel())
+    if len(np.unique(order)) < order.size:
+        return None
+    return lambda array, values: array.ravel().at[order].set(values.ravel()).reshape(array.shape)

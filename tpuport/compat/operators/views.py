@@ -1,0 +1,124 @@
+"""Views and copies: torchax forgets that most views share memory, and takes some copies for the tensor itself."""
+
+from typing import Any
+
+import jax
+import torch
+
+from tpuport.compat import aliasing
+from tpuport.compat.convert import wrap
+from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.replacements import original
+
+_aten = torch.ops.aten
+# A torchax tensor.
+Ported = Any
+
+
+def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
+    """torchax's `Environment.dispatch`, with views linked to what they view and writes propagated through them."""
+    torchax_dispatch = original("Environment", "dispatch")
+
+    def run(func: Any, args: tuple, kwargs: dict) -> Any:
+        return torchax_dispatch(environment, func, types, args, kwargs)
+
+    return aliasing.dispatch(run, func, args, kwargs or {})
+
+
+def view(tensor: torch.Tensor, *shape: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """`tensor.view(shape)`, also where torch has other strides than those known here and finds no view."""
+    if dtype is not None or isinstance(shape[0], torch.dtype):
+        return _aten.view.dtype(tensor, dtype or shape[0])
+    result = _aten.view.default(tensor, _as_size(shape))
+    if getattr(result, "_alias", None) is None:
+        step = aliasing.Step("view()", lambda array: array.reshape(result.shape), _reshape_back)
+        aliasing.link(result, tensor, step, aliasing.twin(result))
+    return result
+
+
+def _as_size(shape: tuple) -> Any:
+    """The sizes of `view(2, 3)` and of `view((2, 3))`."""
+    if isinstance(shape[0], int):
+        return shape
+    return shape[0]
+
+
+def _reshape_back() -> aliasing.Write:
+    return lambda array, values: values.reshape(array.shape)
+
+
+def reshape(tensor: torch.Tensor, *shape: Any) -> torch.Tensor:
+    """`tensor.reshape(shape)`: a view if the strides allow one, else a copy."""
+    size = _as_size(shape)
+    result = _aten.view.default(tensor, size)
+    if _is_view_of_twin(torch.Tensor.reshape, tensor, size):
+        return result
+    return wrap(result.jax())
+
+
+def ravel(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor.ravel()`."""
+    return reshape(tensor, -1)
+
+
+def reshape_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """`tensor.reshape_as(other)`."""
+    return reshape(tensor, other.shape)
+
+
+def contiguous(
+    tensor: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format
+) -> torch.Tensor:
+    """`tensor.contiguous()`: the tensor itself if its strides in torch are contiguous, else a copy."""
+    if aliasing.twin(tensor).is_contiguous(memory_format=memory_format):
+        return tensor
+    return wrap(tensor.jax())
+
+
+def detach(tensor: Ported) -> torch.Tensor:
+    """`tensor.detach()`: a view without a gradient."""
+    view = wrap(jax.lax.stop_gradient(tensor.jax()))
+    step = aliasing.Step("detach()", jax.lax.stop_gradient, lambda: lambda array, values: values)
+    aliasing.link(view, tensor, step, aliasing.twin(tensor))
+    return view
+
+
+def deepcopy(tensor: Ported, memo: dict[int, Any]) -> torch.Tensor:
+    """`copy.deepcopy(tensor)`: jax arrays never change, so the copy starts with the same one."""
+    duplicate = memo[id(tensor)] = wrap(tensor.jax())
+    return duplicate
+
+
+def is_contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+    """`tensor.is_contiguous()` of the strides that a view has in torch."""
+    return aliasing.twin(tensor).is_contiguous(memory_format=memory_format)
+
+
+def stride(tensor: torch.Tensor, *dim: int) -> Any:
+    """`tensor.stride()`, or that of one dimension."""
+    return aliasing.twin(tensor).stride(*dim)
+
+
+def _is_view_of_twin(func: Any, tensor: torch.Tensor, *args: Any) -> bool:
+    twin = aliasing.twin(tensor)
+    result = aliasing.on_twins(func, twin, *args)
+    return result.untyped_storage()._cdata == twin.untyped_storage()._cdata
+
+
+_COPY = "gives a view where torch has to copy"
+LOWERINGS = (
+    Lowering(torch.Tensor.view, view, "is a copy of what torch has in another layout"),
+    Lowering(torch.Tensor.reshape, reshape, _COPY),
+    Lowering(torch.reshape, reshape, _COPY),
+    Lowering(torch.Tensor.reshape_as, reshape_as, _COPY),
+    Lowering(torch.Tensor.ravel, ravel, _COPY),
+    Lowering(torch.ravel, ravel, _COPY),
+    Lowering(torch.Tensor.contiguous, contiguous, "gives the tensor itself where torch copies"),
+)
+METHODS = (
+    Method("Tensor", "__deepcopy__", deepcopy, "tries to copy the environment too"),
+    Method("Tensor", "is_contiguous", is_contiguous, "is true of every view"),
+    Method("Tensor", "stride", stride, "is that of a contiguous tensor for every view"),
+    Method("Tensor", "detach", detach, "gives a copy"),
+    Method("Environment", "dispatch", dispatch, "a write through most views does not reach what they view"),
+)
