@@ -101,6 +101,14 @@ def _suggest_sizes(requested: dict[str, int], count: int) -> str:
     return " or ".join(options) or f"choose sizes whose product is {count}"
 
 
+def dividing_axis(mesh: Mesh, axis: str, size: int) -> str | None:
+    """The axis, as an entry of a PartitionSpec, if its several devices divide a dimension of `size` evenly."""
+    parts = mesh.shape.get(axis, 1)
+    if parts > 1 and size % parts == 0:
+        return axis
+    return None
+
+
 def check_mesh(mesh: Any) -> None:
     """PortError unless `mesh` is None or a mesh whose axes are all Auto."""
     if mesh is None:

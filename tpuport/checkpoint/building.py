@@ -81,7 +81,7 @@ def read_config(
         raise PortError(f"the config cannot be read: {error!r}", where=str(path)) from error
     # Its tensors are packed, and no parameter of the model has their shapes.
     if quantization:
-        method = quantization.get("quant_method") or quantization.get("quant_type") or "unknown method"
+        method = quantization.get("quant_method", quantization.get("quant_type", "unknown method"))
         raise PortError(
             f"the checkpoint is quantised ({method}), which is not supported",
             where=f"{path}, quantization_config",
@@ -127,8 +127,10 @@ def code_references(raw: dict) -> list[str]:
     """The classes that a config's `auto_map` names, as `file.Class` or `repository--file.Class`."""
     references: list[str] = []
     for value in raw.get("auto_map", {}).values():
+        if not isinstance(value, list):
+            value = [value]
         # A tokenizer's entry is a list of the slow and the fast class, either of which may be None.
-        references += filter(None, value if isinstance(value, list) else [value])
+        references += filter(None, value)
     return references
 
 
@@ -138,11 +140,10 @@ def _library_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
-        text = str(error)
         fix = None
-        if "remote_code" in text:
+        if "remote_code" in str(error):
             fix = "if you trust the code in it, pass trust_remote_code=True"
-        first_line = text.strip().splitlines()[0]
+        first_line = str(error).strip().splitlines()[0]
         raise PortError(
             f"transformers cannot build this model: {first_line}", where=str(directory), fix=fix
         ) from error
@@ -185,12 +186,12 @@ def _resolve_diffusers_class(model_class: Any, config: Mapping[str, Any]) -> Any
     """The model class itself, or for diffusers' AutoModel the class that the config names."""
     import diffusers
 
-    if model_class is not getattr(diffusers, "AutoModel", None):
+    if model_class is not diffusers.AutoModel:
         return model_class
     name = config.get("_class_name")
-    if not isinstance(name, str) or not hasattr(diffusers, name):
+    if not hasattr(diffusers, str(name)):
         raise ValueError(f"the config names the class {name!r}, which diffusers does not have")
-    return getattr(diffusers, name)
+    return getattr(diffusers, str(name))
 
 
 def add_generation_config(model: Any, directory: Path) -> None:

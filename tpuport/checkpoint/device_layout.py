@@ -1,5 +1,6 @@
 """The dtype and sharding of each tensor of a model, and copying tensors there."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,11 +24,11 @@ def as_torch_dtype(dtype: Any) -> torch.dtype | None:
     """
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
-    try:
-        # jnp.dtype takes classes such as np.float16 too; its names are torch's.
-        name = dtype.removeprefix("torch.") if isinstance(dtype, str) else jnp.dtype(dtype).name
-    except TypeError:
-        name = ""
+    name = str(dtype).removeprefix("torch.")
+    if not isinstance(dtype, str):
+        # It takes classes such as np.float16 too, and its names are torch's.
+        with contextlib.suppress(TypeError):
+            name = jnp.dtype(dtype).name
     torch_dtype = getattr(torch, name, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise PortError(
@@ -61,8 +62,9 @@ def allowed_names(allow: Any) -> tuple[str, ...]:
     Raises:
         PortError: something in `allow` is not a string.
     """
-    is_list = isinstance(allow, Iterable) and not isinstance(allow, str)
-    names: tuple[Any, ...] = tuple(allow) if is_list else (allow,)
+    if isinstance(allow, str) or not isinstance(allow, Iterable):
+        allow = (allow,)
+    names = tuple(allow)
     others = [repr(name) for name in names if not isinstance(name, str)]
     if others:
         raise PortError(
@@ -103,11 +105,15 @@ def plan_shardings(
         PortError: the audit found rules that match nothing, axes that do not divide, or the like.
     """
     if rules is None:
+        rules = ShardingRules({})
         # A single device needs no plan, and a model without one no warning.
-        rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
+        if mesh.size > 1:
+            rules = ShardingRules.from_model(model)
     audit(rules, shapes, mesh, allow=allowed_names(allow)).raise_on_errors()
     shardings = rules.shardings(shapes, mesh)
-    return {name: shardings[names[0]] for names in groups for name in names}
+    for names in groups:
+        shardings.update(dict.fromkeys(names, shardings[names[0]]))
+    return shardings
 
 
 def replicated_sharding(mesh: Mesh) -> NamedSharding:

@@ -47,13 +47,13 @@ from tpuport.sharding import ShardingRules
 
 @dataclass(frozen=True)
 class ArrayPlan:
-    """An array to create: its names in the model, what to read, its dtype and sharding."""
+    """An array to create: its names in the model, what to read, its dtype and sharding, and how it gets its names."""
 
     names: tuple[str, ...]
     source: LazyTensor
     dtype: np.dtype
     sharding: NamedSharding
-    is_buffer: bool
+    put: Callable[[torch.nn.Module, Iterable[str], torch.Tensor], None]
 
 
 def load(
@@ -135,8 +135,9 @@ def _read_metadata(
     except PortError as error:
         # Reported together with what is wrong with the files.
         if inventory.problems:
-            elsewhere = error.where not in (None, str(directory))
-            problem = f"{error.what} ({error.where})" if elsewhere else error.what
+            problem = error.what
+            if error.where not in (None, str(directory)):
+                problem += f" ({error.where})"
             _raise_problems(directory, [*inventory.problems, problem])
         raise
     if not inventory.is_complete:
@@ -148,13 +149,11 @@ def _raise_problems(directory: Path, problems: list[str]) -> None:
     """Raise a PortError that lists `problems`, if there are any."""
     if not problems:
         return
-    reasons = "one reason" if len(problems) == 1 else f"{len(problems)} reasons"
-    lines = [
-        f"the checkpoint cannot be loaded, for {reasons}:",
-        *(f"  - {problem}" for problem in problems),
-    ]
+    reasons = f"{len(problems)} reasons"
+    if len(problems) == 1:
+        reasons = "one reason"
     raise PortError(
-        "\n".join(lines),
+        "\n  - ".join([f"the checkpoint cannot be loaded, for {reasons}:", *problems]),
         where=str(directory),
         fix="check that the model class is the one that was saved and that every file was copied whole; "
         "a tensor that may go unused is allowed by its name, allow=('lm_head.weight',)",
@@ -203,33 +202,28 @@ def _plan_arrays(
 ) -> list[ArrayPlan]:
     """What to read and where to put it, in the order of the model; the sharding is audited on the way."""
     groups = parameter_groups(model)
-    sources: dict[str, LazyTensor] = {}
+    stored_groups: list[tuple[list[str], LazyTensor]] = []
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for names in groups:
         parameter = model.get_parameter(names[0])
         dtype = compat.jax_dtype(parameter.dtype)
-        stored = [name for name in names if name in match.sources]
-        if stored:
-            source = match.sources[stored[0]]
-            sources[names[0]] = source
+        source = next(filter(None, map(match.sources.get, names)), None)
+        if source is not None:
+            stored_groups.append((names, source))
             dtype = array_dtype(names[0], source)
         # The same object for all names of a group: that is how the audit recognises tied weights.
         shapes.update(dict.fromkeys(names, jax.ShapeDtypeStruct(tuple(parameter.shape), dtype)))
     shardings = plan_shardings(model, groups, shapes, mesh, rules, allow)
-    plans = []
-    for names in groups:
-        first = names[0]
-        if first in sources:
-            plans.append(
-                ArrayPlan(
-                    tuple(names), sources[first], shapes[first].dtype, shardings[first], is_buffer=False
-                )
-            )
-    for name in model.state_dict():
-        if name in match.sources and name not in shapes:
-            source = match.sources[name]
-            dtype = array_dtype(name, source)
-            plans.append(ArrayPlan((name,), source, dtype, replicated_sharding(mesh), is_buffer=True))
+    plans = [
+        ArrayPlan(tuple(names), source, shapes[names[0]].dtype, shardings[names[0]], put_parameter)
+        for names, source in stored_groups
+    ]
+    # What the state dict has besides parameters are buffers.
+    buffers = [name for name in model.state_dict() if name not in shapes]
+    for name in filter(match.sources.__contains__, buffers):
+        source = match.sources[name]
+        dtype = array_dtype(name, source)
+        plans.append(ArrayPlan((name,), source, dtype, replicated_sharding(mesh), put_buffer))
     return plans
 
 
@@ -243,11 +237,9 @@ def _read_arrays(model: Any, plans: list[ArrayPlan]) -> None:
         previous: jax.Array | None = None
         for plan in plans:
             array = make_sharded_array(reader, plan.source, plan.dtype, plan.sharding)
-            put = put_buffer if plan.is_buffer else put_parameter
-            put(model, plan.names, compat.wrap(array))
-            if previous is not None:
-                # Otherwise host copies of many parameters would wait for the device at once.
-                previous.block_until_ready()
+            plan.put(model, plan.names, compat.wrap(array))
+            # Otherwise host copies of many parameters would wait for the device at once.
+            jax.block_until_ready(previous)
             previous = array
 
 

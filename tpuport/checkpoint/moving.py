@@ -190,7 +190,9 @@ def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
         compat.to_jax(tensor)
         return
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = "quantised" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        kind = str(tensor.layout).removeprefix("torch.")
+        if tensor.is_quantized:
+            kind = "quantised"
         raise PortError(
             f"a {kind} tensor cannot be moved", fix="make it dense first: to_dense(), or dequantize()"
         )
@@ -256,7 +258,7 @@ def _check_fetchable(array: jax.Array, where: str) -> None:
 def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     """Move every parameter, buffer and plain attribute of a module that is on the device to the host, in place."""
     # All are checked before any is moved, so that a failure leaves the module on the devices.
-    for name, tensor in (dict(model.named_parameters()) | dict(model.named_buffers())).items():
+    for name, tensor in _named_tensors(model).items():
         if compat.is_ported(tensor):
             _check_fetchable(compat.as_jax(tensor), name)
     for names in parameter_groups(model):

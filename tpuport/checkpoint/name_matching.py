@@ -7,7 +7,7 @@ in memory). Its own rules are applied here, to tensors that are still on disk.
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,6 +19,7 @@ from tpuport import compat
 from tpuport.checkpoint.device_layout import parameter_groups, put_parameter
 from tpuport.checkpoint.lazy_tensors import (
     Converted,
+    Index,
     LazyTensor,
     NotSliceable,
     Reader,
@@ -191,12 +192,7 @@ def _convert_on_host(
 ) -> dict[str, LazyTensor]:
     """The conversion on real tensors, delayed until a result is read; shapes come from a dry run."""
     dtype = tensors[0].dtype
-    shapes = run(
-        [
-            torch.empty(tensor.shape, device="meta", dtype=compat.torch_dtype(tensor.dtype))
-            for tensor in tensors
-        ]
-    )
+    shapes = run(list(map(_as_meta, tensors)))
     # One conversion may have several results, which are read one after the other.
     conversion_key = object()
 
@@ -209,6 +205,11 @@ def _convert_on_host(
         return lambda reader: reader.remember(conversion_key, lambda: compute_all(reader))[name]
 
     return {name: Converted(tuple(value.shape), dtype, make_compute(name)) for name, value in shapes.items()}
+
+
+def _as_meta(tensor: LazyTensor) -> torch.Tensor:
+    """A tensor of the same shape and dtype without values."""
+    return torch.empty(tensor.shape, device="meta", dtype=compat.torch_dtype(tensor.dtype))
 
 
 def _as_lazy(tensor: torch.Tensor) -> LazyTensor:
@@ -250,18 +251,24 @@ def has_same_contents(first: LazyTensor, second: LazyTensor, rows: int = 1024) -
     """Whether two stored tensors are equal bit for bit, compared `rows` rows at a time."""
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return False
-    length = first.shape[0] if first.shape else 1
     with Reader() as reader:
-        for start in range(0, length, rows):
-            block = full_index(first.shape)
-            if block:
-                block = (slice(start, min(start + rows, length)), *block[1:])
+        for block in _row_blocks(first.shape, rows):
             # Bytes, because a NaN does not equal itself.
             first_bytes = first.read(reader, block, first.dtype).reshape(-1).view(np.uint8)
             second_bytes = second.read(reader, block, second.dtype).reshape(-1).view(np.uint8)
             if not np.array_equal(first_bytes, second_bytes):
                 return False
     return True
+
+
+def _row_blocks(shape: tuple[int, ...], rows: int) -> Iterator[Index]:
+    """Indices that together take all of an array, at most `rows` rows each."""
+    if not shape:
+        yield ()
+        return
+    length, *_ = shape
+    for start in range(0, length, rows):
+        yield (slice(start, min(start + rows, length)), *full_index(shape[1:]))
 
 
 def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]:
@@ -291,8 +298,9 @@ def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]
 
 
 def _format_names(kind: str, names: list[str]) -> str:
-    plural = "s" if len(names) > 1 else ""
-    lines = [f"{len(names)} {kind}{plural}:", *names[:_LISTED_NAMES]]
+    if len(names) > 1:
+        kind += "s"
+    lines = [f"{len(names)} {kind}:", *names[:_LISTED_NAMES]]
     if len(names) > _LISTED_NAMES:
         lines.append(f"and {len(names) - _LISTED_NAMES} more")
     return "\n    ".join(lines)
@@ -326,9 +334,8 @@ def initialize_absent(model: Any, match: Match) -> None:
     for name, parameter in model.named_parameters():
         # initialize_weights leaves alone what has this mark.
         parameter._is_hf_initialized = name not in absent
-    for names in parameter_groups(model):
-        if names[0] not in absent:
-            continue
+    absent_groups = [names for names in parameter_groups(model) if names[0] in absent]
+    for names in absent_groups:
         put_parameter(model, names, torch.empty_like(model.get_parameter(names[0]), device="cpu"))
         for name in names:
             model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False

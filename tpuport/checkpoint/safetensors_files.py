@@ -79,7 +79,9 @@ def _describe_missing_weights(directory: Path, stem: str) -> str:
         )
     text = f"no weights: neither {stem}.safetensors nor {stem}.safetensors.index.json is there"
     others = sorted(path.name for path in directory.glob("*.safetensors"))
-    return f"{text}; it holds {', '.join(others)}" if others else text
+    if others:
+        text += f"; it holds {', '.join(others)}"
+    return text
 
 
 def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
@@ -104,24 +106,24 @@ def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
 
 def _add_file(inventory: Inventory, path: Path, promised_names: set[str]) -> bool:
     """Add a file's tensors to the inventory; returns whether the file can be read."""
-    tensors: dict[str, StoredTensor] = {}
-    problem = None
     try:
         tensors = read_header(path)
     except FileNotFoundError:
         problem = f"the index names {path.name}, which is not there"
     except (ValueError, OSError) as error:
         problem = f"{path.name}: {error}"
-    absent = sorted(promised_names - tensors.keys())
-    if problem is not None:
-        inventory.problems.append(problem)
-    elif absent:
-        inventory.problems.append(
-            f"the index promises tensors that {path.name} does not hold: {', '.join(absent)}"
-        )
-    inventory.tensors.update(tensors)
-    inventory.tensors.update(dict.fromkeys(absent))
-    return problem is None
+    else:
+        absent = sorted(promised_names - tensors.keys())
+        if absent:
+            inventory.problems.append(
+                f"the index promises tensors that {path.name} does not hold: {', '.join(absent)}"
+            )
+        inventory.tensors.update(tensors)
+        inventory.tensors.update(dict.fromkeys(absent))
+        return True
+    inventory.problems.append(problem)
+    inventory.tensors.update(dict.fromkeys(promised_names))
+    return False
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

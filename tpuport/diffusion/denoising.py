@@ -98,37 +98,29 @@ def denoise(
     """
     with suspend():
         _check_model_and_latents(model, latents)
+        branches: list[Any] = [conditions]
         _check_conditions(model, conditions, "conditions")
         if negative is not None:
             _check_conditions(model, negative, "negative")
         _check_guidance(negative, guidance_scale, guidance_rescale, guidance)
+        # With a scale of 1 the guided prediction is the positive one, and half of the work is saved.
+        is_guided = guidance is not None or guidance_scale != 1
+        if is_guided:
+            branches = [negative, conditions]
         tables = build_tables(
             scheduler, num_inference_steps, sigmas=sigmas, timesteps=timesteps, begin_index=begin_index,
             mu=mu,
         )  # fmt: skip
-        if tables.noises:
-            raise PortError(
-                f"a {type(scheduler).__name__} draws noise in its steps, with these options",
-                where="scheduler",
-                fix="run it in a ported pipeline, whose steps take a generator, or take a scheduler without noise",
-            )
+        _check_noiseless(scheduler, tables)
         denoiser = find_denoiser(model)
-        branches = [conditions]
-        # With a scale of 1 the guided prediction is the positive one, and half of the work is saved.
-        is_guided = negative is not None and (guidance is not None or guidance_scale != 1)
-        if negative is not None and is_guided:
-            branches = [negative, conditions]
         function_tensors: list[jax.Array] = []
-        input_key = None if model_input is None else lift_function(model_input, function_tensors)
+        input_key = lift_function(model_input or _identity, function_tensors)
         example = _example_input(latents, input_key, function_tensors)
         calls, tensors = _plan_calls(denoiser, example, tables, branches)
-        guidance_key = None
-        if guidance is not None and is_guided:
-            guidance_key = lift_function(guidance, function_tensors)
         settings = LoopSettings(
             calls=calls,
             model_input=input_key,
-            guidance=guidance_key,
+            guidance=lift_function(guidance, function_tensors),
             is_guided=is_guided,
             is_rescaled=guidance_rescale != 0,
             timestep_scale=float(timestep_scale),
@@ -179,26 +171,38 @@ class _Run:
         )
 
 
+def _identity(latents: torch.Tensor) -> torch.Tensor:
+    """The model's input if the user computes no other from the latents."""
+    return latents
+
+
 def _example_input(latents: torch.Tensor, input_key: Any, function_tensors: list[jax.Array]) -> torch.Tensor:
     """Zeros, without memory, of the shape and dtype of the model's input."""
-    shape, dtype = tuple(latents.shape), latents.dtype
-    if input_key is not None:
 
-        def compute_input(array: jax.Array, tensors: list[jax.Array]) -> jax.Array:
-            return compat.as_jax(lower_function(input_key, tensors)(compat.wrap(array)))
+    def compute_input(array: jax.Array, tensors: list[jax.Array]) -> jax.Array:
+        return compat.as_jax(lower_function(input_key, tensors)(compat.wrap(array)))
 
-        description = jax.ShapeDtypeStruct(shape, compat.jax_dtype(dtype))
-        with compat.environment():
-            model_input = jax.eval_shape(compute_input, description, function_tensors)
-        shape, dtype = model_input.shape, compat.torch_dtype(model_input.dtype)
-    return torch.zeros((), dtype=dtype).expand(shape)
+    description = jax.ShapeDtypeStruct(tuple(latents.shape), compat.jax_dtype(latents.dtype))
+    with compat.environment():
+        model_input = jax.eval_shape(compute_input, description, function_tensors)
+    return torch.zeros((), dtype=compat.torch_dtype(model_input.dtype)).expand(model_input.shape)
 
 
 class _FlatConditions(NamedTuple):
-    """The conditions of a call, flattened."""
+    """The conditions of a call, flattened: arrays for tensors, hashable values for everything else."""
 
-    leaves: list[Any]
+    leaves: list[jax.Array | StaticValue]
     tree: Any
+
+    @classmethod
+    def flatten(cls, arguments: Conditions) -> "_FlatConditions":
+        leaves, tree = jax.tree_util.tree_flatten(arguments)
+        return cls(list(map(_normalize_leaf, leaves)), tree)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What conditions have in common that can be a single call."""
+        return self.tree, *map(_leaf_kind, self.leaves)
 
 
 def _plan_calls(
@@ -218,71 +222,61 @@ def _plan_calls(
     for conditions in branches:
         _, arguments = compilation.prepare_arguments(model, (), {**fixed, **conditions})
         arguments = {name: value for name, value in arguments.items() if name not in fixed}
-        leaves, tree = jax.tree_util.tree_flatten(arguments)
-        flat_branches.append(_FlatConditions(leaves, tree))
-    repeats = 1
-    if len(flat_branches) == 2:
-        negative, positive = flat_branches
-        merged = _merge(negative, positive, batch)
-        if merged is not None:
-            flat_branches, repeats = [merged], 2
+        flat_branches.append(_FlatConditions.flatten(arguments))
+    merged = _merge(flat_branches, batch)
+    repeats = len(branches) // len(merged)
     calls, tensors_by_call = [], []
-    for leaves, tree in flat_branches:
-        kinds, tensors = [], []
+    for leaves, tree in merged:
+        kinds: list[str | StaticValue] = []
+        tensors = []
         for leaf in leaves:
-            if not _is_tensor(leaf):
-                kinds.append(_static_value(leaf))
+            if isinstance(leaf, StaticValue):
+                kinds.append(leaf)
                 continue
             has_rows = _has_rows(leaf, repeats * batch)
             kinds.append("rows" if has_rows else "whole")
-            tensors.append(denoiser.put(as_array(leaf), has_rows=has_rows))
+            tensors.append(denoiser.put(leaf, has_rows=has_rows))
         calls.append(ModelCall(tree, repeats, tuple(kinds)))
         tensors_by_call.append(tensors)
     return tuple(calls), tensors_by_call
 
 
-def _merge(negative: _FlatConditions, positive: _FlatConditions, batch: int) -> _FlatConditions | None:
-    """Conditions of a batch of both; None if their shapes or plain values differ."""
-    if negative.tree != positive.tree:
-        return None
-    leaves: list[Any] = []
-    for first, second in zip(negative.leaves, positive.leaves, strict=True):
-        if not _is_tensor(first):
-            if _static_value(first) != _static_value(second):
-                return None
+def _merge(branches: list[_FlatConditions], batch: int) -> list[_FlatConditions]:
+    """The conditions of one batch for all branches; the branches themselves if shapes or plain values differ."""
+    first_branch = branches[0]
+    if len({branch.kind for branch in branches}) > 1:
+        return branches
+    leaves: list[jax.Array | StaticValue] = []
+    for parts in zip(*(branch.leaves for branch in branches), strict=True):
+        first, last = parts[0], parts[-1]
+        if isinstance(first, StaticValue):
             leaves.append(first)
-            continue
-        first, second = as_array(first), as_array(second)
-        if (first.shape, first.dtype) != (second.shape, second.dtype):
-            return None
-        if _has_rows(first, batch):
-            leaves.append(jnp.concatenate([first, second]))
+        elif _has_rows(first, batch):
+            leaves.append(jnp.concatenate(parts))
         # Without rows it belongs to the whole batch, so both branches must have the same.
-        elif bool(jnp.array_equal(first, second)):
+        elif jnp.array_equal(first, last):
             leaves.append(first)
         else:
-            return None
-    return _FlatConditions(leaves, negative.tree)
+            return branches
+    return [_FlatConditions(leaves, first_branch.tree)]
 
 
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor | jax.Array)
-
-
-def _has_rows(tensor: Any, batch: int) -> bool:
+def _has_rows(tensor: jax.Array, batch: int) -> bool:
     """Whether a tensor has a row for each row of the batch."""
-    return tuple(tensor.shape[:1]) == (batch,)
+    return tensor.shape[:1] == (batch,)
 
 
-def _static_value(value: Any) -> StaticValue:
-    try:
-        return StaticValue(value)
-    except TypeError as error:
-        raise PortError(
-            f"a condition is a {type(value).__name__}, neither a tensor nor hashable",
-            where=f"{value!r:.60}",
-            fix="pass tensors and plain values",
-        ) from error
+def _normalize_leaf(value: Any) -> jax.Array | StaticValue:
+    if isinstance(value, torch.Tensor | jax.Array):
+        return as_array(value)
+    return StaticValue(value)
+
+
+def _leaf_kind(leaf: jax.Array | StaticValue) -> Any:
+    """A plain value itself; of a tensor what does not depend on its contents."""
+    if isinstance(leaf, StaticValue):
+        return leaf
+    return leaf.shape, str(leaf.dtype)
 
 
 def _check_model_and_latents(model: Any, latents: torch.Tensor) -> None:
@@ -297,6 +291,15 @@ def _check_model_and_latents(model: Any, latents: torch.Tensor) -> None:
             f"latents are {latents.dtype} {list(latents.shape)}",
             where="latents",
             fix="give floating numbers [batch, ...]",
+        )
+
+
+def _check_noiseless(scheduler: Any, tables: StepTables) -> None:
+    if tables.noises:
+        raise PortError(
+            f"a {type(scheduler).__name__} draws noise in its steps, with these options",
+            where="scheduler",
+            fix="run it in a ported pipeline, whose steps take a generator, or take a scheduler without noise",
         )
 
 
@@ -336,14 +339,12 @@ def _check_conditions(model: torch.nn.Module, conditions: Conditions, where: str
 def _check_masks(conditions: Conditions, where: str) -> None:
     """PortError for a mask whose rows or columns are not those of its embeddings."""
     for name, embeddings in conditions.items():
-        if "hidden_states" not in name:
-            continue
         mask = conditions.get(name.replace("hidden_states", "attention_mask"))
-        if not (isinstance(embeddings, torch.Tensor) and isinstance(mask, torch.Tensor)):
-            continue
-        if (mask.ndim, embeddings.ndim) == (2, 3) and mask.shape != embeddings.shape[:2]:
+        # Nothing but a tensor has a shape; what is not named hidden states is its own mask, of equal rank.
+        tokens, mask_shape = tuple(getattr(embeddings, "shape", ())), tuple(getattr(mask, "shape", ()))
+        if (len(tokens), len(mask_shape)) == (3, 2) and tokens[:2] != mask_shape:
             raise PortError(
-                f"{name} are {list(embeddings.shape[:2])} tokens, and their mask is {list(mask.shape)}",
+                f"{name} are {list(tokens[:2])} tokens, and their mask is {list(mask_shape)}",
                 where=where,
                 fix="give the mask that the tokenizer made for these embeddings",
             )

@@ -8,7 +8,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import checkpoint, compat, pytrees, rotary, trace_errors
+from tpuport import compat, pytrees, rotary, trace_errors
 from tpuport.compilation import Program, check_constants, collect_weights, settings_key, use_weights
 from tpuport.diffusion.scheduler_tables import StepTables, take_step
 from tpuport.errors import PortError
+from tpuport.mesh import dividing_axis
 from tpuport.static_values import StaticValue
 
 # What models call the latents, and the timestep.
@@ -87,7 +88,7 @@ class Denoiser:
         pytrees.register()
         # Weakly, because the model is what keeps its programs alive.
         self._model = weakref.ref(model)
-        self.mesh: Mesh | None = checkpoint.model_mesh(model)
+        self.mesh: Mesh = model.tpuport_mesh
         self.parameters = inspect.signature(model.forward).parameters
         names = list(self.parameters)
         self.sample_name = next((name for name in _SAMPLE_NAMES if name in names), names[0])
@@ -170,29 +171,24 @@ class Denoiser:
     ) -> jax.Array:
         """Traced. The model's output for the scheduler, [B, ...], guided in float32."""
         hidden = (latents * tables.scales[index]).astype(latents.dtype)
-        timestep = tables.timesteps[index]
-        if settings.timestep_scale != 1:
-            timestep = timestep * settings.timestep_scale
+        timestep = tables.timesteps[index] * settings.timestep_scale
         timestep = timestep.astype(settings.timestep_dtype)
+        model_input = lower_function(settings.model_input, inputs.function_tensors)
+        guidance = lower_function(settings.guidance, inputs.function_tensors)
         with use_weights([self.model], [arrays]):
-            if settings.model_input is not None:
-                model_input = lower_function(settings.model_input, inputs.function_tensors)
-                hidden = compat.as_jax(model_input(compat.wrap(hidden)))
-            outputs = [
-                self._call_model(hidden, timestep, tensors, call)
-                for tensors, call in zip(inputs.conditions, settings.calls, strict=True)
-            ]
+            hidden = compat.as_jax(model_input(compat.wrap(hidden)))
+            outputs: list[jax.Array] = []
+            for tensors, call in zip(inputs.conditions, settings.calls, strict=True):
+                output = self._call_model(hidden, timestep, tensors, call)
+                _check_output(output, (call.repeats * len(latents), *latents.shape[1:]))
+                outputs += jnp.split(output, call.repeats)
             if not settings.is_guided:
-                return _check_output(outputs[0], latents.shape)
-            if len(outputs) == 1:
-                # A single call for both branches, the negative first.
-                both = _check_output(outputs[0], (2 * len(latents), *latents.shape[1:]))
-                outputs = jnp.split(both, 2)
-            negative, positive = (_check_output(output, latents.shape) for output in outputs)
-            if settings.guidance is not None:
-                guidance = lower_function(settings.guidance, inputs.function_tensors)
+                return outputs[0]
+            negative, positive = outputs
+            if guidance is not None:
                 guided = compat.as_jax(guidance(compat.wrap(positive), compat.wrap(negative)))
-                return _check_output(guided, latents.shape)
+                _check_output(guided, latents.shape)
+                return guided
         return _guide(positive, negative, inputs, is_rescaled=settings.is_rescaled)
 
     def _call_model(
@@ -202,11 +198,13 @@ class Denoiser:
         remaining = iter(tensors)
         values = []
         for leaf in call.leaves:
-            if isinstance(leaf, StaticValue):
-                values.append(leaf.value)
-            else:
-                array = next(remaining)
-                values.append(compat.wrap(self.shard_rows(array) if leaf == "rows" else array))
+            match leaf:
+                case StaticValue():
+                    values.append(leaf.value)
+                case "rows":
+                    values.append(compat.wrap(self.shard_rows(next(remaining))))
+                case "whole":
+                    values.append(compat.wrap(next(remaining)))
         arguments = jax.tree_util.tree_unflatten(call.tree, values)
         hidden = self.shard_rows(jnp.concatenate([hidden] * call.repeats))
         arguments[self.sample_name] = compat.wrap(hidden)
@@ -216,40 +214,37 @@ class Denoiser:
             arguments["return_dict"] = False
         output = self.model(**arguments)
         # A tuple, an output of diffusers, or the tensor itself from the user's own model.
-        output = output[0] if isinstance(output, tuple | list) else getattr(output, "sample", output)
-        return compat.as_jax(output)
+        if isinstance(output, tuple | list):
+            output = output[0]
+        return compat.as_jax(getattr(output, "sample", output))
 
-    def sharding(self, shape: tuple[int, ...]) -> NamedSharding | None:
+    def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
         """The batch over dp if that divides it, everything else whole on each device."""
-        if self.mesh is None:
-            return None
-        is_divided = shape and "dp" in self.mesh.shape and shape[0] % self.mesh.shape["dp"] == 0
-        return NamedSharding(self.mesh, PartitionSpec("dp") if is_divided else PartitionSpec())
+        entries = [dividing_axis(self.mesh, "dp", rows) for rows in shape[:1]]
+        return NamedSharding(self.mesh, PartitionSpec(*entries))
 
     def shard_rows(self, array: jax.Array) -> jax.Array:
         """Traced. An array with the layout of `sharding`."""
-        sharding = self.sharding(array.shape)
-        if sharding is None or sharding.mesh.size == 1:
+        if self.mesh.size == 1:
             return array
-        return jax.lax.with_sharding_constraint(array, sharding)
+        return jax.lax.with_sharding_constraint(array, self.sharding(array.shape))
 
     def put(self, array: jax.Array, *, has_rows: bool = True) -> jax.Array:
         """An array on the devices of the mesh: its rows over dp, or whole on each."""
-        return jax.device_put(array, self.sharding(array.shape if has_rows else ()))
+        return jax.device_put(array, self.sharding(array.shape[:has_rows]))
 
 
 def _shapes_key(tree: Any) -> Hashable:
     return tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(tree))
 
 
-def _check_output(output: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _check_output(output: jax.Array, shape: tuple[int, ...]) -> None:
     if output.shape != shape:
         raise PortError(
             f"the model gives {output.shape}, and the scheduler needs {shape}",
             where="the model's output",
             fix="give latents of the model's output shape, and the rest of its input by model_input",
         )
-    return output
 
 
 def _guide(positive: jax.Array, negative: jax.Array, inputs: Inputs, *, is_rescaled: bool) -> jax.Array:
@@ -322,26 +317,28 @@ def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hasha
         PortError: the function holds something that is neither a tensor nor hashable.
     """
     lift = functools.partial(lift_function, tensors=tensors, depth=depth + 1)
-    if isinstance(value, torch.Tensor | jax.Array):
-        tensors.append(as_array(value))
-        return _TensorKey(len(tensors) - 1)
-    if isinstance(value, types.FunctionType) and depth < _MAX_DEPTH:
-        global_names = value.__globals__
-        tensor_names = [
-            name
-            for name in value.__code__.co_names
-            if isinstance(global_names.get(name), torch.Tensor | jax.Array)
-        ]
-        return _FunctionKey(
-            value.__code__,
-            cells=tuple(lift(cell.cell_contents) for cell in value.__closure__ or ()),
-            defaults=tuple(map(lift, value.__defaults__ or ())),
-            keyword_defaults=_map_named(lift, value.__kwdefaults__ or {}),
-            global_tensors=_map_named(lift, {name: global_names[name] for name in tensor_names}),
-            global_names=global_names,
-        )
-    if isinstance(value, functools.partial):
-        return _PartialKey(lift(value.func), tuple(map(lift, value.args)), _map_named(lift, value.keywords))
+    match value:
+        case torch.Tensor() | jax.Array():
+            tensors.append(as_array(value))
+            return _TensorKey(len(tensors) - 1)
+        case types.FunctionType() if depth < _MAX_DEPTH:
+            global_names = value.__globals__
+            global_tensors = {
+                name: global_names[name]
+                for name in value.__code__.co_names
+                if isinstance(global_names.get(name), torch.Tensor | jax.Array)
+            }
+            return _FunctionKey(
+                value.__code__,
+                cells=tuple(lift(cell.cell_contents) for cell in value.__closure__ or ()),
+                defaults=tuple(map(lift, value.__defaults__ or ())),
+                keyword_defaults=_map_named(lift, (value.__kwdefaults__ or {}).items()),
+                global_tensors=_map_named(lift, global_tensors.items()),
+                global_names=global_names,
+            )
+        case functools.partial():
+            keywords = _map_named(lift, value.keywords.items())
+            return _PartialKey(lift(value.func), tuple(map(lift, value.args)), keywords)
     try:
         hash(value)
     except TypeError as error:
@@ -360,27 +357,32 @@ def as_array(tensor: Any) -> jax.Array:
     return tensor
 
 
-def _map_named(lift: Callable[[Any], Hashable], values: dict[str, Any]) -> tuple[tuple[str, Hashable], ...]:
-    return tuple((name, lift(value)) for name, value in values.items())
+def _map_named(
+    function: Callable[[Any], Any], pairs: Iterable[tuple[str, Any]]
+) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, function(value)) for name, value in pairs)
 
 
-def lower_function(key: Any, tensors: list[jax.Array]) -> Callable | Any:
+def lower_function(key: Any, tensors: list[jax.Array]) -> Any:
     """Traced. The function of a key again, which holds these arrays, as torch tensors, instead of its own."""
     lower = functools.partial(lower_function, tensors=tensors)
-    if isinstance(key, _TensorKey):
-        return compat.wrap(tensors[key.index])
-    if isinstance(key, _FunctionKey):
-        cells = tuple(types.CellType(lower(cell)) for cell in key.cells)
-        defaults = tuple(map(lower, key.defaults)) or None
-        # The module's own dictionary unless a tensor in it is replaced, so that later changes to it are seen.
-        global_names = key.global_names
-        if key.global_tensors:
-            global_names = global_names | {name: lower(value) for name, value in key.global_tensors}
-        function = types.FunctionType(key.code, global_names, key.code.co_name, defaults, cells)
-        keyword_defaults = {name: lower(default) for name, default in key.keyword_defaults}
-        function.__kwdefaults__ = keyword_defaults or None
-        return function
-    if isinstance(key, _PartialKey):
-        keywords = {name: lower(value) for name, value in key.keywords}
-        return functools.partial(lower(key.function), *map(lower, key.args), **keywords)
+    match key:
+        case _TensorKey():
+            return compat.wrap(tensors[key.index])
+        case _FunctionKey():
+            global_names = key.global_names
+            # The module's own dictionary unless a tensor in it is replaced, so that later changes to it are seen.
+            if key.global_tensors:
+                global_names = global_names | dict(_map_named(lower, key.global_tensors))
+            function = types.FunctionType(
+                key.code,
+                global_names,
+                argdefs=tuple(map(lower, key.defaults)),
+                closure=tuple(types.CellType(lower(cell)) for cell in key.cells),
+            )
+            function.__kwdefaults__ = dict(_map_named(lower, key.keyword_defaults))
+            return function
+        case _PartialKey():
+            keywords = dict(_map_named(lower, key.keywords))
+            return functools.partial(lower(key.function), *map(lower, key.args), **keywords)
     return key.value

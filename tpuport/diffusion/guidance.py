@@ -19,7 +19,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
 from tpuport.diffusion.compiled_components import CompiledForward
-from tpuport.diffusion.mixed_devices import current_mode
+from tpuport.diffusion.mixed_devices import current_mode, host_version
 
 logger = logging.getLogger("tpuport")
 
@@ -36,15 +36,16 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
         state: its `PortedState`.
     """
     guider: Any = getattr(pipe, "guider", None)
-    forward = _denoiser_forward(pipe)
-    if forward is None or not _can_batch(guider, state):
+    denoiser = getattr(pipe, "transformer", None) or getattr(pipe, "unet", None)
+    forward = getattr(denoiser, "forward", None)
+    if not (isinstance(forward, CompiledForward) and _can_batch(guider, state)):
         yield
         return
-    dp = None if state.batch_guidance else state.mesh.shape.get("dp", 1)
+    dp = state.mesh.shape.get("dp", 1)
+    if state.batch_guidance:
+        dp = None
     batcher = ConditionBatcher(forward, dp)
-    # Only while the pipeline runs, because a user may share the guider with other pipelines.
     original = guider.prepare_inputs
-    has_instance_attribute = "prepare_inputs" in vars(guider)
 
     @functools.wraps(original)
     def prepare_inputs(*args: Any, **kwargs: Any) -> Any:
@@ -52,14 +53,26 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
         batcher.begin_step([_condition_tensors(condition, guider) for condition in conditions])
         return conditions
 
-    guider.prepare_inputs, forward.interceptor = prepare_inputs, batcher
+    forward.interceptor = batcher
+    # Only while the pipeline runs, because a user may share the guider with other pipelines.
+    try:
+        with instance_attribute(guider, "prepare_inputs", prepare_inputs):
+            yield
+    finally:
+        forward.interceptor = None
+
+
+@contextlib.contextmanager
+def instance_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute of an instance, and afterwards restore its own or show its class's again."""
+    original = dict(vars(owner))
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        forward.interceptor = None
-        del guider.prepare_inputs
-        if has_instance_attribute:
-            guider.prepare_inputs = original
+        delattr(owner, name)
+        if name in original:
+            setattr(owner, name, original[name])
 
 
 class ConditionBatcher:
@@ -118,7 +131,7 @@ class ConditionBatcher:
 
     def _other_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments that no condition decides, each with its present contents."""
-        names = self._conditions[0] if self._conditions else {}
+        names = set().union(*self._conditions)
         return {name: _Snapshot(value) for name, value in arguments.items() if name not in names}
 
     def _is_worthwhile(self, arguments: dict[str, Any]) -> bool:
@@ -153,12 +166,6 @@ class ConditionBatcher:
         return self._concatenations[name][1]
 
 
-def _denoiser_forward(pipe: Any) -> CompiledForward | None:
-    denoiser = getattr(pipe, "transformer", None) or getattr(pipe, "unet", None)
-    forward = getattr(denoiser, "forward", None)
-    return forward if isinstance(forward, CompiledForward) else None
-
-
 def _can_batch(guider: Any, state: Any) -> bool:
     if guider is None or state.batch_guidance is False:
         return False
@@ -175,7 +182,9 @@ def _can_batch(guider: Any, state: Any) -> bool:
 
 def _condition_tensors(condition: Any, guider: Any) -> dict[str, Any]:
     """The tensors of a condition, by the name of the model's argument."""
-    attributes = condition.as_dict() if hasattr(condition, "as_dict") else vars(condition)
+    attributes = vars(condition)
+    if hasattr(condition, "as_dict"):
+        attributes = condition.as_dict()
     return {name: value for name, value in attributes.items() if name != guider._identifier_key}
 
 
@@ -194,10 +203,12 @@ class _Snapshot:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+        self.array = self.version = None
         # A write replaces the array of a tensor on the device, and counts up the version of a tensor on the host.
-        self.array = vars(value).get("_elem") if compat.is_ported(value) else None
-        has_version = isinstance(value, torch.Tensor) and self.array is None and not value.is_inference()
-        self.version = value._version if has_version else None
+        if compat.is_ported(value):
+            self.array = vars(value).get("_elem")
+        elif isinstance(value, torch.Tensor):
+            self.version = host_version(value)
 
     def __eq__(self, other: object) -> bool:
         """Tensors are equal if they are the same and unchanged; plain values by value, if the type is the same."""

@@ -78,7 +78,8 @@ class MixedDevices(TorchFunctionMode):
 
     def __init__(self, mesh: Mesh | None = None) -> None:
         super().__init__()
-        self._sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        # `jax.device_put` to None leaves an array where it is.
+        self._sharding = mesh and NamedSharding(mesh, PartitionSpec())
         self._uploads: dict[int, _Upload] = {}  # by the tensor's id
 
     def __torch_function__(
@@ -89,13 +90,12 @@ class MixedDevices(TorchFunctionMode):
         if _state.suspensions:
             return function(*args, **kwargs)
         if function is torch.device:
-            device = torch.device(*args, **kwargs)
-            return _HOST if device.type in _DEVICE_TYPES else device
+            return _without_device(torch.device(*args, **kwargs))
         if _names_device(kwargs.get("device")):
             kwargs = {**kwargs, "device": _HOST}
         ported = [leaf for leaf in tree_leaves((args, kwargs)) if compat.is_ported(leaf)]
         if not ported:
-            return function(*_with_host_devices(args), **kwargs)
+            return function(*map(_without_device, args), **kwargs)
         if any(isinstance(compat.as_jax(tensor), Tracer) for tensor in ported):
             return function(*args, **kwargs)
         with suspend():
@@ -124,32 +124,23 @@ class MixedDevices(TorchFunctionMode):
         except Exception as error:  # noqa: BLE001
             # Whatever is wrong, torch decides: it raises its own error, or its result is the right one.
             result = self._run_on_host(function, args, kwargs)
+            reason = str(error).partition("\n")[0] or type(error).__name__
             if name not in _logged_functions:
                 _logged_functions.add(name)
                 logger.warning(
-                    "torch.%s runs on the host, its tensors being copied there and back: %s",
-                    name, str(error).partition("\n")[0] or type(error).__name__,
-                )  # fmt: skip
+                    "torch.%s runs on the host, its tensors being copied there and back: %s", name, reason
+                )
             return result
 
     def _run_on_host(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         """The function on copies; what it writes into a copy is written to the device too."""
-        # By id: the tensor on the device, its copy, and the version of the copy.
-        copies: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
-
-        def copy_to_host(leaf: Any) -> Any:
-            if not compat.is_ported(leaf):
-                return leaf
-            if id(leaf) not in copies:
-                host = to_host(leaf)
-                copies[id(leaf)] = (leaf, host, host._version)
-            return copies[id(leaf)][1]
-
-        args, kwargs = torch_pytree.tree_map(copy_to_host, (args, kwargs))
+        copies = HostCopies()
+        args, kwargs = copies.copy_tree((args, kwargs))
         result = function(*args, **kwargs)
-        for tensor, host, version in copies.values():
-            if host._version != version:
+        for tensor, host, is_written in copies:
+            if is_written:
                 compat.on_device(torch.Tensor.copy_, (tensor, self.upload(host)), {})
+                # An operation in place returns the tensor that it wrote to.
                 if result is host:
                     result = tensor
         return result
@@ -158,16 +149,12 @@ class MixedDevices(TorchFunctionMode):
         """A host tensor on the device; the same copy again for as long as the tensor is not written to."""
         if compat.is_ported(tensor):
             return tensor
-        # Inference tensors have no version, so a write to them would go unnoticed.
-        version = None if tensor.is_inference() else tensor._version
+        version = host_version(tensor)
         upload = self._uploads.get(id(tensor))
         # The id of a tensor that was freed may be used again, which the weak reference shows.
         if upload is not None and upload.tensor() is tensor and upload.version == version:
             return upload.copy
-        array = compat.to_jax(tensor)
-        if self._sharding is not None:
-            array = jax.device_put(array, self._sharding)
-        copy = compat.wrap(array)
+        copy = compat.wrap(jax.device_put(compat.to_jax(tensor), self._sharding))
         if version is not None:
             key, uploads = id(tensor), self._uploads
             reference = weakref.ref(tensor, lambda _: uploads.pop(key, None))
@@ -179,9 +166,43 @@ class MixedDevices(TorchFunctionMode):
         return torch_pytree.tree_map_only(torch.Tensor, self.upload, tree)
 
 
+def host_version(tensor: torch.Tensor) -> int | None:
+    """What every write to a tensor of the host counts up; None for inference tensors, whose writes go unnoticed."""
+    if tensor.is_inference():
+        return None
+    return tensor._version
+
+
+class HostCopies:
+    """Copies on the host of tensors on the device, one for each tensor, for code that may write to them."""
+
+    def __init__(self) -> None:
+        # By id: the tensor on the device, its copy, and the version of the copy.
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor, int | None]] = {}
+
+    def copy_tree(self, tree: Any) -> Any:
+        """Lists, tuples and dicts in which copies replace the tensors on the device."""
+        return torch_pytree.tree_map(self._copy, tree)
+
+    def _copy(self, leaf: Any) -> Any:
+        if not compat.is_ported(leaf):
+            return leaf
+        if id(leaf) not in self._copies:
+            host = to_host(leaf)
+            self._copies[id(leaf)] = leaf, host, host_version(host)
+        return self._copies[id(leaf)][1]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
+        """Each tensor on the device, its copy, and whether the copy was written to."""
+        for tensor, host, version in self._copies.values():
+            yield tensor, host, host_version(host) != version
+
+
 def current_mode() -> MixedDevices | None:
     """The mode of this thread's innermost `allow_mixed()`; None outside, and while it is suspended."""
-    return None if _state.suspensions else _state.mode
+    if _state.suspensions:
+        return None
+    return _state.mode
 
 
 @contextlib.contextmanager
@@ -241,18 +262,23 @@ def _names_device(value: Any) -> bool:
     return isinstance(value, torch.device | str) and str(value).partition(":")[0] in _DEVICE_TYPES
 
 
-def _with_host_devices(args: tuple) -> tuple:
-    """Positional arguments in which the host replaces torchax's device."""
-    return tuple(_HOST if _names_device(value) else value for value in args)
+def _without_device(value: Any) -> Any:
+    """The host in place of torchax's device; any other value itself."""
+    if _names_device(value):
+        return _HOST
+    return value
+
+
+def _is_of_host(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not compat.is_ported(value)
 
 
 def _writes_to_host(name: str, args: tuple, kwargs: dict) -> bool:
     """Whether the result goes into a tensor of the host, so that the other operands must come there."""
-    targets = kwargs.get("out")
-    if targets is None:
-        is_write = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
-        targets = args[:1] if is_write else ()
-    return any(isinstance(leaf, torch.Tensor) and not compat.is_ported(leaf) for leaf in tree_leaves(targets))
+    targets = [kwargs.get("out")]
+    if name in _WRITES or (name.endswith("_") and not name.endswith("__")):
+        targets.append(args[:1])
+    return any(map(_is_of_host, tree_leaves(targets)))
 
 
 def _to(args: tuple, kwargs: dict) -> Any:
@@ -263,14 +289,16 @@ def _to(args: tuple, kwargs: dict) -> Any:
             # Another tensor stands for its dtype and device; a tensor stays where it is.
             return _cast(tensor, option.dtype)
     if not compat.is_ported(tensor):
-        return tensor.to(*_with_host_devices(tuple(options)), **kwargs)
+        return tensor.to(*map(_without_device, options), **kwargs)
     parse: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
     # The parser of torch's modules knows every form of the call, but not `copy`.
     parsed_kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
     device, dtype, _, _ = parse(*options, **parsed_kwargs)
     if device is not None and device.type not in _DEVICE_TYPES:
         return to_host(tensor).to(device=device, dtype=dtype)
-    return tensor if dtype is None else _cast(tensor, dtype)
+    if dtype is None:
+        return tensor
+    return _cast(tensor, dtype)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

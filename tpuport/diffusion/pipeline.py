@@ -5,6 +5,7 @@ The pipeline's class becomes a subclass of itself, of the same name, whose `__ca
 torch does it. Latents and predictions are on the device from the first call of the denoiser to the end.
 """
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping
@@ -36,8 +37,8 @@ logger = logging.getLogger("tpuport")
 
 # Names of the components that denoise. A single set of rules is meant for them.
 _DENOISER_NAMES = ("transformer", "transformer_2", "unet", "prior", "decoder")
-# Filters of finished pictures, which convert their inputs to NumPy arrays inside the forward.
-_HOST_COMPONENTS = ("safety_checker",)
+# The filter of finished pictures, which converts its inputs to NumPy arrays inside the forward.
+_SAFETY_CHECKER = "safety_checker"
 
 
 @dataclasses.dataclass
@@ -118,8 +119,8 @@ def port_pipeline(
     state: PortedState | None = vars(pipe).get("_tpuport")
     modules = _select_models(pipe, components)
     options = _model_options(modules, rules, dtype)
-    if mesh is None:
-        mesh = state.mesh if state is not None else _shared_mesh(modules.values())
+    # The user may have replaced models since, so the pipeline's own mesh comes before theirs.
+    mesh = mesh or getattr(state, "mesh", None) or _shared_mesh(modules.values())
     has_device_scheduler = scheduler == "device" and getattr(pipe, "scheduler", None) is not None
     # Before any model moves: a scheduler that is not supported leaves the pipeline unchanged.
     if has_device_scheduler:
@@ -157,8 +158,7 @@ def take_back(pipe: Any) -> Any:
     for module in _distinct(modules.values()):
         restore(module)
         checkpoint.to_cpu(module)
-    if getattr(pipe, "scheduler", None) is not None:
-        schedulers.uninstall(pipe.scheduler)
+    schedulers.uninstall(getattr(pipe, "scheduler", None))
     return pipe
 
 
@@ -182,11 +182,12 @@ def _select_models(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn
     """The models to move, by name."""
     modules = pipeline_checks.pipeline_models(pipe)
     if names is None:
-        for name in _HOST_COMPONENTS:
-            if modules.pop(name, None) is not None:
-                logger.info("the %s stays on the host: its forward cannot be a program", name)
+        if modules.pop(_SAFETY_CHECKER, None) is not None:
+            logger.info("the %s stays on the host: its forward cannot be a program", _SAFETY_CHECKER)
         return modules
-    names = [names] if isinstance(names, str) else list(names)
+    if isinstance(names, str):
+        names = [names]
+    names = list(names)
     _check_names(names, modules, "components")
     return {name: modules[name] for name in names}
 
@@ -204,7 +205,9 @@ def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], w
 def _model_options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, _ModelOptions]:
     """The options of each component, by name."""
     rules_by_name = _rules_by_name(modules, rules)
-    dtype_by_name = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
+    dtype_by_name = dict.fromkeys(modules, dtype)
+    if isinstance(dtype, Mapping):
+        dtype_by_name = dict(dtype)
     _check_names(rules_by_name, modules, "rules")
     _check_names(dtype_by_name, modules, "dtype")
     options = {}
@@ -243,22 +246,19 @@ def _port_models(
     is_first_port: bool,
 ) -> None:
     """Port every model once; if one cannot be, those that were on the host go back."""
-    done: set[int] = set()
-    moved: list[torch.nn.Module] = []
-    try:
+    done: set[torch.nn.Module] = set()
+    with contextlib.ExitStack() as undo:
         for name, module in modules.items():
             option, previous_mesh = options[name], model_mesh(module)
-            is_shared = is_first_port and previous_mesh == mesh and not option.is_explicit
-            if id(module) in done or is_shared:
+            # By another pipeline, whose programs would be compiled again if the model were ported again.
+            is_ported = is_first_port and previous_mesh == mesh and not option.is_explicit
+            if is_ported or module in done:
                 continue
-            done.add(id(module))
+            done.add(module)
             checkpoint.port(module, mesh=mesh, rules=option.rules, dtype=option.dtype, allow=allow)
             if previous_mesh is None:
-                moved.append(module)
-    except BaseException:
-        for module in moved:
-            checkpoint.to_cpu(module)
-        raise
+                undo.callback(checkpoint.to_cpu, module)
+        undo.pop_all()
 
 
 def _shared_mesh(modules: Iterable[torch.nn.Module]) -> Mesh:

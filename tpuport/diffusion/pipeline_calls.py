@@ -8,15 +8,15 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from tpuport import checkpoint, compat
+from tpuport import checkpoint
 from tpuport.checkpoint import model_mesh
 from tpuport.diffusion import schedulers
-from tpuport.diffusion.guidance import batch_conditions
-from tpuport.diffusion.mixed_devices import allow_mixed, current_mode, suspend, to_host, to_host_tree
+from tpuport.diffusion.guidance import batch_conditions, instance_attribute
+from tpuport.diffusion.mixed_devices import HostCopies, allow_mixed, current_mode, suspend, to_host_tree
 from tpuport.diffusion.pipeline_checks import check_call, check_scheduler
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
@@ -160,7 +160,7 @@ def _watched_scheduler(scheduler: Any, state: Any) -> Iterator[None]:
     if state.scheduler == "host":
         step = _step_on_host(type(scheduler).step.__get__(scheduler))
     else:
-        if "step" not in vars(scheduler):
+        if not schedulers.is_installed(scheduler):
             # A scheduler that was assigned since the port.
             check_scheduler(scheduler)
             schedulers.install(scheduler)
@@ -170,19 +170,13 @@ def _watched_scheduler(scheduler: Any, state: Any) -> Iterator[None]:
     def watched_step(*args: Any, **kwargs: Any) -> Any:
         with suspend():
             result = step(*args, **kwargs)
-        latents = result[0] if isinstance(result, tuple) else getattr(result, "prev_sample", None)
-        if state.bar is not None and not state.bar.disable and isinstance(latents, torch.Tensor):
-            state.bar.watch(latents if compat.is_ported(latents) else None)
+        if state.bar is not None:
+            # The next latents come first, in a tuple as in an output of diffusers.
+            state.bar.watch(result[0])
         return result
 
-    installed_step = vars(scheduler).get("step")
-    scheduler.step = watched_step
-    try:
+    with instance_attribute(scheduler, "step", watched_step):
         yield
-    finally:
-        del scheduler.step
-        if installed_step is not None:
-            scheduler.step = installed_step
 
 
 def _step_on_host(original: Callable) -> Callable:
@@ -215,41 +209,20 @@ def _wrap_callbacks(arguments: dict[str, Any]) -> None:
         if name.startswith("callback") and callable(value):
             arguments[name] = _with_host_tensors(value)
             # diffusers' own callback objects name the tensors that they need, for which the pipeline looks at them.
-            tensor_inputs = getattr(value, "tensor_inputs", None)
-            if tensor_inputs is not None and name == "callback_on_step_end":
-                arguments[_CALLBACK_INPUTS] = tensor_inputs
-
-
-class _HostCopy(NamedTuple):
-    """A tensor on the device, its copy for a callback, and the version of the copy."""
-
-    tensor: torch.Tensor
-    host: torch.Tensor
-    version: int
+            if name == "callback_on_step_end" and hasattr(value, "tensor_inputs"):
+                arguments[_CALLBACK_INPUTS] = value.tensor_inputs
 
 
 def _with_host_tensors(callback: Callable) -> Callable:
     # The wrapper's keyword arguments are the callback's own: pipelines only call it and look at no signature.
     @functools.wraps(callback, assigned=("__doc__",), updated=())
     def call_with_host_tensors(*args: Any, **kwargs: Any) -> Any:
-        copies: list[_HostCopy] = []
-
-        def copy_to_host(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: copy_to_host(item) for name, item in value.items()}
-            if type(value) in (list, tuple):
-                return type(value)(map(copy_to_host, value))
-            if not compat.is_ported(value):
-                return value
-            host = to_host(value)
-            copies.append(_HostCopy(value, host, host._version))
-            return host
-
-        args, kwargs = copy_to_host(args), copy_to_host(kwargs)
+        copies = HostCopies()
+        args, kwargs = copies.copy_tree((args, kwargs))
         output = callback(*args, **kwargs)
         if isinstance(output, dict):
             # A tensor that the callback returns untouched continues on the device, without a copy.
-            untouched = {id(copy.host): copy.tensor for copy in copies if copy.host._version == copy.version}
+            untouched = {id(host): tensor for tensor, host, is_written in copies if not is_written}
             for name, value in output.items():
                 output[name] = untouched.get(id(value), value)
         return output

@@ -1,5 +1,6 @@
 """Errors of a pipeline, or of a call of it, reported before any work."""
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -7,6 +8,7 @@ import math
 import numbers
 import re
 import sys
+import traceback
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
@@ -78,31 +80,70 @@ def check_call(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any
         signature: of the call.
         arguments: its arguments by name.
     """
-    for name, value in _scales(pipe, signature, arguments):
+    call = _Call(pipe, signature, arguments)
+    for name, value in call.scales():
         _check_scale(name, value)
     steps = arguments.get("num_inference_steps")
     if isinstance(steps, int) and steps < 1:
         raise PortError(f"{steps} denoising steps", where="num_inference_steps", fix="give at least 1")
-    _check_sizes(pipe, signature, arguments)
-    _check_frames(pipe, signature, arguments)
+    _check_sizes(call)
+    _check_frames(call)
     required_inputs = _parameter_names(getattr(type(pipe), "check_inputs", None))
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-    for name in filter(tensors.__contains__, signature.parameters):
+    for name in tensors:
         masks = [mask for mask in _mask_names(name) if mask in signature.parameters]
         if masks:
             _check_mask(name, tensors, masks, required_inputs)
 
 
-def _scales(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The scales of a call, except those that are None by default."""
-    for name, value in arguments.items():
-        if _SCALE_NAME.search(name):
-            parameter = signature.parameters.get(name)
-            if value is not None or (parameter is not None and parameter.default is not None):
+@dataclasses.dataclass
+class _Call:
+    """A call of a pipeline, before it runs; arguments by name."""
+
+    pipe: Any
+    signature: inspect.Signature
+    arguments: dict[str, Any]
+
+    def scales(self) -> Iterator[tuple[str, Any]]:
+        """The scales of the call, except those that are None by default."""
+        for name, value in self.arguments.items():
+            default = self.signature.parameters[name].default
+            if _SCALE_NAME.search(name) and (value is not None or default is not None):
                 yield name, value
-    guider: Any = getattr(pipe, "guider", None)
-    if hasattr(guider, "guidance_scale"):
-        yield "guider.guidance_scale", guider.guidance_scale
+        guider: Any = getattr(self.pipe, "guider", None)
+        if hasattr(guider, "guidance_scale"):
+            yield "guider.guidance_scale", guider.guidance_scale
+
+    def check_size(self, names: list[str], factor: int, first: int, reason: str) -> None:
+        """PortError for an argument that is not one of `first`, `first + factor` and so on.
+
+        Args:
+            names: of arguments that must be such a size, and that the pipeline may only accept together.
+        """
+        for name in names:
+            size = self.arguments[name]
+            if size < first or (size - first) % factor:
+                # All of them get the size that is tried: a pipeline says only that one of them is wrong.
+                accepts = functools.partial(self._is_accepted, names)
+                suggestions = _suggest_sizes(size, factor, first, accepts)
+                raise PortError(f"{name}={size}{reason}", where=name, fix=f"{name}={suggestions}")
+
+    def _is_accepted(self, names: list[str], value: int) -> bool:
+        """Whether the pipeline's own check of its inputs passes with this value; True if it cannot be run."""
+        check = getattr(self.pipe, "check_inputs", None)
+        if not callable(check):
+            return True
+        defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
+        inputs = {**defaults, **self.arguments, **dict.fromkeys(names, value)}
+        # The call takes more than its check, and the check may take what the call computes first.
+        checked_names = inspect.signature(check).parameters.keys() & defaults
+        try:
+            check(**{name: inputs[name] for name in checked_names})
+        except ValueError:
+            return False
+        except Exception:  # noqa: BLE001 - it needs values that the call computes before it checks
+            return True
+        return True
 
 
 def _check_scale(name: str, value: Any) -> None:
@@ -123,8 +164,7 @@ def _mask_names(name: str) -> list[str]:
     """What pipelines call the mask that belongs to embeddings of this name; nothing if they are not embeddings."""
     if "embeds" not in name or "mask" in name:
         return []
-    number = name[-2:] if name.endswith(("_2", "_3")) else ""
-    stem = name.removesuffix(number)
+    stem, number = re.fullmatch(r"(.*?)(_[23])?", name).groups("")
     attention_mask = stem.replace("_embeds", "_attention_mask")
     return [f"{stem}_mask{number}", f"{stem}{number}_mask", f"{attention_mask}{number}"]
 
@@ -162,71 +202,35 @@ def _parameter_names(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def _check_sizes(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
-    vae_factor = positive_attribute(pipe, _SPATIAL_FACTORS)
+def _check_sizes(call: _Call) -> None:
+    vae_factor = positive_attribute(call.pipe, _SPATIAL_FACTORS)
     if vae_factor is None:
         return
-    factor = vae_factor * _patch_size(pipe)
-    names = [name for name in ("height", "width") if isinstance(arguments.get(name), int)]
-    for name in names:
-        size = arguments[name]
-        if size % factor or size < factor:
-            # Both sides get the size that is tried: a pipeline says only that one of the two is wrong.
-            accepts = functools.partial(_is_accepted, pipe, signature, arguments, names)
-            raise PortError(
-                f"{name}={size} is not a multiple of {factor}, the VAE's factor times the patch size",
-                where=name,
-                fix=f"{name}={_suggest_sizes(size, factor, 0, accepts)}",
-            )
+    factor = vae_factor * _patch_size(call.pipe)
+    names = [name for name in ("height", "width") if isinstance(call.arguments.get(name), int)]
+    reason = f" is not a multiple of {factor}, the VAE's factor times the patch size"
+    call.check_size(names, factor, factor, reason)
 
 
-def _check_frames(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
-    factor, frames = positive_attribute(pipe, _TEMPORAL_FACTORS), arguments.get("num_frames")
-    if factor is None or not isinstance(frames, int):
+def _check_frames(call: _Call) -> None:
+    factor = positive_attribute(call.pipe, _TEMPORAL_FACTORS)
+    if factor is None or not isinstance(call.arguments.get("num_frames"), int):
         return
-    if frames < 1 or (frames - 1) % factor:
-        accepts = functools.partial(_is_accepted, pipe, signature, arguments, ["num_frames"])
-        raise PortError(
-            f"num_frames={frames}: the VAE makes 1 + n * {factor} frames, and the others would be dropped",
-            where="num_frames",
-            fix=f"num_frames={_suggest_sizes(frames, factor, 1, accepts)}",
-        )
+    reason = f": the VAE makes 1 + n * {factor} frames, and the others would be dropped"
+    call.check_size(["num_frames"], factor, 1, reason)
 
 
-def _is_accepted(
-    pipe: Any, signature: inspect.Signature, arguments: dict[str, Any], names: list[str], value: int
-) -> bool:
-    """Whether the pipeline's own check of its inputs passes with this value; True if it cannot be run."""
-    check = getattr(pipe, "check_inputs", None)
-    if not callable(check):
-        return True
-    defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
-    inputs = {**defaults, **arguments, **dict.fromkeys(names, value)}
-    # The call takes more than its check, and the check may take what the call computes first.
-    checked_names = inspect.signature(check).parameters.keys() & defaults
-    try:
-        check(**{name: inputs[name] for name in checked_names})
-    except ValueError:
-        return False
-    except Exception:  # noqa: BLE001 - it needs values that the call computes before it checks
-        return True
-    return True
-
-
-def _suggest_sizes(size: int, factor: int, offset: int, accepts: Callable[[int], bool]) -> str:
-    """The nearest sizes `offset + n * factor` on both sides that the pipeline accepts."""
-    index = max((size - offset) // factor, 0)
-    # The first size is 0 if nothing is added to the multiples.
-    first = int(offset == 0)
-    below = range(index, max(index - _CANDIDATE_SIZES, first - 1), -1)
-    above = range(index + 1, index + 1 + _CANDIDATE_SIZES)
-    suggestions = []
-    for indices in (below, above):
-        accepted = filter(accepts, (offset + n * factor for n in indices))
-        suggestions += map(str, itertools.islice(accepted, 1))
+def _suggest_sizes(size: int, factor: int, first: int, accepts: Callable[[int], bool]) -> str:
+    """The nearest sizes `first + n * factor` on both sides that the pipeline accepts."""
+    below = max(first + (size - first) // factor * factor, first - factor)
+    sides = (
+        range(below, first - 1, -factor)[:_CANDIDATE_SIZES],
+        range(below + factor, sys.maxsize, factor)[:_CANDIDATE_SIZES],
+    )
+    nearest = [itertools.islice(filter(accepts, sizes), 1) for sizes in sides]
     # If it accepts none, something else is wrong as well, which it will report next.
-    rule = f"{offset} + n * {factor}".removeprefix("0 + ")
-    return " or ".join(suggestions) or rule
+    rule = f"{first % factor} + n * {factor}".removeprefix("0 + ")
+    return " or ".join(map(str, itertools.chain(*nearest))) or rule
 
 
 def _patch_size(pipe: Any) -> int:
@@ -276,13 +280,11 @@ def _refuse_creation(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _unported_caller() -> Any:
     """The innermost pipeline on the stack, if it is not ported."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         if frame.f_code.co_varnames[:1] == ("self",):
             caller = frame.f_locals.get("self")
             if is_pipeline(caller):
                 return None if "_tpuport" in vars(caller) else caller
-        frame = frame.f_back
     return None
 
 

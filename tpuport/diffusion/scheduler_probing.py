@@ -79,20 +79,30 @@ class _Record:
     output_class: type
     bounded: list[_BoundedValue]
 
-    def outputs(self) -> dict[str, torch.Tensor]:
-        """Everything that the step computes, by name."""
+    def outputs(self, layout: "_Layout") -> Iterator[tuple[int, torch.Tensor]]:
+        """Everything that the step computes, each with its row in a table."""
         outputs = self.fields | self.after
         if self.bounded:
             outputs[_BOUNDED] = self.bounded[0].value
-        return outputs
+        for row, name in enumerate(layout.rows):
+            if name in outputs:
+                yield row, outputs[name]
 
 
 class _Layout(NamedTuple):
     """The names of a table's rows and columns: fields and slots are rows; sample, output, noise, slots are columns."""
 
     fields: list[str]
-    slots: list[str]  # the bounded value, if there is one, is the last
+    history: list[str]
     noises: int
+    bound: Bound | None
+
+    @property
+    def slots(self) -> list[str]:
+        """The history, and last the bounded value if there is one."""
+        if self.bound is None:
+            return self.history
+        return [*self.history, _BOUNDED]
 
     @property
     def rows(self) -> list[str]:
@@ -134,9 +144,10 @@ class _StepMode(TorchFunctionMode):
                 low = -math.inf if low is None else float(low)
                 high = math.inf if high is None else float(high)
                 return self._record_bound(Bound("clamp", low, high), args[0], func(*args, **kwargs))
-        if func in (torch.randn, torch.randn_like):
-            default_dtype = args[0].dtype if func is torch.randn_like else None
-            return self._supply_noise(kwargs.get("dtype") or default_dtype)
+        if func is torch.randn:
+            return self._supply_noise(kwargs.get("dtype"))
+        if func is torch.randn_like:
+            return self._supply_noise(kwargs.get("dtype") or args[0].dtype)
         return func(*args, **kwargs)
 
     def _supply_noise(self, dtype: torch.dtype | None) -> torch.Tensor:
@@ -221,31 +232,24 @@ class _Probe:
     def run(self, tolerance: float) -> ProbedScheduler:
         timesteps = self.scheduler.timesteps
         records = list(self._random_steps(self.scheduler, self.start))
-        bound = _find_bound(records)
-        slots = _slot_names([*records, *self._longer_run()])
-        if bound is not None:
-            slots.append(_BOUNDED)
+        history = _history_names([*records, *self._longer_run()])
         noises = max(len(record.noise) for record in records)
-        layout = _Layout(list(records[0].fields), slots, noises)
+        layout = _Layout(list(records[0].fields), history, noises, _find_bound(records))
         coefficients = np.zeros((len(timesteps), len(layout.rows), layout.columns))
         scales = np.ones(len(timesteps))
         for index, record in enumerate(self._basis_steps(layout), self.start):
-            outputs = record.outputs()
-            for row, name in enumerate(layout.rows):
-                if name in outputs:
-                    coefficients[index, row] = outputs[name].reshape(layout.columns).double().numpy()
+            for row, output in record.outputs(layout):
+                coefficients[index, row] = output.reshape(layout.columns).double().numpy()
             scales[index] = float(record.scaled.reshape(layout.columns)[0])
         is_finite = np.isfinite(coefficients).all(axis=(1, 2)) & np.isfinite(scales)
         if not is_finite.all():
             raise _Nonlinear(f"its own step gives infinite numbers or NaN at step {is_finite.argmin()}")
         for index, record in enumerate(records, self.start):
             _check_prediction(record, coefficients[index], scales[index], layout, tolerance)
-        if len(_history_slots(slots)) > _MAX_SLOTS:
-            coefficients, slots = _drop_unused_slots(coefficients, layout)
+        if len(history) > _MAX_SLOTS:
+            coefficients, history = _drop_unused_history(coefficients, layout)
         numbers = timesteps.cpu().numpy()
-        tables = from_numpy(
-            numbers, coefficients, scales, _history_slots(slots), layout.fields, noises, bound
-        )
+        tables = from_numpy(numbers, coefficients, scales, history, layout.fields, noises, layout.bound)
         steps_before: tuple = ((),) * self.start
         noise_dtypes = steps_before + tuple(record.noise_dtypes for record in records)
         return ProbedScheduler(tables, records[0].output_class, self._count_fields(), noise_dtypes)
@@ -367,12 +371,10 @@ def _clone_at(scheduler: Any, start: int) -> Any:
 
 def _read_history(scheduler: Any, shape: tuple[int, ...] | None) -> dict[str, torch.Tensor]:
     """The tensors of this shape that a scheduler remembers, by name; those of a list by their index from its end."""
-    candidates: dict[str, Any] = {}
+    candidates: dict[str, Any] = dict(vars(scheduler))
     for name, value in vars(scheduler).items():
         if isinstance(value, list):
-            candidates |= {f"{name}.{index - len(value)}": item for index, item in enumerate(value)}
-        else:
-            candidates[name] = value
+            candidates |= {f"{name}.{index}": value[index] for index in range(-len(value), 0)}
     return {
         name: value
         for name, value in candidates.items()
@@ -388,7 +390,7 @@ def _write_history(scheduler: Any, name: str, tensor: torch.Tensor) -> None:
         setattr(scheduler, attribute, tensor)
 
 
-def _slot_names(records: list[_Record]) -> list[str]:
+def _history_names(records: list[_Record]) -> list[str]:
     """Names of the history, the same however few steps a run has: every index of a list that holds tensors."""
     longest: dict[str, int] = {}
     for record in records:
@@ -400,10 +402,6 @@ def _slot_names(records: list[_Record]) -> list[str]:
         # An attribute that is not a list has no indices, and is a slot itself.
         names += [f"{attribute}.{index}" for index in range(-length, 0)] or [attribute]
     return names
-
-
-def _history_slots(slots: list[str]) -> list[str]:
-    return [name for name in slots if name != _BOUNDED]
 
 
 def _check_prediction(
@@ -420,30 +418,30 @@ def _check_prediction(
     noise = [*record.noise, *[zeros] * (layout.noises - len(record.noise))]
     slots = [history.get(name, zeros) for name in layout.slots]
     inputs = torch.stack([record.sample, record.model_output, *noise, *slots]).double().numpy()
-    outputs = record.outputs()
+    # Rounded to float32, as the tables on the device are.
     table = coefficients.astype(np.float32).astype(np.float64)
-    for row, name in zip(table, layout.rows, strict=True):
-        if name not in outputs:
-            continue
-        error = np.abs(outputs[name].double().numpy() - np.tensordot(row, inputs, axes=1))
-        limit = tolerance * np.tensordot(np.abs(row), np.abs(inputs), axes=1)
+    for row, output in record.outputs(layout):
+        error = np.abs(output.double().numpy() - np.tensordot(table[row], inputs, axes=1))
+        limit = tolerance * np.tensordot(np.abs(table[row]), np.abs(inputs), axes=1)
         # Negated, because a comparison with NaN is false.
         if not (error <= limit).all():
+            name = layout.rows[row]
             raise _Nonlinear(f"its step is not a linear map of the sample and the model's output ({name})")
     expected_scaled = scale * record.sample.double()
     if not torch.allclose(record.scaled.double(), expected_scaled, rtol=tolerance, atol=0):
         raise _Nonlinear("its scale_model_input is not a multiplication")
 
 
-def _drop_unused_slots(coefficients: np.ndarray, layout: _Layout) -> tuple[np.ndarray, list[str]]:
+def _drop_unused_history(coefficients: np.ndarray, layout: _Layout) -> tuple[np.ndarray, list[str]]:
     """The same tables without the history that no later output depends on."""
     fields, first = len(layout.fields), layout.first_slot
     is_read = np.abs(coefficients).sum(axis=0)[:, first:] > 0  # [O, slots]
-    live = is_read[:fields].any(axis=0) | np.array([name == _BOUNDED for name in layout.slots])
+    live = is_read[:fields].any(axis=0)
+    # The bounded value is no history, and stays.
+    live[len(layout.history) :] = True
     # A slot is live if an output depends on it, or a slot that is live.
     for _ in layout.slots:
         live |= is_read[fields:][live].any(axis=0)
     rows = np.concatenate([np.ones(fields, bool), live])
     columns = np.concatenate([np.ones(first, bool), live])
-    live_slots = list(itertools.compress(layout.slots, live))
-    return coefficients[:, rows][:, :, columns], live_slots
+    return coefficients[:, rows][:, :, columns], list(itertools.compress(layout.history, live))

@@ -74,12 +74,7 @@ class StepTables:
         def pad(array: jax.Array) -> jax.Array:
             return jnp.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1))
 
-        return dataclasses.replace(
-            self,
-            timesteps=pad(self.timesteps),
-            coefficients=pad(self.coefficients),
-            scales=pad(self.scales),
-        )
+        return jax.tree.map(pad, self)
 
 
 jax.tree_util.register_dataclass(
@@ -154,7 +149,9 @@ def from_numpy(
     bound: Bound | None = None,
 ) -> StepTables:
     """Tables on the default device, in 32 bits."""
-    timestep_dtype = np.int32 if np.issubdtype(timesteps.dtype, np.integer) else np.float32
+    timestep_dtype = np.float32
+    if np.issubdtype(timesteps.dtype, np.integer):
+        timestep_dtype = np.int32
     return StepTables(
         jnp.asarray(timesteps.astype(timestep_dtype)),
         jnp.asarray(coefficients.astype(np.float32)),

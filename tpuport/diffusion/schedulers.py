@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
 from tpuport.compilation import Program
@@ -91,13 +92,8 @@ def _without_nones(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _clone_with_timesteps(scheduler: Any, schedule: dict[str, Any], options: dict[str, Any]) -> Any:
     """A copy of the scheduler with its timesteps set."""
+    _check_scheduler(scheduler)
     name = type(scheduler).__name__
-    if not (hasattr(scheduler, "set_timesteps") and callable(getattr(scheduler, "step", None))):
-        raise PortError(
-            f"a {name} is not a scheduler",
-            where="scheduler",
-            fix="give a scheduler of diffusers, such as pipe.scheduler",
-        )
     clone = clone_scheduler(scheduler)
     if schedule:
         if isinstance(schedule.get("sigmas"), list | tuple):
@@ -121,6 +117,15 @@ def _clone_with_timesteps(scheduler: Any, schedule: dict[str, Any], options: dic
             fix="give num_inference_steps, or set_timesteps",
         )
     return clone
+
+
+def _check_scheduler(scheduler: Any) -> None:
+    if not (hasattr(scheduler, "set_timesteps") and hasattr(scheduler, "step")):
+        raise PortError(
+            f"a {type(scheduler).__name__} is not a scheduler",
+            where="scheduler",
+            fix="give a scheduler of diffusers, such as pipe.scheduler",
+        )
 
 
 def _set_timesteps(scheduler: Any, arguments: dict[str, Any]) -> None:
@@ -164,7 +169,16 @@ class _Run:
     tables: StepTables
     options: Hashable
     next_index: int
-    state: State | None = None
+    state: State
+
+    def is_of(self, scheduler: Any) -> bool:
+        """Whether the scheduler still has the timesteps that this run began with."""
+        sigmas = getattr(scheduler, "sigmas", None)
+        return self.timesteps is scheduler.timesteps and self.sigmas is sigmas
+
+
+class _HostStepNeeded(Exception):
+    """Why diffusers' own step must be taken, and not one by tables."""
 
 
 class _Position(NamedTuple):
@@ -194,7 +208,8 @@ class PortedStep:
         self.__signature__ = inspect.signature(self.original)
         self._probed: dict[Hashable, ProbedScheduler | PortError] = {}
         self._run: _Run | None = None
-        self._logged_reasons: set[str] = set()
+        # Once for each reason, and not in every step.
+        self._log_reason = functools.cache(self._warn_of_host_step)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PortedStep":
         return PortedStep(copy.deepcopy(self._scheduler, memo))
@@ -219,58 +234,63 @@ class PortedStep:
             return self._serve(bound.arguments)
 
     def _serve(self, arguments: dict[str, Any]) -> Any:
-        reason = self._host_reason(arguments)
-        if reason is not None:
-            return self._step_on_host(arguments, reason)
+        try:
+            row = self._find_row(arguments)
+        except _HostStepNeeded as reason:
+            return self._step_on_host(arguments, str(reason))
+        return self._step_on_device(row, arguments)
+
+    def _find_row(self, arguments: dict[str, Any]) -> int:
+        """The step's row in the tables of the run, which begins here if this is its first step."""
+        self._check_arguments(arguments)
         position = self._locate(arguments["timestep"])
         if position.is_first:
-            reason = self._begin_run(position.row, arguments)
+            # Whatever was before is over, even if this run cannot begin.
+            self._run = None
+            self._run = self._begin_run(position.row, arguments)
         elif self._run is not None and exact_key(_step_options(arguments)) != self._run.options:
-            reason = "its options change within a run"
-        if reason is not None:
-            return self._step_on_host(arguments, reason)
-        return self._step_on_device(position.row, arguments)
+            raise _HostStepNeeded("its options change within a run")
+        return position.row
 
-    def _host_reason(self, arguments: dict[str, Any]) -> str | None:
-        """Why diffusers' own step must do this, or None if tables can."""
+    def _check_arguments(self, arguments: dict[str, Any]) -> None:
+        """Raise _HostStepNeeded for arguments that only diffusers' own step takes."""
         output, sample = arguments.get("model_output"), arguments.get("sample")
         if not (isinstance(output, torch.Tensor) and isinstance(sample, torch.Tensor)):
-            return "its arguments are not a model's output and a sample"
+            raise _HostStepNeeded("its arguments are not a model's output and a sample")
         if output.shape != sample.shape:
-            return f"the model's output is {tuple(output.shape)} and the sample {tuple(sample.shape)}"
+            shapes = f"the model's output is {tuple(output.shape)} and the sample {tuple(sample.shape)}"
+            raise _HostStepNeeded(shapes)
         if not (output.is_floating_point() and sample.is_floating_point()):
-            return "its tensors do not hold real numbers"
+            raise _HostStepNeeded("its tensors do not hold real numbers")
         if _is_whole(arguments.get("timestep")) and self._scheduler.timesteps.is_floating_point():
             # An index instead of a timestep, for which most classes raise an error of their own.
-            return "its timesteps are not whole numbers"
+            raise _HostStepNeeded("its timesteps are not whole numbers")
         options = _step_options(arguments)
         others = [name for name, value in options.items() if not isinstance(value, _PLAIN_TYPES)]
-        return f"{', '.join(others)} cannot be in a table" if others else None
+        if others:
+            raise _HostStepNeeded(f"{', '.join(others)} cannot be in a table")
 
     def _locate(self, timestep: Any) -> _Position:
         """Which row of the tables this step is, by the scheduler's own count."""
         scheduler, run = self._scheduler, self._run
-        if run is not None:
-            sigmas = getattr(scheduler, "sigmas", None)
-            if run.timesteps is not scheduler.timesteps or run.sigmas is not sigmas:
-                run = None
+        if run is not None and not run.is_of(scheduler):
+            run = None
         if not hasattr(scheduler, "_step_index"):
             return self._locate_by_timestep(timestep, run)
         if scheduler._step_index is None:
             run = None
             scheduler._init_step_index(to_host(timestep))
         index: int = scheduler.step_index
-        if run is not None and index != run.next_index:
-            # Without history any step may follow, and the tables of a new run serve it.
-            if run.tables.slots:
-                raise PortError(
-                    f"step_index went from {run.next_index} to {index} within a run, whose steps so far are its "
-                    "history",
-                    where=self._name,
-                    fix="call set_timesteps before another run, or tpuport.diffusion.schedulers.uninstall(scheduler)",
-                )
-            run = None
-        return _Position(index, is_first=run is None)
+        if run is None or index == run.next_index:
+            return _Position(index, is_first=run is None)
+        if run.tables.slots:
+            raise PortError(
+                f"step_index went from {run.next_index} to {index} within a run, whose steps so far are its history",
+                where=self._name,
+                fix="call set_timesteps before another run, or tpuport.diffusion.schedulers.uninstall(scheduler)",
+            )
+        # Without history any step may follow, and the tables of a new run serve it.
+        return _Position(index, is_first=True)
 
     def _locate_by_timestep(self, timestep: Any, run: _Run | None) -> _Position:
         """As `_locate`, for a scheduler that does not count its steps."""
@@ -278,28 +298,31 @@ class PortedStep:
         known = self._scheduler.timesteps.tolist()
         if run is not None and known[run.next_index : run.next_index + 1] == [value]:
             return _Position(run.next_index, is_first=False)
-        return _Position(known.index(value) if value in known else -1, is_first=True)
+        if value not in known:
+            # diffusers' own step on the host raises the error that its users know, whatever the run before was.
+            self._run = None
+            raise _HostStepNeeded("this timestep is not one of the scheduler's")
+        return _Position(known.index(value), is_first=True)
 
-    def _begin_run(self, index: int, arguments: dict[str, Any]) -> str | None:
-        """Start a run at this index; returns the reason if it cannot be done by tables."""
-        self._run = None
+    def _begin_run(self, index: int, arguments: dict[str, Any]) -> _Run:
+        """A run that starts at this index."""
         scheduler = self._scheduler
-        # diffusers' own step on the host raises the error that its users know.
-        if not 0 <= index < len(scheduler.timesteps):
-            return "this timestep is not one of the scheduler's"
+        if index >= len(scheduler.timesteps):
+            raise _HostStepNeeded("this timestep is not one of the scheduler's")
         options = _step_options(arguments)
         probed = self._probe(index, options)
         if isinstance(probed, PortError):
-            return probed.what
-        self._run = _Run(
+            raise _HostStepNeeded(probed.what)
+        tables = probed.tables.padded()
+        return _Run(
             timesteps=scheduler.timesteps,
             sigmas=getattr(scheduler, "sigmas", None),
             probed=probed,
-            tables=probed.tables.padded(),
+            tables=tables,
             options=exact_key(options),
             next_index=index,
+            state=initial_state(tables, compat.to_jax(arguments["sample"])),
         )
-        return None
 
     def _probe(self, start: int, options: dict[str, Any]) -> ProbedScheduler | PortError:
         """The tables of a run, or why there are none; either is cached."""
@@ -328,9 +351,8 @@ class PortedStep:
                 fix="call set_timesteps before another run",
             )
         output, sample = compat.to_jax(arguments["model_output"]), compat.to_jax(arguments["sample"])
-        state = initial_state(run.tables, sample) if run.state is None else run.state
         noise = self._draw_noise(run, index, arguments, sample)
-        fields, run.state = step_program()(run.tables, np.int32(index), output, sample, state, noise)
+        fields, run.state = step_program()(run.tables, np.int32(index), output, sample, run.state, noise)
         run.next_index = index + 1
         # Pipelines read the scheduler's step_index.
         if hasattr(self._scheduler, "_step_index"):
@@ -370,9 +392,7 @@ class PortedStep:
                 where=self._name,
                 fix="give every step of a run the same options, or tpuport.diffusion.schedulers.uninstall(scheduler)",
             )
-        if reason not in self._logged_reasons:
-            self._logged_reasons.add(reason)
-            logger.warning("%s runs on the host: %s", self._name, reason)
+        self._log_reason(reason)
         result = self.original(**{name: to_host(value) for name, value in arguments.items()})
         step_index = getattr(scheduler, "_step_index", None)
         if run is not None and step_index is not None:
@@ -382,14 +402,14 @@ class PortedStep:
             return result
         sharding = compat.as_jax(sample).sharding
 
-        def to_device(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            return compat.wrap(jax.device_put(compat.to_jax(value), sharding))
+        def to_device(tensor: torch.Tensor) -> torch.Tensor:
+            return compat.wrap(jax.device_put(compat.to_jax(tensor), sharding))
 
-        if isinstance(result, tuple):
-            return tuple(map(to_device, result))
-        return type(result)(**{name: to_device(value) for name, value in result.items()})
+        # diffusers registers its outputs as trees of torch.
+        return torch_pytree.tree_map_only(torch.Tensor, to_device, result)
+
+    def _warn_of_host_step(self, reason: str) -> None:
+        logger.warning("%s runs on the host: %s", self._name, reason)
 
 
 def _step_options(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -417,22 +437,17 @@ def install(scheduler: Any) -> None:
     Raises:
         PortError: this is not a scheduler.
     """
-    if _is_installed(scheduler):
-        return
-    if not (hasattr(scheduler, "timesteps") and callable(getattr(scheduler, "step", None))):
-        raise PortError(
-            f"a {type(scheduler).__name__} is not a scheduler",
-            where="scheduler",
-            fix="give a scheduler of diffusers",
-        )
-    scheduler.step = PortedStep(scheduler)
+    _check_scheduler(scheduler)
+    if not is_installed(scheduler):
+        scheduler.step = PortedStep(scheduler)
 
 
 def uninstall(scheduler: Any) -> None:
-    """Give a scheduler its own `step` back; does nothing if it has it."""
-    if _is_installed(scheduler):
+    """Give a scheduler its own `step` back; does nothing if it has it, or is None."""
+    if is_installed(scheduler):
         del scheduler.step
 
 
-def _is_installed(scheduler: Any) -> bool:
-    return isinstance(vars(scheduler).get("step"), PortedStep)
+def is_installed(scheduler: Any) -> bool:
+    """Whether a scheduler's `step` is a `PortedStep`."""
+    return isinstance(getattr(scheduler, "step", None), PortedStep)

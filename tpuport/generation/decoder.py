@@ -17,6 +17,7 @@ from tpuport.errors import PortError
 from tpuport.generation.decoding_cache import make_cache
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits
+from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
 
@@ -43,7 +44,7 @@ class Decoder:
         prefill, advance: `Program`s; their `compilations` count.
     """
 
-    def __init__(self, model: Any, mesh: Mesh | None) -> None:
+    def __init__(self, model: Any, mesh: Mesh) -> None:
         pytrees.register()
         # Weakly, because the model is what keeps its decoder alive.
         self._model = weakref.ref(model)
@@ -67,7 +68,7 @@ class Decoder:
     @property
     def row_multiple(self) -> int:
         """Batches have a multiple of this many rows, so that dp divides them."""
-        return self.mesh.shape.get("dp", 1) if self.mesh else 1
+        return self.mesh.shape.get("dp", 1)
 
     @property
     def arrays(self) -> dict[str, jax.Array]:
@@ -148,7 +149,7 @@ class Decoder:
 
     def _replicate_read(self, state: State) -> State:
         """Traced. Replicate what the host reads: a process sees only what its own devices hold."""
-        if self.mesh is None or self.mesh.size == 1:
+        if self.mesh.size == 1:
             return state
         replicated = NamedSharding(self.mesh, PartitionSpec())
         tokens, length, finished = jax.lax.with_sharding_constraint(
@@ -200,7 +201,7 @@ class Decoder:
 
     def _shard_rows(self, array: jax.Array) -> jax.Array:
         """Traced. Divide the batch over dp; all else is whole on each device."""
-        if self.mesh is None or self.mesh.size == 1 or "dp" not in self.mesh.shape:
+        if self.mesh.size == 1:
             return array
-        spec = PartitionSpec("dp", *[None] * (array.ndim - 1))
+        spec = PartitionSpec(dividing_axis(self.mesh, "dp", array.shape[0]))
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))

@@ -19,6 +19,7 @@ from transformers.cache_utils import CacheLayerMixin, StaticLayer, StaticSliding
 from tpuport import compat
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
+from tpuport.mesh import dividing_axis
 from tpuport.static_values import exact_key
 
 
@@ -32,10 +33,12 @@ class FixedLayer(CacheLayerMixin):
     is_compileable = True
     is_sliding = False
 
-    def __init__(self, slots: int, mesh: Mesh | None = None) -> None:
+    def __init__(self, slots: int, mesh: Any = None) -> None:
         super().__init__()
         self.slots = slots
         self.mesh = mesh
+        # On a single device there is nothing to divide.
+        self._is_divided = mesh is not None and mesh.size > 1
         self.length: torch.Tensor | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -84,7 +87,7 @@ class FixedLayer(CacheLayerMixin):
         def constrain(shard: jax.Array) -> jax.Array:
             return with_layout_constraint(shard, Layout(tuple(range(shard.ndim))))
 
-        if self.mesh is None or self.mesh.size == 1:
+        if not self._is_divided:
             # In a program of its own: at the end of one that donates its caches, jax would take the layout for one that
             # the outputs ask for, and refuse the arguments for not asking for it.
             return jax.jit(constrain)(array)
@@ -98,7 +101,9 @@ class FixedLayer(CacheLayerMixin):
         XLA drops such a dimension from the product. Were it there, XLA would not read the array that it has just
         written in place, but a second one of the product's shape: a copy of the whole cache in every step.
         """
-        return states[0] if states.shape[0] == 1 else states
+        if states.shape[0] == 1:
+            return states[0]
+        return states
 
     def _place_prompt(self, states: jax.Array) -> jax.Array:
         """The prompt's states [B, K, Q, D] in their slots [B, K, T, D]."""
@@ -109,24 +114,23 @@ class FixedLayer(CacheLayerMixin):
 
     def _shard(self, states: jax.Array) -> jax.Array:
         """Divide the batch over dp and the heads over tp, if they divide evenly."""
-        if self.mesh is None or self.mesh.size == 1:
+        if not self._is_divided:
             return states
-        sharding = self.sharding(self.mesh, states.shape)
-        return jax.lax.with_sharding_constraint(states, sharding)
+        return jax.lax.with_sharding_constraint(states, self.sharding(self.mesh, states.shape))
 
     @staticmethod
     def sharding(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
         """Of keys or values: [B, K, T, D] with its rows over dp and heads over tp, or [K, T, D]."""
-        axes = ("dp", "tp") if len(shape) == 4 else ("tp",)
-        names = [
-            axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None
-            for axis, size in zip(axes, shape, strict=False)
-        ]
-        return NamedSharding(mesh, PartitionSpec(*names))
+        # Without the batch dimension, the heads come first.
+        axes = ("dp", "tp")[4 - len(shape) :]
+        entries = [dividing_axis(mesh, axis, size) for axis, size in zip(axes, shape, strict=False)]
+        return NamedSharding(mesh, PartitionSpec(*entries))
 
     def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
         """Length and first position of the keys that `update` will return."""
-        return (self.slots if self.is_initialized else query_length), 0
+        if not self.is_initialized:
+            return query_length, 0
+        return self.slots, 0
 
     def get_seq_length(self) -> Any:
         """Positions written: 0 before the prompt, afterwards an int32 scalar tensor."""
@@ -183,8 +187,10 @@ def _make_layer(layer: Any, length: int, mesh: Mesh | None) -> Any:
     if type(layer) is not StaticSlidingWindowLayer:
         return layer
     window = layer.max_cache_len
+    if window < length:
+        return RingLayer(window, mesh)
     # A ring that never turns is a plain array, which needs no positions slot by slot.
-    return RingLayer(window, mesh) if window < length else WindowLayer(length, mesh)
+    return WindowLayer(length, mesh)
 
 
 def make_cache(config: PretrainedConfig, length: int, mesh: Mesh | None = None) -> StaticCache:

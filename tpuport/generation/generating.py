@@ -8,11 +8,12 @@ import torch
 from transformers import GenerationConfig
 
 from tpuport import checkpoint
+from tpuport.checkpoint.device_layout import one_device_mesh
 from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.generation_options import Options, check_padding, read_options
-from tpuport.generation.host_loop import HostLoop, collect_criteria
+from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria
 from tpuport.generation.prompts import (
     Prompts,
     bucket_length,
@@ -36,7 +37,9 @@ def decoder_for(model: torch.nn.Module) -> Decoder:
     # The key has whatever a trace depends on.
     key = settings_key(model)
     if model not in _decoders or _decoders[model][0] != key:
-        _decoders[model] = key, Decoder(model, checkpoint.model_mesh(model))
+        # A model on no mesh is refused later, by the names of its weights on the host.
+        mesh = checkpoint.model_mesh(model) or one_device_mesh()
+        _decoders[model] = key, Decoder(model, mesh)
     return _decoders[model][1]
 
 
@@ -98,6 +101,8 @@ def generate(
     loop = HostLoop(decoder, prompts, request, _cache_length(model, prompts, request))
     if streamer is None and not criteria:
         return loop.run()
+    if streamer is None:
+        streamer = SilentStreamer()
     return loop.run_in_chunks(criteria, streamer)
 
 

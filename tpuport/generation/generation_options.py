@@ -7,7 +7,6 @@ import inspect
 import math
 import numbers
 import operator
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -31,8 +30,9 @@ _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"
 _LARGEST_INT: Final = 2**31 - 1
 # Values that ask for nothing, as transformers' own defaults do. For some fields 1 is one of them.
 _NEUTRAL: Final = (None, False, 0, 0.0)
-_NEUTRAL_AT_ONE: Final = frozenset(
-    "num_beams num_beam_groups typical_p encoder_repetition_penalty guidance_scale num_return_sequences".split()
+_NEUTRAL_BY_NAME: Final = dict.fromkeys(
+    "num_beams num_beam_groups typical_p encoder_repetition_penalty guidance_scale num_return_sequences".split(),
+    1,
 )
 _DEFAULT_TOP_K: Final = 50  # transformers' own
 _DEFAULT_NEW_TOKENS: Final = 20  # transformers' own
@@ -81,7 +81,7 @@ def read_options(
     if generation_config is not None:
         passed |= {name for name, value in vars(generation_config).items() if value is not None}
     _refuse_unsupported(config, passed)
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(model.config, "max_position_embeddings", None) or _LARGEST_INT
     max_new = _max_new_tokens(config, prompt_length, positions)
     eos = _read_ids(config.eos_token_id)
     options = Options(
@@ -94,11 +94,12 @@ def read_options(
         min_p=_read_float("min_p", config.min_p),
         repetition_penalty=_read_float("repetition_penalty", config.repetition_penalty, 1.0),
         eos=eos,
-        pad=_padding_id(config, eos),
+        # As in transformers, the first EOS id takes the place of a padding id.
+        pad=_read_int("pad_token_id", config.pad_token_id, next(iter(eos), None)),
         num_return_sequences=_read_int("num_return_sequences", config.num_return_sequences, 1),
         stop_strings=_read_strings(config.stop_strings),
-        max_time=_read_optional(_read_float, "max_time", config.max_time),
-        max_cache_len=_read_optional(_read_int, "max_cache_len", config.max_cache_len),
+        max_time=_read_float("max_time", config.max_time, None),
+        max_cache_len=_read_int("max_cache_len", config.max_cache_len, None),
     )
     _check_ranges(options)
     return options
@@ -114,15 +115,17 @@ def merge_configs(
             where="generation_config",
             fix="give a transformers.GenerationConfig, or its fields by name: generate(..., max_new_tokens=64)",
         )
+    if generation_config is None:
+        generation_config = GenerationConfig()
     # A copy, because the caller may use the config for other calls.
-    config = GenerationConfig() if generation_config is None else copy.deepcopy(generation_config)
+    config = copy.deepcopy(generation_config)
     model_config = getattr(model, "generation_config", None)
     if model_config is not None:
         config.update(**model_config.to_dict(), defaults_only=True, allow_custom_entries=True)
     _check_names(named, config)
     for name, value in named.items():
         setattr(config, name, value)
-    passed = dict(named) if generation_config is None else {**vars(generation_config), **named}
+    passed = {**vars(generation_config), **named}
     if passed.get("max_new_tokens") is None and passed.get("max_length") is not None:
         # The caller's length comes before the max_new_tokens that came with the checkpoint.
         config.max_new_tokens = None
@@ -165,19 +168,18 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str]) -> None:
         unsupported["cache_implementation"] = config.cache_implementation
     if not unsupported:
         return
-    descriptions = []
-    neutral_values = []
-    for name, value in unsupported.items():
-        description = f"{name}={value!r:.60}"
-        # The user cannot leave out what came with the checkpoint: it has to be overruled.
-        if name not in passed:
-            description += " (of the checkpoint's generation_config.json)"
-            neutral_values.append(f"{name}={1 if name in _NEUTRAL_AT_ONE else None}")
-        descriptions.append(description)
-    fix = f"pass {', '.join(neutral_values)} to do without" if neutral_values else "leave them out"
+    descriptions = {name: f"{name}={value!r:.60}" for name, value in unsupported.items()}
+    # The user cannot leave out what came with the checkpoint: it has to be overruled.
+    inherited = [name for name in unsupported if name not in passed]
+    for name in inherited:
+        descriptions[name] += " (of the checkpoint's generation_config.json)"
+    fix = "leave them out"
+    if inherited:
+        neutral_values = ", ".join(f"{name}={_NEUTRAL_BY_NAME.get(name)}" for name in inherited)
+        fix = f"pass {neutral_values} to do without"
     raise PortError(
         "generate() does not support these options",
-        where=", ".join(descriptions),
+        where=", ".join(descriptions.values()),
         fix=f"{fix}, or {_OWN_LOOP}",
     )
 
@@ -188,10 +190,10 @@ def _is_neutral(name: str, value: Any) -> bool:
         return not value
     if not isinstance(value, int | float | None):
         return False  # a tensor, for example, whose truth may be undefined
-    return value in _NEUTRAL or (name in _NEUTRAL_AT_ONE and value == 1)
+    return value in (*_NEUTRAL, _NEUTRAL_BY_NAME.get(name))
 
 
-def _max_new_tokens(config: GenerationConfig, prompt_length: int, positions: int | None) -> int:
+def _max_new_tokens(config: GenerationConfig, prompt_length: int, positions: int) -> int:
     """The most new tokens, by transformers' rules.
 
     max_new_tokens comes before max_length; without either it is 20 new tokens, or what is left of the positions that
@@ -205,8 +207,7 @@ def _max_new_tokens(config: GenerationConfig, prompt_length: int, positions: int
         max_new = _read_int(name, config.max_length) - prompt_length
     else:
         name = "max_position_embeddings"
-        available = _DEFAULT_NEW_TOKENS if positions is None else positions - prompt_length
-        max_new = min(_DEFAULT_NEW_TOKENS, available)
+        max_new = min(_DEFAULT_NEW_TOKENS, positions - prompt_length)
     if max_new < 1:
         raise PortError(
             f"the prompt has {prompt_length} tokens, which leaves {max_new} to generate",
@@ -222,13 +223,6 @@ def _min_new_tokens(config: GenerationConfig, prompt_length: int) -> int:
     return max(_read_int("min_length", config.min_length) - prompt_length, 0)
 
 
-def _padding_id(config: GenerationConfig, eos: tuple[int, ...]) -> int | None:
-    """The padding id; as in transformers, the first EOS id takes its place."""
-    if config.pad_token_id is not None:
-        return _read_int("pad_token_id", config.pad_token_id)
-    return eos[0] if eos else None
-
-
 def check_padding(options: Options, rows: int, vocabulary: int, has_criteria: bool) -> None:
     """PortError for a padding id outside the vocabulary, if a row may end before the others and be padded."""
     may_be_padded = rows > 1 and (has_criteria or bool(options.eos))
@@ -241,7 +235,7 @@ def check_padding(options: Options, rows: int, vocabulary: int, has_criteria: bo
         )
 
 
-def _read_int(name: str, value: Any, default: int = 0) -> int:
+def _read_int(name: str, value: Any, default: int | None = 0) -> Any:
     """A whole number, `default` for None; PortError for anything else, such as 4.5, "4" and True."""
     if value is None:
         return default
@@ -255,17 +249,13 @@ def _read_int(name: str, value: Any, default: int = 0) -> int:
     raise PortError(f"{name} is not a whole number", where=f"{name}={value!r:.60}")
 
 
-def _read_optional(read: Callable[[str, Any], Any], name: str, value: Any) -> Any:
-    return None if value is None else read(name, value)
-
-
 def _read_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool | None):
         raise PortError(f"{name} is not True or False", where=f"{name}={value!r:.60}")
     return bool(value)
 
 
-def _read_float(name: str, value: Any, default: float = 0.0) -> float:
+def _read_float(name: str, value: Any, default: float | None = 0.0) -> Any:
     """A finite number, `default` for None; PortError for anything else."""
     if value is None:
         return default
@@ -282,22 +272,24 @@ def _read_ids(value: Any) -> tuple[int, ...]:
     """Token ids, from one, several or a tensor of them; those that no token can have, such as -1, are dropped."""
     if value is None:
         return ()
-    values = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(values, list | tuple | set):
-        values = (values,)
-    ids = [_read_int("eos_token_id", element) for element in values]
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple | set):
+        value = (value,)
+    ids = [_read_int("eos_token_id", element) for element in value]
     return tuple(token_id for token_id in ids if 0 <= token_id <= _LARGEST_INT)
 
 
 def _read_strings(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
-    strings = (value,) if isinstance(value, str) else value
-    if not isinstance(strings, list | tuple) or not all(isinstance(text, str) and text for text in strings):
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text for text in value):
         raise PortError(
             "stop_strings is neither a string nor a list of strings", where=f"stop_strings={value!r:.60}"
         )
-    return tuple(strings)
+    return tuple(value)
 
 
 def _check_ranges(options: Options) -> None:

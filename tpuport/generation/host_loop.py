@@ -1,7 +1,6 @@
 """The host's side of the decoding loop: between compiled chunks it asks stopping criteria, and feeds the streamer."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import jax
@@ -50,25 +49,28 @@ class HostLoop:
         return _as_long_tensor(self._tokens())
 
     def run_in_chunks(self, criteria: StoppingCriteriaList, streamer: Any) -> torch.Tensor:
-        """Generate chunk by chunk, ask the criteria about each new column, and feed the streamer, which may be None."""
+        """Generate chunk by chunk, ask the criteria about each new column, and feed the streamer."""
         options = self._options
         # transformers' streamers get the prompt first.
         columns = self._prompts.length
         finished = np.zeros(self._prompts.real_rows, bool)
-        with _ended(streamer):
-            _put(streamer, self._tokens()[:, :columns])
+        try:
+            streamer.put(_as_long_tensor(self._tokens()[:, :columns]))
             while True:
                 tokens, finished = apply_criteria(
                     criteria, self._tokens(), finished, columns, options.pad, options.eos
                 )
                 tokens, finished = self._agree(tokens, finished)
                 for column in range(columns, tokens.shape[1]):
-                    _put(streamer, tokens[:, column])
+                    streamer.put(_as_long_tensor(tokens[:, column]))
                 columns = tokens.shape[1]
                 if finished.all() or columns == self._prompts.length + options.max_new:
                     return _as_long_tensor(tokens)
                 self._write_back(tokens, finished)
                 self._advance(min(int(self._state.length) + CHUNK, self._end))
+        finally:
+            # In any case: a consumer in another thread waits for it.
+            streamer.end()
 
     def _advance(self, limit: int) -> None:
         """Generate until the device's buffer has `limit` columns, or every row has ended."""
@@ -97,8 +99,7 @@ class HostLoop:
 
         Clocks differ between processes, and one that went on alone would wait for ever.
         """
-        mesh = self._decoder.mesh
-        processes = {device.process_index for device in mesh.devices.flat} if mesh else {0}
+        processes = {device.process_index for device in self._decoder.mesh.devices.flat}
         if len(processes) == 1:
             return tokens, finished
         # All processes have to send arrays of one shape.
@@ -133,19 +134,12 @@ def _as_long_tensor(tokens: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(tokens.astype(np.int64))
 
 
-def _put(streamer: Any, tokens: np.ndarray) -> None:
-    if streamer is not None:
-        streamer.put(_as_long_tensor(tokens))
+class SilentStreamer:
+    """A streamer for a call without one."""
 
+    def put(self, tokens: torch.Tensor) -> None: ...
 
-@contextlib.contextmanager
-def _ended(streamer: Any) -> Iterator[None]:
-    """End the streamer in any case: a consumer in another thread waits for that."""
-    try:
-        yield
-    finally:
-        if streamer is not None:
-            streamer.end()
+    def end(self) -> None: ...
 
 
 def collect_criteria(options: Options, user_criteria: Any, tokenizer: Any) -> StoppingCriteriaList:
@@ -153,13 +147,15 @@ def collect_criteria(options: Options, user_criteria: Any, tokenizer: Any) -> St
 
     The device itself stops at lengths and EOS ids.
     """
-    if not isinstance(user_criteria, Sequence | None) or not all(map(callable, user_criteria or ())):
+    if user_criteria is None:
+        user_criteria = ()
+    if not isinstance(user_criteria, Sequence) or not all(map(callable, user_criteria)):
         raise PortError(
             "stopping_criteria is not a list of StoppingCriteria",
             where=f"stopping_criteria={user_criteria!r:.60}",
             fix="stopping_criteria=[criterion], each called with (input_ids, None)",
         )
-    criteria = StoppingCriteriaList(user_criteria or ())
+    criteria = StoppingCriteriaList(user_criteria)
     if options.stop_strings:
         if tokenizer is None:
             raise PortError("stop strings need the tokenizer", where="stop_strings", fix="pass tokenizer=")

@@ -55,7 +55,9 @@ def read_token_ids(input_ids: Any) -> torch.Tensor:
 
 def _read_tensor(value: Any, name: str) -> torch.Tensor:
     try:
-        return compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else torch.as_tensor(value)
+        if compat.is_ported(value):
+            return compat.to_torch(compat.as_jax(value))
+        return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise PortError(
             f"{name} is not a tensor, and cannot be converted to one",

@@ -22,16 +22,12 @@ from tpuport import compat
 
 
 @contextlib.contextmanager
-def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
+def summed_once(model: torch.nn.Module, mesh: Mesh) -> Iterator[None]:
     """Traced. End the chain of sums behind each block of a decoder's lists, so that XLA keeps the sum as an array.
 
     The same in front of each linear layer: gate and up then read one array, and XLA does not write and read two. In the
     norm that follows the blocks, only the last column is computed.
     """
-    # A sharding constraint, which is what ends a chain, needs a mesh.
-    if mesh is None:
-        yield
-        return
 
     def end_chain(block: Any, args: Any, output: Any) -> Any:
         if isinstance(output, tuple) and output:
@@ -46,9 +42,9 @@ def summed_once(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None]:
         for owner, blocks in lists:
             for block in blocks:
                 # The first of the hooks, so that whoever looks at the block's equations sees it as a part of the block.
-                stack.callback(block.register_forward_hook(end_chain, prepend=True).remove)
+                stack.enter_context(block.register_forward_hook(end_chain, prepend=True))
                 for linear in _linear_layers(block):
-                    stack.callback(linear.register_forward_pre_hook(share_input).remove)
+                    stack.enter_context(linear.register_forward_pre_hook(share_input))
             # One list may read every column of what another makes.
             if len(lists) > 1:
                 continue
@@ -75,7 +71,9 @@ def _norms(owner: torch.nn.Module, blocks: torch.nn.ModuleList) -> list[torch.nn
     children = list(owner.children())
     after = children[children.index(blocks) + 1 :]
     norms = [child for child in after if re.search(r"(RMS|Layer)_?Norm$", type(child).__name__)]
-    return norms if len(norms) == 1 else []
+    if len(norms) > 1:
+        return []
+    return norms
 
 
 @contextlib.contextmanager
@@ -93,14 +91,13 @@ def _only_last_column(norm: torch.nn.Module) -> Iterator[None]:
 
     def fill(module: Any, args: Any, output: Any) -> Any:
         count = columns.pop()
-        return output.expand(-1, count, -1) if count else None
+        if not count:
+            return None
+        return output.expand(-1, count, -1)
 
-    handles = norm.register_forward_pre_hook(cut), norm.register_forward_hook(fill)
-    try:
+    # Hooks of torch remove themselves on the way out.
+    with norm.register_forward_pre_hook(cut), norm.register_forward_hook(fill):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _constrain(value: Any, mesh: Mesh) -> Any:

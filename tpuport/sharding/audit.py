@@ -14,7 +14,6 @@ from jax.sharding import Mesh, PartitionSpec
 from tpuport.errors import PortError
 from tpuport.sharding.sharding_rules import ShardingRules
 from tpuport.sharding.specs import (
-    REPLICATED,
     dtype_bytes,
     fit,
     format_bytes,
@@ -116,23 +115,31 @@ def audit(
         allow: parameter names, or rule patterns, whose errors are accepted; those dimensions are replicated.
         large_bytes: from what size a weight that no rule matches is reported.
     """
-    examination = _Audit(rules, parameters, mesh, (allow,) if isinstance(allow, str) else allow)
+    if isinstance(allow, str):
+        allow = (allow,)
+    examination = _Audit(rules, parameters, mesh, allow)
     placements = examination.place_parameters()
     unmatched_rules = examination.check_rules(placements)
     examination.note_unused_allowances()
-    # Tied weights take memory once.
-    distinct = [placement for placement in placements if placement.tied_to is None]
-    unmatched = [placement for placement in distinct if placement.pattern is None]
+    # A tied weight is reported under its first name.
+    unmatched = [item for item in placements if item.pattern is None and item.tied_to is None]
+    total_bytes, bytes_per_device = _sum_bytes(placements)
     return AuditReport(
-        mesh_shape={str(axis): int(size) for axis, size in mesh.shape.items()},
+        mesh_shape=dict(mesh.shape),
         placements=tuple(placements),
         unmatched_rules=unmatched_rules,
         large_unmatched=tuple(item.name for item in unmatched if item.total_bytes >= large_bytes),
         errors=tuple(examination.errors),
         notes=tuple(examination.notes),
-        total_bytes=sum(item.total_bytes for item in distinct),
-        bytes_per_device=sum(item.device_bytes for item in distinct),
+        total_bytes=total_bytes,
+        bytes_per_device=bytes_per_device,
     )
+
+
+def _sum_bytes(placements: Iterable[Placement]) -> tuple[int, int]:
+    """Bytes of weights in all and on each device; tied weights take memory once."""
+    distinct = [item for item in placements if item.tied_to is None]
+    return sum(item.total_bytes for item in distinct), sum(item.device_bytes for item in distinct)
 
 
 class _Fault(NamedTuple):
@@ -161,8 +168,7 @@ class _Audit:
         faults: defaultdict[_Fault, list[str]] = defaultdict(list)
         for name, value in self.parameters.items():
             shape = tuple(int(size) for size in value.shape)
-            matching_rule = self.rules.rule(name)
-            rule = matching_rule or REPLICATED
+            rule = self.rules.rule(name)
             spec, misfits = fit(rule, shape, self.mesh)
             for misfit in misfits:
                 # Asked for every misfit, so that an allowance counts as used even if the rule tolerates this one.
@@ -173,7 +179,8 @@ class _Audit:
             placement = Placement(
                 name,
                 shape,
-                pattern=matching_rule and matching_rule.pattern,
+                # No rule has an empty pattern but `REPLICATED`.
+                pattern=rule.pattern or None,
                 spec=spec,
                 total_bytes=total_bytes,
                 # Exact: `fit` leaves only axes that divide their dimension.
@@ -203,14 +210,18 @@ class _Audit:
                 )
                 continue
             unmatched.append(rule.pattern)
-            lines = self.notes if self._is_allowed(rule.pattern) else self.errors
-            lines.append(f"rule {rule.pattern!r} matches no parameter")
+            line = f"rule {rule.pattern!r} matches no parameter"
+            if self._is_allowed(rule.pattern):
+                self.notes.append(line)
+            else:
+                self.errors.append(line)
         return tuple(unmatched)
 
     def note_unused_allowances(self) -> None:
-        for name in dict.fromkeys(self._allowed):
-            if name not in self._used_allowances:
-                self.notes.append(f"allowed, but nothing needed it: {name!r}")
+        unused = set(self._allowed) - self._used_allowances
+        # In the user's order.
+        for name in sorted(unused, key=self._allowed.index):
+            self.notes.append(f"allowed, but nothing needed it: {name!r}")
 
     def _is_allowed(self, *names: str) -> bool:
         used = set(names).intersection(self._allowed)
@@ -247,11 +258,9 @@ def _table_rows(report: AuditReport) -> list[tuple[str, ...]]:
     rows = []
     for (pattern, spec), placements in groups.items():
         first = placements[0]
-        distinct = [placement for placement in placements if placement.tied_to is None]
         shape = "x".join(map(str, first.shape)) or "scalar"
-        total_bytes = format_bytes(sum(placement.total_bytes for placement in distinct))
-        device_bytes = format_bytes(sum(placement.device_bytes for placement in distinct))
-        rows.append((pattern, str(len(placements)), first.name, shape, spec, total_bytes, device_bytes))
+        sizes = map(format_bytes, _sum_bytes(placements))
+        rows.append((pattern, str(len(placements)), first.name, shape, spec, *sizes))
     return rows
 
 

@@ -88,7 +88,7 @@ def diffusers_plan(model: Any) -> dict[str, str] | None:
         return {**dict(search.modulation()), **own_plan}
     attention = dict(search.attention())
     fused = search.fused_projections()
-    if not attention and not fused:
+    if not (attention or fused):
         return None
     if fused:
         logger.info(
@@ -101,8 +101,7 @@ def diffusers_plan(model: Any) -> dict[str, str] | None:
 
 def _library_module(model: Any) -> str:
     """The module of diffusers that defines the model's class, or the nearest of its bases."""
-    modules = [base.__module__ for base in type(model).__mro__]
-    return next(name for name in modules if name.startswith("diffusers."))
+    return next(cls.__module__ for cls in type(model).__mro__ if cls.__module__.startswith("diffusers."))
 
 
 class _Search:

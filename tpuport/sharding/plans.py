@@ -124,7 +124,9 @@ def _family_plan(model: Any) -> dict[str, str]:
     plan = FAMILY_PLANS.get(getattr(config, "model_type", ""), {})
     # Keys are relative to the base model, which a model with a head has under a name.
     base = getattr(model, "base_model", model)
-    prefix = "" if base is model else f"{model.base_model_prefix}."
+    prefix = ""
+    if base is not model:
+        prefix = f"{model.base_model_prefix}."
     return {prefix + key: style for key, style in plan.items()}
 
 
@@ -153,10 +155,11 @@ def rules_from_model(model: Any) -> list[Rule]:
     derivation = _Derivation(model, compile_plan(plan))
     rules = derivation.derive_rules()
     if not plan:
+        effect = "its weights are replicated on every device"
+        if rules:
+            effect = "only its embeddings are sharded"
         logger.warning(
-            "%s has no tensor-parallel plan, and tpuport has none for its family: %s",
-            class_name,
-            "only its embeddings are sharded" if rules else "its weights are replicated on every device",
+            "%s has no tensor-parallel plan, and tpuport has none for its family: %s", class_name, effect
         )
     for entry in derivation.unused_entries():
         logger.info("plan entry %r matches no weight of this %s", entry.key, class_name)
@@ -260,9 +263,14 @@ class _Derivation:
         attention = self._attention_above(path)
         if attention is None:
             return None
-        width = shape[-1] if cut is Cut.ROWS else shape[-2:][0]
+        # The output features of a matrix, or the only dimension of a bias.
+        width = shape[-2:][0]
+        if cut is Cut.ROWS:
+            width = shape[-1]
         config = getattr(attention, "config", self.config)
-        heads = positive_attribute(attention, _HEADS) or positive_attribute(config, ("num_attention_heads",))
+        heads = (
+            positive_attribute(attention, _HEADS) or positive_attribute(config, ("num_attention_heads",)) or 0
+        )
         head_dim = positive_attribute(attention, _HEAD_DIM)
         inner_dim = positive_attribute(attention, ("inner_dim",))
         if head_dim is None and heads and inner_dim:
@@ -270,8 +278,8 @@ class _Derivation:
             head_dim = inner_dim // heads
         if head_dim and width % head_dim == 0:
             width_heads = width // head_dim
-            if heads and width_heads > heads:
-                # A fused projection, which divides only where its parts do.
+            if width_heads > heads:
+                # A fused projection, which divides only where its parts do; gcd(n, 0) is n, if no number is known.
                 return gcd(width_heads, heads)
             return width_heads
         if heads and width % heads == 0:
@@ -282,10 +290,12 @@ class _Derivation:
         """The attention module that a projection belongs to: its parent, or the parent's parent."""
         for _ in range(2):
             path = path.rpartition(".")[0]
-            module = self.modules.get(path) if path else None
-            if module is not None and _has_heads(module):
+            module = self.modules[path]
+            if path and _has_heads(module):
                 # A block may repeat the numbers of the attention inside it; its other weights hold no heads.
-                return None if any(map(_has_heads, module.children())) else module
+                if any(map(_has_heads, module.children())):
+                    return None
+                return module
         return None
 
 

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
 from tpuport.library_classes import is_diffusers_model
+from tpuport.mesh import dividing_axis
 
 # Text is short: every device of sp has all of it, and blocks that work on text alone are left to the compiler.
 _TEXT_BLOCKS = re.compile(r"context|text|caption|token_refiner", re.IGNORECASE)
@@ -37,7 +38,8 @@ def transformer_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _has_attention(block: torch.nn.Module) -> bool:
-    return any(re.search("attn|attention", name) for name, _ in block.named_modules())
+    names = " ".join(dict(block.named_modules()))
+    return re.search("attn|attention", names) is not None
 
 
 @contextlib.contextmanager
@@ -54,21 +56,24 @@ def sequence_sharded(model: torch.nn.Module, mesh: Mesh | None) -> Iterator[None
     with contextlib.ExitStack() as stack:
         for block in transformer_blocks(model):
             hook = functools.partial(_constrain_arguments, mesh)
-            stack.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            # Hooks of torch remove themselves on the way out.
+            stack.enter_context(block.register_forward_pre_hook(hook, with_kwargs=True))
         yield
 
 
 def hidden_spec(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The layout of hidden states [B, S, E]: batch over dp if that divides it, sequence over sp."""
     batch, length, _ = shape
+    sequence_axis = None
     # A sequence shorter than the axis would leave devices with nothing.
-    sp = mesh.shape.get("sp", 1)
-    return PartitionSpec(_batch_axis(batch, mesh), "sp" if 1 < sp <= length else None, None)
+    if 1 < mesh.shape.get("sp", 1) <= length:
+        sequence_axis = "sp"
+    return PartitionSpec(dividing_axis(mesh, "dp", batch), sequence_axis, None)
 
 
 def text_spec(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The layout of the text's hidden states [B, T, E]: batch over dp if that divides it."""
-    return PartitionSpec(_batch_axis(shape[0], mesh), None, None)
+    return PartitionSpec(dividing_axis(mesh, "dp", shape[0]), None, None)
 
 
 # What blocks call their hidden states, and the layout of each.
@@ -95,8 +100,3 @@ def _constrain(name: str, value: Any, mesh: Mesh) -> Any:
         return value
     sharding = NamedSharding(mesh, _ARGUMENT_SPECS[name](tuple(value.shape), mesh))
     return compat.as_torch(jax.lax.with_sharding_constraint(compat.as_jax(value), sharding))
-
-
-def _batch_axis(batch: int, mesh: Mesh) -> str | None:
-    dp = mesh.shape.get("dp", 1)
-    return "dp" if dp > 1 and batch % dp == 0 else None

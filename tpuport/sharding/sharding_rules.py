@@ -75,9 +75,9 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         remaining = [rule for rule in self._rules if rule.pattern not in patterns]
         return ShardingRules((*overriding, *remaining))
 
-    def rule(self, name: str) -> Rule | None:
-        """The rule that decides for the parameter called `name`, or None."""
-        return next((rule for rule in self._rules if rule.matches(name)), None)
+    def rule(self, name: str) -> Rule:
+        """The rule that decides for the parameter called `name`; `REPLICATED` if no pattern matches."""
+        return next((rule for rule in self._rules if rule.matches(name)), REPLICATED)
 
     def spec(self, name: str, shape: Iterable[int]) -> PartitionSpec:
         """The spec of one parameter, with an entry for each dimension; replicated if no rule matches.
@@ -86,7 +86,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
             PortError: the matching spec has more entries than the shape has dimensions.
         """
         shape = tuple(shape)
-        rule = self.rule(name) or REPLICATED
+        rule = self.rule(name)
         if len(rule.spec) > len(shape):
             raise PortError(
                 f"the spec {format_spec(rule.spec)} has more entries than {shape} has dimensions",
@@ -104,7 +104,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         shardings: dict[str, NamedSharding] = {}
         fallbacks: defaultdict[_Fallback, list[str]] = defaultdict(list)
         for name, value in parameters.items():
-            rule = self.rule(name) or REPLICATED
+            rule = self.rule(name)
             # A weight with a misfit gets what is left of its spec, as the audit has said.
             spec, misfits = fit(rule, tuple(value.shape), mesh)
             shardings[name] = NamedSharding(mesh, spec)
@@ -116,10 +116,8 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         return shardings
 
     def __getitem__(self, pattern: str) -> PartitionSpec:
-        for rule in self._rules:
-            if rule.pattern == pattern:
-                return rule.spec
-        raise KeyError(pattern)
+        # Backwards, so that of equal patterns the first one stays, which decides.
+        return {rule.pattern: rule.spec for rule in reversed(self._rules)}[pattern]
 
     def __iter__(self) -> Iterator[str]:
         return (rule.pattern for rule in self._rules)
@@ -177,8 +175,10 @@ def _warn_of_fallback(
         weight = parameters[name]
         shard_shape = shardings[name].shard_shape(tuple(weight.shape))
         device_bytes += prod(shard_shape) * dtype_bytes(weight.dtype)
-    ellipsis = ", ..." if len(names) > 1 else ""
+    examples = names[0]
+    if len(names) > 1:
+        examples += ", ..."
     logger.warning(
-        "rule %r places %d weights as %s (%s%s), %s on each device: %s",
-        fallback.pattern, len(names), fallback.spec, names[0], ellipsis, format_bytes(device_bytes), fallback.reason,
+        "rule %r places %d weights as %s (%s), %s on each device: %s",
+        fallback.pattern, len(names), fallback.spec, examples, format_bytes(device_bytes), fallback.reason,
     )  # fmt: skip

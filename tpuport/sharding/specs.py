@@ -125,13 +125,12 @@ def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, 
     from the mesh or its axes do not divide it.
     """
     misfits: list[Misfit] = []
-    rank = len(shape)
-    if len(rule.spec) > rank:
+    if len(rule.spec) > len(shape):
         text = f"{format_spec(rule.spec)} has {len(rule.spec)} entries, the shape is {shape}"
         misfits.append(Misfit("rank", text))
-    entries: list[Any] = [None] * rank
+    entries: list[Any] = [None] * len(shape)
     # A spec that is too long is an error of the audit; here its beginning is used as far as it goes.
-    for dimension, entry in enumerate(pad(rule.spec, rank)):
+    for dimension, entry in enumerate(pad(rule.spec, len(shape))):
         misfit = _find_misfit(rule, dimension, shape[dimension], axis_names(entry), mesh)
         if misfit is None:
             entries[dimension] = entry
@@ -160,7 +159,9 @@ def dtype_bytes(dtype: Any) -> int:
     """Bytes of one element of a torch, NumPy or JAX dtype."""
     size = getattr(dtype, "itemsize", None)
     # On a scalar class such as np.float16, `itemsize` is a descriptor.
-    return size if isinstance(size, int) else np.dtype(dtype).itemsize
+    if not isinstance(size, int):
+        size = np.dtype(dtype).itemsize
+    return size
 
 
 def format_bytes(count: int) -> str:

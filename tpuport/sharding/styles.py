@@ -78,7 +78,9 @@ def style_cut(style: Any, key: str) -> Cut:
     Raises:
         PortError: the style is not in `STYLES`.
     """
-    name = style if isinstance(style, str) else type(style).__name__
+    name = style
+    if not isinstance(style, str):
+        name = type(style).__name__
     if name not in STYLES:
         raise PortError(
             f"the model's tensor-parallel plan uses the style {name!r}, which tpuport does not know",
@@ -90,7 +92,7 @@ def style_cut(style: Any, key: str) -> Cut:
 
 def plan_regex(key: str) -> str:
     """The regex for a plan's key: `*` matches one number, everything else matches itself."""
-    return r"\.".join(r"\d+" if part == "*" else re.escape(part) for part in key.split("."))
+    return re.escape(key).replace(r"\*", r"\d+")
 
 
 def weight_spec(
@@ -107,9 +109,10 @@ def weight_spec(
     if rank == 0:
         return PartitionSpec()
     # The dimensions of output and input features.
-    columns, rows = rank - 2, rank - 1
+    columns, rows, experts = rank - 2, rank - 1, 0
     if rank == 1:
-        columns, rows = 0, None
+        # A vector in a module of experts belongs to all of them.
+        columns, rows, experts = 0, None, None
     elif convolution:
         columns, rows = 0, 1
     elif transposed:
@@ -118,8 +121,7 @@ def weight_spec(
         Cut.COLUMNS: columns,
         Cut.ROWS: rows,
         Cut.FIRST: 0,
-        # A vector in a module of experts belongs to all of them.
-        Cut.EXPERTS: 0 if rank > 1 else None,
+        Cut.EXPERTS: experts,
     }
     dimension = dimensions.get(cut)
     if dimension is None:
