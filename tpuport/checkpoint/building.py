@@ -186,7 +186,7 @@ def _resolve_diffusers_class(model_class: Any, config: Mapping[str, Any]) -> Any
     """The model class itself, or for diffusers' AutoModel the class that the config names."""
     import diffusers
 
-    if model_class is not diffusers.AutoModel:
+    if model_class is not getattr(diffusers, "AutoModel", None):
         return model_class
     name = config.get("_class_name")
     if not hasattr(diffusers, str(name)):

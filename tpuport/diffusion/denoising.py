@@ -114,7 +114,7 @@ def denoise(
         _check_noiseless(scheduler, tables)
         denoiser = find_denoiser(model)
         function_tensors: list[jax.Array] = []
-        input_key = lift_function(model_input or _identity, function_tensors)
+        input_key = lift_function(model_input or (lambda latents: latents), function_tensors)
         example = _example_input(latents, input_key, function_tensors)
         calls, tensors = _plan_calls(denoiser, example, tables, branches)
         settings = LoopSettings(
@@ -169,11 +169,6 @@ class _Run:
         return self._denoiser.program(
             self._arrays, carry, self._tables, *bounds, self._inputs, self._settings
         )
-
-
-def _identity(latents: torch.Tensor) -> torch.Tensor:
-    """The model's input if the user computes no other from the latents."""
-    return latents
 
 
 def _example_input(latents: torch.Tensor, input_key: Any, function_tensors: list[jax.Array]) -> torch.Tensor:

@@ -178,7 +178,7 @@ class HostCopies:
 
     def __init__(self) -> None:
         # By id: the tensor on the device, its copy, and the version of the copy.
-        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor, int | None]] = {}
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
 
     def copy_tree(self, tree: Any) -> Any:
         """Lists, tuples and dicts in which copies replace the tensors on the device."""
@@ -189,13 +189,13 @@ class HostCopies:
             return leaf
         if id(leaf) not in self._copies:
             host = to_host(leaf)
-            self._copies[id(leaf)] = leaf, host, host_version(host)
+            self._copies[id(leaf)] = leaf, host, host._version
         return self._copies[id(leaf)][1]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
         """Each tensor on the device, its copy, and whether the copy was written to."""
         for tensor, host, version in self._copies.values():
-            yield tensor, host, host_version(host) != version
+            yield tensor, host, host._version != version
 
 
 def current_mode() -> MixedDevices | None:

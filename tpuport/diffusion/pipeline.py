@@ -120,7 +120,8 @@ def port_pipeline(
     modules = _select_models(pipe, components)
     options = _model_options(modules, rules, dtype)
     # The user may have replaced models since, so the pipeline's own mesh comes before theirs.
-    mesh = mesh or getattr(state, "mesh", None) or _shared_mesh(modules.values())
+    own_mesh: Mesh | None = getattr(state, "mesh", None)
+    mesh = mesh or own_mesh or _shared_mesh(modules.values())
     has_device_scheduler = scheduler == "device" and getattr(pipe, "scheduler", None) is not None
     # Before any model moves: a scheduler that is not supported leaves the pipeline unchanged.
     if has_device_scheduler:

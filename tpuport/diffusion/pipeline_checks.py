@@ -164,7 +164,8 @@ def _mask_names(name: str) -> list[str]:
     """What pipelines call the mask that belongs to embeddings of this name; nothing if they are not embeddings."""
     if "embeds" not in name or "mask" in name:
         return []
-    stem, number = re.fullmatch(r"(.*?)(_[23])?", name).groups("")
+    number = name[-2:] if name.endswith(("_2", "_3")) else ""
+    stem = name.removesuffix(number)
     attention_mask = stem.replace("_embeds", "_attention_mask")
     return [f"{stem}_mask{number}", f"{stem}{number}_mask", f"{attention_mask}{number}"]
 
@@ -222,7 +223,8 @@ def _check_frames(call: _Call) -> None:
 
 def _suggest_sizes(size: int, factor: int, first: int, accepts: Callable[[int], bool]) -> str:
     """The nearest sizes `first + n * factor` on both sides that the pipeline accepts."""
-    below = max(first + (size - first) // factor * factor, first - factor)
+    # Of sizes that are too small, the first two are offered, but never 0.
+    below = max(first + (size - first) // factor * factor, first % factor)
     sides = (
         range(below, first - 1, -factor)[:_CANDIDATE_SIZES],
         range(below + factor, sys.maxsize, factor)[:_CANDIDATE_SIZES],

@@ -236,9 +236,12 @@ class PortedStep:
     def _serve(self, arguments: dict[str, Any]) -> Any:
         try:
             row = self._find_row(arguments)
-        except _HostStepNeeded as reason:
-            return self._step_on_host(arguments, str(reason))
-        return self._step_on_device(row, arguments)
+        except _HostStepNeeded as needed:
+            reason = str(needed)
+        else:
+            return self._step_on_device(row, arguments)
+        # Outside of the handler, so that what diffusers raises has no other error as its context.
+        return self._step_on_host(arguments, reason)
 
     def _find_row(self, arguments: dict[str, Any]) -> int:
         """The step's row in the tables of the run, which begins here if this is its first step."""

@@ -30,7 +30,7 @@ _ARGUMENTS: Final = frozenset(inspect.signature(vars(GenerationMixin)["generate"
 _LARGEST_INT: Final = 2**31 - 1
 # Values that ask for nothing, as transformers' own defaults do. For some fields 1 is one of them.
 _NEUTRAL: Final = (None, False, 0, 0.0)
-_NEUTRAL_BY_NAME: Final = dict.fromkeys(
+_NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
     "num_beams num_beam_groups typical_p encoder_repetition_penalty guidance_scale num_return_sequences".split(),
     1,
 )
