@@ -13,13 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.sharding.sharding_rules import ShardingRules
-from tpuport.sharding.specs import (
-    dtype_bytes,
-    fit,
-    format_bytes,
-    format_spec,
-    spec_axes,
-)
+from tpuport.sharding.specs import count_parts, dtype_bytes, fit, format_bytes, format_spec, spec_axes
 
 LARGE_BYTES = 1 << 20
 """A weight of a mebibyte or more that no rule matches is reported: norms and routers stay far below it."""
@@ -167,7 +161,7 @@ class _Audit:
         first_by_weight: dict[int, Placement] = {}
         faults: defaultdict[_Fault, list[str]] = defaultdict(list)
         for name, value in self.parameters.items():
-            shape = tuple(int(size) for size in value.shape)
+            shape = tuple(map(int, value.shape))
             rule = self.rules.rule(name)
             spec, misfits = fit(rule, shape, self.mesh)
             for misfit in misfits:
@@ -175,6 +169,7 @@ class _Audit:
                 is_allowed = self._is_allowed(name, rule.pattern)
                 fault = _Fault(rule.pattern, misfit.text, is_allowed or misfit.is_tolerated(rule))
                 faults[fault].append(f"{name} {shape}")
+            # The empty product is 1: a scalar has one element.
             total_bytes = prod(shape) * dtype_bytes(value.dtype)
             placement = Placement(
                 name,
@@ -184,8 +179,9 @@ class _Audit:
                 spec=spec,
                 total_bytes=total_bytes,
                 # Exact: `fit` leaves only axes that divide their dimension.
-                device_bytes=total_bytes // prod(self.mesh.shape[axis] for axis in spec_axes(spec)),
+                device_bytes=total_bytes // count_parts(self.mesh, spec_axes(spec)),
             )
+            # Two names of one object are a tied weight.
             first = first_by_weight.setdefault(id(value), placement)
             if first is not placement:
                 placement = replace(placement, tied_to=first.name)
@@ -198,6 +194,7 @@ class _Audit:
 
     def check_rules(self, placements: list[Placement]) -> tuple[str, ...]:
         """The patterns that match no parameter, each an error unless it is allowed."""
+        # A rule that matches but never first decides nothing.
         deciding_patterns = {placement.pattern for placement in placements}
         unmatched = []
         for rule in self.rules.rules:
@@ -210,11 +207,8 @@ class _Audit:
                 )
                 continue
             unmatched.append(rule.pattern)
-            line = f"rule {rule.pattern!r} matches no parameter"
-            if self._is_allowed(rule.pattern):
-                self.notes.append(line)
-            else:
-                self.errors.append(line)
+            lines = self.notes if self._is_allowed(rule.pattern) else self.errors
+            lines.append(f"rule {rule.pattern!r} matches no parameter")
         return tuple(unmatched)
 
     def note_unused_allowances(self) -> None:

@@ -109,13 +109,15 @@ class _Search:
 
     def __init__(self, model: Any) -> None:
         self.modules: dict[str, Any] = dict(model.named_modules())
+        # Of linear layers, by path.
+        self.shapes = {path: shape for path in self.modules if (shape := _matrix_shape(self.modules[path]))}
 
     def fused_projections(self) -> set[str]:
         """Keys of the matrices that hold keys and values, or queries too, at once."""
         keys = set()
-        for path, module in self.modules.items():
+        for path in self.shapes:
             owner, _, name = path.rpartition(".")
-            if _FUSED.fullmatch(name) and _matrix_shape(module):
+            if _FUSED.fullmatch(name):
                 keys.add(_plan_key(owner, name))
         return keys
 
@@ -140,11 +142,11 @@ class _Search:
 
     def modulation(self) -> Iterator[tuple[str, str]]:
         """Linear layers that compute shifts, scales and gates from the timestep, by rows; in blocks only."""
-        for path in filter(_is_in_block, self.modules):
+        for path in filter(_is_in_block, self.shapes):
             owner, _, leaf = path.rpartition(".")
-            shape = _matrix_shape(self.modules[path])
+            wide, width = self.shapes[path]
             # Modulation widens, and an odd width cannot be divided.
-            if not shape or shape[0] < shape[1] or shape[1] % 2:
+            if wide < width or width % 2:
                 continue
             class_name = type(self.modules[owner]).__name__
             if _MODULATION_CLASS.search(class_name) or _MODULATION_NAME.fullmatch(path):
@@ -169,7 +171,7 @@ class _Search:
         return {wide: "colwise", wide / 2: "packed_colwise"}.get(inner)
 
     def _shape(self, path: str, name: str) -> tuple[int, int] | None:
-        return _matrix_shape(self.modules.get(f"{path}.{name}".lstrip(".")))
+        return self.shapes.get(f"{path}.{name}".lstrip("."))
 
 
 def _matrix_shape(module: Any) -> tuple[int, int] | None:

@@ -92,11 +92,11 @@ class PlanEntry(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What was decided for one parameter; the fields are those of the `Rule` that it becomes part of."""
+    """What was decided for one parameter, which becomes part of a `Rule`."""
 
     pattern: str
     spec: PartitionSpec
-    heads: int | None
+    heads: int  # 0 if the weight has none
     optional: bool = False
 
 
@@ -124,18 +124,12 @@ def _family_plan(model: Any) -> dict[str, str]:
     plan = FAMILY_PLANS.get(getattr(config, "model_type", ""), {})
     # Keys are relative to the base model, which a model with a head has under a name.
     base = getattr(model, "base_model", model)
-    prefix = ""
-    if base is not model:
-        prefix = f"{model.base_model_prefix}."
+    prefix = "" if base is model else f"{model.base_model_prefix}."
     return {prefix + key: style for key, style in plan.items()}
 
 
 def compile_plan(plan: dict[str, Any]) -> list[PlanEntry]:
-    """The plan's keys as regexes and its styles as cuts.
-
-    Raises:
-        PortError: a style that tpuport does not know; the message names it.
-    """
+    """The plan's keys as regexes and its styles as cuts; PortError for a style that tpuport does not know."""
     return [PlanEntry(key, re.compile(plan_regex(key)), style_cut(style, key)) for key, style in plan.items()]
 
 
@@ -161,8 +155,8 @@ def rules_from_model(model: Any) -> list[Rule]:
         logger.warning(
             "%s has no tensor-parallel plan, and tpuport has none for its family: %s", class_name, effect
         )
-    for entry in derivation.unused_entries():
-        logger.info("plan entry %r matches no weight of this %s", entry.key, class_name)
+    for key in derivation.unused:
+        logger.info("plan entry %r matches no weight of this %s", key, class_name)
     return rules
 
 
@@ -179,12 +173,8 @@ class _Derivation:
             self.names[id(parameter)].append(name)
         self.vocabulary = set(_vocabulary_modules(model))
         self.config = getattr(model, "config", None)
-        self._used_keys: set[str] = set()
-
-    def unused_entries(self) -> list[PlanEntry]:
-        """Entries that concern weights and matched none."""
-        weight_entries = [entry for entry in self.entries if entry.cut is not Cut.MODULE]
-        return [entry for entry in weight_entries if entry.key not in self._used_keys]
+        # Entries that concern weights and have matched none so far, by their key.
+        self.unused = {entry.key: entry for entry in entries if entry.cut is not Cut.MODULE}
 
     def derive_rules(self) -> list[Rule]:
         groups: defaultdict[tuple[str, PartitionSpec], _Group] = defaultdict(_Group)
@@ -200,8 +190,8 @@ class _Derivation:
             if specs_by_pattern[pattern] > 1:
                 # Layers that differ in rank cannot share a pattern, so each is listed by its full name.
                 pattern = "|".join(map(re.escape, group.names))
-            # None counts as 0, which leaves the others' common divisor, and gives 0 if there is none.
-            heads = gcd(*(choice.heads or 0 for choice in group.choices)) or None
+            # Weights without heads, which have 0, leave the others' common divisor.
+            heads = gcd(*(choice.heads for choice in group.choices)) or None
             optional = all(choice.optional for choice in group.choices)
             rules.append(Rule(pattern, spec, heads, optional))
         return rules
@@ -230,10 +220,10 @@ class _Derivation:
         entry = self._find_entry(name)
         if id(owner) in self.vocabulary:
             self._find_entry(owner_name)
-            return Choice(re.escape(name), weight_spec(Cut.FIRST, shape), None, optional=True)
+            return Choice(re.escape(name), weight_spec(Cut.FIRST, shape), 0, optional=True)
         experts = self._find_entry(owner_name, Cut.EXPERTS)
         if experts is not None:
-            return Choice(experts.regex.pattern + leaf_regex, weight_spec(Cut.EXPERTS, shape), None)
+            return Choice(experts.regex.pattern + leaf_regex, weight_spec(Cut.EXPERTS, shape), 0)
         path, suffix = name, ""
         if entry is None:
             entry = self._find_entry(owner_name)
@@ -252,17 +242,15 @@ class _Derivation:
         """The first entry that matches a name, of this cut if one is passed; it counts as used from now on."""
         for entry in self.entries:
             if cut in (None, entry.cut) and entry.regex.fullmatch(name):
-                self._used_keys.add(entry.key)
+                self.unused.pop(entry.key, None)
                 return entry
         return None
 
-    def _count_heads(self, cut: Cut, path: str, shape: tuple[int, ...]) -> int | None:
-        """How many heads the cut dimension holds; None if this is not a projection of an attention module."""
-        if cut not in (Cut.COLUMNS, Cut.ROWS) or not shape:
-            return None
+    def _count_heads(self, cut: Cut, path: str, shape: tuple[int, ...]) -> int:
+        """How many heads the cut dimension holds; 0 if this is not a projection of an attention module."""
         attention = self._attention_above(path)
-        if attention is None:
-            return None
+        if attention is None or cut not in (Cut.COLUMNS, Cut.ROWS) or not shape:
+            return 0
         # The output features of a matrix, or the only dimension of a bias.
         width = shape[-2:][0]
         if cut is Cut.ROWS:
@@ -284,7 +272,7 @@ class _Derivation:
             return width_heads
         if heads and width % heads == 0:
             return heads
-        return None
+        return 0
 
     def _attention_above(self, path: str) -> Any:
         """The attention module that a projection belongs to: its parent, or the parent's parent."""

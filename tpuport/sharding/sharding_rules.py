@@ -15,15 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.sharding.plans import rules_from_model
-from tpuport.sharding.specs import (
-    REPLICATED,
-    Rule,
-    dtype_bytes,
-    fit,
-    format_bytes,
-    format_spec,
-    pad,
-)
+from tpuport.sharding.specs import REPLICATED, Rule, dtype_bytes, fit, format_bytes, format_spec, pad
 
 logger = logging.getLogger("tpuport")
 
@@ -145,10 +137,11 @@ class ShardingRules(Mapping[str, PartitionSpec]):
 
 
 def _as_rules(rules: Mapping[str, Any] | Iterable[Rule]) -> tuple[Rule, ...]:
-    if isinstance(rules, ShardingRules):
-        return rules.rules
-    if isinstance(rules, Mapping):
-        return tuple(_as_rule(pattern, spec) for pattern, spec in rules.items())
+    match rules:
+        case ShardingRules():
+            return rules.rules
+        case Mapping():
+            return tuple(_as_rule(pattern, spec) for pattern, spec in rules.items())
     return tuple(rules)
 
 

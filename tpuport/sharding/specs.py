@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Protocol
@@ -78,17 +80,14 @@ class Misfit(NamedTuple):
 def axis_names(entry: Any, pattern: str = "") -> tuple[str, ...]:
     """The mesh axes in one entry of a PartitionSpec: None, a name, or a tuple of names.
 
-    Args:
-        pattern: of the rule that the entry belongs to, for the error message.
-
-    Raises:
-        PortError: the entry is something else, such as `PartitionSpec.UNCONSTRAINED`.
+    PortError, with the pattern of the rule, for anything else, such as `PartitionSpec.UNCONSTRAINED`.
     """
     match entry:
         case None:
             return ()
         case str():
             return (entry,)
+        # Several axes divide one dimension together.
         case tuple() if all(isinstance(name, str) for name in entry):
             return entry
     raise PortError(
@@ -100,7 +99,12 @@ def axis_names(entry: Any, pattern: str = "") -> tuple[str, ...]:
 
 def spec_axes(spec: PartitionSpec, pattern: str = "") -> list[str]:
     """The mesh axes of all entries, with the errors of `axis_names`."""
-    return [axis for entry in spec for axis in axis_names(entry, pattern)]
+    return list(itertools.chain.from_iterable(axis_names(entry, pattern) for entry in spec))
+
+
+def count_parts(mesh: Mesh, axes: Iterable[str]) -> int:
+    """Into how many parts these axes of the mesh divide a dimension together."""
+    return prod(mesh.shape[axis] for axis in axes)
 
 
 REPLICATED = Rule("", PartitionSpec())
@@ -109,7 +113,7 @@ REPLICATED = Rule("", PartitionSpec())
 
 def format_spec(spec: PartitionSpec) -> str:
     """The short form that users write: ``P('tp', None)``."""
-    return f"P({', '.join(repr(entry) for entry in spec)})"
+    return f"P({', '.join(map(repr, spec))})"
 
 
 def pad(spec: PartitionSpec, rank: int) -> PartitionSpec:
@@ -141,11 +145,12 @@ def fit(rule: Rule, shape: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, 
 
 def _find_misfit(rule: Rule, dimension: int, size: int, axes: tuple[str, ...], mesh: Mesh) -> Misfit | None:
     """Why `axes` cannot divide this dimension, or None if they can."""
+    # First, because an axis that the mesh lacks has no size.
     missing = [repr(axis) for axis in axes if axis not in mesh.shape]
     if missing:
         text = f"the mesh has no axis {', '.join(missing)}; it has {', '.join(mesh.axis_names)}"
         return Misfit("axis", text)
-    parts = prod(mesh.shape[axis] for axis in axes)
+    parts = count_parts(mesh, axes)
     label = f"{'+'.join(axes)}={parts}"
     # Before the size: 16 features divide over four devices, but of two heads each would hold a half.
     if rule.heads and rule.heads % parts:
@@ -159,9 +164,7 @@ def dtype_bytes(dtype: Any) -> int:
     """Bytes of one element of a torch, NumPy or JAX dtype."""
     size = getattr(dtype, "itemsize", None)
     # On a scalar class such as np.float16, `itemsize` is a descriptor.
-    if not isinstance(size, int):
-        size = np.dtype(dtype).itemsize
-    return size
+    return size if isinstance(size, int) else np.dtype(dtype).itemsize
 
 
 def format_bytes(count: int) -> str:

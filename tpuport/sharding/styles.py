@@ -69,18 +69,8 @@ STYLES: dict[str, Cut] = {
 
 
 def style_cut(style: Any, key: str) -> Cut:
-    """The cut that a plan's style means.
-
-    Args:
-        style: a name, or an object of a class of that name.
-        key: the plan's key, for the error message.
-
-    Raises:
-        PortError: the style is not in `STYLES`.
-    """
-    name = style
-    if not isinstance(style, str):
-        name = type(style).__name__
+    """The cut of a style, a name or an object of a class of that name; PortError, with the key, if it is unknown."""
+    name = style if isinstance(style, str) else type(style).__name__
     if name not in STYLES:
         raise PortError(
             f"the model's tensor-parallel plan uses the style {name!r}, which tpuport does not know",
