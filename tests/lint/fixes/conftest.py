@@ -17,29 +17,29 @@ from tpuport.lint.fixes import fix_text
 from tpuport.lint.source import node_span
 
 
-def _spans(text: str, wanted: str) -> list[tuple[tuple[int, int, int, int], str]]:
+def _spans(text: str, target: str) -> list[tuple[tuple[int, int, int, int], str]]:
     """Places of the syntax nodes with this source text, with the function each is in."""
     lines = tuple(text.splitlines())
-    found: dict[tuple[int, int, int, int], str] = {}
+    functions: dict[tuple[int, int, int, int], str] = {}
 
     def visit(node: ast.AST, function: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             function = f"{function}.{node.name}" if function else node.name
-        if hasattr(node, "lineno") and ast.get_source_segment(text, node) == wanted:
-            found.setdefault(node_span(node, lines), function)
+        if hasattr(node, "lineno") and ast.get_source_segment(text, node) == target:
+            functions.setdefault(node_span(node, lines), function)
         for child in ast.iter_child_nodes(node):
             visit(child, function)
 
     visit(ast.parse(text), "")
-    return list(found.items())
+    return list(functions.items())
 
 
-def find(text: str, rule: str, wanted: str, fix: Applicability, severity: Severity) -> list[Finding]:
+def find(text: str, rule: str, target: str, fix: Applicability, severity: Severity) -> list[Finding]:
     return [
         Finding(
             "m.py", *span, rule, severity, "", "", function, ("Model.forward",) * ("forward" in function), fix
         )
-        for span, function in _spans(text, wanted)
+        for span, function in _spans(text, target)
     ]
 
 
@@ -52,15 +52,15 @@ def fix() -> Fix:
 
     @functools.cache
     def run(
-        text: str, *wanted: tuple[str, str], unsafe: bool = False, host: bool = False, rounds: int = 1
+        text: str, *targets: tuple[str, str], unsafe: bool = False, host: bool = False, rounds: int = 1
     ) -> str:
         text = dedent(text)
-        assert all(_spans(text, node) for _, node in wanted), "a node that is nowhere in the text"
+        assert all(_spans(text, node) for _, node in targets), "a node that is nowhere in the text"
         severity = Severity.WARNING if host else Severity.ERROR
         for _ in range(rounds):
             findings = [
                 finding
-                for rule, node in wanted
+                for rule, node in targets
                 for finding in find(
                     text, rule, node, Applicability.UNSAFE if unsafe else Applicability.SAFE, severity
                 )
@@ -78,8 +78,8 @@ _HEAD = "import functools\nimport math\n\nimport torch\nimport torch.nn.function
 def fix_forward(fix: Fix) -> Fix:
     """The body of a `forward(self, x, mask)` after its findings are rewritten; options as for `fix`."""
 
-    def run(body: str, *wanted: tuple[str, str], arguments: str = "x, mask", **options: bool) -> str:
-        new = fix(forward(body, arguments), *wanted, **options)
+    def run(body: str, *targets: tuple[str, str], arguments: str = "x, mask", **options: bool) -> str:
+        new = fix(forward(body, arguments), *targets, **options)
         return dedent(new.removeprefix(forward("", arguments))).rstrip()
 
     return run

@@ -114,9 +114,9 @@ def test_names_that_are_not_torch_are_left_alone(fix) -> None:
 
 def test_host_code_changes_only_when_asked(fix) -> None:
     text = "def main(model):\n    model.cuda()\n    return model.to('cuda')\n"
-    wanted = ("TPU301", "model.cuda()"), ("TPU302", "'cuda'")
-    assert fix(text, *wanted, host=True) == text
-    assert fix(text, *wanted, host=True, unsafe=True) == "def main(model):\n    return model\n"
+    targets = ("TPU301", "model.cuda()"), ("TPU302", "'cuda'")
+    assert fix(text, *targets, host=True) == text
+    assert fix(text, *targets, host=True, unsafe=True) == "def main(model):\n    return model\n"
 
 
 def test_a_module_is_built_on_the_host(fix) -> None:
@@ -205,15 +205,15 @@ def test_decorators(rule: str, node: str, before: str, after: str, fix) -> None:
 
 def test_compiled_functions_become_themselves(fix) -> None:
     text = "import torch\n\nf = torch.compile(f, dynamic=True)\ng = torch.compile(f)\n"
-    wanted = ("TPU308", "torch.compile(f, dynamic=True)"), ("TPU308", "torch.compile(f)")
-    assert fix(text, *wanted) == "import torch\n\ng = f\n"
+    targets = ("TPU308", "torch.compile(f, dynamic=True)"), ("TPU308", "torch.compile(f)")
+    assert fix(text, *targets) == "import torch\n\ng = f\n"
 
 
 def test_half_becomes_bfloat16_when_asked(fix_forward) -> None:
     text = "return x.half() + x.to(torch.float16)"
-    wanted = ("TPU402", "x.half()"), ("TPU402", "torch.float16")
-    assert fix_forward(text, *wanted) == text
-    assert fix_forward(text, *wanted, unsafe=True) == "return x.bfloat16() + x.to(torch.bfloat16)"
+    targets = ("TPU402", "x.half()"), ("TPU402", "torch.float16")
+    assert fix_forward(text, *targets) == text
+    assert fix_forward(text, *targets, unsafe=True) == "return x.bfloat16() + x.to(torch.bfloat16)"
 
 
 def test_imports_that_are_needed_are_added(fix) -> None:

@@ -25,14 +25,14 @@ _NO_WAY = {"TPU102", "TPU211", "TPU508"}
 
 def _findings(path: Path, text: str) -> list[Finding]:
     path.write_text(text)
-    found = Analyser(Options(all_rules())).analyse(read(path, str(path))).findings
-    return [finding for finding in found if finding.path == str(path)]
+    findings = Analyser(Options(all_rules())).analyse(read(path, str(path))).findings
+    return [finding for finding in findings if finding.path == str(path)]
 
 
 def _fixpoint(path: Path, text: str, *rules: str) -> str:
     for _ in range(10):
-        wanted = [finding for finding in _findings(path, text) if finding.rule in rules]
-        text, count = fix_text(text, wanted, unsafe=True)
+        findings = [finding for finding in _findings(path, text) if finding.rule in rules]
+        text, count = fix_text(text, findings, unsafe=True)
         if not count:
             return text
     raise AssertionError("the rewrites go in circles")

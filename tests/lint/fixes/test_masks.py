@@ -71,9 +71,9 @@ def test_writes_to_a_tensor_of_the_function(node: str, before: str, after: str, 
 )
 def test_a_write_that_others_may_see_is_unsafe(before: str, fix_forward) -> None:
     name = "x" if before.startswith("x[") else "y"
-    wanted = ("TPU113", f"{name}[mask] *= 2")
-    assert fix_forward(before, wanted) == before
-    assert f"{name} = torch.where(" in fix_forward(before, wanted, unsafe=True)
+    target = ("TPU113", f"{name}[mask] *= 2")
+    assert fix_forward(before, target) == before
+    assert f"{name} = torch.where(" in fix_forward(before, target, unsafe=True)
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ _NODES = (
     ],
 )
 def test_left_alone(before: str, fix_forward) -> None:
-    wanted = ("TPU403", "torch.view_as_complex(x)")
-    assert fix_forward(before, wanted, arguments="x, mask, table", unsafe=True) == before
+    target = ("TPU403", "torch.view_as_complex(x)")
+    assert fix_forward(before, target, arguments="x, mask, table", unsafe=True) == before
 
 
 def test_a_table_for_other_functions_is_left_alone(fix_forward) -> None:

@@ -8,14 +8,13 @@ import libcst as cst
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import (
     FunctionNode,
-    is_name,
     is_number,
     is_simple,
     names_bound_by_statements,
     parameters,
 )
 
-# Functions whose result has the shape of their first argument.
+# Functions whose result has the shape of the tensor that they read.
 _ELEMENTWISE: Final = frozenset(
     "isnan isinf isfinite isneginf isposinf logical_not eq ne lt le gt ge signbit".split()
 )
@@ -64,25 +63,28 @@ class MaskedAccess:
 
 def masked_access(node: cst.CSTNode) -> MaskedAccess | None:
     """The parts of `x[mask]`; None if x is not a simple name or if there are other indices."""
-    if not isinstance(node, cst.Subscript) or not is_simple(node.value):
-        return None
-    *leading, last = (element.slice for element in node.slice)
-    if not isinstance(last, cst.Index) or last.star or isinstance(last.value, cst.Tuple):
-        return None
-    match leading:
-        case []:
-            # `x[mask,]` indexes by a tuple.
-            is_single = isinstance(node.slice[0].comma, cst.MaybeSentinel)
-            return MaskedAccess(node.value, last.value, 0) if is_single else None
-        case [cst.Index(value=cst.Ellipsis())]:
-            return MaskedAccess(node.value, last.value, TRAILING)
-    if all(map(_is_full_slice, leading)):
-        return MaskedAccess(node.value, last.value, len(leading))
+    match node:
+        case cst.Subscript(
+            value=base, slice=[*leading, cst.SubscriptElement(slice=cst.Index(value=mask, star=None)) as last]
+        ) if is_simple(base):
+            pass
+        case _:
+            return None
+    match mask, leading:
+        case cst.Tuple(), _:
+            return None
+        # `x[mask,]` indexes by a tuple.
+        case _, [] if isinstance(last.comma, cst.Comma):
+            return None
+        case _, [cst.SubscriptElement(slice=cst.Index(value=cst.Ellipsis()))]:
+            return MaskedAccess(base, mask, TRAILING)
+        case _ if all(map(_is_full_slice, leading)):
+            return MaskedAccess(base, mask, len(leading))
     return None
 
 
-def _is_full_slice(index: cst.BaseSlice) -> bool:
-    match index:
+def _is_full_slice(element: cst.SubscriptElement) -> bool:
+    match element.slice:
         case cst.Slice(lower=None, upper=None, step=None):
             return True
     return False
@@ -121,26 +123,24 @@ def boolean_text(site: Site, mask: cst.BaseExpression) -> str:
 
 def has_same_shape(site: Site, mask: cst.BaseExpression, base: cst.BaseExpression) -> bool:
     """Whether the text shows that a mask has the shape of the tensor it indexes: `x[x > 0]`, `x[torch.isnan(x)]`."""
+    # A negation has the shape of what it negates.
     positive = negated(mask)
     if positive is not None:
         return has_same_shape(site, positive, base)
     match mask:
         case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(comparator=right)]):
             operands = [left, right]
-        case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(value=name)), args=args):
-            if name not in _ELEMENTWISE:
-                return False
+        case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(value=name)), args=args) if (
+            name in _ELEMENTWISE
+        ):
             operands = [argument.value for argument in args]
             # `x.isnan()`, as opposed to `torch.isnan(x)`.
             if not site.function_name(mask):
-                operands.insert(0, owner)
-            if not operands or site.code(operands[0]) != site.code(base):
-                return False
-            return all(map(is_number, operands[1:]))
+                operands.append(owner)
         case _:
             return False
     base_text = site.code(base)
-    # A comparison with a number, or of the tensor with itself (NaN), keeps the shape.
+    # Beside the tensor itself (`x != x` is true for NaN), only numbers surely keep its shape.
     others = [operand for operand in operands if site.code(operand) != base_text]
     return len(others) < len(operands) and all(map(is_number, others))
 
@@ -160,15 +160,16 @@ def is_scalar(site: Site, node: cst.BaseExpression) -> bool:
         case cst.Attribute():
             return site.dotted_name(node) in _CONSTANTS
         case cst.Name(value=name):
-            function = site.enclosing_function(node)
-            return function is not None and _is_number_parameter(function, name)
+            return _is_number_parameter(site.enclosing_function(node), name)
     return site.function_name(node).startswith("math.")
 
 
-def _is_number_parameter(function: FunctionNode, name: str) -> bool:
+def _is_number_parameter(function: FunctionNode | None, name: str) -> bool:
     """Whether a parameter is annotated as `float` or `int`, and the function never assigns to it."""
-    for parameter in parameters(function):
-        if parameter.name.value == name and parameter.annotation is not None:
-            is_annotated = is_name(parameter.annotation.annotation, "float", "int")
-            return is_annotated and name not in names_bound_by_statements(function)
+    if function is None or name in names_bound_by_statements(function):
+        return False
+    annotations = {parameter.name.value: parameter.annotation for parameter in parameters(function)}
+    match annotations.get(name):
+        case cst.Annotation(annotation=cst.Name(value="float" | "int")):
+            return True
     return False

@@ -20,7 +20,6 @@ from tpuport.lint.fixes.syntax import (
     receiver,
     scope_nodes,
     simple_assignment,
-    walk,
 )
 from tpuport.lint.fixes.tensors import only_assignment
 
@@ -48,22 +47,19 @@ class Product:
 
 def find_products(site: Site, function: cst.FunctionDef) -> list[Product]:
     """All products in a function that are turned back into real numbers at once."""
-    products: dict[int, Product] = {}
-    for node in scope_nodes(function):
-        product = _product_viewed_by(site, function, node)
-        if product is not None:
-            # Two views of one name give the same product.
-            products[id(product.node)] = product
-    return list(products.values())
+    views = [node for node in scope_nodes(function) if site.is_torch_call(node, "view_as_real")]
+    products = [_product_viewed_by(site, function, view) for view in views]
+    # Two views of one name give the same product.
+    return list({product.node: product for product in products if product is not None}.values())
 
 
-def _product_viewed_by(site: Site, function: cst.FunctionDef, node: cst.CSTNode) -> Product | None:
-    if not isinstance(node, cst.Call) or not site.is_torch_call(node, "view_as_real"):
-        return None
-    match node.args:
-        case [cst.Arg(value=cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right))]:
-            return Product(node, (left, right))
-        case [cst.Arg(value=cst.Name(value=name))]:
+def _product_viewed_by(site: Site, function: cst.FunctionDef, view: cst.CSTNode) -> Product | None:
+    match view:
+        case cst.Call(
+            args=[cst.Arg(value=cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right))]
+        ):
+            return Product(view, (left, right))
+        case cst.Call(args=[cst.Arg(value=cst.Name(value=name))]):
             return _named_product(site, function, name)
     return None
 
@@ -75,6 +71,7 @@ def _named_product(site: Site, function: cst.FunctionDef, name: str) -> Product 
             targets=[cst.AssignTarget(target=target)],
             value=cst.BinaryOperation(left=left, operator=cst.Multiply(), right=right) as product,
         ):
+            # Any other reader would see pairs where it expects complex numbers.
             views = [site.argument_of(use) for use in name_uses(function, name) if use is not target]
             if all(site.is_torch_call(view, "view_as_real") for view in views):
                 return Product(product, (left, right), tuple(filter(None, views)))
@@ -90,12 +87,12 @@ class Pairs:
 
     Attributes:
         creations: the calls of `view_as_complex` or `polar` that names are bound to.
-        factor_ids: ids of the factors that become pairs: names, and `view_as_complex(name)` in the product itself.
+        factors: the factors that become pairs: names, and `view_as_complex(name)` in the product itself.
         shape_uses: names of which only the shape is read; a real half of the pairs has the same.
     """
 
     creations: list[cst.Call] = dataclasses.field(default_factory=list)
-    factor_ids: set[int] = dataclasses.field(default_factory=set)
+    factors: set[cst.CSTNode] = dataclasses.field(default_factory=set)
     shape_uses: list[cst.Name] = dataclasses.field(default_factory=list)
 
 
@@ -103,14 +100,14 @@ def find_pairs(site: Site, function: cst.FunctionDef, products: Sequence[Product
     """The factors that are created as complex numbers in the product, or earlier in the same block."""
     pairs = Pairs()
     factors = [factor for product in products for factor in product.factors]
-    all_factor_ids = {id(factor) for factor in factors}
     for factor in factors:
         match factor:
-            case cst.Name() if id(factor) not in pairs.factor_ids:
-                _add_name(site, function, factor, all_factor_ids, pairs)
+            # One creation may have been the reason to add several names.
+            case cst.Name() if factor not in pairs.factors:
+                _add_name(site, function, factor, factors, pairs)
             case cst.Call(args=[cst.Arg(value=value), *_]) if site.is_torch_call(factor, "view_as_complex"):
                 if is_simple(value):
-                    pairs.factor_ids.add(id(factor))
+                    pairs.factors.add(factor)
     return pairs
 
 
@@ -123,24 +120,28 @@ class _Creation(NamedTuple):
 
 
 def _add_name(
-    site: Site, function: cst.FunctionDef, factor: cst.Name, factor_ids: set[int], pairs: Pairs
+    site: Site,
+    function: cst.FunctionDef,
+    factor: cst.Name,
+    factors: Sequence[cst.BaseExpression],
+    pairs: Pairs,
 ) -> None:
     """Add a factor that is a name, if everything that reads its value can do with pairs."""
+    # Only a creation in the same block has surely run before the product.
     creation = _creation_before(site, factor)
     if creation is None:
         return
-    reads = _reads_of(creation, factor.value)
-    read_ids = set(map(id, reads))
-    other_uses = [use for use in name_uses(function, factor.value) if id(use) not in read_ids]
+    reads = _reads_of(site, creation, factor.value)
+    other_uses = set(name_uses(function, factor.value)).difference(reads)
     if any(_may_read(site, use, creation) for use in other_uses):
         return
-    shape_uses = [use for use in reads if id(use) not in factor_ids]
+    shape_uses = [use for use in reads if use not in factors]
     # `polar` becomes a stack of two tensors, whose halves are not slices of one input.
     if shape_uses and site.is_torch_call(creation.call, "polar"):
         return
     if all(_only_shape_is_read(site, use) for use in shape_uses):
         pairs.creations.append(creation.call)
-        pairs.factor_ids |= read_ids & factor_ids
+        pairs.factors.update(set(reads).intersection(factors))
         pairs.shape_uses += shape_uses
 
 
@@ -150,12 +151,14 @@ def _creation_before(site: Site, factor: cst.Name) -> _Creation | None:
     block = site.parent(line)
     if not isinstance(block, cst.IndentedBlock):
         return None
-    line_position = list(map(id, block.body)).index(id(line))
-    for position in reversed(range(line_position)):
+    for position in reversed(range(list(block.body).index(line))):
         statement = block.body[position]
         if factor.value in names_assigned_in(statement):
             call = _complex_value(site, statement)
-            return None if call is None else _Creation(block, position, call)
+            # Any other value hides what earlier statements assigned.
+            if call is None:
+                return None
+            return _Creation(block, position, call)
     return None
 
 
@@ -173,20 +176,18 @@ def _unit_angle(site: Site, node: cst.CSTNode) -> cst.BaseExpression | None:
     """`angle` in `torch.polar(torch.ones_like(angle), angle)`."""
     match node:
         case cst.Call(args=[cst.Arg(value=cst.Call() as radius), cst.Arg(value=angle)]) if is_simple(angle):
-            functions = site.torch_function(node), site.torch_function(radius)
-            return angle if functions == ("polar", "ones_like") else None
+            # With any other radius, the parts are not the bare cosine and sine.
+            if site.is_torch_call(node, "polar") and site.is_torch_call(radius, "ones_like"):
+                return angle
     return None
 
 
-def _reads_of(creation: _Creation, name: str) -> list[cst.Name]:
+def _reads_of(site: Site, creation: _Creation, name: str) -> list[cst.Name]:
     """The names that read what the creation assigned, up to the statement that assigns the name again."""
     reads: list[cst.Name] = []
     for statement in creation.block.body[creation.position + 1 :]:
-        target_ids = {
-            id(part) for node in walk(statement) if isinstance(node, cst.AssignTarget) for part in walk(node)
-        }
         # `x = x * table` still reads the old value, so the block's reads end only after it.
-        reads += [use for use in name_uses(statement, name) if id(use) not in target_ids]
+        reads += [use for use in name_uses(statement, name) if not site.enclosing(use, cst.AssignTarget)]
         if name in names_assigned_in(statement):
             break
     return reads
@@ -194,39 +195,36 @@ def _reads_of(creation: _Creation, name: str) -> list[cst.Name]:
 
 def _may_read(site: Site, use: cst.Name, creation: _Creation) -> bool:
     """Whether a use outside the statements after the creation may read the complex value too."""
-    path = [use, *site.ancestors(use)]
-    path_ids = set(map(id, path))
-    if id(creation.block.body[creation.position]) in path_ids:
+    path = {use, *site.ancestors(use)}
+    if creation.block.body[creation.position] in path:
         return False
     if isinstance(site.parent(use), cst.AssignTarget | cst.Param):
         return False
     for index, statement in enumerate(creation.block.body):
-        if id(statement) in path_ids:
+        if statement in path:
             # After the creation another value has the name by then; before it only a loop leads there.
             return index < creation.position and site.enclosing(creation.block, *_LOOPS) is not None
-    return not _is_in_other_branch(site, path_ids, creation.block)
+    return not _is_in_other_branch(site, path, creation.block)
 
 
 _LOOPS: Final = (cst.For, cst.While)
 
 
-def _is_in_other_branch(site: Site, path_ids: set[int], block: cst.IndentedBlock) -> bool:
+def _is_in_other_branch(site: Site, path: set[cst.CSTNode], block: cst.IndentedBlock) -> bool:
     """Whether a use and the block are in two branches of one `if`, and no loop leads from one to the other.
 
     Args:
         site: the finding.
-        path_ids: ids of the use and its ancestors.
+        path: the use and its ancestors.
         block: the block of the creation.
     """
     if site.enclosing(block, *_LOOPS) is not None:
         return False
-    block_path = [block, *site.ancestors(block)]
-    block_path_ids = set(map(id, block_path))
-    for ancestor in block_path:
-        if isinstance(ancestor, cst.If) and id(ancestor) in path_ids:
-            is_block_in_body = id(ancestor.body) in block_path_ids
-            is_use_in_body = id(ancestor.body) in path_ids
-            return is_block_in_body != is_use_in_body
+    for child, parent in site.steps_up(block):
+        match parent:
+            # The innermost `if` around both; they are in the same branch unless their paths part here.
+            case cst.If(body=body) if parent in path:
+                return (child is body) != (body in path)
     return False
 
 
@@ -239,20 +237,20 @@ def _only_shape_is_read(site: Site, use: cst.Name) -> bool:
         case cst.Arg(keyword=None), cst.Call(func=cst.Name(value=function_name), args=arguments):
             if parent.star or site.is_shadowed_locally(use, function_name):
                 return False
-            index = [id(argument) for argument in arguments].index(id(parent))
-            return _reads_only_shape_of(site, function_name, index)
+            return _reads_only_shape_of(site, function_name, list(arguments).index(parent))
     return False
 
 
 def _reads_only_shape_of(site: Site, function_name: str, index: int) -> bool:
     """Whether a function of this file reads only the shape of one of its parameters."""
     for statement in site.file.module.body:
-        if isinstance(statement, cst.FunctionDef) and statement.name.value == function_name:
-            candidates = parameters(statement)
-            if index >= len(candidates):
-                return False
-            uses = name_uses(statement.body, candidates[index].name.value)
-            return all(_is_shape_attribute(site.parent(use)) for use in uses)
+        match statement:
+            case cst.FunctionDef(name=cst.Name(value=name), body=body) if name == function_name:
+                candidates = parameters(statement)
+                if index >= len(candidates):
+                    return False
+                uses = name_uses(body, candidates[index].name.value)
+                return all(_is_shape_attribute(site.parent(use)) for use in uses)
     return False
 
 
@@ -276,9 +274,12 @@ def factor_parts(site: Site, factor: cst.BaseExpression, pairs: Pairs) -> Comple
     Raises:
         CannotRewriteError: the text would repeat an expensive expression.
     """
-    if id(factor) in pairs.factor_ids:
-        pair = factor.args[0].value if isinstance(factor, cst.Call) else factor
-        text = site.code(pair)
+    if factor in pairs.factors:
+        match factor:
+            case cst.Call(args=[cst.Arg(value=pair), *_]):
+                text = site.code(pair)
+            case _:
+                text = site.code(factor)
         return ComplexParts(f"{text}[..., 0]", f"{text}[..., 1]")
     angle = _unit_angle(site, factor)
     if angle is not None:

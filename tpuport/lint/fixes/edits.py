@@ -7,7 +7,7 @@ from typing import Any, Final
 import libcst as cst
 
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_simple, name_uses
+from tpuport.lint.fixes.syntax import is_simple, name_uses, require
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,17 +74,19 @@ def replace_node(
     return Edit(((node, replacement),), unsafe, imports)
 
 
-def mark_unsafe(edit: Edit | None, condition: bool = True) -> Edit | None:
+def mark_unsafe(edit: Edit, condition: bool = True) -> Edit:
     """The edit, as an unsafe one if the condition holds."""
-    if edit is None or not condition:
-        return edit
-    return dataclasses.replace(edit, unsafe=True)
+    return dataclasses.replace(edit, unsafe=edit.unsafe or condition)
 
 
-def remove_line(site: Site, node: cst.CSTNode) -> Edit | None:
-    """Remove the line whose only statement contains the node; None if other statements share it."""
-    line = site.statement_line(node)
-    return None if line is None else replace_node(line, _only_comments(line))
+def remove_line(site: Site, node: cst.CSTNode) -> Edit:
+    """Remove the line whose only statement contains the node.
+
+    Raises:
+        CannotRewriteError: other statements share the line.
+    """
+    line = require(site.statement_line(node))
+    return replace_node(line, _only_comments(line))
 
 
 def _only_comments(line: cst.SimpleStatementLine) -> Statements:
@@ -136,6 +138,7 @@ def introduce_name(
     is_evaluated_with_line = site.enclosing(node, *_EVALUATED_SEPARATELY) is function
     if line is None or not isinstance(function, cst.FunctionDef) or not is_evaluated_with_line:
         return None
+    # A nested function may use the name too, so all uses count.
     free_name = unused_name(function, name)
     before = site.statement(f"{free_name} = {value}").with_changes(leading_lines=line.leading_lines)
     changed: Any = line.deep_replace(node, build(free_name))

@@ -14,11 +14,11 @@ from tpuport.lint.fixes.syntax import (
     expect,
     is_simple,
     names_assigned_in,
+    nodes_of_kind,
     require,
     simple_assignment,
     single_index,
     target_names,
-    walk,
 )
 
 _CONCATENATIONS: Final = ("cat", "concat", "concatenate")
@@ -56,16 +56,17 @@ def reorder_masked_reads(site: Site, node: cst.Subscript) -> Edit | None:
     if not site.is_torch_call(call, *_CONCATENATIONS):
         return None
     reads = _masked_reads(site, call)
-    expect(any(read.node is node for read in reads))
+    expect(node in [read.node for read in reads])
     expect(_are_complementary(site, reads))
     torch = site.torch_name(call)
     is_one_dimensional = all(_is_loop_sample(site, read) for read in reads)
-    # Two complementary reads have the same base; without `zeros_like` around them one sort of the base will do.
-    if len(reads) == 2 and all(isinstance(site.parent(read.node), cst.Element) for read in reads):
-        rows = _all_rows(site, reads[0], is_one_dimensional)
-        dropped = _dropped_rows(site, reads[0], is_one_dimensional)
-        text = f"{rows}[{torch.name}.argsort({dropped}, stable=True)]"
-        return replace_node(call, site.expression(text), unsafe=True, imports=torch.imports)
+    match [site.parent(read.node) for read in reads]:
+        # Two complementary reads have the same base; without `zeros_like` around them one sort of it will do.
+        case [cst.Element(), cst.Element()]:
+            rows = _all_rows(site, reads[0], is_one_dimensional)
+            dropped = _dropped_rows(site, reads[0], is_one_dimensional)
+            text = f"{rows}[{torch.name}.argsort({dropped}, stable=True)]"
+            return replace_node(call, site.expression(text), unsafe=True, imports=torch.imports)
     order = _order(site, reads, torch.name, is_one_dimensional)
     unmasked = call.visit(_Unmasked(site, reads, is_one_dimensional))
     assert isinstance(unmasked, cst.Call)
@@ -79,9 +80,11 @@ def reorder_masked_reads(site: Site, node: cst.Subscript) -> Edit | None:
 def _masked_reads(site: Site, call: cst.Call) -> list[_Read]:
     """The masked reads in the list, some of them perhaps in `zeros_like`."""
     match call.args:
-        case [cst.Arg(value=cst.List() | cst.Tuple() as sequence, keyword=None), *others]:
-            # The only other argument may be the dimension.
-            expect(len(others) <= 1 and all(site.code(argument.value) == "0" for argument in others))
+        # The only other argument may be the dimension.
+        case [cst.Arg(value=cst.List() | cst.Tuple() as sequence, keyword=None)] | [
+            cst.Arg(value=cst.List() | cst.Tuple() as sequence, keyword=None),
+            cst.Arg(value=cst.Integer(value="0")),
+        ]:
             return [_masked_read(site, element.value) for element in sequence.elements]
     raise CannotRewriteError
 
@@ -103,8 +106,8 @@ def _are_complementary(site: Site, reads: Sequence[_Read]) -> bool:
     for read in reads:
         expect(is_simple(read.mask))
         keys[read.is_negated].append((site.code(read.base), site.code(read.mask)))
-    selected, dropped = map(sorted, keys.values())
-    return selected == dropped and len(set(selected)) == len(selected)
+    # A mask that occurs twice would select its rows twice.
+    return sorted(keys[False]) == sorted(keys[True]) == sorted(set(keys[True]))
 
 
 def _is_loop_sample(site: Site, read: _Read) -> bool:
@@ -126,9 +129,12 @@ def _all_rows(site: Site, read: _Read, is_one_dimensional: bool) -> str:
 
 def _dropped_rows(site: Site, read: _Read, is_one_dimensional: bool) -> str:
     """Text of a vector that is true for the rows that are not selected: false sorts first."""
-    flatten = "" if is_one_dimensional else ".flatten()"
-    negation = "" if read.is_negated else "~"
-    return f"{negation}{site.code(read.mask)}{flatten}"
+    dropped = site.code(read.mask)
+    if not read.is_negated:
+        dropped = f"~{dropped}"
+    if not is_one_dimensional:
+        dropped += ".flatten()"
+    return dropped
 
 
 def _order(site: Site, reads: Sequence[_Read], torch: str, is_one_dimensional: bool) -> str:
@@ -169,17 +175,17 @@ def _existing_order(site: Site, call: cst.Call, order: str) -> str | None:
     if not isinstance(block, cst.IndentedBlock):
         return None
     order_text = site.code(site.expression(_wrap_order(order)))
-    used_names = {node.value for node in walk(site.expression(order)) if isinstance(node, cst.Name)}
+    used_names = {node.value for node in nodes_of_kind(site.expression(order), cst.Name)}
     name: str | None = None
     for statement in block.body:
         if statement is line:
             break
         assigned = names_assigned_in(statement)
-        if name in assigned or not assigned.isdisjoint(used_names):
+        if not assigned.isdisjoint({name, *used_names}):
             name = None
-        assignment = simple_assignment(statement)
-        if assignment is not None and site.code(assignment.value) == order_text:
-            (name,) = assigned
+        match simple_assignment(statement):
+            case cst.Assign(value=value) if site.code(value) == order_text:
+                (name,) = assigned
     return name
 
 
@@ -189,10 +195,10 @@ class _Unmasked(cst.CSTTransformer):
     def __init__(self, site: Site, reads: Sequence[_Read], is_one_dimensional: bool) -> None:
         super().__init__()
         self._replacements = {
-            id(read.node): site.expression(_all_rows(site, read, is_one_dimensional)) for read in reads
+            read.node: site.expression(_all_rows(site, read, is_one_dimensional)) for read in reads
         }
 
     def leave_Subscript(  # noqa: N802 - libcst's name
         self, original_node: cst.Subscript, updated_node: cst.Subscript
     ) -> cst.BaseExpression:
-        return self._replacements.get(id(original_node), updated_node)
+        return self._replacements.get(original_node, updated_node)

@@ -18,7 +18,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, Posi
 from tpuport.lint.findings import Applicability, Finding
 from tpuport.lint.fixes.edits import Edit, Removed, Rewrite, Statements
 from tpuport.lint.fixes.site import ParsedFile, Site
-from tpuport.lint.fixes.syntax import CannotRewriteError, expect, require, walk
+from tpuport.lint.fixes.syntax import CannotRewriteError, expect, nodes_of_kind, require
 from tpuport.lint.source import Span
 
 # What libcst and Python raise for text that is not Python, or too deeply nested.
@@ -64,11 +64,12 @@ def fix_text(text: str, findings: Sequence[Finding], unsafe: bool) -> tuple[str,
     edits = [
         edit
         for finding, edit in zip(findings, plan.edits, strict=True)
-        if edit is not None and _applicability(finding, edit).is_within(limit)
+        if edit is not None
+        if _applicability(finding, edit).is_within(limit)
     ]
     if plan.file is None or not edits:
         return text, 0
-    edits = _without_overlap(edits, plan.file.parents)
+    edits = _without_overlap(edits, plan.file)
     # Edits that are sound by themselves may together give text that is not Python; then none is applied.
     try:
         new_text = _apply_edits(plan.file.module, edits).code
@@ -170,16 +171,15 @@ class _NodesByPosition:
                     yield Span(name.line, name.column + 1, end.line, end.column + 1)
 
     def _innermost_around(self, span: Span, kinds: tuple[type[cst.CSTNode], ...]) -> cst.CSTNode | None:
-        candidates = [
-            node for node in self.positions if isinstance(node, kinds) and self._contains(node, span)
-        ]
+        nodes = [node for node in self.positions if isinstance(node, kinds)]
+        candidates = [node for node in nodes if self._contains(node, span)]
         # Nodes around the same position are nested, so the last to start is the innermost.
         return max(reversed(candidates), key=self._start, default=None)
 
     def _contains(self, node: cst.CSTNode, span: Span) -> bool:
         end = self.positions[node].end
-        is_begun = self._start(node) <= (span.line, span.column - 1)
-        return is_begun and (span.end_line, span.end_column - 1) <= (end.line, end.column)
+        start_of_span, end_of_span = (span.line, span.column - 1), (span.end_line, span.end_column - 1)
+        return self._start(node) <= start_of_span <= end_of_span <= (end.line, end.column)
 
     def _start(self, node: cst.CSTNode) -> tuple[int, int]:
         start = self.positions[node].start
@@ -202,48 +202,38 @@ def _keeps_comments(edit: Edit) -> bool:
 
 
 def _comments(node: cst.CSTNode) -> list[str]:
-    return [part.value for part in walk(node) if isinstance(part, cst.Comment)]
+    return [comment.value for comment in nodes_of_kind(node, cst.Comment)]
 
 
 # --- from edits to the new text ---
 
-_Parents = Mapping[cst.CSTNode, cst.CSTNode]
 
-
-def _without_overlap(edits: Sequence[Edit], parents: _Parents) -> list[Edit]:
+def _without_overlap(edits: Sequence[Edit], file: ParsedFile) -> list[Edit]:
     """The edits, in order, that neither change nodes in or around those of an earlier edit nor bind its names."""
-    changed_ids: set[int] = set()
-    ancestor_ids: set[int] = set()
+    changed: set[cst.CSTNode] = set()
+    around_changed: set[cst.CSTNode] = set()
     bound_names: set[str] = set()
     separate: list[Edit] = []
     for edit in edits:
-        ids = {id(node) for node, _ in edit.changes}
-        ids_above = {id_ for node, _ in edit.changes for id_ in _ancestor_ids(node, parents)}
-        is_around_another = not ids.isdisjoint(changed_ids | ancestor_ids)
-        is_inside_another = not ids_above.isdisjoint(changed_ids)
-        if is_around_another or is_inside_another or not bound_names.isdisjoint(edit.names):
+        nodes = {node for node, _ in edit.changes}
+        ancestors = set().union(*map(file.ancestors, nodes))
+        if (nodes | ancestors) & changed or nodes & around_changed or bound_names.intersection(edit.names):
             continue
         bound_names.update(edit.names)
-        changed_ids |= ids
-        ancestor_ids |= ids_above
+        changed |= nodes
+        around_changed |= ancestors
         separate.append(edit)
     return separate
 
 
-def _ancestor_ids(node: cst.CSTNode, parents: _Parents) -> Iterator[int]:
-    ancestor = parents.get(node)
-    while ancestor is not None:
-        yield id(ancestor)
-        ancestor = parents.get(ancestor)
-
-
 def _apply_edits(module: cst.Module, edits: Sequence[Edit]) -> cst.Module:
     """The module with these edits, none of which overlap, and the imports they need."""
-    replacements: dict[int, Any] = {}
+    replacements: dict[cst.CSTNode, Any] = {}
     imports: set[str] = set()
     for edit in edits:
-        replacements |= {id(node): replacement for node, replacement in edit.changes}
+        replacements.update(edit.changes)
         imports.update(edit.imports)
+    # One visit for all edits: a second would not know the nodes of the first.
     changed = module.visit(_Replacer(replacements))
     if imports:
         items = [ImportItem(name) for name in sorted(imports)]
@@ -254,21 +244,20 @@ def _apply_edits(module: cst.Module, edits: Sequence[Edit]) -> cst.Module:
 class _Replacer(cst.CSTTransformer):
     """Replaces nodes by identity."""
 
-    def __init__(self, replacements: dict[int, Any]) -> None:
+    def __init__(self, replacements: dict[cst.CSTNode, Any]) -> None:
         super().__init__()
         self._replacements = replacements
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         # A replacement refers to the original nodes, so nothing below it is visited.
-        return id(node) not in self._replacements
+        return node not in self._replacements
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        match self._replacements.get(id(original_node)), updated_node:
+        match self._replacements.get(original_node), updated_node:
             case Removed(), _:
                 return cst.RemoveFromParent()
             case Statements(body=body, before=before, after=after), _:
-                marks_before = [_comment_mark(before)] if before else []
-                return cst.FlattenSentinel([*marks_before, *body, _comment_mark(after)])
+                return cst.FlattenSentinel([_comment_mark(before), *body, _comment_mark(after)])
             case cst.CSTNode() as replacement, _:
                 return replacement
             case None, cst.IndentedBlock() | cst.Module():
@@ -288,7 +277,10 @@ def _comment_mark(lines: Sequence[cst.EmptyLine]) -> cst.SimpleStatementLine:
 
 
 def _is_mark(statement: cst.CSTNode) -> bool:
-    return isinstance(statement, cst.SimpleStatementLine) and statement.body[0] is _MARK
+    match statement:
+        case cst.SimpleStatementLine(body=[mark]):
+            return mark is _MARK
+    return False
 
 
 def _without_marks(block: Any) -> Any:
@@ -319,7 +311,7 @@ def _has_comment(lines: Sequence[cst.EmptyLine]) -> bool:
 
 def _without_last_comma(original: cst.Call, updated: cst.Call) -> cst.Call:
     """The call without a trailing comma that was not there before its last arguments were removed."""
-    if not updated.args or len(updated.args) == len(original.args):
-        return updated
-    *first, last = updated.args
-    return updated.with_changes(args=[*first, last.with_changes(comma=original.args[-1].comma)])
+    match updated.args:
+        case [*first, last] if len(updated.args) < len(original.args):
+            return updated.with_changes(args=[*first, last.with_changes(comma=original.args[-1].comma)])
+    return updated

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -47,13 +48,15 @@ class TorchName(NamedTuple):
 class ParsedFile:
     """A file with findings.
 
+    Nodes of libcst are equal only to themselves, whatever their text, so sets and mappings of nodes go by position.
+
     Attributes:
         module: the tree whose nodes the edits refer to.
         parents: parent of each node.
     """
 
     module: cst.Module
-    parents: Mapping[cst.CSTNode, cst.CSTNode]
+    parents: Mapping[Any, cst.CSTNode]
 
     @functools.cached_property
     def imports(self) -> dict[str, str]:
@@ -66,14 +69,21 @@ class ParsedFile:
         return bound_names(self.module) - set(self.imports)
 
     @functools.cached_property
-    def _local_names(self) -> dict[int, set[str]]:
+    def _local_names(self) -> dict[FunctionNode, set[str]]:
         return {}
 
     def local_names(self, function: FunctionNode) -> set[str]:
         """Names that are local to a function, including its parameters."""
-        if id(function) not in self._local_names:
-            self._local_names[id(function)] = bound_names(function)
-        return self._local_names[id(function)]
+        # Every name that a rewrite looks up asks for all functions around it, and the walk of a large one is slow.
+        if function not in self._local_names:
+            self._local_names[function] = bound_names(function)
+        return self._local_names[function]
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes that contain this one, from its parent to the module."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,14 +97,15 @@ class Site:
 
     def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
         """The node that directly contains this one; None for the module, and for no node."""
-        return None if node is None else self.file.parents.get(node)
+        return self.file.parents.get(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The nodes that contain this one, from its parent to the module."""
-        ancestor = self.parent(node)
-        while ancestor is not None:
-            yield ancestor
-            ancestor = self.parent(ancestor)
+        return self.file.ancestors(node)
+
+    def steps_up(self, node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+        """Each node on the path from this one to the module, with its parent."""
+        return itertools.pairwise([node, *self.ancestors(node)])
 
     def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> Any:
         """The innermost node of one of these kinds that contains this one, or None."""
@@ -110,11 +121,10 @@ class Site:
 
     def enclosing_function(self, node: cst.CSTNode) -> FunctionNode | None:
         """The function or lambda whose body contains the node; defaults and decorators are outside."""
-        child = node
-        for ancestor in self.ancestors(node):
-            if isinstance(ancestor, FUNCTION_NODES) and child is ancestor.body:
-                return ancestor
-            child = ancestor
+        for child, parent in self.steps_up(node):
+            match parent:
+                case cst.FunctionDef(body=body) | cst.Lambda(body=body) if body is child:
+                    return parent
         return None
 
     def statement_line(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
@@ -144,6 +154,7 @@ class Site:
         function = self.finding.function.rpartition(".")[2]
         if self.finding.route or function == "forward":
             return True
+        # Errors outside traced code are about modules: they are found on import, or where a module is built.
         return self.finding.severity is Severity.ERROR and function not in {"", "__init__"}
 
     @property
@@ -195,8 +206,13 @@ class Site:
         """The library name of the function that a call calls; "" for any other node."""
         return self.dotted_name(node.func) if isinstance(node, cst.Call) else ""
 
+    def called_or_named(self, node: cst.CSTNode) -> str:
+        """The library name of `f` in `@f` and `@f(...)`."""
+        return self.function_name(node) or self.dotted_name(node)
+
     def method_of_value(self, node: cst.CSTNode) -> str:
         """The name of the method that a call calls on a value; "" for functions of a library and other nodes."""
+        # In `torch.clone(x)`, `clone` is written like a method too.
         return "" if self.function_name(node) else method_name(node)
 
     def torch_function(self, node: cst.CSTNode | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, TypeVar
 
 import libcst as cst
-from libcst.helpers import get_absolute_module_for_import, get_full_name_for_node
+from libcst.helpers import get_absolute_module_for_import
 
 FunctionNode = cst.FunctionDef | cst.Lambda
 FUNCTION_NODES: Final = (cst.FunctionDef, cst.Lambda)
@@ -12,6 +12,7 @@ _SCOPES: Final = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
 
 
 _T = TypeVar("_T")
+_NodeT = TypeVar("_NodeT", bound=cst.CSTNode)
 
 
 class CannotRewriteError(Exception):
@@ -48,18 +49,30 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from walk(child)
 
 
+def nodes_of_kind(node: cst.CSTNode, kind: type[_NodeT]) -> list[_NodeT]:
+    """The node and the nodes below it that are of one kind, in the order of the text."""
+    return [part for part in walk(node) if isinstance(part, kind)]
+
+
+def contains(node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> bool:
+    """Whether the node, or one below it, is of one of these kinds."""
+    return any(isinstance(part, kinds) for part in walk(node))
+
+
 def scope_nodes(scope: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """All nodes of a function or file that belong to its own scope; nested definitions, but not their insides."""
     for child in scope.children:
         yield child
+        # Python looks names up in the scope that contains them: what a nested one binds is not bound here.
         if not isinstance(child, _SCOPES):
             yield from scope_nodes(child)
 
 
 def name_uses(scope: cst.CSTNode, name: str) -> list[cst.Name]:
     """Every use of a name in a function and in functions nested in it; attributes and keywords are not uses."""
-    if isinstance(scope, cst.Name):
-        return [scope] if scope.value == name else []
+    match scope:
+        case cst.Name(value=value) if value == name:
+            return [scope]
     uses: list[cst.Name] = []
     for child in scope.children:
         # libcst represents the `b` in `a.b` and in `f(b=1)` by names too.
@@ -89,20 +102,19 @@ def imported_names(scope: cst.CSTNode) -> dict[str, str]:
                     names.update(_imported_module(alias))
             # Not `from x import *`, whose names are unknown.
             case cst.ImportFrom(names=[*aliases]):
-                # A relative import never names a library.
-                module = None if node.relative else get_absolute_module_for_import(None, node)
+                # None for a relative import, which never names a library.
+                module = get_absolute_module_for_import(None, node) or ""
                 for alias in aliases:
-                    member = get_full_name_for_node(alias.name) or ""
-                    names[alias.evaluated_alias or member] = f"{module or ''}.{member}"
+                    member = alias.evaluated_name
+                    names[alias.evaluated_alias or member] = f"{module}.{member}"
     return names
 
 
 def _imported_module(alias: cst.ImportAlias) -> dict[str, str]:
     """The binding of `import a.b`, which is `a`, or of `import a.b as c`."""
-    dotted = get_full_name_for_node(alias.name) or ""
     if alias.evaluated_alias:
-        return {alias.evaluated_alias: dotted}
-    top = dotted.partition(".")[0]
+        return {alias.evaluated_alias: alias.evaluated_name}
+    top = alias.evaluated_name.partition(".")[0]
     return {top: top}
 
 
@@ -226,6 +238,12 @@ def keyword_argument(call: cst.Call, name: str) -> cst.Arg | None:
     return next((argument for argument in call.args if is_name(argument.keyword, name)), None)
 
 
+def keyword_value(call: cst.Call, name: str) -> cst.BaseExpression | None:
+    """The value of the argument passed by this name."""
+    argument = keyword_argument(call, name)
+    return argument and argument.value
+
+
 def is_name(node: cst.CSTNode | None, *names: str) -> bool:
     """Whether the node is one of these names."""
     return isinstance(node, cst.Name) and node.value in names
@@ -243,9 +261,9 @@ def single_index(node: cst.CSTNode) -> cst.BaseExpression | None:
     match node:
         # `x[index,]` is an index by a tuple, `x[*index]` by several.
         case cst.Subscript(
-            slice=[cst.SubscriptElement(slice=cst.Index() as part, comma=cst.MaybeSentinel())]
+            slice=[cst.SubscriptElement(slice=cst.Index(value=index, star=None), comma=cst.MaybeSentinel())]
         ):
-            return None if part.star else part.value
+            return index
     return None
 
 

@@ -1,7 +1,7 @@
 """What the text tells about tensors: which device they are on, and whether another name shares their memory."""
 
-import itertools
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import libcst as cst
 
@@ -24,8 +24,7 @@ from tpuport.lint.fixes.syntax import (
 
 # --- devices ---
 
-# Functions that create tensors on the host unless they are passed a device.
-FACTORIES: Final = frozenset(
+_FACTORIES: Final = frozenset(
     "arange as_tensor empty eye full linspace logspace ones rand randint randn randperm tensor zeros Generator "
     "tril_indices triu_indices hann_window hamming_window from_numpy".split()
 )
@@ -39,6 +38,7 @@ def device_of_input(site: Site, node: cst.CSTNode) -> str | None:
     function = site.enclosing_function(node)
     if not isinstance(function, cst.FunctionDef):
         return None
+    # In the order of the parameters: the first is usually the input itself.
     treated_as_tensors = _names_treated_as_tensors(function)
     for parameter in parameters(function):
         if _is_tensor_input(site, parameter, treated_as_tensors):
@@ -89,12 +89,17 @@ def is_created_on_host(site: Site, node: cst.CSTNode) -> bool:
     # Of `torch.ones(4).view(2, 2)` the innermost call creates the tensor.
     while isinstance(node, cst.Call) and site.method_of_value(node):
         node = receiver(node)
-    name = site.function_name(node)
-    if not isinstance(node, cst.Call) or not name.startswith("torch."):
+    if not isinstance(node, cst.Call) or not is_factory(site.function_name(node)):
         return False
-    device = keyword_argument(node, "device")
-    is_for_host = device is None or site.code(device.value).strip("\"'") == "cpu"
-    return is_for_host and name.rpartition(".")[2] in FACTORIES
+    match keyword_argument(node, "device"):
+        case cst.Arg(value=device):
+            return site.code(device).strip("\"'") == "cpu"
+    return True
+
+
+def is_factory(function: str) -> bool:
+    """Whether a library function of this name creates tensors on the host unless it is passed a device."""
+    return function.startswith("torch.") and function.rpartition(".")[2] in _FACTORIES
 
 
 # --- shared memory ---
@@ -105,18 +110,17 @@ _ALLOCATING: Final = frozenset(
     "randn_like clone where cat stack softmax sigmoid tanh exp log sqrt matmul bmm einsum gather index_select "
     "masked_fill clamp abs sum mean cumsum add mul sub div new_zeros new_ones new_full new_empty".split()
 )
+_SCOPES: Final = (cst.ClassDef, *FUNCTION_NODES)
 _METADATA: Final = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel"})
 
 
 def can_be_rebound(site: Site, target: cst.Name, function: FunctionNode) -> bool:
     """Whether `name = ...` instead of `name[...] = ...` means the same: the name is local, and no closure uses it."""
     name = target.value
-    owner = site.enclosing(target, cst.ClassDef, *FUNCTION_NODES)
-    if owner is not function or name not in site.file.local_names(function):
+    if name not in site.file.local_names(function):
         return False
     # A closure would see the new tensor, or none at all.
-    nested = [node for node in scope_nodes(function) if isinstance(node, (cst.ClassDef, *FUNCTION_NODES))]
-    return not any(name_uses(node, name) for node in nested)
+    return all(site.enclosing(use, *_SCOPES) is function for use in name_uses(function.body, name))
 
 
 def is_private(site: Site, target: cst.Name, function: FunctionNode) -> bool:
@@ -128,34 +132,28 @@ def is_private(site: Site, target: cst.Name, function: FunctionNode) -> bool:
     if creation is None:
         return False
     # The order of the text is the order of execution, loops aside.
-    position = {id(node): index for index, node in enumerate(walk(function.body))}
-    repeated = _nodes_repeated_before(site, target, creation)
-    start, end = position[id(creation)], position[id(target)]
-
-    def runs_before_write(use: cst.Name) -> bool:
-        return use is not target and (start < position[id(use)] < end or id(use) in repeated)
-
-    uses = filter(runs_before_write, name_uses(function.body, target.value))
+    nodes = list(walk(function.body))
+    between = nodes[nodes.index(creation) : nodes.index(target)]
+    before_write = {*between, *_nodes_repeated_before(site, target, creation)} - {target}
+    uses = [use for use in name_uses(function.body, target.value) if use in before_write]
     return all(_keeps_no_hold(site, use) for use in uses)
 
 
-def _nodes_repeated_before(site: Site, target: cst.Name, creation: cst.CSTNode) -> set[int]:
-    """Ids of nodes in loops around the write but not around the creation: they also run before the next write."""
-    around_creation = {id(ancestor) for ancestor in site.ancestors(creation)}
-    repeated: set[int] = set()
-    for ancestor in site.ancestors(target):
-        if isinstance(ancestor, cst.For | cst.While) and id(ancestor) not in around_creation:
-            repeated.update(id(node) for node in walk(ancestor))
-    return repeated
+def _nodes_repeated_before(site: Site, target: cst.Name, creation: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Nodes in loops around the write but not around the creation: they also run before the next write."""
+    for ancestor in set(site.ancestors(target)).difference(site.ancestors(creation)):
+        if isinstance(ancestor, cst.For | cst.While):
+            yield from walk(ancestor)
 
 
 def _creating_line(site: Site, target: cst.Name, function: FunctionNode) -> cst.CSTNode | None:
     """The last line that surely runs before the write and binds the name to a new tensor."""
-    path: list[Any] = [target, *site.ancestors(target)]
-    # Up to the function: what runs outside it, before the call, cannot bind a local name.
-    for child, parent in itertools.pairwise(path[: path.index(function)]):
+    for child, parent in site.steps_up(target):
+        # What runs outside the function, before the call, cannot bind a local name.
+        if parent is function:
+            break
         if isinstance(parent, cst.IndentedBlock):
-            statements = list(parent.body)
+            statements: list[cst.CSTNode] = list(parent.body)
             for statement in reversed(statements[: statements.index(child)]):
                 if _creates(site, statement, target.value):
                     return statement
@@ -177,10 +175,9 @@ def _has_own_memory(site: Site, value: cst.BaseExpression) -> bool:
 def _is_allocating_call(site: Site, node: cst.CSTNode | None) -> bool:
     if not isinstance(node, cst.Call):
         return False
-    name = site.function_name(node)
-    if name and not name.startswith("torch."):
-        return False
-    return (name.rpartition(".")[2] or method_name(node)) in _ALLOCATING
+    # "" for a method of a value.
+    package, _, function = site.function_name(node).partition(".")
+    return package in {"", "torch"} and (function.rpartition(".")[2] or method_name(node)) in _ALLOCATING
 
 
 def _keeps_no_hold(site: Site, use: cst.Name) -> bool:
@@ -212,21 +209,19 @@ def only_assignment(site: Site, function: FunctionNode, name: str) -> cst.Assign
     """The only statement in the function that binds the name, if that is a plain `name = value`."""
     if name in parameter_names(function):
         return None
-    bindings = [use for use in name_uses(function, name) if _is_binding(site, use)]
-    # Not one in a nested function or class.
-    if len(bindings) != 1 or site.enclosing(bindings[0], cst.ClassDef, *FUNCTION_NODES) is not function:
-        return None
-    target = site.parent(bindings[0])
-    match target, site.parent(target):
-        case cst.AssignTarget(), cst.Assign(targets=[_]) as assignment:
-            return assignment
+    match [use for use in name_uses(function, name) if _is_binding(site, use)]:
+        # Not one in a nested function or class.
+        case [binding] if site.enclosing(binding, *_SCOPES) is function:
+            target = site.parent(binding)
+            match target, site.parent(target):
+                case cst.AssignTarget(), cst.Assign(targets=[_]) as assignment:
+                    return assignment
     return None
 
 
 def _is_binding(site: Site, use: cst.Name) -> bool:
     """Whether the name is the target of a statement, or part of it, and not merely read there."""
-    child: cst.CSTNode = use
-    for ancestor in site.ancestors(use):
+    for child, ancestor in site.steps_up(use):
         match ancestor:
             case cst.AssignTarget() | cst.AsName() | cst.Del() | cst.Global() | cst.Nonlocal():
                 return True
@@ -240,5 +235,4 @@ def _is_binding(site: Site, use: cst.Name) -> bool:
                 return target is child
             case cst.Subscript() | cst.Attribute() | cst.Call() | cst.BaseSmallStatement():
                 return False
-        child = ancestor
     return False

@@ -7,7 +7,15 @@ import libcst as cst
 from tpuport.lint.fixes.boolean_masks import boolean_text
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, name_uses, receiver, require, single_index
+from tpuport.lint.fixes.syntax import (
+    expect,
+    is_name,
+    keyword_value,
+    name_uses,
+    receiver,
+    require,
+    single_index,
+)
 from tpuport.lint.fixes.tensors import only_assignment
 
 _REDUCTIONS: Final = frozenset({"sum", "mean", "any", "all"})
@@ -31,24 +39,21 @@ def _mask(call: cst.Call, site: Site) -> cst.BaseExpression | None:
     match call.args:
         case [cst.Arg(value=mask, keyword=None, star="")] if site.is_torch_call(call, "where"):
             return mask
-        case [cst.Arg(value=mask, keyword=None, star=""), flag] if site.is_torch_call(call, "nonzero"):
-            return mask if _is_as_tuple(flag) else None
-        case [flag] if site.method_of_value(call) == "nonzero":
-            return receiver(call) if _is_as_tuple(flag) else None
+        case [cst.Arg(value=mask, keyword=None, star=""), _] if site.is_torch_call(call, "nonzero"):
+            expect(is_name(keyword_value(call, "as_tuple"), "True"))
+            return mask
+        case [_] if site.method_of_value(call) == "nonzero":
+            expect(is_name(keyword_value(call, "as_tuple"), "True"))
+            return receiver(call)
     return None
-
-
-def _is_as_tuple(argument: cst.Arg) -> bool:
-    match argument:
-        case cst.Arg(keyword=cst.Name(value="as_tuple"), value=cst.Name(value="True")):
-            return True
-    return False
 
 
 def _subscript_indexed_by(site: Site, index: cst.CSTNode) -> cst.Subscript | None:
     """The subscript of which the node is the only index."""
-    subscript = site.enclosing(index, cst.Subscript)
-    return subscript if subscript is not None and single_index(subscript) is index else None
+    match site.enclosing(index, cst.Subscript):
+        case cst.Subscript() as subscript if single_index(subscript) is index:
+            return subscript
+    return None
 
 
 def _is_written(site: Site, subscript: cst.Subscript | None) -> bool:
@@ -69,15 +74,14 @@ def _is_reduced(site: Site, subscript: cst.Subscript | None) -> bool:
 
 def _is_bound_for_writes(site: Site, call: cst.Call) -> bool:
     """`indices = torch.where(mask)`, and then nothing but `x[indices] = v`."""
-    function = site.enclosing_function(call)
+    function = require(site.enclosing_function(call))
     match site.parent(call):
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name() as target)]) as assignment:
-            if function is None or only_assignment(site, function, target.value) is not assignment:
-                return False
-        case _:
-            return False
-    uses = [use for use in name_uses(function, target.value) if use is not target]
-    return all(_is_written(site, _subscript_indexed_by(site, use)) for use in uses)
+            # Another value of the name might be positions.
+            expect(only_assignment(site, function, target.value) is assignment)
+            uses = set(name_uses(function, target.value)) - {target}
+            return all(_is_written(site, _subscript_indexed_by(site, use)) for use in uses)
+    return False
 
 
 REWRITE = Rewrite("TPU102", (cst.Call,), rewrite)

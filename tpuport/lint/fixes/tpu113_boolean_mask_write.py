@@ -7,7 +7,7 @@ import libcst as cst
 from tpuport.lint.fixes.boolean_masks import MaskedAccess, is_scalar, masked_access
 from tpuport.lint.fixes.edits import Edit, Rewrite, Statements, unused_name
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, is_simple, require, require_kind, walk
+from tpuport.lint.fixes.syntax import contains, expect, is_simple, require, require_kind
 from tpuport.lint.fixes.tensors import can_be_rebound, is_private
 
 _OPERATORS: Final = {
@@ -75,13 +75,14 @@ def _new_value(site: Site, node: _Assignment, access: MaskedAccess) -> str:
         return value
     operator = require(_OPERATORS.get(type(node.operator)))
     is_atom = isinstance(node.value, cst.Subscript | cst.Name | cst.Integer | cst.Float)
-    operand = value if is_atom or node.value.lpar else f"({value})"
-    return f"{site.code(access.base)} {operator} {operand}"
+    if not is_atom and not node.value.lpar:
+        value = f"({value})"
+    return f"{site.code(access.base)} {operator} {value}"
 
 
 def _may_divide_by_zero(site: Site, node: _Assignment) -> bool:
     """Whether elements outside the mask may give inf or NaN: they are not chosen, but their gradient is NaN still."""
-    return not is_scalar(site, node.value) and any(isinstance(part, _RISKY_OPERATORS) for part in walk(node))
+    return not is_scalar(site, node.value) and contains(node, *_RISKY_OPERATORS)
 
 
 def _cast_text(site: Site, node: _Assignment, name: str) -> str:
@@ -102,8 +103,9 @@ def _unmasked_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) 
     match value:
         case cst.UnaryOperation(operator=cst.Minus(), expression=operand):
             text = _unmasked_text(site, operand, access)
-            is_closed = isinstance(operand, cst.Subscript) or operand.lpar
-            text = f"-{text}" if is_closed else f"-({text})"
+            if not isinstance(operand, cst.Subscript) and not operand.lpar:
+                text = f"({text})"
+            text = f"-{text}"
         case cst.BinaryOperation(left=left, operator=operator, right=right):
             # A matrix product mixes the elements.
             expect(not isinstance(operator, cst.MatrixMultiply))
@@ -117,14 +119,10 @@ def _unmasked_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) 
 def _base_text(site: Site, value: cst.BaseExpression, access: MaskedAccess) -> str:
     """`y` for `y[mask]` with the mask that is written through."""
     read = require(masked_access(value))
-    expect(read.lead == access.lead and site.code(read.mask) == site.code(access.mask))
-    expect(not _has_effect(read.mask))
+    expect((read.lead, site.code(read.mask)) == (access.lead, site.code(access.mask)))
+    # It matters how often the mask is evaluated if that has an effect.
+    expect(not contains(read.mask, cst.NamedExpr, cst.Await, cst.Yield))
     return site.code(read.base)
-
-
-def _has_effect(mask: cst.BaseExpression) -> bool:
-    """Whether it matters how often the mask is evaluated."""
-    return any(isinstance(node, cst.NamedExpr | cst.Await | cst.Yield) for node in walk(mask))
 
 
 REWRITE = Rewrite("TPU113", (cst.Assign, cst.AugAssign), rewrite)

@@ -13,7 +13,7 @@ _MUTATING_METHODS: Final = frozenset(
 )
 
 
-def rewrite(node: cst.Assert, site: Site) -> Edit | None:
+def rewrite(node: cst.Assert, site: Site) -> Edit:
     """Remove the whole assertion, unless its evaluation has an effect."""
     expect(not any(map(_has_effect, walk(node))))
     return remove_line(site, node)

@@ -20,7 +20,7 @@ def remove_move(site: Site, call: cst.Call) -> Edit:
     return replace_expression(site, call, site.expression(f"{site.operand(tensor)}.to({device})"))
 
 
-def rewrite(node: cst.Call, site: Site) -> Edit | None:
+def rewrite(node: cst.Call, site: Site) -> Edit:
     """`x.cuda(...)` with any arguments."""
     expect(site.method_of_value(node) == "cuda")
     # Host code may be the one that still runs on a GPU, for training.

@@ -13,12 +13,12 @@ from tpuport.lint.fixes.edits import (
     replace_node,
 )
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, receiver, require
-from tpuport.lint.fixes.tensors import FACTORIES, device_of_input
+from tpuport.lint.fixes.syntax import expect, keyword_argument, receiver, require
+from tpuport.lint.fixes.tensors import device_of_input, is_factory
 from tpuport.lint.fixes.tpu301_cuda_call import remove_move
 
 # Arguments that say how a tensor is moved, and do not change the result.
-_MOVE_OPTIONS: Final = frozenset({"non_blocking", "copy"})
+_MOVE_OPTIONS: Final = ("non_blocking", "copy")
 
 _KINDS: Final = ("zeros", "ones", "full", "empty")
 # Their result is on the device of their tensor unless they are passed another one.
@@ -30,13 +30,12 @@ def rewrite(node: cst.SimpleString, site: Site) -> Edit | None:
     """The string as an argument of `.to`, of a function that creates tensors, or of `torch.load`."""
     call = require(site.argument_of(node))
     argument: Any = site.parent(node)
-    keyword = argument.keyword.value if argument.keyword else ""
-    match keyword, site.method_of_value(call), site.function_name(call):
-        case "" | "device", "to", _:
+    match argument.keyword, site.method_of_value(call), site.function_name(call):
+        case None | cst.Name(value="device"), "to", _:
             edit = remove_device(site, call, argument)
-        case "map_location", _, "torch.load":
+        case cst.Name(value="map_location"), _, "torch.load":
             edit = replace_node(node, cst.SimpleString('"cpu"'))
-        case "device", _, function:
+        case cst.Name(value="device"), _, function:
             edit = _rewrite_creation(site, call, argument, function)
         case _:
             return None
@@ -52,7 +51,8 @@ def remove_device(site: Site, call: cst.Call, device: cst.Arg) -> Edit:
         device: its argument that is the device.
     """
     expect(device.keyword is not None or device is call.args[0])
-    others = [argument for argument in call.args if argument is not device and not _is_move_option(argument)]
+    options = [keyword_argument(call, name) for name in _MOVE_OPTIONS]
+    others = [argument for argument in call.args if argument not in (device, *options)]
     if not others:
         return remove_move(site, call)
     # The third positional argument is non_blocking.
@@ -63,15 +63,12 @@ def remove_device(site: Site, call: cst.Call, device: cst.Arg) -> Edit:
     return replace_expression(site, call, site.expression(text))
 
 
-def _is_move_option(argument: cst.Arg) -> bool:
-    return argument.keyword is not None and argument.keyword.value in _MOVE_OPTIONS
-
-
 def _rewrite_creation(site: Site, call: cst.Call, device: cst.Arg, function: str) -> Edit:
     """`torch.zeros(..., device="cuda")`: on an input's device in traced code, on the host where a module is built."""
     if site.method_of_value(call) in _NEW_METHODS or function in _LIKE_FUNCTIONS:
         return replace_node(device, REMOVED)
-    expect(function.startswith("torch.") and function.rpartition(".")[2] in FACTORIES)
+    expect(is_factory(function))
+    # Where a module is built, the host is the right place: `port` moves its tensors.
     if not site.is_traced:
         return replace_node(device, REMOVED)
     return replace_node(device.value, site.expression(require(device_of_input(site, call))))

@@ -24,7 +24,8 @@ def rewrite(node: cst.Call | cst.Attribute, site: Site) -> Edit | None:
     name = site.function_name(call).removeprefix("torch.cuda.")
     if name == "amp.autocast":
         return rewrite_autocast(call, site)
-    expect(name in _MANAGING_FUNCTIONS and site.is_statement(call))
+    expect(name in _MANAGING_FUNCTIONS)
+    expect(site.is_statement(call))
     return mark_unsafe(remove_line(site, call), site.is_host_code)
 
 

@@ -4,7 +4,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_node, unwrap_with
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, is_name, keyword_argument
+from tpuport.lint.fixes.syntax import expect, is_name, keyword_argument, keyword_value
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit | None:
@@ -34,16 +34,17 @@ def _has_no_effect(call: cst.Call, site: Site) -> bool:
 
     torchax does not know autocast at all: under it the others have no effect either, but on a CPU they change results.
     """
-    name = site.function_name(call)
-    if not name.startswith("torch.") or not name.endswith(".autocast"):
-        return False
-    enabled = keyword_argument(call, "enabled")
-    is_switched_off = enabled is not None and is_name(enabled.value, "False")
-    return is_switched_off or name.startswith("torch.cuda.") or _is_for_cuda(call)
+    match site.function_name(call).split("."):
+        case ["torch", "cuda", *_, "autocast"]:
+            return True
+        case ["torch", *_, "autocast"]:
+            return is_name(keyword_value(call, "enabled"), "False") or _is_for_cuda(call)
+    return False
 
 
 def _is_for_cuda(call: cst.Call) -> bool:
     device = keyword_argument(call, "device_type")
+    # `torch.autocast("cuda", ...)`: the device is the first argument.
     if device is None:
         device = next((argument for argument in call.args if argument.keyword is None), None)
     match device:

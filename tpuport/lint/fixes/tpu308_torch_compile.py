@@ -6,6 +6,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_expression, replace_node
 from tpuport.lint.fixes.site import Site
+from tpuport.lint.fixes.syntax import expect
 
 _DECORATORS: Final = frozenset(
     {"torch.compile", "torch.compiler.disable", "torch._dynamo.disable", "torch.jit.script"}
@@ -14,18 +15,17 @@ _DECORATORS: Final = frozenset(
 
 def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     """Remove the decorator, with or without arguments; replace `torch.compile(f, ...)` by `f`."""
-    parent = site.parent(node)
     # The finding may be on the name alone.
-    is_name = not isinstance(node, cst.Call)
-    if is_name and isinstance(parent, cst.Call) and parent.func is node:
-        node, parent = parent, site.parent(parent)
-    name = site.function_name(node) or site.dotted_name(node)
-    match parent, node:
-        case cst.Decorator(), _:
-            return replace_node(parent, REMOVED) if name in _DECORATORS else None
-        case _, cst.Call(args=[cst.Arg(value=function, keyword=None, star=""), *_]) if (
-            name == "torch.compile"
-        ):
+    match site.parent(node):
+        case cst.Call(func=name) as call if name is node:
+            node = call
+    decorator = site.parent(node)
+    if isinstance(decorator, cst.Decorator):
+        expect(site.called_or_named(node) in _DECORATORS)
+        return replace_node(decorator, REMOVED)
+    match node:
+        case cst.Call(args=[cst.Arg(value=function, keyword=None, star=""), *_]):
+            expect(site.function_name(node) == "torch.compile")
             return replace_expression(site, node, function)
     return None
 

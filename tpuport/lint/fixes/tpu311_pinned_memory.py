@@ -4,7 +4,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_expression, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_name, keyword_argument, receiver
+from tpuport.lint.fixes.syntax import keyword_argument, receiver
 
 
 def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
@@ -14,9 +14,9 @@ def rewrite(node: cst.CSTNode, site: Site) -> Edit | None:
         return replace_expression(site, call, receiver(call))
     # `pin_memory=flag` may be off, and then it is in nobody's way.
     for name in ("non_blocking", "pin_memory"):
-        argument = keyword_argument(call, name)
-        if argument is not None and is_name(argument.value, "True"):
-            return replace_node(argument, REMOVED)
+        match keyword_argument(call, name):
+            case cst.Arg(value=cst.Name(value="True")) as argument:
+                return replace_node(argument, REMOVED)
     return None
 
 

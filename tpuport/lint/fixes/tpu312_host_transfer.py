@@ -16,7 +16,8 @@ _LEAVING_METHODS: Final = frozenset({"numpy", "tolist", "item", "detach"})
 def rewrite(node: cst.Call | cst.SimpleString, site: Site) -> Edit | None:
     """`x.cpu()` as `x`, `x.to("cpu", ...)` without the device. Host code keeps them."""
     call = site.innermost(node, cst.Call)
-    expect(not site.is_host_code and not _is_leaving(site, call))
+    expect(not site.is_host_code)
+    expect(not _is_leaving(site, call))
     match site.method_of_value(call):
         case "cpu":
             return replace_expression(site, call, receiver(call))
@@ -32,8 +33,10 @@ def _is_cpu(node: cst.BaseExpression) -> bool:
 
 
 def _is_leaving(site: Site, call: cst.Call) -> bool:
-    parent = site.parent(call)
-    return isinstance(parent, cst.Attribute) and parent.attr.value in _LEAVING_METHODS
+    match site.parent(call):
+        case cst.Attribute(attr=cst.Name(value=method)):
+            return method in _LEAVING_METHODS
+    return False
 
 
 REWRITE = Rewrite("TPU312", (cst.Call, cst.SimpleString), rewrite)

@@ -6,7 +6,7 @@ import libcst as cst
 
 from tpuport.lint.fixes.edits import Edit, Rewrite, replace_node
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import is_name, keyword_argument, parameter_names, receiver, require
+from tpuport.lint.fixes.syntax import is_name, keyword_value, parameter_names, receiver, require
 from tpuport.lint.fixes.tensors import is_created_on_host
 
 _DOUBLE: Final = frozenset({"torch.float64", "torch.double"})
@@ -54,16 +54,11 @@ def _is_computed_on_device(site: Site, call: cst.Call) -> bool:
     """Whether a call with this dtype converts or creates a tensor on the device."""
     if site.method_of_value(call) in {"to", "type"}:
         return _is_on_device(site, receiver(call))
-    device = keyword_argument(call, "device")
-    if device is None or not site.is_traced or not site.function_name(call).startswith("torch."):
+    if not site.is_traced or not site.function_name(call).startswith("torch."):
         return False
-    return _is_device_of_parameter(site, device.value)
-
-
-def _is_device_of_parameter(site: Site, device: cst.BaseExpression) -> bool:
-    """Whether it is `x.device` of a parameter x: any other device may be the host."""
-    function = site.enclosing_function(device)
-    match device:
+    function = site.enclosing_function(call)
+    match keyword_value(call, "device"):
+        # `x.device` of a parameter x: any other device may be the host.
         case cst.Attribute(value=owner, attr=cst.Name(value="device")) if function is not None:
             return is_name(owner, *parameter_names(function))
     return False

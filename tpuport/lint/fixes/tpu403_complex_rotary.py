@@ -12,7 +12,7 @@ from tpuport.lint.fixes.complex_pairs import (
 )
 from tpuport.lint.fixes.edits import Edit, Replacement, Rewrite
 from tpuport.lint.fixes.site import Site
-from tpuport.lint.fixes.syntax import expect, require_kind, walk
+from tpuport.lint.fixes.syntax import expect, require_kind
 
 
 def rewrite(node: cst.Call, site: Site) -> Edit:
@@ -27,7 +27,7 @@ def rewrite(node: cst.Call, site: Site) -> Edit:
     pairs = find_pairs(site, function, products)
     changes: list[tuple[cst.CSTNode, Replacement]] = []
     for product in products:
-        if pairs.factor_ids.isdisjoint(map(id, product.factors)):
+        if pairs.factors.isdisjoint(product.factors):
             continue
         changes.append((product.node, site.expression(_product_text(site, product, pairs, torch.name))))
         changes += [(view, view.args[0].value) for view in product.views]
@@ -37,8 +37,9 @@ def rewrite(node: cst.Call, site: Site) -> Edit:
         changes.append((creation, site.expression(pair_text(site, creation, torch.name))))
     for use in pairs.shape_uses:
         changes.append((use, site.expression(f"{use.value}[..., 0]")))
-    changed_ids = {id(part) for changed, _ in changes for part in walk(changed)}
-    expect(id(node) in changed_ids)
+    # The rest of the function may be rewritten while the call of this finding stays.
+    path = {node, *site.ancestors(node)}
+    expect(any(changed in path for changed, _ in changes))
     return Edit(tuple(changes), unsafe=True, imports=torch.imports)
 
 

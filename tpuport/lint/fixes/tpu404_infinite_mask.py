@@ -11,10 +11,10 @@ from tpuport.lint.fixes.syntax import (
     called_name,
     expect,
     is_simple,
-    keyword_argument,
+    keyword_value,
+    nodes_of_kind,
     receiver,
     require,
-    walk,
 )
 
 _INFINITIES: Final = frozenset({"math.inf", "torch.inf", "numpy.inf"})
@@ -22,10 +22,12 @@ _INFINITIES: Final = frozenset({"math.inf", "torch.inf", "numpy.inf"})
 
 def rewrite(node: Any, site: Site) -> Edit:
     """In `x.masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)` and `torch.full(size, -inf, dtype=...)`."""
-    # The finding may be on the call or on the number.
-    is_call = isinstance(node, cst.Call) and not _is_minus_infinity(site, node)
-    call = node if is_call else require(site.argument_of(node))
+    call = node
+    # The finding may be on the call or on the number, which may be a call of `float`.
+    if isinstance(node, cst.UnaryOperation) or _is_minus_infinity(site, node):
+        call = require(site.argument_of(node))
     infinities = [argument.value for argument in call.args if _is_minus_infinity(site, argument.value)]
+    # With two, every entry is infinite, and the dtype of neither is known.
     expect(len(infinities) == 1)
     torch = site.torch_name(call)
     dtype = _dtype_text(site, call).replace("torch.", f"{torch.name}.")
@@ -46,19 +48,21 @@ def _text_in_float(node: cst.BaseExpression) -> str:
     """`text` in `float("text")`; "" for any other node."""
     if called_name(node) != "float":
         return ""
-    texts = [part.evaluated_value for part in walk(node) if isinstance(part, cst.SimpleString)]
-    return str(texts[0]).strip().lower() if len(texts) == 1 else ""
+    match nodes_of_kind(node, cst.SimpleString):
+        case [string]:
+            return str(string.evaluated_value).strip().lower()
+    return ""
 
 
 def _dtype_text(site: Site, call: cst.Call) -> str:
     """Text for the dtype of the tensor that is filled."""
     if site.method_of_value(call) in {"masked_fill", "masked_fill_"}:
         return _dtype_of(site, receiver(call))
-    dtype = keyword_argument(call, "dtype")
+    dtype = keyword_value(call, "dtype")
     match site.torch_function(call), call.args:
         case "full" | "full_like", _ if dtype is not None:
-            expect(is_simple(dtype.value))
-            return site.code(dtype.value)
+            expect(is_simple(dtype))
+            return site.code(dtype)
         case "full", _:
             return "torch.get_default_dtype()"
         case "masked_fill" | "full_like", [tensor, *_]:

@@ -9,14 +9,14 @@ from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import (
     CannotRewriteError,
     called_name,
+    contains,
     expect,
-    is_name,
     name_uses,
     names_bound_by_statements,
     names_declared_outside,
+    nodes_of_kind,
     parameters,
     require_kind,
-    walk,
 )
 
 _CONSTRUCTORS: Final = frozenset({"list", "dict", "set"})
@@ -56,9 +56,9 @@ def _mutable_parameter(
 ) -> tuple[cst.Param, cst.BaseExpression]:
     """The parameter that the finding is about, and its default; for a finding on the function the first of them."""
     for parameter in parameters(function):
-        is_meant = node is function or parameter in (node, site.parent(node))
-        if is_meant and parameter.default is not None and _is_mutable(parameter.default):
-            return parameter, parameter.default
+        default = parameter.default
+        if default is not None and node in (function, parameter, default) and _is_mutable(default):
+            return parameter, default
     raise CannotRewriteError
 
 
@@ -83,8 +83,8 @@ def _is_mutable(default: cst.BaseExpression) -> bool:
     if not isinstance(default, cst.List | cst.Dict | cst.Set):
         return False
     # A name may mean something else by the time of the call.
-    parts = [part for part in walk(default) if not is_name(part, "None", "True", "False")]
-    return not any(isinstance(part, cst.Call | cst.Name | cst.NamedExpr) for part in parts)
+    names = {name.value for name in nodes_of_kind(default, cst.Name)}
+    return names <= {"None", "True", "False"} and not contains(default, cst.Call, cst.NamedExpr)
 
 
 def _is_only_read(site: Site, function: cst.FunctionDef, name: str) -> bool:
@@ -107,8 +107,7 @@ def _is_read(site: Site, use: cst.Name) -> bool:
             is_changed = isinstance(site.parent(parent), cst.AssignTarget | cst.AugAssign | cst.Del)
             return base is use and not is_changed
         case cst.Arg():
-            call = site.argument_of(use)
-            return call is not None and called_name(call) in _READING_FUNCTIONS
+            return called_name(site.argument_of(use)) in _READING_FUNCTIONS
     return isinstance(parent, cst.StarredElement)
 
 

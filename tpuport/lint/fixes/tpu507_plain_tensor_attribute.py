@@ -1,6 +1,7 @@
 """TPU507: a plain tensor attribute becomes a buffer."""
 
 import itertools
+import re
 
 import libcst as cst
 
@@ -17,9 +18,11 @@ def rewrite(node: cst.CSTNode, site: Site) -> Edit:
     assignment = site.innermost(node, cst.Assign)
     owner = require(site.enclosing(assignment, cst.ClassDef))
     line = require(site.statement_line(assignment))
+    # `self.x = y = value` binds another name too.
     expect(len(assignment.targets) == 1)
     name = _self_attribute(assignment.targets[0].target)
-    expect(name and _can_be_buffer(site, owner, name))
+    expect(name)
+    expect(_can_be_buffer(site, owner, name))
     expect(_runs_after_super_init(require(site.enclosing_function(assignment)), line))
     text = f'self.register_buffer("{name}", {site.code(assignment.value)}, persistent=False)'
     return replace_node(line, site.statement(text, line), unsafe=True)
@@ -35,10 +38,11 @@ def _self_attribute(node: cst.CSTNode) -> str:
 
 def _runs_after_super_init(function: FunctionNode, line: cst.CSTNode) -> bool:
     """Whether the line is in `__init__`, behind `super().__init__()`: before it there are no buffers."""
-    if isinstance(function, cst.Lambda) or function.name.value != "__init__":
-        return False
-    before = itertools.takewhile(lambda node: node is not line, walk(function.body))
-    return "__init__" in map(method_name, before)
+    match function:
+        case cst.FunctionDef(name=cst.Name(value="__init__"), body=body):
+            before = itertools.takewhile(lambda node: node is not line, walk(body))
+            return "__init__" in map(method_name, before)
+    return False
 
 
 def _can_be_buffer(site: Site, owner: cst.ClassDef, name: str) -> bool:
@@ -47,8 +51,7 @@ def _can_be_buffer(site: Site, owner: cst.ClassDef, name: str) -> bool:
     if name in bound_names(owner) or _count_stores(owner, name) != 1:
         return False
     # `.to(torch.bfloat16)` drops the imaginary part of a buffer.
-    text = site.code(owner)
-    return "complex" not in text and "polar(" not in text
+    return not re.search(r"complex|polar\(", site.code(owner))
 
 
 def _count_stores(owner: cst.ClassDef, name: str) -> int:

@@ -22,17 +22,29 @@ def rewrite(node: cst.Call, site: Site) -> Edit | None:
             value = site.code(fill)
         case _:
             return None
+    # The result of an in-place method may be used; an assignment has none.
     line = require(site.statement_line(node))
-    expect(site.is_statement(node) and _is_view(view))
+    expect(site.is_statement(node))
+    expect(_is_view(view))
     return replace_node(line, site.statement(f"{site.code(view)} = {value}", line))
 
 
 def _is_view(node: cst.BaseExpression) -> bool:
     """Whether the node indexes a simple name by numbers and slices."""
-    if not isinstance(node, cst.Subscript) or not is_simple(node.value):
-        return False
-    indices = [element.slice.value for element in node.slice if isinstance(element.slice, cst.Index)]
-    return all(isinstance(index, cst.Ellipsis) or is_number(index) for index in indices)
+    match node:
+        case cst.Subscript(value=base, slice=elements) if is_simple(base):
+            return all(_is_basic_index(element.slice) for element in elements)
+    return False
+
+
+def _is_basic_index(part: cst.BaseSlice) -> bool:
+    """Whether it is a slice, `...` or a number."""
+    match part:
+        case cst.Index(value=cst.Ellipsis()):
+            return True
+        case cst.Index(value=index):
+            return is_number(index)
+    return isinstance(part, cst.Slice)
 
 
 REWRITE = Rewrite("TPU508", (cst.Call,), rewrite)

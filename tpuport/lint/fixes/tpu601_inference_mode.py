@@ -9,8 +9,8 @@ from tpuport.lint.fixes.syntax import expect
 
 def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     """`torch.inference_mode()` without arguments, in a `with` or as a decorator."""
-    parent = site.parent(node)
-    call = node if isinstance(node, cst.Call) else parent
+    # The finding may be on the name alone.
+    call = node if isinstance(node, cst.Call) else site.parent(node)
     # Elsewhere, or as `inference_mode(flag)`, it need not be on.
     match call:
         case cst.Call(func=name, args=[]) if isinstance(site.parent(call), cst.Decorator | cst.WithItem):
