@@ -18,7 +18,7 @@ from torch import nn
 """
 
 
-def found(path: Path, code: str, family: str) -> list[str]:
+def rules_found_in(path: Path, code: str, family: str) -> list[str]:
     """The findings of one family in a file, as "TPU301 error"."""
     file = path / "model.py"
     file.write_text(f"{HEAD}\n\n{textwrap.dedent(code)}\n")
@@ -33,7 +33,7 @@ def in_forward(path: Path, body: str, family: str) -> list[str]:
     head = (
         "class Model(nn.Module):\n    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None):\n"
     )
-    return found(path, f"\n\n{head}{lines}\n", family)
+    return rules_found_in(path, f"\n\n{head}{lines}\n", family)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_gpu_code_in_forward(tmp_path: Path, body: str, expected: list[str]) -> 
     ],
 )
 def test_gpu_code_elsewhere(tmp_path: Path, code: str, expected: list[str]) -> None:
-    assert found(tmp_path, code, "TPU3") == expected
+    assert rules_found_in(tmp_path, code, "TPU3") == expected
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_state_in_forward(tmp_path: Path, body: str, expected: list[str]) -> Non
     ],
 )
 def test_state_of_classes(tmp_path: Path, code: str, expected: list[str]) -> None:
-    assert found(tmp_path, code, "TPU5") == expected
+    assert rules_found_in(tmp_path, code, "TPU5") == expected
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_state_of_classes(tmp_path: Path, code: str, expected: list[str]) -> Non
     ],
 )
 def test_the_call_boundary(tmp_path: Path, code: str, expected: list[str]) -> None:
-    assert found(tmp_path, code, "TPU6") == expected
+    assert rules_found_in(tmp_path, code, "TPU6") == expected
 
 
 def test_a_gpu_function_called_without_a_condition_is_told_where_its_import_was_guarded(
@@ -460,8 +460,8 @@ class Model(nn.Module):
             return flash_attn_func(q, k, v)
         return RETURNED
 """
-    assert found(tmp_path, code.replace("RETURNED", "q"), "TPU305") == []
-    assert len(found(tmp_path, code.replace("RETURNED", "flash_attn_func(q, k, v)"), "TPU305")) == 1
+    assert rules_found_in(tmp_path, code.replace("RETURNED", "q"), "TPU305") == []
+    assert len(rules_found_in(tmp_path, code.replace("RETURNED", "flash_attn_func(q, k, v)"), "TPU305")) == 1
 
 
 def test_a_constructor_s_settings_are_no_tensors(tmp_path: Path) -> None:
@@ -476,4 +476,4 @@ class Model(nn.Module):
     def forward(self, x):
         return self.layer(x.cuda() if torch.cuda.is_available() else x)
 """
-    assert found(tmp_path, code, "TPU") == []
+    assert rules_found_in(tmp_path, code, "TPU") == []

@@ -104,16 +104,14 @@ def is_minus_infinity(node: ast.expr) -> bool:
             return True
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return _is_float_of(operand, "inf", "infinity")
-        case _:
-            return _is_float_of(node, "-inf", "-infinity")
+    return _is_float_of(node, "-inf", "-infinity")
 
 
 def _is_float_of(node: ast.expr, *texts: str) -> bool:
     match node:
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=text), *_]):
             return text in texts
-        case _:
-            return False
+    return False
 
 
 # --- GPU-only code ---
@@ -132,7 +130,9 @@ def gpu_hit(event: Use | Text, warn_in_host_code: bool = True) -> Hit | None:
         if warn_in_host_code:
             return Hit(severity=Severity.WARNING)
         return None
-    return Hit(severity=Severity.WARNING if event.guarded else Severity.ERROR)
+    if event.guarded:
+        return Hit(severity=Severity.WARNING)
+    return Hit(severity=Severity.ERROR)
 
 
 # --- state ---
@@ -159,9 +159,10 @@ def stored_tensor_hit(event: AttributeStore) -> Hit | None:
     if is_weight(class_facts(info).get("attributes", {}).get(event.name)):
         reason = f"{event.name} is put back after tracing: compiled calls do not change it"
         return Hit(reason, severity=Severity.WARNING)
-    is_read = event.in_container or _reads_attribute(info, event.name)
-    # The first tracing succeeds; the second one fails.
-    return Hit(severity=Severity.ERROR if is_read else Severity.WARNING, stops=False)
+    # The first tracing succeeds; the second one fails, if it reads what the first one stored.
+    if event.in_container or _reads_attribute(info, event.name):
+        return Hit(severity=Severity.ERROR, stops=False)
+    return Hit(severity=Severity.WARNING, stops=False)
 
 
 def _reads_attribute(info: Any, name: str) -> bool:

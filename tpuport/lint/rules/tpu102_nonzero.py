@@ -20,11 +20,10 @@ RULE = Rule(
     name="nonzero",
     severity=Severity.ERROR,
     summary="the positions of true elements: `nonzero`, `argwhere`, `torch.where(condition)`",
-    why="The number of nonzero elements is the length of the result, and it depends on values that do not "
-    "exist while "
-    "the program is traced: tracing ends with `ConcretizationTypeError`. As an index the positions are "
-    "seldom needed: "
-    "`torch.where` with three arguments, or arithmetic with the mask itself, gives the same.",
+    why="The length of the result is the number of nonzero elements, which depends on values that do not "
+    "exist while the program is traced: tracing ends with `ConcretizationTypeError`. Positions are seldom "
+    "needed as an index: `torch.where` with three arguments, or arithmetic with the mask itself, gives the "
+    "same result.",
     reason="the number of nonzero elements is not known while tracing",
     remedy="use the mask itself: `torch.where(mask, a, b)`, or `argmax`/`argsort` of the mask for positions",
     bad=Example(
@@ -46,6 +45,7 @@ class Model(nn.Module):
 """
     ),
     quiet=(
+        # With three arguments the result has the shape of the condition.
         Example(
             """
 class Model(nn.Module):
@@ -53,6 +53,7 @@ class Model(nn.Module):
         return torch.where(x > 0, x, 0.0)
 """
         ),
+        # A count is one number, whatever the values.
         Example(
             """
 class Model(nn.Module):

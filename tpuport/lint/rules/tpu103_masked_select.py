@@ -19,11 +19,10 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary="`masked_select`, whose length is the number of true elements",
     why="`masked_select` is `x[mask]` under another name: the length of its result depends on the mask's "
-    "values, which "
-    "do not exist while the program is traced.",
+    "values, which do not exist while the program is traced.",
     reason="the result's length is the number of true elements, which is not known while tracing",
-    remedy="keep the full length and neutralise the rest: `torch.where(mask, x, 0)`, dividing by `mask.sum()` "
-    "for a mean",
+    remedy="keep the full length and neutralise the rest: `torch.where(mask, x, 0)`, dividing by "
+    "`mask.sum()` for a mean",
     bad=Example(
         """
 class Model(nn.Module):
@@ -41,6 +40,7 @@ class Model(nn.Module):
         _INPUTS,
     ),
     quiet=(
+        # `masked_fill` keeps the shape.
         Example(
             """
 class Model(nn.Module):

@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Call, context: Context) -> bool:
     """The different elements of a tensor."""
+    # `return_inverse` and `return_counts` do not change the length of the first result.
     return is_call_of(event, "unique", "unique_consecutive")
 
 
@@ -15,15 +16,13 @@ RULE = Rule(
     id="TPU104",
     name="unique",
     severity=Severity.ERROR,
-    summary="`unique` and `unique_consecutive`, whose length is the number of different elements",
-    why="How many different elements a tensor has depends on its values, which do not exist while the "
-    "program is "
-    "traced. Where the elements are of a known range, a table of that size serves; where only their "
-    "number is wanted, "
-    "sort and count the changes.",
-    reason="the number of different elements is not known while tracing",
-    remedy="sort and compare neighbours, or scatter into a table of the range's size; or compute it before the "
-    "call",
+    summary="`unique` and `unique_consecutive`, whose length is the number of distinct elements",
+    why="The number of distinct elements of a tensor depends on its values, which do not exist while the "
+    "program is traced. If the elements come from a known range, use a table of that size; if only their "
+    "number matters, sort and count the changes.",
+    reason="the number of distinct elements is not known while tracing",
+    remedy="sort and compare neighbours, or scatter into a table of the range's size; or compute it before "
+    "the call",
     bad=Example(
         """
 class Model(nn.Module):

@@ -25,8 +25,7 @@ RULE = Rule(
     "traced.",
     reason="the result is as long as the sum of the repeats, which is not known while tracing",
     remedy="pass `output_size=` where the length is known, or find each element's source with `searchsorted` "
-    "over "
-    "`repeats.cumsum(0)`",
+    "over `repeats.cumsum(0)`",
     bad=Example(
         """
 class Model(nn.Module):
@@ -48,6 +47,7 @@ class Model(nn.Module):
         "(torch.randn(3, 2), torch.tensor([1, 2, 1]))",
     ),
     quiet=(
+        # Every element is repeated equally often, so the length is known.
         Example(
             """
 class Model(nn.Module):

@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Call, context: Context) -> bool:
     """`bincount`, whose `minlength` is only a lower bound; `histc` has a static number of bins and traces."""
+    # Weights do not change the length.
     return is_call_of(event, "bincount")
 
 
@@ -16,10 +17,10 @@ RULE = Rule(
     name="bincount",
     severity=Severity.ERROR,
     summary="`bincount`, with or without `minlength`",
-    why="`bincount` is as long as its largest element plus one, and `minlength` is only a lower bound. The "
-    "largest element is a value that does not exist while the program is traced. `histc` has a fixed "
-    "number of bins and traces.",
-    reason="the result is as long as its largest element, which is not known while tracing",
+    why="The result of `bincount` is one longer than its largest element, and `minlength` is only a lower "
+    "bound. The largest element is a value that does not exist while the program is traced. `histc` has a "
+    "fixed number of bins and traces.",
+    reason="the length of the result depends on its largest element, which is not known while tracing",
     remedy="scatter ones into a table of fixed size: `torch.zeros(n).scatter_add(0, ids, torch.ones(...))`",
     bad=Example(
         """
@@ -38,6 +39,7 @@ class Model(nn.Module):
         "(torch.tensor([3, 1, 3, 2]),)",
     ),
     quiet=(
+        # The number of bins is an argument.
         Example(
             """
 class Model(nn.Module):

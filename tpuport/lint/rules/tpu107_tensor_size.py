@@ -24,15 +24,18 @@ def _sizes(event: Call) -> list[Value | None]:
     """The arguments of a call that are sizes."""
     arguments: list[Value | None] = [*operands(event)]
     keywords = event.keywords
+    # The sizes of a factory are its arguments, of a method all but the tensor itself.
     if event.receiver is None and is_call_of(event, *_FACTORIES):
         return [*arguments, keywords.get("size"), keywords.get("end")]
     if is_method_of_tensor(event, *_METHODS):
         return [*event.args]
+    # The second argument is the value.
     if is_call_of(event, "full", "new_full"):
         return [*event.args[:1]]
     # The size comes after the bounds.
     if is_call_of(event, "randint"):
         return [*event.args[-1:]]
+    # Only the widths: what is padded is a tensor, and so may the value be.
     if is_call_of(event, "pad"):
         return arguments[1:2]
     if is_call_of(event, "as_strided"):
@@ -48,14 +51,14 @@ RULE = Rule(
     id="TPU107",
     name="tensor-size",
     severity=Severity.ERROR,
-    summary="a tensor given as a size or range: `torch.ones(b, n)`, `torch.arange(n)`, `x.view(n, -1)`, "
+    summary="a tensor passed as a size or range: `torch.ones(b, n)`, `torch.arange(n)`, `x.view(n, -1)`, "
     "`F.pad(x, (0, n))`",
     why="Sizes are part of the compiled program. A size held in a tensor has no value while the program is "
-    "traced, so "
-    "Python's request for it ends in `ConcretizationTypeError` or `TracerIntegerConversionError`.",
+    "traced, so converting it to a Python int raises `ConcretizationTypeError` or "
+    "`TracerIntegerConversionError`.",
     reason="a size must be a number while tracing, and this one is a tensor",
-    remedy="take the size from `.shape`, the configuration or an argument that is an int; or use the largest "
-    "size and a mask",
+    remedy="take the size from `.shape`, the configuration or an int argument; or use the largest size and a "
+    "mask",
     bad=Example(
         """
 class Model(nn.Module):
@@ -73,6 +76,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor([4, 2]))",
     ),
     quiet=(
+        # Sizes from `.shape` are Python ints while tracing.
         Example(
             """
 class Model(nn.Module):

@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: SliceBound, context: Context) -> bool:
     """`x[: n]` with a tensor n, whatever is sliced."""
+    # Python asks a bound for `__index__`, also if a list is sliced.
     return is_tensor(event.value)
 
 
@@ -17,10 +18,9 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary="a slice bound that is a tensor: `x[:, : lengths[0]]`",
     why="A slice's length is part of the compiled program's shapes. A bound held in a tensor has no value "
-    "while the "
-    "program is traced.",
+    "while the program is traced.",
     reason="a slice's bounds must be numbers while tracing, and this one is a tensor",
-    remedy="keep the full length and mask what lies behind the bound, or pass the bound as a Python int",
+    remedy="keep the full length and mask what lies beyond the bound, or pass the bound as a Python int",
     bad=Example(
         """
 class Model(nn.Module):
@@ -39,6 +39,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor([3, 2]))",
     ),
     quiet=(
+        # Bounds computed from `.shape` are Python ints while tracing.
         Example(
             """
 class Model(nn.Module):

@@ -10,6 +10,7 @@ def check(event: Call, context: Context) -> bool:
     """Sizes or positions of a split, in a tensor or a list of tensors."""
     if not is_call_of(event, "split", "split_with_sizes", "tensor_split", "chunk", "unsafe_split"):
         return False
+    # Each function has its own name for the second argument.
     sizes = argument(event, 1, "split_size_or_sections", "split_size", "indices_or_sections", "split_sizes")
     return has_tensor(sizes)
 
@@ -19,11 +20,11 @@ RULE = Rule(
     name="tensor-split-sizes",
     severity=Severity.ERROR,
     summary="`split` or `tensor_split` with sizes that are tensors",
-    why="The parts' lengths are shapes of the compiled program. Held in a tensor they have no value while "
-    "the program is traced.",
+    why="The lengths of the parts are shapes of the compiled program. Held in a tensor, they have no value "
+    "while the program is traced.",
     reason="the lengths of the parts must be numbers while tracing, and these are tensors",
-    remedy="keep one padded array and a mask or segment ids that say which part an element belongs to; or pass "
-    "a list of ints",
+    remedy="keep one padded array with a mask or segment ids that say which part each element belongs to; or "
+    "pass a list of ints",
     bad=Example(
         """
 class Model(nn.Module):
@@ -43,6 +44,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor([1, 3]))",
     ),
     quiet=(
+        # A part of `.shape` is a Python int.
         Example(
             """
 class Model(nn.Module):

@@ -12,6 +12,7 @@ def check(event: Call, context: Context) -> bool:
     if not is_call_of(event, "one_hot"):
         return False
     classes = argument(event, 1, "num_classes")
+    # -1, the default, means one more than the largest element.
     if isinstance(classes, Static):
         return classes.constant == -1
     return classes is None or is_tensor(classes)
@@ -23,10 +24,10 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary="`F.one_hot` without `num_classes`",
     why="Without `num_classes` the width of the result is the largest element plus one, a value that does "
-    "not exist while "
-    "the program is traced.",
-    reason="without num_classes the result is as wide as the largest element, which is not known while tracing",
-    remedy="say `num_classes=`",
+    "not exist while the program is traced.",
+    reason="without num_classes the result is as wide as the largest element, which is not known while "
+    "tracing",
+    remedy="pass `num_classes=`",
     bad=Example(
         """
 class Model(nn.Module):

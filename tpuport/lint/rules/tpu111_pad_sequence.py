@@ -15,6 +15,7 @@ def check(event: Call, context: Context) -> bool:
     head, _, last = event.name.rpartition(".")
     if head != "torch.nn.utils.rnn":
         return False
+    # The others read lengths whatever their sequences are.
     if last != "pad_sequence":
         return last in _PACKED
     sequences = event.args[0] if event.args else event.keywords.get("sequences")
@@ -27,12 +28,10 @@ RULE = Rule(
     name="pad-sequence",
     severity=Severity.ERROR,
     summary="`pad_sequence`, `pack_padded_sequence` and their relatives in traced code",
-    why="Sequences of different lengths come out of values: of lengths, of masks. Packing reads the lengths "
-    "on the host, "
-    "and a list of rows cut to their lengths cannot be built while the program is traced. A batch that "
-    "comes padded, "
-    "with a mask, needs neither.",
-    reason="the sequences' lengths come out of values that are not known while tracing",
+    why="Where sequences of different lengths are cut depends on values: on lengths or masks. Packing reads "
+    "the lengths on the host, and a list of rows of different lengths cannot be built while the program is "
+    "traced. A batch that arrives padded, with a mask, needs neither.",
+    reason="the sequences' lengths depend on values that are not known while tracing",
     remedy="pad before the call, and let the model take the padded batch with a mask",
     bad=Example(
         """

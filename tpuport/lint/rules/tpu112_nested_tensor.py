@@ -11,6 +11,7 @@ _OTHER_NAMES: Final = frozenset({"torch._nested_tensor_from_mask", "to_padded_te
 
 def check(event: Call, context: Context) -> bool:
     """Anything of `torch.nested`, and the methods of nested tensors."""
+    # `to_padded_tensor` is a method that only nested tensors have.
     return event.name.startswith("torch.nested.") or event.name in _OTHER_NAMES
 
 
@@ -19,8 +20,8 @@ RULE = Rule(
     name="nested-tensor",
     severity=Severity.ERROR,
     summary="nested (jagged) tensors: `torch.nested.*`",
-    why="A nested tensor has rows of different lengths. XLA knows arrays of one shape, and torchax has no "
-    "nested tensors.",
+    why="The rows of a nested tensor have different lengths. XLA only has arrays of fixed shapes, and "
+    "torchax has no nested tensors.",
     reason="rows of different lengths do not form an array that XLA can compile for",
     remedy="pad to one length and carry a mask",
     bad=Example(

@@ -9,10 +9,13 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 def check(event: Subscript, context: Context) -> Answer:
     """`x[mask] += v`, and a mask beside an index of integers; a plain `x[mask] = v` traces."""
+    # A read is TPU101.
     if not event.store or not any(map(is_mask, event.indices)):
         return False
+    # The finding is on the whole statement, which the fix replaces.
     if event.operator is not None:
         return Hit(node=event.statement)
+    # Alone, a mask is a choice between old and new values, which has a known shape.
     if not any(is_tensor(index) and not is_mask(index) for index in event.indices):
         return False
     return Hit(
@@ -31,14 +34,12 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary="`x[mask] *= value`, and a mask beside an index of integers: `x[mask, index] = value`",
     why="An augmented assignment first reads `x[mask]`, whose length depends on values that do not exist "
-    "while the"
-    " program is traced, and ends with `NonConcreteBooleanIndexError`. A mask beside integers has to "
-    "become a list of"
-    " positions for the same reason. A plain `x[mask] = value` traces: with tpuport enabled a number, a "
-    "tensor that"
-    " broadcasts and the values for the true elements alike.",
+    "while the program is traced, and ends with `NonConcreteBooleanIndexError`. A mask beside integers would "
+    "have to become a list of positions, whose length is unknown too. A plain `x[mask] = value` traces: with "
+    "tpuport enabled, the value may be a number, a tensor that broadcasts, or the values of the selected "
+    "elements.",
     reason="`x[mask]` is read before it is written, and its length is not known while tracing",
-    remedy="choose instead of picking: `x = torch.where(mask, x * value, x)`",
+    remedy="choose instead of selecting: `x = torch.where(mask, x * value, x)`",
     bad=Example(
         """
 class Model(nn.Module):
@@ -58,6 +59,7 @@ class Model(nn.Module):
         _INPUTS,
     ),
     quiet=(
+        # Nothing is read: `jnp.where` chooses between the old and the new value.
         Example(
             """
 class Model(nn.Module):
@@ -68,6 +70,7 @@ class Model(nn.Module):
 """,
             _INPUTS,
         ),
+        # A slice has a known length.
         Example(
             """
 class Model(nn.Module):

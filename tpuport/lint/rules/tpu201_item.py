@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Call, context: Context) -> bool:
     """The method of a tensor or an unknown object: nothing else in traced code has it."""
+    # A function of torch called `item` does not exist; one of another library may.
     return event.receiver is not None and is_call_of(event, "item")
 
 
@@ -20,8 +21,8 @@ RULE = Rule(
     "value, and torchax raises `ConcretizationTypeError`. It also makes an eager program wait for the "
     "device.",
     reason="`.item()` asks for a value, and while tracing there is none",
-    remedy="leave the number in a tensor (a 0-d tensor broadcasts like a number), or compute it before the "
-    "call and pass it",
+    remedy="keep the number in a tensor (a 0-d tensor broadcasts like a number), or compute it before the "
+    "call and pass it in",
     bad=Example(
         """
 class Model(nn.Module):

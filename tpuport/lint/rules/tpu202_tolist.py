@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Call, context: Context) -> bool:
     """The method of a tensor or an unknown object."""
+    # As for `.item()`: a function called `tolist` is not torch's.
     return event.receiver is not None and is_call_of(event, "tolist")
 
 
@@ -16,11 +17,11 @@ RULE = Rule(
     name="tolist",
     severity=Severity.ERROR,
     summary="`.tolist()` in traced code",
-    why="`.tolist()` asks for a tensor's values as Python numbers. While the program is traced there are "
-    "none. What the list is for decides the remedy: sizes belong to the caller, sums and choices stay "
+    why="`.tolist()` asks for a tensor's values as Python numbers, and while the program is traced there are "
+    "none. The remedy depends on what the list is for: let the caller pass sizes, and keep sums and choices "
     "in tensors.",
     reason="`.tolist()` asks for values, and while tracing there are none",
-    remedy="pass the list from outside as Python ints, or stay with tensors",
+    remedy="pass the list in as Python ints, or stay with tensors",
     bad=Example(
         """
 class Model(nn.Module):

@@ -10,6 +10,7 @@ def check(event: Call, context: Context) -> bool:
     """`.numpy()`, and functions of NumPy that get a tensor."""
     if event.receiver is not None:
         return is_call_of(event, "numpy", "__array__")
+    # NumPy computes with shapes and numbers as it does outside a trace.
     return event.name.startswith("numpy.") and any(map(has_tensor, event.args))
 
 
@@ -18,8 +19,8 @@ RULE = Rule(
     name="numpy",
     severity=Severity.ERROR,
     summary="`.numpy()`, or a NumPy function of a tensor, in traced code",
-    why="NumPy works on values in the host's memory. While the program is traced there are none, and "
-    "`TracerArrayConversionError` is raised.",
+    why="NumPy works on values in host memory. While the program is traced there are none, and torchax "
+    "raises `TracerArrayConversionError`.",
     reason="NumPy needs values, and while tracing there are none",
     remedy="use the torch function of the same name, or compute it before the call",
     bad=Example(
@@ -39,6 +40,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     quiet=(
+        # NumPy on a Python int that comes from a shape.
         Example(
             """
 import numpy as np

@@ -12,6 +12,7 @@ _CONVERSIONS: Final = frozenset({"builtins.int", "builtins.float", "builtins.boo
 
 def check(event: Call, context: Context) -> bool:
     """`int(t)` and its like, and functions of `math` that get a tensor."""
+    # The tensor may be any of the arguments: `math.pow(2, x)`.
     if event.receiver is not None or not any(map(is_tensor, event.args)):
         return False
     return event.name in _CONVERSIONS or event.name.startswith("math.")
@@ -21,12 +22,12 @@ RULE = Rule(
     id="TPU204",
     name="python-number",
     severity=Severity.ERROR,
-    summary="`int()`, `float()`, `bool()` or a function of `math` of a tensor",
+    summary="`int()`, `float()`, `bool()` or a function of `math` applied to a tensor",
     why="A Python number needs the tensor's value. While the program is traced there is none, and "
-    "`ConcretizationTypeError` is raised. A number made of a shape or of the configuration is fine.",
+    "`ConcretizationTypeError` is raised. A number computed from a shape or the configuration is fine.",
     reason="a Python number needs the tensor's value, and while tracing there is none",
     remedy="stay with a 0-d tensor (`x.sqrt()` for `math.sqrt(x)`, `.to(torch.int32)` for `int()`), or pass "
-    "the number from outside",
+    "the number in",
     bad=Example(
         """
 class Model(nn.Module):
@@ -44,6 +45,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     quiet=(
+        # Shapes and numbers of elements are Python ints while tracing.
         Example(
             """
 class Model(nn.Module):

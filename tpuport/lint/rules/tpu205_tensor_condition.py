@@ -10,6 +10,7 @@ def check(event: Truth, context: Context) -> Answer:
     """Every question for a tensor's truth except an assertion's, which is TPU206."""
     if event.construct == "assert" or not is_tensor(event.value):
         return False
+    # The sentence names the construct: `and` and `not` are easily missed on a line with an `if`.
     return Hit(reason=f"`{event.construct}` asks for the value of a tensor, and while tracing there is none")
 
 
@@ -19,11 +20,11 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary="a tensor in `if`, `while`, `and`, `or`, `not`, a conditional expression or a comprehension's "
     "condition",
-    why="Python must know which way to go, and the way depends on a value that does not exist while the "
-    "program is traced: `TracerBoolConversionError`. A condition on shapes, on the configuration or on "
-    "`is None` is decided while tracing and is fine.",
+    why="Python must know which branch to take, and that depends on a value that does not exist while the "
+    "program is traced: `TracerBoolConversionError`. A condition on shapes, on the configuration or on `is "
+    "None` is decided while tracing and is fine.",
     reason="the branch depends on a tensor's value, and while tracing there is none",
-    remedy="compute both and choose with `torch.where`, or decide outside and pass a Python bool",
+    remedy="compute both and choose with `torch.where`, or decide before the call and pass a Python bool",
     bad=Example(
         """
 class Model(nn.Module):
@@ -43,6 +44,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     quiet=(
+        # A shape, `is None` and a flag of the module are known while tracing.
         Example(
             """
 class Model(nn.Module):
@@ -53,6 +55,7 @@ class Model(nn.Module):
 """,
             "(torch.randn(2, 4),)",
         ),
+        # So are a tensor's class, dtype and rank.
         Example(
             """
 class Model(nn.Module):

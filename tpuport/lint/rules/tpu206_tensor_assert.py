@@ -15,6 +15,7 @@ def check(event: Call | Truth, context: Context) -> Answer:
     if isinstance(event, Truth):
         is_assertion = event.construct == "assert" and is_tensor(event.value)
         return is_assertion and Hit(node=event.statement)
+    # Of the arguments only the first is the condition. The fix only removes `assert` statements.
     is_check = event.name in _CHECKS and any(map(is_tensor, event.args[:1]))
     return is_check and Hit(fix=Applicability.NONE)
 
@@ -47,6 +48,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     quiet=(
+        # Shapes are known while tracing, also in the message.
         Example(
             """
 class Model(nn.Module):

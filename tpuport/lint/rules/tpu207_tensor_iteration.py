@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Iteration, context: Context) -> bool:
     """A loop or comprehension over a tensor; whoever unpacks two or three rows means to."""
+    # Whether the body is long or the tensor has many rows is not known here: hence a warning.
     return is_tensor(event.value)
 
 
@@ -16,11 +17,11 @@ RULE = Rule(
     name="tensor-iteration",
     severity=Severity.WARNING,
     summary="a Python loop over a tensor: `for row in x`",
-    why="The number of rows is a shape, so the loop traces; but it is unrolled: the program holds its body "
-    "once for each row, takes as many times longer to compile, and is compiled again for another number of"
-    " rows. And if the body needs a row's value as a Python number, it does not trace at all.",
-    reason="the loop is unrolled: the program grows with the number of rows and is compiled anew for another "
-    "number",
+    why="The number of rows is a shape, so the loop traces, but it is unrolled: the program contains the "
+    "body once per row, takes proportionally longer to compile, and is compiled again for every other number "
+    "of rows. If the body needs a row's value as a Python number, it does not trace at all.",
+    reason="the loop is unrolled: the program grows with the number of rows and is compiled again for every "
+    "other number",
     remedy="work on the whole tensor at once, or use `torch.vmap`",
     bad=Example(
         """
@@ -42,6 +43,7 @@ class Model(nn.Module):
         "(torch.randn(64, 4),)",
     ),
     quiet=(
+        # Unpacking two parts is as short in the program as in the text.
         Example(
             """
 class Model(nn.Module):

@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Call, context: Context) -> bool:
     """`range(n)` with a tensor among its arguments."""
+    # Start, stop and step alike.
     return event.name == "builtins.range" and any(map(is_tensor, event.args))
 
 
@@ -16,9 +17,9 @@ RULE = Rule(
     name="tensor-range",
     severity=Severity.ERROR,
     summary="`range` of a tensor",
-    why="How often a Python loop runs is decided while the program is traced, and a number held in a tensor "
-    "has no value then: `TracerIntegerConversionError`.",
-    reason="how often the loop runs is not known while tracing",
+    why="The number of iterations of a Python loop is fixed while the program is traced, and a number held "
+    "in a tensor has no value then: `TracerIntegerConversionError`.",
+    reason="the number of iterations is not known while tracing",
     remedy="loop over a fixed number of steps and mask, use `torch.arange` arithmetic instead of a loop, or "
     "pass the number as an int",
     bad=Example(
@@ -40,6 +41,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor(3))",
     ),
     quiet=(
+        # A size is a Python int.
         Example(
             """
 class Model(nn.Module):

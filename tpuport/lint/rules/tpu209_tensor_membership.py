@@ -23,11 +23,12 @@ RULE = Rule(
     id="TPU209",
     name="tensor-membership",
     severity=Severity.ERROR,
-    summary="`in` on a tensor, or a tensor looked for in a list",
-    why="`in` compares and asks each comparison for its truth, which needs values that do not exist while "
-    "the program is traced.",
+    summary="`in` on a tensor, or a search for a tensor in a list",
+    why="`in` compares elements and needs the truth of each comparison, which does not exist while the "
+    "program is traced.",
     reason="`in` compares values, and while tracing there are none",
-    remedy="`(x == value).any()` as a tensor, or `torch.isin`, and `torch.where` in the place of the branch",
+    remedy="use `(x == value).any()` or `torch.isin`, whose results are tensors, and `torch.where` instead "
+    "of the branch",
     bad=Example(
         """
 class Model(nn.Module):
@@ -45,6 +46,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor([3, 1]))",
     ),
     quiet=(
+        # Python numbers and strings are compared, not tensors.
         Example(
             """
 class Model(nn.Module):

@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 
 def check(event: Call, context: Context) -> bool:
     """`equal`, `allclose`, `is_nonzero`."""
+    # `isclose` and `eq` return tensors.
     return is_call_of(event, "equal", "allclose", "is_nonzero")
 
 
@@ -16,11 +17,11 @@ RULE = Rule(
     name="tensor-comparison",
     severity=Severity.ERROR,
     summary="`torch.equal`, `torch.allclose`, `torch.is_nonzero`",
-    why="These give a Python bool, for which the values are needed. While the program is traced there are "
-    "none.",
-    reason="the answer is a Python bool, which needs values that are not there while tracing",
-    remedy="compare with `(a == b).all()` or `torch.isclose(a, b).all()`, a tensor, and choose with "
-    "`torch.where`",
+    why="These functions return a Python bool, which depends on the tensors' values. While the program is "
+    "traced there are none.",
+    reason="the result is a Python bool, which needs values that do not exist while tracing",
+    remedy="compare with `(a == b).all()` or `torch.isclose(a, b).all()`, whose results are tensors, and "
+    "choose with `torch.where`",
     bad=Example(
         """
 class Model(nn.Module):

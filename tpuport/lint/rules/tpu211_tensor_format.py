@@ -12,8 +12,10 @@ _TO_TEXT: Final = frozenset({"builtins.print", "builtins.str", "builtins.repr", 
 
 def check(event: Call | Formatting, context: Context) -> Answer:
     """Printed, formatted or logged tensors. Only a format that needs a number stops the trace."""
+    # `{x}` shows the tracer; only `{x:.2f}` asks for a number.
     if isinstance(event, Formatting):
         return Hit(stops=event.has_spec)
+    # These show the tracer too.
     is_printed = event.name in _TO_TEXT and any(map(is_tensor, event.args))
     return is_printed and Hit(stops=False)
 
@@ -23,10 +25,10 @@ RULE = Rule(
     name="tensor-format",
     severity=Severity.ERROR,
     summary="a tensor printed or formatted in traced code",
-    why="The text is made once, while the program is traced, when the tensor has no value yet: at best it "
-    "shows the tracer, and a format such as `{x:.2f}` raises. It never shows what later runs compute.",
+    why="The text is built once, while the program is traced and the tensor has no value: at best it shows "
+    "the tracer, and a format such as `{x:.2f}` raises. It never shows what later runs compute.",
     reason="the text is built once while tracing, when there is no value to show",
-    remedy="print after the call, or use `jax.debug.print` where the value is wanted on the way",
+    remedy="print after the call, or use `jax.debug.print` for intermediate values",
     bad=Example(
         """
 class Model(nn.Module):
@@ -46,6 +48,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     quiet=(
+        # The message is built only if the shape is wrong, and then tracing ends anyway.
         Example(
             """
 class Model(nn.Module):

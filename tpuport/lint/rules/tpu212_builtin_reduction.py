@@ -18,6 +18,7 @@ def check(event: Call, context: Context) -> bool:
     # What is compared by a key is not the tensor.
     if event.name not in _COMPARING or not event.args or "key" in event.keywords:
         return False
+    # `max(a, b)` compares its arguments, `max(values)` the elements of its only one.
     if len(event.args) > 1 and event.name != "builtins.sorted":
         return any(map(is_tensor, event.args))
     values = event.args[0]
@@ -31,10 +32,10 @@ RULE = Rule(
     id="TPU212",
     name="builtin-reduction",
     severity=Severity.ERROR,
-    summary="`max`, `min`, `sorted`, `any` or `all` of Python over tensors",
-    why="Python's own functions compare elements one by one and ask each comparison for its truth, which "
-    "needs values that do not exist while the program is traced.",
-    reason="Python compares the elements one by one, which needs values that are not there while tracing",
+    summary="Python's `max`, `min`, `sorted`, `any` or `all` on tensors",
+    why="Python's built-in functions compare elements one by one and need the truth of each comparison, "
+    "which does not exist while the program is traced.",
+    reason="Python compares the elements one by one, which needs values that do not exist while tracing",
     remedy="use the tensor's method: `x.max()`, `torch.maximum(a, b)`, `x.any()`, `x.sort()`",
     bad=Example(
         """
@@ -53,6 +54,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.randn(2, 4))",
     ),
     quiet=(
+        # Sizes are Python ints.
         Example(
             """
 class Model(nn.Module):

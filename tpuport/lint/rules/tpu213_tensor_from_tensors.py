@@ -12,17 +12,20 @@ _FROM_DATA: Final = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray
 
 def check(event: Call, context: Context) -> Answer:
     """`torch.tensor([t, ...])`; or of a tensor itself."""
+    # The first argument is the size, which is TPU107.
     if event.name == "torch.full":
         return any(map(is_tensor, event.args[1:2]))
     if event.name not in _FROM_DATA:
         return False
     data = event.args[0] if event.args else event.keywords.get("data")
+    # A list is converted element by element.
     if isinstance(data, Sequence):
         return data.tensors
+    # `as_tensor` and `asarray` return a tensor as it is.
     if event.name != "torch.tensor" or not is_tensor(data):
         return False
     return Hit(
-        reason="`torch.tensor` of a tensor gives one without values while tracing",
+        reason="`torch.tensor` of a tensor copies its values, and while tracing there are none",
         remedy="write `x.clone()` or `x.detach()`",
     )
 
@@ -31,11 +34,11 @@ RULE = Rule(
     id="TPU213",
     name="tensor-from-tensors",
     severity=Severity.ERROR,
-    summary="`torch.tensor([...])` of a list with tensors in it, `torch.full` with a tensor",
-    why="`torch.tensor` builds a constant out of Python numbers, so each tensor in the list is asked for "
-    "its value. While the program is traced there is none.",
-    reason="a constant is built out of numbers, and these tensors have no value while tracing",
-    remedy="`torch.stack([...])` for a list of tensors, `value.expand(size)` for `torch.full`",
+    summary="`torch.tensor([...])` of a list that contains tensors, `torch.full` with a tensor",
+    why="`torch.tensor` builds a constant from Python numbers, so it asks each tensor in the list for its "
+    "value, and while the program is traced there is none.",
+    reason="a constant is built from numbers, and these tensors have no value while tracing",
+    remedy="use `torch.stack([...])` for a list of tensors, `value.expand(size)` for `torch.full`",
     bad=Example(
         """
 class Model(nn.Module):
@@ -53,6 +56,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     quiet=(
+        # Numbers from a shape make a constant.
         Example(
             """
 class Model(nn.Module):

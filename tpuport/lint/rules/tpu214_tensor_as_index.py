@@ -15,25 +15,24 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 def check(event: Arithmetic | Call | Subscript, context: Context) -> Answer:
     """`items[t]` of a list, a tuple or an `nn.ModuleList`; `[x] * t`; `operator.index(t)`."""
     match event:
+        # Python asks for `__index__` in all three cases.
         case Arithmetic(left=Sequence(), operator=ast.Mult(), right=Tensor()):
-            return Hit(reason="how long the list becomes is not known while tracing")
+            return Hit(reason="the length of the list is not known while tracing")
         case Call(name="operator.index"):
             return any(map(is_tensor, event.args))
         case Subscript(base=Sequence() | Static(kind="shape" | "str"), indices=[Tensor()]):
             return True
-        case _:
-            return False
+    return False
 
 
 RULE = Rule(
     id="TPU214",
     name="tensor-as-index",
     severity=Severity.ERROR,
-    summary="a list, tuple or `nn.ModuleList` indexed by a tensor, or a list repeated a tensor's number of "
-    "times",
-    why="Which element of a Python list is meant must be known while the program is traced, and a number "
-    "held in a tensor has no value then: `TracerIntegerConversionError`.",
-    reason="Python must know which element is meant, and while tracing the tensor has no value",
+    summary="a list, tuple or `nn.ModuleList` indexed by a tensor, or a list multiplied by a tensor",
+    why="Python must know which element of a list to take while the program is traced, and a number held in "
+    "a tensor has no value then: `TracerIntegerConversionError`.",
+    reason="Python must know which element to take, and while tracing the tensor has no value",
     remedy="stack the elements into one tensor and index that, or compute all and choose with `torch.where`",
     bad=Example(
         """
@@ -52,6 +51,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor(1))",
     ),
     quiet=(
+        # The index is computed from a shape.
         Example(
             """
 class Model(nn.Module):

@@ -8,8 +8,10 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 def check(event: Use, context: Context) -> Answer:
     """The method of a tensor or a module; not in a class's own `cuda`, which calls its base's."""
+    # `model.cuda` that is not called may be a module's own attribute.
     if event.call is None or event.name not in {".cuda", "torch.Tensor.cuda"}:
         return False
+    # A module that overrides `cuda` calls `super().cuda()`, and only a GPU user calls it.
     return not context.function.endswith(".cuda") and gpu_hit(event)
 
 
@@ -18,12 +20,11 @@ RULE = Rule(
     name="cuda-call",
     severity=Severity.ERROR,
     summary="`.cuda()` on a tensor or a module",
-    why="`.cuda()` moves to an NVIDIA GPU. A machine with a TPU has none: torch is built without CUDA there "
-    "and raises, when the file is imported, when the model is built or when it is traced. Weights get to "
-    "the TPU through `tpuport.port`, and a tensor made in `forward` belongs on the device of its "
-    "operands.",
+    why="`.cuda()` moves data to an NVIDIA GPU. A machine with a TPU has none: torch is built without CUDA "
+    "there, and the call raises on import, when the model is built or when it is traced. `tpuport.port` "
+    "moves weights to the TPU, and a tensor created in `forward` belongs on the device of its operands.",
     reason="`.cuda()` needs an NVIDIA GPU",
-    remedy="drop it, or follow another tensor: `.to(x.device)`",
+    remedy="remove it, or follow another tensor: `.to(x.device)`",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -37,6 +38,7 @@ class Model(nn.Module):
         return x * scale
 """),
     quiet=(
+        # The code asks for a GPU first.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -19,12 +19,15 @@ _DEVICE_FUNCTIONS: Final = frozenset({".to", "torch.device", "torch.Generator", 
 
 def check(event: Text, context: Context) -> Answer:
     """A device word as a `device=`, in `.to(...)` and `torch.device(...)`, or as a default."""
+    # The text alone says little: a path or a key may be called "cuda" too.
     if not _CUDA.match(event.text) or not _is_device(event):
         return False
     hit = gpu_hit(event)
     # A default may never be used.
     is_harmless = event.role == "default" or (event.traced and event.callee in _CONSTRUCTORS)
-    return Hit(severity=Severity.WARNING) if hit and is_harmless else hit
+    if hit and is_harmless:
+        return Hit(severity=Severity.WARNING)
+    return hit
 
 
 def _is_device(event: Text) -> bool:
@@ -43,12 +46,12 @@ RULE = Rule(
     name="cuda-device",
     severity=Severity.ERROR,
     summary='`"cuda"` as a device: `.to("cuda")`, `device="cuda"`, a default argument',
-    why='A device that is written out ties the code to one kind of machine. In traced code `.to("cuda")` even'
-    ' means "copy to the host and from there to the GPU": tracing ends with `TracerArrayConversionError`.'
-    ' Comparisons such as `x.device.type == "cuda"` are decided while tracing and do no harm.',
+    why='A hard-coded device ties the code to one kind of machine. In traced code `.to("cuda")` even means '
+    '"copy to the host and from there to the GPU": tracing ends with `TracerArrayConversionError`. '
+    'Comparisons such as `x.device.type == "cuda"` are decided while tracing and do no harm.',
     reason='the device "cuda" does not exist on a TPU machine',
-    remedy="take the device of a tensor at hand, `device=x.device`, or leave it out and let `tpuport.port` place"
-    " the weights",
+    remedy="use the device of an existing tensor, `device=x.device`, or leave it out and let `tpuport.port` "
+    "place the weights",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -60,17 +63,20 @@ class Model(nn.Module):
         return x + x.new_ones(4)
 """),
     quiet=(
+        # Autocast, which is TPU304, and switched off.
         Example("""
 class Model(nn.Module):
     def forward(self, x):
         with torch.autocast(device_type="cuda", enabled=False):
             return x * 2
 """),
+        # Only a comparison.
         Example("""
 class Model(nn.Module):
     def forward(self, x):
         return x * 2 if x.device.type == "cuda" else x
 """),
+        # Runs on a GPU alone.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -24,6 +24,7 @@ def check(event: Use, context: Context) -> Answer:
     """A call of a function of `torch.cuda` that fails if there is no GPU."""
     if event.call is None or not event.name.startswith("torch.cuda."):
         return False
+    # Any other function is taken to need a GPU: torch keeps adding some.
     function = event.name.removeprefix("torch.cuda.")
     if function in _HARMLESS | _STREAMS or function.startswith("amp."):
         return False
@@ -35,12 +36,12 @@ RULE = Rule(
     name="torch-cuda-api",
     severity=Severity.ERROR,
     summary="a function of `torch.cuda` that needs a GPU",
-    why="`torch.cuda.synchronize`, `current_device`, `get_device_capability`, `mem_get_info` and their like "
-    "ask the CUDA driver, and raise where there is none. jax has its own words: `jax.devices()`, "
-    "`jax.block_until_ready`, `device.memory_stats()`. Functions that answer without a GPU, "
-    "`is_available` first among them, are not reported.",
+    why="`torch.cuda.synchronize`, `current_device`, `get_device_capability`, `mem_get_info` and similar "
+    "functions ask the CUDA driver, and raise where there is none. jax has its own: `jax.devices()`, "
+    "`jax.block_until_ready`, `device.memory_stats()`. Functions that work without a GPU, such as "
+    "`is_available`, are not reported.",
     reason="this function of `torch.cuda` raises on a machine without a GPU",
-    remedy="drop it, or ask `torch.cuda.is_available()` first; jax waits for its results by itself",
+    remedy="remove it, or check `torch.cuda.is_available()` first; jax waits for its results by itself",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -54,6 +55,7 @@ class Model(nn.Module):
         return x * 2
 """),
     quiet=(
+        # The code asks for a GPU first.
         Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -61,6 +63,7 @@ class Model(nn.Module):
             torch.cuda.synchronize()
         return x * 2
 """),
+        # Both functions work without a GPU.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -21,8 +21,10 @@ def check(event: Use, context: Context) -> bool:
     """Autocast for the GPU anywhere in model code, and any autocast in traced code, unless it is switched off."""
     if event.name not in _NAMES or event.call is None or event.checked or _is_off(event.call):
         return False
+    # In traced code it has no effect for any device.
     if event.traced:
         return True
+    # Outside traced code, autocast for the CPU does what it says.
     return (event.decorator or event.in_init) and _is_for_cuda(event.name, event.call)
 
 
@@ -32,6 +34,7 @@ def _is_off(call: ast.Call) -> bool:
 
 
 def _is_for_cuda(name: str, call: ast.Call) -> bool:
+    # `torch.cuda.amp.autocast` takes no device.
     if name.startswith("torch.cuda."):
         return True
     devices = [*call.args[:1], *keyword_nodes(call, "device_type")]
@@ -43,12 +46,12 @@ RULE = Rule(
     name="cuda-autocast",
     severity=Severity.WARNING,
     summary='`torch.autocast("cuda")` and the like in traced code',
-    why="Autocast works in torch's own dispatcher, per device, and torchax is not among its devices: the "
-    "block is traced as if it were not there. Products that ran in bfloat16 on the GPU run in whatever "
-    "the weights are, usually float32: more memory, a fraction of the speed, other numbers. With "
-    "`enabled=False` nothing changes, so that is not reported.",
+    why="Autocast works per device in torch's own dispatcher, which does not know torchax: the block is "
+    "traced as if it were not there. Products that ran in bfloat16 on the GPU run in the dtype of the "
+    "weights, usually float32: more memory, a fraction of the speed, different numbers. With `enabled=False` "
+    "nothing changes, so that is not reported.",
     reason="autocast does nothing under torchax: the block computes in the dtype of its inputs and weights",
-    remedy="port the weights in the dtype that is meant, `tpuport.port(model, dtype=torch.bfloat16)`, and cast "
+    remedy="port the weights in the intended dtype, `tpuport.port(model, dtype=torch.bfloat16)`, and cast "
     "inputs where the block begins",
     bad=Example("""
 class Model(nn.Module):
@@ -71,6 +74,7 @@ class Model(nn.Module):
         return F.linear(x.to(dtype), self.proj.weight.to(dtype), self.proj.bias.to(dtype))
 """),
     quiet=(
+        # Switched off, autocast changes nothing.
         Example("""
 class Model(nn.Module):
     def __init__(self):

@@ -29,7 +29,10 @@ def check(event: Import | Use, context: Context) -> Answer:
     if isinstance(event.node, ast.ImportFrom) and event.node.level > 0:
         return False
     reason = f"{package} needs a GPU to be installed or imported"
-    return Hit(reason, severity=None if event.at_import else Severity.WARNING)
+    if event.at_import:
+        return Hit(reason)
+    # A function that imports it may never be called.
+    return Hit(reason, severity=Severity.WARNING)
 
 
 def _check_call(event: Use, package: str) -> Answer:
@@ -37,7 +40,7 @@ def _check_call(event: Use, package: str) -> Answer:
     if event.call is None or not event.traced or event.decorator:
         return False
     return Hit(
-        f"{package} needs a GPU, and this call in traced code is under no condition",
+        f"{package} needs a GPU, and this call in traced code is unconditional",
         "call it only if the import succeeded, and `F.scaled_dot_product_attention` otherwise",
         severity=Severity.WARNING,
     )
@@ -48,12 +51,12 @@ RULE = Rule(
     name="gpu-import",
     severity=Severity.ERROR,
     summary="an unguarded import of a package that needs a GPU: flash_attn, xformers, triton, apex, ...",
-    why="These packages are built for CUDA: on a TPU machine they cannot be installed, or raise when they are"
-    " imported, and with them every file that imports them without a guard. An import inside `try: ... "
+    why="These packages are built for CUDA. On a TPU machine they cannot be installed, or raise when they "
+    "are imported, and so does every file that imports them without a guard. An import inside `try: ... "
     "except ImportError`, or under `if is_xformers_available():`, is not reported.",
     reason="this package needs a GPU to be installed or imported",
-    remedy="guard the import with `try: ... except ImportError`, and let `F.scaled_dot_product_attention`, which"
-    " tpuport gives to the TPU's kernel, do the work",
+    remedy="guard the import with `try: ... except ImportError`, and call `F.scaled_dot_product_attention`, "
+    "for which tpuport uses the TPU's kernel",
     bad=Example("""
 from flash_attn import flash_attn_func
 
@@ -78,6 +81,7 @@ class Model(nn.Module):
         "tuple(torch.randn(1, 6, 2, 8) for _ in range(3))",
     ),
     quiet=(
+        # Imported only if the package is installed.
         Example("""
 import importlib.util
 

@@ -17,6 +17,7 @@ def check(event: Use, context: Context) -> Answer:
     # A build script declares its extension; nothing is compiled yet.
     if event.name == "torch.utils.cpp_extension.CUDAExtension":
         return Hit(severity=Severity.WARNING)
+    # `load` compiles at once, with nvcc, wherever it runs.
     return event.name in _LOADERS and gpu_hit(event)
 
 
@@ -26,9 +27,9 @@ RULE = Rule(
     severity=Severity.ERROR,
     summary="a CUDA extension: `torch.utils.cpp_extension.load`, `load_inline`, `CUDAExtension`",
     why="An extension is compiled with nvcc for one kind of GPU, and torchax cannot look inside it: it sees "
-    "one operator that it has no lowering for. Most have a plain torch definition beside them, written as"
-    " the reference; XLA fuses that one itself.",
-    reason="an extension is compiled by nvcc, and has no meaning for XLA",
+    "a single operator for which it has no lowering. Most extensions come with a reference definition in "
+    "plain torch; XLA fuses that one by itself.",
+    reason="an extension is compiled by nvcc, and means nothing to XLA",
     remedy="call the plain torch definition that the extension replaces, or write the kernel in Pallas",
     bad=Example("""
 from torch.utils.cpp_extension import load_inline
@@ -46,6 +47,7 @@ class Model(nn.Module):
         return x * 2
 """),
     quiet=(
+        # This `load` reads weights.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -10,6 +10,7 @@ def check(event: Use, context: Context) -> Answer:
     """A call of `flex_attention`, or of what builds its block masks."""
     if event.call is None or not event.name.startswith("torch.nn.attention.flex_attention."):
         return False
+    # Host code is not warned about: torch itself supports flex_attention on the CPU.
     return gpu_hit(event, warn_in_host_code=False)
 
 
@@ -18,10 +19,10 @@ RULE = Rule(
     name="flex-attention",
     severity=Severity.ERROR,
     summary="`torch.nn.attention.flex_attention` in traced code, in `__init__` or at import",
-    why="flex_attention compiles its score and mask functions with Triton, and knows a fixed list of devices:"
-    " under torchax it raises `ValueError: FlexAttention is only supported on CUDA, CPU, HPU, or MPS "
-    "devices`. What most of its masks say, causal, sliding window, documents, "
-    "`scaled_dot_product_attention` says with `is_causal` or a boolean mask.",
+    why="flex_attention compiles its score and mask functions with Triton, and supports a fixed list of "
+    "devices: under torchax it raises `ValueError: FlexAttention is only supported on CUDA, CPU, HPU, or MPS "
+    "devices`. Most of its masks (causal, sliding window, documents) can be passed to "
+    "`scaled_dot_product_attention`, as `is_causal` or as a boolean mask.",
     reason="flex_attention does not support TPUs and raises",
     remedy="use `F.scaled_dot_product_attention` with `is_causal=True` or a boolean mask; with transformers, "
     '`attn_implementation="sdpa"`',
@@ -45,6 +46,7 @@ class Model(nn.Module):
         "tuple(torch.randn(1, 2, 8, 16) for _ in range(3))",
     ),
     quiet=(
+        # The class alone does not compile anything.
         Example(
             """
 from torch.nn.attention.flex_attention import BlockMask

@@ -21,6 +21,7 @@ def check(event: Use, context: Context) -> bool:
     """A call that needs a process group, in code that does not ask whether there is one."""
     if event.name not in _GROUP_FUNCTIONS or event.call is None or event.guarded or event.checked:
         return False
+    # A launcher's own function is left alone: nobody calls it on TPU.
     return event.at_import or event.in_init or event.traced
 
 
@@ -29,13 +30,13 @@ RULE = Rule(
     name="distributed-at-import",
     severity=Severity.ERROR,
     summary="`torch.distributed` process groups at import, in `__init__` or in traced code",
-    why="One process drives all chips of a TPU host: there is no process group, NCCL does not exist, and "
-    "`get_rank()` or `all_reduce` raise `Default process group has not been initialized`. How tensors are"
-    " spread over chips is said by the sharding rules, and XLA inserts the collectives. A call under `if "
+    why="One process drives all chips of a TPU host: there is no process group and no NCCL, and `get_rank()` "
+    "or `all_reduce` raise `Default process group has not been initialized`. The sharding rules determine "
+    "how tensors are distributed over chips, and XLA inserts the collectives. A call under `if "
     "torch.distributed.is_initialized():` is not reported.",
     reason="there is no process group on TPU: one process drives all chips",
-    remedy="guard it with `torch.distributed.is_initialized()`; let `tpuport.port(model, mesh=mesh)` spread the "
-    "weights",
+    remedy="guard it with `torch.distributed.is_initialized()`; let `tpuport.port(model, mesh=mesh)` "
+    "distribute the weights",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -49,6 +50,7 @@ class Model(nn.Module):
         return x
 """),
     quiet=(
+        # A launcher's function, which the model does not call.
         Example("""
 import torch.distributed as dist
 

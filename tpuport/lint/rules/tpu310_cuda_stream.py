@@ -15,6 +15,7 @@ _STREAMS: Final = frozenset(
 
 def check(event: Use, context: Context) -> Answer:
     """A stream or an event that is created or used."""
+    # A type annotation names the class without a call.
     return event.name in _STREAMS and event.call is not None and gpu_hit(event)
 
 
@@ -23,11 +24,11 @@ RULE = Rule(
     name="cuda-stream",
     severity=Severity.ERROR,
     summary="CUDA streams and events",
-    why="Streams order work on a GPU by hand. An XLA program has its order from what depends on what, and "
-    "overlaps copies with computation by itself; there is nothing to wait for inside it. The classes "
-    "raise on a machine without a GPU.",
+    why="Streams order the work of a GPU by hand. XLA orders a program by its data dependencies, and "
+    "overlaps copies with computation by itself; there is nothing to wait for inside it. The classes raise "
+    "on a machine without a GPU.",
     reason="streams and events belong to CUDA, and raise without a GPU",
-    remedy="drop them: XLA orders and overlaps the work of a program itself",
+    remedy="remove them: XLA orders and overlaps the work of a program by itself",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -41,6 +42,7 @@ class Model(nn.Module):
         return x * 2
 """),
     quiet=(
+        # The code asks for a GPU first.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

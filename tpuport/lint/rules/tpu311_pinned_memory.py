@@ -22,11 +22,14 @@ def check(event: Use, context: Context) -> Answer:
         return False
     if event.name in _METHODS:
         return gpu_hit(event)
+    # A dataset or loader of another library may mean something else by the name.
     if not event.name.startswith("torch.") or not _pins(event.call):
         return False
     hit = gpu_hit(event)
     # Without a GPU to copy to, a loader only warns.
-    return Hit(severity=Severity.INFO) if hit and event.name.endswith("DataLoader") else hit
+    if hit and event.name.endswith("DataLoader"):
+        return Hit(severity=Severity.INFO)
+    return hit
 
 
 def _pins(call: ast.Call) -> bool:
@@ -39,10 +42,10 @@ RULE = Rule(
     name="pinned-memory",
     severity=Severity.ERROR,
     summary="`.pin_memory()`, `.is_pinned()` and `pin_memory=True`",
-    why="Pinned memory lets a GPU read the host's memory directly. torchax has no such operator, so in traced"
-    " code the call ends the trace; elsewhere it raises without a GPU.",
+    why="Pinned memory lets a GPU read host memory directly. torchax has no such operator, so in traced code "
+    "the call ends the trace; elsewhere it raises without a GPU.",
     reason="pinned memory is for copies to a GPU; torchax has no such operator",
-    remedy="drop it: jax copies arguments to the device itself",
+    remedy="remove it: jax copies arguments to the device by itself",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -54,6 +57,7 @@ class Model(nn.Module):
         return x * 2
 """),
     quiet=(
+        # `non_blocking` has no effect without a GPU.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

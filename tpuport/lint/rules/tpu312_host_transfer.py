@@ -11,6 +11,7 @@ def check(event: Call, context: Context) -> bool:
     """A tensor sent to the host."""
     if not is_method_of_tensor(event, "cpu", "to"):
         return False
+    # The device is the first argument or a keyword; one that is not a literal is left alone.
     devices = [*event.args[:1], event.keywords.get("device")]
     return event.name == "cpu" or any(isinstance(x, Static) and x.constant == "cpu" for x in devices)
 
@@ -19,12 +20,11 @@ RULE = Rule(
     id="TPU312",
     name="host-transfer",
     severity=Severity.ERROR,
-    summary='a tensor sent to the host in traced code: `.cpu()`, `.to("cpu")`',
+    summary='a tensor copied to the host in traced code: `.cpu()`, `.to("cpu")`',
     why="A copy to the host needs values, and while the program is traced there are none: torchax raises "
-    "`TracerArrayConversionError`. What is computed on the host belongs before or after the compiled "
-    "call.",
+    "`TracerArrayConversionError`. Computation on the host belongs before or after the compiled call.",
     reason="a copy to the host needs values, and while tracing there are none",
-    remedy="leave the tensor on the device, and take the result to the host after the compiled call",
+    remedy="leave the tensor on the device, and copy the result to the host after the compiled call",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -36,6 +36,7 @@ class Model(nn.Module):
         return x.softmax(-1)
 """),
     quiet=(
+        # The transfer is outside the traced code.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

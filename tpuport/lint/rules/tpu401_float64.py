@@ -9,6 +9,7 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 def check(event: Call, context: Context) -> Answer:
     """A cast to float64, or a tensor created in it."""
+    # An unknown object may be a module, whose `double` does not run in traced code.
     if event.name == "double":
         return is_tensor(event.receiver)
     return dtype_hits(event, "float64")
@@ -19,12 +20,12 @@ RULE = Rule(
     name="float64",
     severity=Severity.WARNING,
     summary="float64 in traced code: `.double()`, `dtype=torch.float64`",
-    why="jax keeps 64-bit types off unless it is told otherwise, and a TPU has none: under torchax a float64 "
-    "tensor silently is a float32 one. Code that relies on the digits, rotary tables of long contexts "
-    "above all, gets other numbers than on the GPU; code that does not may as well say float32.",
-    reason="on TPU float64 silently becomes float32, with 7 digits in place of 16",
-    remedy="say float32; compute what needs the digits once on the host, in `__init__`, and keep the result in a"
-    " buffer",
+    why="jax disables 64-bit types by default, and a TPU has none: under torchax a float64 tensor silently "
+    "becomes float32. Code that needs the extra digits, above all rotary tables for long contexts, computes "
+    "other numbers than on the GPU; code that does not may as well use float32.",
+    reason="on TPU float64 silently becomes float32, with 7 digits instead of 16",
+    remedy="use float32; compute what needs the digits once on the host, in `__init__`, and keep the result "
+    "in a buffer",
     bad=Example(
         """
 class Model(nn.Module):
@@ -48,6 +49,7 @@ class Model(nn.Module):
         "(torch.ones(2, 4),)",
     ),
     quiet=(
+        # A comparison of dtypes is decided while tracing.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

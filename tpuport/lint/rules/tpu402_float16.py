@@ -9,6 +9,7 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 def check(event: Call | Use, context: Context) -> Answer:
     """A cast to float16, or a tensor created in it, in traced code; `.half()` in a module's `__init__`."""
+    # `self.half()` in `__init__` makes all weights float16.
     if isinstance(event, Use):
         return event.name == ".half" and event.call is not None and event.in_init
     if event.name == "half":
@@ -20,12 +21,12 @@ RULE = Rule(
     id="TPU402",
     name="float16",
     severity=Severity.WARNING,
-    summary="float16 where bfloat16 is meant: `.half()`, `dtype=torch.float16`",
-    why="The matrix units of a TPU take bfloat16. float16 is not one of their types: XLA widens it for each "
-    "product, so it saves nothing, and its range ends at 65504, where bfloat16 reaches as far as float32."
-    " Models written for GPUs say float16 out of habit, with loss scaling and clamps around it.",
+    summary="float16 instead of bfloat16: `.half()`, `dtype=torch.float16`",
+    why="The matrix units of a TPU take bfloat16, not float16: XLA widens float16 for each product, so it "
+    "saves nothing, and its range ends at 65504, while that of bfloat16 is as wide as float32's. Models "
+    "written for GPUs often use float16 out of habit, with loss scaling and clamps around it.",
     reason="TPUs compute in bfloat16; float16 is emulated and overflows at 65504",
-    remedy="say `torch.bfloat16`, or the dtype of a tensor at hand: `x.to(self.weight.dtype)`",
+    remedy="use `torch.bfloat16`, or the dtype of an existing tensor: `x.to(self.weight.dtype)`",
     bad=Example(
         """
 class Model(nn.Module):
@@ -45,6 +46,7 @@ class Model(nn.Module):
         "(torch.full((2, 4), 300.0),)",
     ),
     quiet=(
+        # A comparison, and limits of the dtype, compute nothing in float16.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

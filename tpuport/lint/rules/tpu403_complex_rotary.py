@@ -12,6 +12,7 @@ _CONSTRUCTORS: Final = frozenset({"torch.polar", "torch.complex", "torch.view_as
 
 def check(event: Call, context: Context) -> Answer:
     """A complex tensor created in traced code."""
+    # Casts to a complex dtype are rarer than the constructors, but cost the same.
     return event.name in _CONSTRUCTORS or dtype_hits(event, "complex64", "complex128")
 
 
@@ -21,9 +22,9 @@ RULE = Rule(
     severity=Severity.WARNING,
     summary="complex numbers in traced code: `torch.polar`, `torch.view_as_complex`",
     why="Rotary embeddings are often written as a product of complex numbers. This traces, but a TPU has no "
-    "complex type: XLA carries two float32 arrays for each, never bfloat16, pairs up the last dimension "
-    "for it, which costs copies across the lanes, and no Pallas kernel takes part. A real cosine and sine"
-    " give the same numbers in any dtype.",
+    "complex type: XLA keeps two float32 arrays for each tensor, never bfloat16; pairing up the last "
+    "dimension copies data across lanes; and no Pallas kernel takes complex numbers. A real cosine and sine "
+    "give the same numbers in any dtype.",
     reason="complex arrays are pairs of float32 on TPU: never bfloat16, and slow to pair up",
     remedy="rotate with a real cosine and sine: `x1 * cos - x2 * sin` and `x1 * sin + x2 * cos`",
     bad=Example(
@@ -48,6 +49,7 @@ class Model(nn.Module):
         "(torch.randn(3, 8), torch.randn(3, 4))",
     ),
     quiet=(
+        # Asking for the dtype creates no complex tensor.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -10,6 +10,7 @@ def check(event: Call, context: Context) -> Answer:
     """`masked_fill(mask, -inf)`, `torch.where(mask, x, -inf)`: all entries of a row may be masked."""
     if not is_call_of(event, "masked_fill", "masked_fill_", "where"):
         return False
+    # As it is written, because a number that is computed elsewhere may be finite.
     nodes = [*event.call.args, *(keyword.value for keyword in event.call.keywords)]
     return [Hit(node=node) for node in nodes if is_minus_infinity(node)][:1]
 
@@ -19,13 +20,13 @@ RULE = Rule(
     name="infinite-mask",
     severity=Severity.INFO,
     summary="a mask filled with minus infinity",
-    why="The softmax of a row that is minus infinity throughout is NaN. On the GPU, where batches are packed "
-    "to their real lengths, no such row may exist. On TPU shapes are fixed and batches are padded, so "
-    "whole rows are padding, and one NaN spreads through every sum that touches it, with a gradient of "
-    "NaN even where a mask hides it later. The smallest finite number gives the same weights everywhere "
-    "else.",
-    reason="a row that is masked as a whole, as padding to a fixed length is, becomes NaN in the softmax",
-    remedy="fill with `torch.finfo(x.dtype).min`, or give `F.scaled_dot_product_attention` the boolean mask",
+    why="The softmax of a row that is entirely minus infinity is NaN. On the GPU, where batches are packed "
+    "to their real lengths, there may be no such row. On TPU shapes are fixed and batches are padded, so "
+    "some rows are all padding, and one NaN spreads through every sum that includes it, with a gradient of "
+    "NaN even if a mask hides it later. The smallest finite number gives the same weights everywhere else.",
+    reason="a row that is masked entirely, as padding to a fixed length is, becomes NaN in the softmax",
+    remedy="fill with `torch.finfo(x.dtype).min`, or pass the boolean mask to "
+    "`F.scaled_dot_product_attention`",
     bad=Example(
         """
 class Model(nn.Module):
@@ -43,6 +44,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.tensor([[False, False, True, True], [True, True, True, True]]))",
     ),
     quiet=(
+        # A finite fill.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -21,6 +21,7 @@ _FACTORIES: Final = frozenset({"ones", "zeros", "full", "ones_like", "new_ones",
 
 def check(event: Call, context: Context) -> bool:
     """`tril`, `triu` of a square that is built for it, and a square of minus infinity."""
+    # `tril` of a tensor that exists already is not a mask that is built for the call.
     if is_call_of(event, "tril", "triu"):
         return any(map(_is_square, _operand_nodes(event)))
     if is_call_of(event, "full", "new_full") and any(map(is_minus_infinity, event.call.args)):
@@ -52,8 +53,7 @@ def _is_square(node: ast.expr) -> bool:
             return False
         case [rows, columns] if ast.dump(rows) == ast.dump(columns):
             return not _SMALL.search(ast.unparse(rows))
-        case _:
-            return False
+    return False
 
 
 RULE = Rule(
@@ -61,11 +61,11 @@ RULE = Rule(
     name="dense-mask",
     severity=Severity.WARNING,
     summary="a dense `[.., S, S]` mask built in traced code: `torch.tril(torch.ones(S, S))`",
-    why="A mask of all positions against all positions takes S * S entries for each call, a gigabyte at "
-    "32,000 positions in bfloat16, and an attention kernel that is given one has to read all of it. The "
-    "kernels know what causal means without a mask, and skip the blocks it hides, half of the work.",
-    reason="the mask takes S * S memory, and keeps attention from the kernel's causal path",
-    remedy="say `is_causal=True` to `F.scaled_dot_product_attention`; give padding as a `[B, 1, 1, S]` mask",
+    why="A mask of all positions against all positions has S * S entries in every call, two gigabytes at "
+    "32,000 positions in bfloat16, and an attention kernel that gets one has to read all of it. The kernels "
+    "need no mask for causal attention, and skip the blocks that it hides, half of the work.",
+    reason="the mask takes S * S memory, and keeps attention off the kernel's causal path",
+    remedy="pass `is_causal=True` to `F.scaled_dot_product_attention`, and padding as a `[B, 1, 1, S]` mask",
     bad=Example(
         """
 class Model(nn.Module):
@@ -85,6 +85,7 @@ class Model(nn.Module):
         "tuple(torch.randn(1, 2, 8, 16) for _ in range(3))",
     ),
     quiet=(
+        # A chunk stays small whatever the length.
         Example("""
 class Model(nn.Module):
     chunk_size = 4
@@ -93,6 +94,7 @@ class Model(nn.Module):
         mask = torch.tril(torch.ones(self.chunk_size, self.chunk_size, device=x.device))
         return x @ mask
 """),
+        # Built once, in `__init__`, and small.
         Example("""
 class Model(nn.Module):
     def __init__(self):

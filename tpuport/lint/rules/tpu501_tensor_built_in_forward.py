@@ -19,11 +19,13 @@ def check(event: Call, context: Context) -> Answer:
     """A table whose arguments are all static, or any tensor that is created on the host and left there."""
     if event.receiver is not None or not is_call_of(event, *_TABLES, *_OTHERS):
         return False
+    # An argument that is a tensor is data, and an unknown one may be.
     if not event.args or any(isinstance(value, Tensor | Unknown) for value in event.args):
         return False
     if _stays_on_host(event, context.source):
-        reason = "without `device=` it is on the host: an operation on it and a tensor of the device raises"
-        return Hit(reason, "say `device=x.device`, or keep it in a buffer", severity=Severity.WARNING)
+        reason = "without `device=` the tensor is on the host: combining it with one on the device raises"
+        return Hit(reason, "pass `device=x.device`, or keep it in a buffer", severity=Severity.WARNING)
+    # Ones and zeros cost nothing: XLA does not store them.
     return is_call_of(event, *_TABLES)
 
 
@@ -46,12 +48,12 @@ RULE = Rule(
     name="tensor-built-in-forward",
     severity=Severity.INFO,
     summary="a table built from shapes in traced code, or a tensor made there without `device=`",
-    why="A table that depends on shapes alone has the same numbers at each call, and is computed at each call"
-    " all the same, with whatever follows from it: positions, angles, their sines. Without `device=` it "
-    "also stays on the host while everything else is on the device, and the first operation that meets "
-    "both raises.",
-    reason="the table holds the same numbers at each call, and is computed at each call",
-    remedy="compute it once in `__init__` for the longest length, keep it with `register_buffer(..., "
+    why="A table that depends only on shapes contains the same numbers in every call, but every call "
+    "computes it again, along with what follows from it: positions, angles, their sines. Without `device=` "
+    "it also stays on the host while everything else is on the device, and the first operation that combines "
+    "the two raises.",
+    reason="the table contains the same numbers in every call, and every call computes it again",
+    remedy="compute it once in `__init__` for the longest length, register it with `register_buffer(..., "
     "persistent=False)` and slice it",
     bad=Example(
         """
@@ -75,6 +77,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4),)",
     ),
     quiet=(
+        # `new_zeros` is created on the device of its tensor.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

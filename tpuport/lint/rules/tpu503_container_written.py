@@ -8,6 +8,7 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Rule
 
 def check(event: AttributeStore, context: Context) -> Answer:
     """`self.x[key] = tensor`, `self.x.append(tensor)` in a module's traced code."""
+    # Attributes themselves are TPU502.
     return event.in_container and stored_tensor_hit(event)
 
 
@@ -16,11 +17,11 @@ RULE = Rule(
     name="container-written",
     severity=Severity.ERROR,
     summary="a tensor put into a list or dict of a module in traced code",
-    why="A list or dict that outlives the call keeps the tracer that it is given while the program is traced."
-    " A compiled call neither adds to it nor reads it, so a cache that is filled this way is filled once,"
-    " with something that cannot be used: `UnexpectedTracerError` when it is.",
+    why="A list or dict that outlives the call keeps the tracers that are put into it while the program is "
+    "traced. A compiled call neither adds to it nor reads it, so a cache that is filled this way is filled "
+    "once, with tracers that raise `UnexpectedTracerError` when they are used.",
     reason="the container keeps a tracer, and compiled calls do not fill it",
-    remedy="collect in a local list and return it; fill tables in `__init__`",
+    remedy="collect tensors in a local list and return it; fill tables in `__init__`",
     bad=Example("""
 class Model(nn.Module):
     def __init__(self):
@@ -42,6 +43,7 @@ class Model(nn.Module):
         return x + self.table[: x.shape[1]]
 """),
     quiet=(
+        # Both containers are local: they end with the call.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -21,20 +21,29 @@ def check(event: FunctionEntry | Return, context: Context) -> Answer:
     info = event.info
     if info is None or not info.is_a(*_CACHES):
         return False
-    values = event.parameters.values() if isinstance(event, FunctionEntry) else (event.value,)
+    match event:
+        case FunctionEntry(parameters=parameters):
+            values = [*parameters.values()]
+        case Return(value=value):
+            values = [value]
     if not any(map(has_tensor, values)):
         return False
+    severity = None
     # A property is often one of host code, computed from host tensors.
-    severity = Severity.WARNING if info.is_a("cached_property") else None
+    if info.is_a("cached_property"):
+        severity = Severity.WARNING
     # The first tracing succeeds; the second one fails.
     return Hit(node=_cache_decorator(info.node), severity=severity, stops=False)
 
 
 def _cache_decorator(node: Any) -> ast.AST:
     for decorator in node.decorator_list:
-        function = decorator.func if isinstance(decorator, ast.Call) else decorator
-        match function:
-            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _CACHES:
+        match decorator:
+            case (
+                ast.Name(id=name)
+                | ast.Attribute(attr=name)
+                | ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))
+            ) if name in _CACHES:
                 return decorator
     return node
 
@@ -43,13 +52,13 @@ RULE = Rule(
     id="TPU504",
     name="cached-tensors",
     severity=Severity.ERROR,
-    summary="`lru_cache` on a function that takes or gives tensors in traced code",
-    why="A function that remembers gives the tensor of its first call to every later one. While a program is "
-    "traced that tensor is a tracer: the next tracing, for another batch size say, is handed a tracer of "
-    "one that is over, and ends with `UnexpectedTracerError`. A tensor as a key is found by identity: it "
-    "never hits, and is never let go.",
-    reason="the cache keeps a tracer and hands it to the next tracing",
-    remedy="cache sizes and lists of numbers; make the tensor from them outside of the cache, or once in "
+    summary="`lru_cache` on a function that takes or returns tensors in traced code",
+    why="A cached function returns the tensor of its first call to every later one. While a program is "
+    "traced that tensor is a tracer: the next tracing, for another batch size for example, gets a tracer of "
+    "the previous one, and ends with `UnexpectedTracerError`. A tensor as a key is compared by identity: it "
+    "never hits, and is never freed.",
+    reason="the cache keeps a tracer and returns it to the next tracing",
+    remedy="cache sizes and lists of numbers, and create the tensor from them outside the cache, or once in "
     "`__init__`",
     bad=Example("""
 import functools
@@ -78,6 +87,7 @@ class Model(nn.Module):
         return x + torch.tensor(sizes(x.shape[1]), device=x.device)
 """),
     quiet=(
+        # Sizes in, a size out.
         Example("""
 import functools
 

@@ -21,6 +21,7 @@ def check(event: Definition, context: Context) -> Answer:
     defaults = _mutable_defaults(event.info.node.args)
     if not defaults:
         return False
+    # A default that is only read is the same in every call.
     changed = set(map(_changed_name, ast.walk(event.info.node)))
     return [Hit(node=default) for name, default in defaults.items() if name in changed]
 
@@ -39,19 +40,19 @@ def _is_mutable(node: ast.expr) -> bool:
     match node:
         case ast.List() | ast.Dict() | ast.Set() | ast.Call(func=ast.Name(id="list" | "dict" | "set")):
             return True
-        case _:
-            return False
+    return False
 
 
 def _changed_name(node: ast.AST) -> str:
     """The name whose contents this changes, else ""."""
     match node:
+        # Changes through another name, or in a function that is called, are not seen.
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
-            return name if method in _CHANGING_METHODS else ""
+            if method in _CHANGING_METHODS:
+                return name
         case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
             return name
-        case _:
-            return ""
+    return ""
 
 
 RULE = Rule(
@@ -59,10 +60,10 @@ RULE = Rule(
     name="mutable-default",
     severity=Severity.WARNING,
     summary="a mutable default argument that a traced function changes",
-    why="A default is made once and shared by all calls. What is put into it while the program is traced is a"
-    " tracer, which stays there for the next tracing; compiled calls put nothing in.",
-    reason="the default outlives the call, and keeps tracers from one tracing to the next",
-    remedy="default to None and make the list or dict inside",
+    why="A default is created once and shared by all calls. What is put into it while the program is traced "
+    "is a tracer, and is still there in the next tracing; compiled calls put nothing into it.",
+    reason="the default outlives the call, and carries tracers from one tracing to the next",
+    remedy="use None as the default and create the list or dict inside",
     bad=Example("""
 def gathered(x, seen=[]):
     seen.append(x.sum())
@@ -85,6 +86,7 @@ class Model(nn.Module):
         return gathered(x)
 """),
     quiet=(
+        # The default is only read.
         Example("""
 def scaled(x, factors=[2.0, 3.0]):
     return x * factors[0]

@@ -34,9 +34,11 @@ def check(event: Call, context: Context) -> bool:
 
 
 def _drops(event: Call) -> bool:
+    # With p = 0 nothing is dropped.
     probabilities = [*event.call.args[1:2], *keyword_nodes(event.call, "p")]
     if any(isinstance(node, ast.Constant) and node.value == 0 for node in probabilities):
         return False
+    # The default is true. A flag of the module is not known to be.
     training = argument(event, 2, "training")
     return training is None or (isinstance(training, Static) and training.constant is True)
 
@@ -46,12 +48,12 @@ RULE = Rule(
     name="unseeded-randomness",
     severity=Severity.WARNING,
     summary="randomness without a generator in traced code: `torch.randn`, `F.dropout`, `.normal_()`",
-    why="jax has no hidden random state: the numbers of a program follow from its arguments. torchax keeps a "
-    "key beside the program and splits it while tracing, so that every compiled call draws the same "
+    why="jax has no hidden random state: the numbers that a program draws follow from its arguments. torchax "
+    "keeps a key outside the program and splits it while tracing, so every compiled call draws the same "
     "numbers, and the key itself is a tracer afterwards: the next tracing that draws ends with "
     "`UnexpectedTracerError`.",
     reason="each compiled call draws the same numbers, and the next tracing that draws fails",
-    remedy="draw outside of the compiled code and pass the numbers in; say `training=self.training` to dropout",
+    remedy="draw outside the compiled code and pass the numbers in; pass `training=self.training` to dropout",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -66,6 +68,7 @@ class Model(nn.Module):
         "(torch.randn(2, 4), torch.randn(2, 4))",
     ),
     quiet=(
+        # Neither draws in evaluation; a weight is drawn before the trace.
         Example("""
 class Model(nn.Module):
     def __init__(self):

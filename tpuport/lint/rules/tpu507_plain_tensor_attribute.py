@@ -17,6 +17,7 @@ def check(event: ModuleClass, context: Context) -> list[Hit]:
 
 
 def _is_plain_tensor(value: Value | None) -> bool:
+    # torch registers parameters when they are assigned, buffers by `register_buffer`.
     return is_tensor(value) and not is_weight(value)
 
 
@@ -24,11 +25,11 @@ RULE = Rule(
     id="TPU507",
     name="plain-tensor-attribute",
     severity=Severity.WARNING,
-    summary="a tensor kept in a plain attribute in `__init__`, neither parameter nor buffer",
-    why="What moves a model's tensors, `tpuport.port` as well as `.to()`, knows parameters and buffers. A "
-    "plain attribute stays on the host, and the first operation that meets it and a tensor of the device "
-    "raises. Where it is copied over with `.to(x.device)`, it becomes a constant inside the program, "
-    "copied into each one.",
+    summary="a tensor stored in a plain attribute in `__init__`, neither parameter nor buffer",
+    why="Only parameters and buffers move with a model, through `tpuport.port` as well as `.to()`. A tensor "
+    "in a plain attribute stays on the host, and the first operation that combines it with a tensor on the "
+    "device raises. If it is copied with `.to(x.device)`, it becomes a constant inside every program that "
+    "uses it.",
     reason="the tensor is neither a parameter nor a buffer: it stays on the host when the model is ported",
     remedy="`self.register_buffer(name, tensor, persistent=False)`",
     bad=Example("""
@@ -50,6 +51,7 @@ class Model(nn.Module):
         return x * self.scale
 """),
     quiet=(
+        # A parameter, and a list of Python numbers.
         Example("""
 class Model(nn.Module):
     def __init__(self):

@@ -29,9 +29,11 @@ def check(event: Call | Subscript, context: Context) -> Answer:
         is_lost = event.store and is_tensor(event.base) and _is_view(getattr(event.node, "value", None))
         return is_lost and Hit(fix=Applicability.NONE)
     func = event.call.func
+    # torch's in-place methods end with an underscore; `__iadd__` and private methods are not among them.
     is_in_place = event.name.endswith("_") and not event.name.startswith("_")
     if not is_in_place or not isinstance(func, ast.Attribute) or not is_tensor(event.receiver):
         return False
+    # A result that is used has the change: `y = x.view(-1).clamp_(0)`.
     if not _is_statement(event.call, context.source):
         return False
     if _is_view(func.value):
@@ -47,8 +49,7 @@ def _is_view(node: ast.expr | None) -> bool:
             return _is_view(base)
         case ast.Call(func=ast.Attribute(attr=name)):
             return name in _VIEWS
-        case _:
-            return False
+    return False
 
 
 def _is_statement(node: ast.Call, source: tuple[str, ...]) -> bool:
@@ -63,11 +64,12 @@ RULE = Rule(
     name="inplace-on-view",
     severity=Severity.WARNING,
     summary="an in-place operation on a view: `x.view(-1).zero_()`, `x.transpose(0, 1)[0] = 1`",
-    why="In torch a view shares memory with its tensor, so a change through the one shows in the other. jax "
-    "arrays share nothing; torchax imitates it for parts taken by index, `x[:, 0] += 1`, and there not "
-    "for every operation. Through any other view the change is made to a copy and lost, without an error.",
+    why="In torch a view shares memory with its tensor, so a change to one shows in the other. jax arrays "
+    "share nothing; torchax imitates it for parts taken by index, `x[:, 0] += 1`, but not for every "
+    "operation. Through any other view the change goes to a copy and is lost, without an error.",
     reason="under torchax this view is a copy: the change does not reach the tensor",
-    remedy="assign by index, `x[:, 0] = value`, or build the new tensor: `torch.where`, `torch.cat`, `scatter`",
+    remedy="assign by index, `x[:, 0] = value`, or build the new tensor: `torch.where`, `torch.cat`, "
+    "`scatter`",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -85,6 +87,7 @@ class Model(nn.Module):
         return y
 """),
     quiet=(
+        # Parts by index, whole tensors, and a view whose result is used.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -27,8 +27,10 @@ def _is_registered(event: ModuleClass, name: str) -> bool:
     value = event.attributes.get(name)
     if isinstance(value, Tensor):
         return is_weight(value)
+    # A submodule is looked up by `getattr` too.
     if isinstance(value, Layer | Instance):
         return True
+    # What a layer of torch registers is not in the linted code.
     bases = [base.rpartition(".")[2] for base in class_facts(event.info).get("external_bases", ())]
     return name in {"weight", "bias"} and any(base.startswith(_WEIGHTED_LAYERS) for base in bases)
 
@@ -38,9 +40,9 @@ RULE = Rule(
     name="property-shadows-weight",
     severity=Severity.ERROR,
     summary="a property with the name of a parameter, buffer or submodule",
-    why="A property of the class wins over what is registered under the same name. The weight is still in the"
-    " state dict, but cannot be looked up any more: `get_parameter` and `functional_call` find the "
-    "property, so that the weight cannot be moved to the device or replaced by the traced one.",
+    why="A property of the class takes precedence over what is registered under the same name. The weight is "
+    "still in the state dict, but can no longer be looked up: `get_parameter` and `functional_call` find the "
+    "property, so the weight cannot be moved to the device or replaced by the traced one.",
     reason="the property hides the weight of the same name, which can then be neither moved nor traced",
     remedy="give the property another name",
     bad=Example("""
@@ -82,6 +84,7 @@ class Model(Scaled):
         return x * self.scaled_weight
 """),
     quiet=(
+        # Nothing is registered as `weight`.
         Example("""
 class Model(nn.Module):
     def __init__(self):

@@ -13,6 +13,7 @@ def check(event: FunctionEntry | Use, context: Context) -> Answer:
     """The context manager inside traced code, and the decorator of a traced function."""
     if isinstance(event, Use):
         return event.name == _NAME and event.call is not None and event.traced
+    # A decorator takes effect when the function is entered, so the finding is on the decorator.
     decorators = event.info.decorators
     return _NAME in decorators and Hit(node=event.info.node.decorator_list[decorators.index(_NAME)])
 
@@ -22,12 +23,13 @@ RULE = Rule(
     name="inference-mode",
     severity=Severity.ERROR,
     summary="`torch.inference_mode` in traced code",
-    why="In inference mode torch passes over the layer of its dispatcher in which operators are taken apart "
-    "into simpler ones, and torchax is asked for operators that it has never heard of: `Operator with "
-    "name aten::chunk has no lowering`. Gradients are not computed under `jax.jit` unless they are asked "
-    "for, so there is nothing to be saved.",
+    why="In inference mode torch skips the layer of its dispatcher that decomposes operators into simpler "
+    "ones, and torchax is asked for operators that it does not have: `Operator with name aten::chunk has no "
+    "lowering`. Under `jax.jit` gradients are not computed unless they are requested, so there is nothing to "
+    "save.",
     reason="in inference mode operators reach torchax undecomposed, and many have no lowering",
-    remedy="use `torch.no_grad()`, or nothing: under `jax.jit` no gradient is computed unless it is asked for",
+    remedy="use `torch.no_grad()`, or nothing: under `jax.jit` no gradient is computed unless it is "
+    "requested",
     bad=Example("""
 class Model(nn.Module):
     def forward(self, x):
@@ -43,6 +45,7 @@ class Model(nn.Module):
             return first * second
 """),
     quiet=(
+        # Around the compiled call, not inside it.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

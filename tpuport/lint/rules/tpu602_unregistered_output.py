@@ -19,10 +19,12 @@ from tpuport.lint.rules.rule import Context, Example, Hit, Rule
 
 def check(event: FunctionEntry | Return, context: Context) -> list[Hit]:
     """A module's `forward` returns an object of a class that jax does not know, or takes one that holds tensors."""
+    # Between functions of the model any object may be passed.
     if not event.entry:
         return []
     if isinstance(event, Return):
         infos = [instance.info for instance in _instances(event.value)]
+        # One finding for each `return`: a second class would have the same remedy.
         names = sorted({info.node.name for info in infos if not is_pytree(info)})
         return [Hit(f"{name} is not a pytree: `jax.jit` cannot return it") for name in names[:1]]
     return [
@@ -59,13 +61,13 @@ RULE = Rule(
     id="TPU602",
     name="unregistered-output",
     severity=Severity.WARNING,
-    summary="`forward` gives or takes an object of a class that is not a pytree",
-    why="`jax.jit` takes arguments apart and puts results together again, and can do so with classes it "
-    "knows: tuples, lists, dicts, named tuples, `None`, and the outputs and caches of transformers and "
-    "diffusers, which tpuport registers. An object of any other class as a result ends the trace; as an "
-    "argument it counts as a constant, tensors and all. Inside the model such objects do no harm: what "
-    "counts is the module that is compiled.",
-    reason="`jax.jit` cannot return or take apart an object of this class",
+    summary="`forward` returns or takes an object of a class that is not a pytree",
+    why="`jax.jit` flattens arguments and rebuilds results, and can do so for classes that it knows: tuples, "
+    "lists, dicts, named tuples, `None`, and the outputs and caches of transformers and diffusers, which "
+    "tpuport registers. An object of any other class ends the trace if it is a result; as an argument it "
+    "counts as a constant, tensors included. Inside the model such objects do no harm: what counts is the "
+    "module that is compiled.",
+    reason="`jax.jit` cannot return or flatten an object of this class",
     remedy="return a tuple, a dict or a named tuple, derive the class from `ModelOutput`, or register it: "
     "`jax.tree_util.register_dataclass`",
     bad=Example("""
@@ -94,6 +96,7 @@ class Model(nn.Module):
         return Output(sample=x * 2)
 """),
     quiet=(
+        # A registered output; and a plain class that stays inside the model.
         Example("""
 import dataclasses
 
