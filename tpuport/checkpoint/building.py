@@ -34,11 +34,7 @@ def check_class(model_class: Any) -> None:
 
 
 def as_path(directory: Any) -> Path:
-    """The directory as a path.
-
-    Raises:
-        PortError: it is neither a string nor a path.
-    """
+    """The directory as a path; PortError for anything but a string or a path."""
     if not isinstance(directory, str | os.PathLike):
         raise PortError(
             f"{directory!r:.60} is not a directory",
@@ -98,6 +94,7 @@ def _read_transformers_config(
     from transformers import AutoConfig
 
     hub_code = [reference for reference in code_references(raw) if "--" in reference]
+    # Code in the directory itself runs, if it is trusted.
     if trust_remote_code and hub_code:
         raise PortError(
             f"the checkpoint's code is in another repository ({hub_code[0]}), and tpuport downloads nothing",
@@ -127,10 +124,8 @@ def code_references(raw: dict) -> list[str]:
     """The classes that a config's `auto_map` names, as `file.Class` or `repository--file.Class`."""
     references: list[str] = []
     for value in raw.get("auto_map", {}).values():
-        if not isinstance(value, list):
-            value = [value]
         # A tokenizer's entry is a list of the slow and the fast class, either of which may be None.
-        references += filter(None, value)
+        references += filter(None, value if isinstance(value, list) else [value])
     return references
 
 

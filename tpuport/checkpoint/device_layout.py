@@ -17,12 +17,8 @@ from tpuport.sharding import ShardingRules, audit
 
 
 def as_torch_dtype(dtype: Any) -> torch.dtype | None:
-    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None.
-
-    Raises:
-        PortError: `dtype` names no dtype.
-    """
-    if dtype is None or isinstance(dtype, torch.dtype):
+    """A torch dtype from a torch dtype, a NumPy or jax one, its name, or None; PortError for anything else."""
+    if isinstance(dtype, torch.dtype | None):
         return dtype
     name = str(dtype).removeprefix("torch.")
     if not isinstance(dtype, str):
@@ -37,18 +33,20 @@ def as_torch_dtype(dtype: Any) -> torch.dtype | None:
     return torch_dtype
 
 
-def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[[str], torch.dtype | None]:
-    """A function from a tensor's name to the dtype that the model insists on, or None for `dtype`.
+def dtype_overrides(model: Any, dtype: torch.dtype) -> Callable[..., Any]:
+    """A function of a tensor's name and dtype: the dtype that a model insists on in `dtype`, or else the tensor's own.
 
     Models of both libraries list modules that lose too much precision in 16 bits.
     """
     if hasattr(model, "_get_dtype_plan"):  # transformers
         plan = model._get_dtype_plan(dtype)
         patterns = [(re.compile(name.replace("*", ".*")), required) for name, required in plan.items()]
-        return lambda name: next((required for pattern, required in patterns if pattern.search(name)), None)
+        return lambda name, own=None: next(
+            (required for pattern, required in patterns if pattern.search(name)), own
+        )
     # diffusers names modules, anywhere in a parameter's path.
     modules = frozenset(getattr(model, "_keep_in_fp32_modules", None) or ())
-    return lambda name: None if modules.isdisjoint(name.split(".")) else torch.float32
+    return lambda name, own=None: own if modules.isdisjoint(name.split(".")) else torch.float32
 
 
 def one_device_mesh() -> Mesh:
@@ -57,11 +55,7 @@ def one_device_mesh() -> Mesh:
 
 
 def allowed_names(allow: Any) -> tuple[str, ...]:
-    """The names that the argument `allow` gives: a name or several.
-
-    Raises:
-        PortError: something in `allow` is not a string.
-    """
+    """The names that the argument `allow` gives, one or several; PortError for anything but strings."""
     if isinstance(allow, str) or not isinstance(allow, Iterable):
         allow = (allow,)
     names = tuple(allow)
@@ -105,10 +99,8 @@ def plan_shardings(
         PortError: the audit found rules that match nothing, axes that do not divide, or the like.
     """
     if rules is None:
-        rules = ShardingRules({})
         # A single device needs no plan, and a model without one no warning.
-        if mesh.size > 1:
-            rules = ShardingRules.from_model(model)
+        rules = ShardingRules.from_model(model) if mesh.size > 1 else ShardingRules({})
     audit(rules, shapes, mesh, allow=allowed_names(allow)).raise_on_errors()
     shardings = rules.shardings(shapes, mesh)
     for names in groups:

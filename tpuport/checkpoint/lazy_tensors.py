@@ -57,13 +57,9 @@ def index_shape(index: Index) -> tuple[int, ...]:
 
 
 def cast_into(out: np.ndarray, values: np.ndarray, name: str) -> None:
-    """Cast `values` into `out`.
-
-    Raises:
-        PortError: an integer does not fit; the message has `name`, of the tensor or file.
-    """
-    both_integers = out.dtype.kind in "iu" and values.dtype.kind in "iu"
-    if both_integers and out.dtype != values.dtype and values.size:
+    """Cast `values` into `out`; PortError, with `name` of the tensor or file, if an integer does not fit."""
+    kinds = {out.dtype.kind, values.dtype.kind}
+    if kinds <= {"i", "u"} and out.dtype != values.dtype and values.size:
         limits = np.iinfo(out.dtype)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             raise PortError(f"a value does not fit {out.dtype}, the integer type used on device", where=name)
@@ -104,6 +100,7 @@ class Reader:
         """Fill the contiguous array `out` from the bytes of `path` at `offset`."""
         if path not in self._files:
             self._files[path] = os.open(path, os.O_RDONLY)
+        # As bytes, because NumPy's bfloat16 has no buffer of its own.
         view = memoryview(out.reshape(-1).view(np.uint8).data)
         done = 0
         while done < len(view):
@@ -117,6 +114,7 @@ class Reader:
         self, path: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype, index: Index, out: np.ndarray
     ) -> None:
         """Read `array[index]` of the row-major array stored at `offset` into `out`, cast to its dtype."""
+        # A scalar is read as a row of one.
         if not shape:
             self._read_rows(path, offset, (1,), dtype, out.reshape(1))
             return
@@ -138,6 +136,7 @@ class Reader:
                 cast_into(out[row : row + step], useful, str(path))
                 self.progress(useful.nbytes)
         else:
+            # The needed part of a row is worth a system call of its own.
             for row in range(rows):
                 row_start = start + row * row_bytes
                 self.read_slice(path, row_start, row_shape, dtype, inner_index, out[row, ...])
@@ -151,6 +150,7 @@ class Reader:
             return
         row_bytes = prod(shape[1:]) * dtype.itemsize
         step = max(1, BLOCK_BYTES // row_bytes)
+        # Through one block after another, so that a cast never needs the whole tensor twice.
         for row in range(0, shape[0], step):
             block = np.empty((min(step, shape[0] - row), *shape[1:]), dtype)
             self._fill(path, offset + row * row_bytes, block, self.progress)
@@ -162,6 +162,7 @@ def _run_bytes(index: Index, shape: tuple[int, ...], dtype: np.dtype) -> int:
     run = dtype.itemsize
     for length, size in zip(reversed(index_shape(index)), reversed(shape), strict=True):
         run *= length
+        # The first dimension that is not taken whole ends the run.
         if length != size:
             break
     return run
@@ -208,6 +209,7 @@ class LazyTensor:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        # The caller then converts real tensors on the host.
         if func not in _FUNCTIONS:
             raise NotSliceable(getattr(func, "__name__", str(func)))
         return _FUNCTIONS[func](*args, **(kwargs or {}))
@@ -252,6 +254,7 @@ class Concatenated(LazyTensor):
         start = 0
         for part in self.parts:
             stop = start + part.shape[self.dim]
+            # What of the request lies in this part.
             low, high = max(start, requested.start), min(stop, requested.stop)
             if low < high:
                 source = _replace(index, self.dim, slice(low - start, high - start))

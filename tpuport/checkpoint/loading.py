@@ -111,7 +111,7 @@ def load(
     # Nothing has touched a device so far, so that every error above leaves them as they were.
     with compat.environment():
         _read_arrays(model, plans)
-        move_buffers(model, mesh)
+        move_buffers(model, mesh, {})
     building.add_generation_config(model, path)
     record_port(model, mesh)
     return model.eval().requires_grad_(False)
@@ -120,11 +120,7 @@ def load(
 def _read_metadata(
     model_class: Any, directory: Path, trust_remote_code: bool, options: dict[str, Any]
 ) -> tuple[safetensors_files.Inventory, Any]:
-    """The tensors in the checkpoint's files, and its config.
-
-    Raises:
-        PortError: there is no config, or not even the names of the tensors are known.
-    """
+    """The tensors in the checkpoint's files, and its config; PortError without a config or the tensors' names."""
     building.check_directory(directory)
     stem = safetensors_files.TRANSFORMERS_STEM
     if is_diffusers_class(model_class):
@@ -149,9 +145,7 @@ def _raise_problems(directory: Path, problems: list[str]) -> None:
     """Raise a PortError that lists `problems`, if there are any."""
     if not problems:
         return
-    reasons = f"{len(problems)} reasons"
-    if len(problems) == 1:
-        reasons = "one reason"
+    reasons = "one reason" if len(problems) == 1 else f"{len(problems)} reasons"
     raise PortError(
         "\n  - ".join([f"the checkpoint cannot be loaded, for {reasons}:", *problems]),
         where=str(directory),
@@ -162,9 +156,9 @@ def _raise_problems(directory: Path, problems: list[str]) -> None:
 
 def _default_dtype(config: Any, inventory: safetensors_files.Inventory) -> torch.dtype:
     """The dtype that the config names, or else that of the first floating-point tensor."""
-    config_dtype = getattr(config, "dtype", None)
+    config_dtype = as_torch_dtype(getattr(config, "dtype", None))
     if config_dtype is not None:
-        return as_torch_dtype(config_dtype) or torch.float32
+        return config_dtype
     for tensor in filter(None, inventory.tensors.values()):
         dtype = compat.torch_dtype(tensor.dtype)
         if dtype.is_floating_point:
@@ -178,6 +172,7 @@ def _array_dtypes(
     """A function from a tensor of the checkpoint and its name in the model to the dtype of the array it becomes."""
     override = dtype_overrides(model, model_dtype)
     expected = model.state_dict()
+    # Looked up once, and not for each of thousands of tensors.
     is_diffusers = is_diffusers_class(type(model))
 
     def array_dtype(name: str, source: LazyTensor) -> np.dtype:
@@ -186,7 +181,7 @@ def _array_dtypes(
             # transformers builds modules in their final dtype; diffusers takes the requested or the stored one.
             if is_diffusers:
                 dtype = requested_dtype or compat.torch_dtype(source.dtype)
-            dtype = override(name) or dtype
+            dtype = override(name, dtype)
         return compat.jax_dtype(dtype)
 
     return array_dtype

@@ -100,9 +100,8 @@ def port(
     return model
 
 
-def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype] | None = None) -> None:
-    """Put every buffer of `model` on all devices of `mesh`, from the host or from other devices."""
-    dtypes = dtypes or {}
+def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dtype]) -> None:
+    """Put every buffer of `model` on all devices of `mesh`, in its dtype of `dtypes` if that has its name."""
     for names in buffer_groups(model):
         buffer = model.get_buffer(names[0])
         dtype = dtypes.get(names[0], buffer.dtype)
@@ -149,6 +148,7 @@ def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[st
     dtypes = {name: tensor.dtype for name, tensor in _named_tensors(model).items()}
     if dtype is None:
         return dtypes
+    # An integer dtype would truncate every weight.
     if not dtype.is_floating_point:
         raise PortError(
             f"weights cannot be cast to {dtype}",
@@ -156,9 +156,10 @@ def _target_dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[st
             fix="give a floating dtype, or none; quantising is more than a cast",
         )
     override = dtype_overrides(model, dtype)
-    for name in model.state_dict():
-        if name in dtypes and dtypes[name].is_floating_point:
-            dtypes[name] = override(name) or dtype
+    # A state dict may hold more than tensors.
+    for name in dtypes.keys() & model.state_dict().keys():
+        if dtypes[name].is_floating_point:
+            dtypes[name] = override(name, dtype)
     return dtypes
 
 
@@ -190,9 +191,7 @@ def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
         compat.to_jax(tensor)
         return
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = str(tensor.layout).removeprefix("torch.")
-        if tensor.is_quantized:
-            kind = "quantised"
+        kind = "quantised" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         raise PortError(
             f"a {kind} tensor cannot be moved", fix="make it dense first: to_dense(), or dequantize()"
         )
@@ -226,11 +225,7 @@ def to_cpu(value: Any) -> Any:
 
 
 def fetch(leaf: Any) -> Any:
-    """A tensor or array on the devices as a host tensor; anything else unchanged.
-
-    Raises:
-        PortError: as for `to_cpu`.
-    """
+    """A tensor or array on the devices as a host tensor; anything else unchanged. PortErrors as of `to_cpu`."""
     array = compat.as_jax(leaf)
     if not isinstance(array, jax.Array):
         return leaf
@@ -268,8 +263,9 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     # Modules hold tensors as plain attributes too, such as a cache of rotary tables.
     for module in model.modules():
         for attributes in (module._buffers, vars(module)):
-            for name, tensor in list(attributes.items()):
-                if compat.is_ported(tensor):
-                    attributes[name] = fetch(tensor)
+            attributes |= {
+                name: fetch(value) for name, value in attributes.items() if compat.is_ported(value)
+            }
+    # From now on it is a model of the host, whatever else held tensors.
     vars(model).pop("tpuport_mesh", None)
     return model

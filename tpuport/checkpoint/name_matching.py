@@ -81,10 +81,11 @@ class Match:
 
     def drop_ignored(self, patterns: Iterable[str]) -> None:
         """Forget unexpected tensors that the model ignores by its own list."""
-        ignored = [name for name in self.unexpected if _matches_any(patterns, name)]
+        unexpected = [name for name in self.unexpected if not _matches_any(patterns, name)]
+        ignored = set(self.unexpected).difference(unexpected)
         if ignored:
-            _logger.info("tensors that the model ignores by its own list: %s", ", ".join(ignored))
-            self.unexpected = [name for name in self.unexpected if name not in ignored]
+            _logger.info("tensors that the model ignores by its own list: %s", ", ".join(sorted(ignored)))
+        self.unexpected = unexpected
 
 
 @dataclass
@@ -272,35 +273,26 @@ def _row_blocks(shape: tuple[int, ...], rows: int) -> Iterator[Index]:
 
 
 def find_mismatches(model: Any, match: Match, allow: Iterable[str]) -> list[str]:
-    """A line for each kind of difference between the checkpoint's tensors and the model's.
-
-    Args:
-        allow: names, or patterns with `*`, of tensors in the checkpoint that may go unused.
-    """
+    """A line for each kind of difference between checkpoint and model; tensors that `allow` names may go unused."""
     expected = model.state_dict()
     optional = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
     missing = [name for name in _absent_names(model, match) if not _matches_any(optional, name)]
-    allowed = [name for name in match.unexpected if _is_allowed(name, allow)]
-    unexpected = [name for name in match.unexpected if name not in allowed]
+    unexpected = [name for name in match.unexpected if not _is_allowed(name, allow)]
+    allowed = sorted(set(match.unexpected).difference(unexpected))
     if allowed:
-        _logger.info("tensors that were allowed to go unused: %s", ", ".join(sorted(allowed)))
+        _logger.info("tensors that were allowed to go unused: %s", ", ".join(allowed))
     misshapen = [
         f"{name}: {list(source.shape)} in the checkpoint, {list(expected[name].shape)} in the model"
         for name, source in match.sources.items()
         if source.shape != tuple(expected[name].shape)
     ]
-    kinds = {
-        "missing tensor": missing,
-        "unexpected tensor": unexpected,
-        "wrongly shaped tensor": misshapen,
-    }
+    kinds = {"missing tensor": missing, "unexpected tensor": unexpected, "wrongly shaped tensor": misshapen}
     return match.problems + [_format_names(kind, names) for kind, names in kinds.items() if names]
 
 
 def _format_names(kind: str, names: list[str]) -> str:
-    if len(names) > 1:
-        kind += "s"
-    lines = [f"{len(names)} {kind}:", *names[:_LISTED_NAMES]]
+    plural = "s" if len(names) > 1 else ""
+    lines = [f"{len(names)} {kind}{plural}:", *names[:_LISTED_NAMES]]
     if len(names) > _LISTED_NAMES:
         lines.append(f"and {len(names) - _LISTED_NAMES} more")
     return "\n    ".join(lines)

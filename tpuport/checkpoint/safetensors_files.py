@@ -57,6 +57,7 @@ def take_inventory(directory: Path, stem: str) -> Inventory:
     inventory = Inventory()
     single = directory / f"{stem}.safetensors"
     index = directory / f"{stem}.safetensors.index.json"
+    # As in the libraries, a single file comes before an index.
     if single.is_file():
         # No index promises names, so those in an unreadable file are unknown.
         inventory.is_complete = _add_file(inventory, single, set())
@@ -79,9 +80,7 @@ def _describe_missing_weights(directory: Path, stem: str) -> str:
         )
     text = f"no weights: neither {stem}.safetensors nor {stem}.safetensors.index.json is there"
     others = sorted(path.name for path in directory.glob("*.safetensors"))
-    if others:
-        text += f"; it holds {', '.join(others)}"
-    return text
+    return f"{text}; it holds {', '.join(others)}" if others else text
 
 
 def _read_index(inventory: Inventory, index: Path) -> dict[str, set[str]]:
@@ -122,18 +121,15 @@ def _add_file(inventory: Inventory, path: Path, promised_names: set[str]) -> boo
         inventory.tensors.update(dict.fromkeys(absent))
         return True
     inventory.problems.append(problem)
-    inventory.tensors.update(dict.fromkeys(promised_names))
+    inventory.tensors.update(dict.fromkeys(sorted(promised_names)))
     return False
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors that a safetensors file describes.
-
-    Raises:
-        ValueError: the file is truncated or corrupt; the message says how.
-    """
+    """The tensors that a safetensors file describes; ValueError, which says how, for a truncated or corrupt one."""
     size = path.stat().st_size
     with path.open("rb") as file:
+        # Eight bytes say how long the JSON header is that follows them.
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):
             raise ValueError(
@@ -143,6 +139,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     data_start = 8 + length
     try:
         header = json.loads(header_bytes)
+        # Free text of whoever saved it.
         header.pop("__metadata__", None)
         tensors = {name: _parse_entry(path, name, entry, data_start) for name, entry in header.items()}
     except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
@@ -159,8 +156,8 @@ def _parse_entry(path: Path, name: str, entry: dict, data_start: int) -> StoredT
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"tensor {name} has the type {entry['dtype']}, which is not supported")
     dtype = DTYPES[entry["dtype"]]
-    shape = tuple(int(size) for size in entry["shape"])
-    start, end = (int(offset) for offset in entry["data_offsets"])
+    shape = tuple(map(int, entry["shape"]))
+    start, end = map(int, entry["data_offsets"])
     if min((start, *shape)) < 0 or end - start != prod(shape) * dtype.itemsize:
         raise ValueError(
             f"its header is corrupt: tensor {name} of shape {shape} does not fill bytes {start} to {end}"
