@@ -71,13 +71,13 @@ class Step(nn.Module):
 
 _HEAD: Final = """# Advice of `tpuport compile`
 
-Written by `docs/gen_advice.py` from the rules themselves. Each rule looks at what was measured of the compiled program:
-its collectives, its arrays, the attention calls that were traced, and where the weights are. Findings are sorted by
-what they cost a device in a step; a byte sent counts as four of HBM, and 256 FLOPs as one, which is about what a v5e or
-a v6e does in the same time. An id is never given to another rule.
+`docs/gen_advice.py` generates this page from the rules. Each rule examines measurements of the compiled program: its
+collectives, its arrays, the attention calls that were traced, and how the weights are sharded. Findings are sorted by
+their cost per device and step. To compare costs, a byte sent counts as four bytes of HBM traffic, and 256 FLOPs count
+as one byte; on a v5e or v6e these take roughly the same time. Rule ids are never reused.
 
-The examples are complete: after [these lines](#before-every-example) each compiles, for a TPU that need not exist. What
-is written under "Before" gets the advice, and what is written under "After" does not.
+The examples are complete: after [these lines](#before-every-example), each of them compiles without a TPU. The code
+under "Before" triggers the advice, and the code under "After" does not.
 """
 
 

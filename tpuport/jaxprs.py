@@ -4,14 +4,16 @@ Everything that reads a jaxpr goes through this module, so that the forms of jax
 alone: which parameter of an equation has a jaxpr, and which operand becomes which argument of it.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
 # A JaxprEqn, or what jax has in its place while it traces, whose operands are tracers.
 Equation = Any
 Kind = Literal["call", "branch", "scan", "while body", "while condition", "kernel"]
+Entry = TypeVar("Entry")
 
 
 class SubJaxpr(NamedTuple):
@@ -128,6 +130,13 @@ def producers(jaxpr: Jaxpr) -> dict[Var, Producer]:
         for equation in jaxpr.eqns
         for output, variable in enumerate(equation.outvars)
     }
+
+
+def lookup(table: Mapping[Any, Entry], variable: Any) -> Entry | None:
+    """The entry of a variable; None for a literal, which cannot be hashed."""
+    if isinstance(variable, core.Literal):
+        return None
+    return table.get(variable)
 
 
 def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:

@@ -97,6 +97,7 @@ def _run_without_command(arguments: Sequence[str]) -> int:
         "--version", action="version", version=f"tpuport {tpuport.__version__}", help="show the version"
     )
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
+    # What follows an unknown command may be anything, and is not the mistake.
     options, _ = parser.parse_known_args(arguments)
     if options.command is not None:
         raise UsageError(

@@ -27,6 +27,7 @@ class CommandParser(argparse.ArgumentParser):
         unknown: list[str] = []
         if what.startswith("unrecognized"):
             unknown = re.findall(r"--[\w-]+", what)
+        # A short option is no spelling mistake of a long one.
         known = [option for option in self._option_string_actions if option.startswith("--")]
         fix = f"{closest(unknown, known)}{self.prog} --help shows the options"
         raise UsageError(what, where=where, fix=fix)

@@ -3,7 +3,6 @@
 import argparse
 import io
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -50,15 +49,11 @@ def run(options: argparse.Namespace) -> int:
         check_output(options.output)
     requests = requests_from(options)
     outcome = _Outcome(keep_tracebacks=options.traceback)
-    with outcome.show_warnings(), _program_directory(options.save_hlo) as scratch:
+    with outcome.show_warnings():
         for request in requests:
-            if scratch is not None:
-                request = replace(request, save_hlo=str(scratch))
-            outcome.collect(request)
-            if scratch is not None:
-                # After each topology, so that a later interruption keeps its programs.
-                for file in sorted(scratch.iterdir()):
-                    file.replace(options.save_hlo / file.name)
+            # For each topology, so that a later interruption keeps its programs.
+            with _saved_programs(request, options.save_hlo) as saving:
+                outcome.collect(saving)
     if outcome.results:
         _write_report(outcome, options)
     return outcome.exit_code
@@ -84,8 +79,8 @@ class _Outcome:
     @property
     def exit_code(self) -> int:
         # A defect is tpuport's, and says nothing about the model.
-        has_defect = any(result.failure and result.failure["kind"] == "defect" for result in self.results)
-        if self.has_stopped or has_defect:
+        kinds = [result.failure["kind"] for result in self.results if result.failure]
+        if self.has_stopped or "defect" in kinds:
             return 2
         return int(not all(result.fits for result in self.results))
 
@@ -121,8 +116,10 @@ class _Outcome:
             case SplitRanking(splits):
                 assert self.splits is not None
                 self.splits += splits
+            case CompileResult() if self.keep_tracebacks:
+                self.results.append(event)
             case CompileResult():
-                self.results.append(event if self.keep_tracebacks else event.without_traceback())
+                self.results.append(event.without_traceback())
 
 
 class _StageDisplay:
@@ -149,9 +146,10 @@ class _StageDisplay:
 
     def show(self, progress: Progress) -> None:
         """A stage begins."""
-        mesh = quantities.mesh_name(progress.mesh) if progress.mesh else ""
-        parts = (_STAGES[progress.stage], progress.target, mesh)
-        text = f"{self.topology}: {' '.join(filter(None, parts))}"
+        parts = [f"{self.topology}:", _STAGES[progress.stage], progress.target]
+        if progress.mesh:
+            parts.append(quantities.mesh_name(progress.mesh))
+        text = " ".join(filter(None, parts))
         if self._progress is None:
             say(f"[{time.monotonic() - self._started:5.1f} s] {text}")
             return
@@ -167,6 +165,7 @@ class _StageDisplay:
 
 
 def _write_report(outcome: _Outcome, options: argparse.Namespace) -> None:
+    # A file gets plain text, whatever the terminal shows.
     if options.output is None:
         _print_report(_render_report(outcome, options.format, sys.stdout))
     else:
@@ -228,21 +227,21 @@ def _listing(options: argparse.Namespace) -> str:
 
 
 @contextmanager
-def _program_directory(directory: Path | None) -> Iterator[Path | None]:
-    """A temporary directory next to the programs to come: an interruption leaves no half-written one."""
+def _saved_programs(request: CompileRequest, directory: Path | None) -> Iterator[CompileRequest]:
+    """The request, writing its programs into a directory; an interruption leaves no half-written one."""
     if directory is None:
-        yield None
+        yield request
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.mkdtemp(prefix=".tpuport-", dir=directory)
+        scratch = tempfile.TemporaryDirectory(prefix=".tpuport-", dir=directory, ignore_cleanup_errors=True)
     except OSError as error:
         raise PortError(
             f"programs cannot be written there: {error.strerror}",
             where=f"--save-hlo {directory}",
             fix="name a directory that can be written to",
         ) from None
-    try:
-        yield Path(scratch)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch:
+        yield replace(request, save_hlo=scratch.name)
+        for file in sorted(Path(scratch.name).iterdir()):
+            file.replace(directory / file.name)

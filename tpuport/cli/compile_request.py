@@ -169,6 +169,7 @@ def _axis_sizes(options: argparse.Namespace) -> dict[str, int]:
     Raises:
         UsageError: a size that is not possible.
     """
+    # 0 is a size that the user gave, and not a missing option.
     options_by_axis = {axis: getattr(options, axis) for axis in AXES}
     sizes = {axis: size for axis, size in options_by_axis.items() if size is not None}
     for axis, size in sizes.items():
@@ -190,6 +191,7 @@ def _sizes_to_begin_with(fixed_axes: dict[str, int]) -> dict[str, int]:
     Raises:
         UsageError: no axis is free.
     """
+    # More tp needs the least memory on a device, so that the first program is the likeliest to fit.
     for axis in ("tp", "dp", "sp"):
         if axis not in fixed_axes:
             return {**fixed_axes, axis: -1}
@@ -209,22 +211,21 @@ def _mesh(sizes: dict[str, int], devices: int, topology: str) -> dict[str, int]:
     """
     if not sizes:
         return {"dp": 1, "sp": 1, "tp": devices}
-    mesh = {axis: sizes.get(axis, 1) for axis in AXES}
-    product = prod(size for size in mesh.values() if size != -1)
-    plural = "s" if product > 1 else ""
-    if -1 in mesh.values():
-        if devices % product:
-            raise _wrong_size(f"a multiple of {product} device{plural}", devices, topology, mesh)
-        return {axis: devices // product if size == -1 else size for axis, size in mesh.items()}
-    if product != devices:
-        raise _wrong_size(f"{product} device{plural}", devices, topology, mesh)
-    return mesh
-
-
-def _wrong_size(required: str, devices: int, topology: str, mesh: dict[str, int]) -> UsageError:
-    return UsageError(
-        f"the mesh takes {required}, and {topology} has {devices}",
-        where=" ".join(f"--{axis} {size}" for axis, size in mesh.items() if size != 1) or "--tp 1",
+    requested = {"dp": 1, "sp": 1, "tp": 1} | sizes
+    # The axis of -1, if there is any, takes what the others leave.
+    product = abs(prod(requested.values()))
+    free = [axis for axis, size in requested.items() if size == -1]
+    mesh = requested | dict.fromkeys(free, devices // product)
+    if prod(mesh.values()) == devices:
+        return mesh
+    needed = f"{product} devices"
+    if product == 1:
+        needed = "1 device"
+    if free:
+        needed = f"a multiple of {needed}"
+    raise UsageError(
+        f"the mesh takes {needed}, and {topology} has {devices}",
+        where=" ".join(f"--{axis} {size}" for axis, size in requested.items() if size != 1) or "--tp 1",
         fix=f"choose --dp, --sp and --tp whose product is {devices}, or leave them out for --tp {devices}",
     )
 
@@ -254,14 +255,16 @@ def read_rules(file: Path) -> dict[str, list[Any]]:
 
 
 def _parse_rules(text: str, where: str, *, is_toml: bool) -> Any:
+    language, loads, hint = "JSON", json.loads, "a name that ends in .toml is read as TOML"
+    if is_toml:
+        language, loads, hint = (
+            "TOML",
+            tomllib.loads,
+            """a line such as '.*q_proj\\.weight' = ["tp", "none"]""",
+        )
     try:
-        if is_toml:
-            return tomllib.loads(text)
-        return json.loads(text)
+        return loads(text)
     except ValueError as error:
-        language, hint = "JSON", "a name that ends in .toml is read as TOML"
-        if is_toml:
-            language, hint = "TOML", """a line such as '.*q_proj\\.weight' = ["tp", "none"]"""
         raise UsageError(
             f"the rules are not {language}: {error}", where=where, fix=f"correct the file; {hint}"
         ) from None
@@ -281,13 +284,18 @@ def _read_rule(pattern: str, entries: Any, where: str) -> list[Any]:
     )
     if not isinstance(entries, list):
         raise UsageError(f"{entries!r} is not a list of axis names", where=where, fix=fix)
-    rule = [None if entry in (*_UNDIVIDED, []) else entry for entry in entries]
-    for entry in rule:
-        # An entry names one axis or several.
-        names = entry if isinstance(entry, list) else [entry]
-        for name in names:
-            if name not in (*_UNDIVIDED, *AXES):
-                raise UsageError(f"{name!r} is not an axis of the mesh", where=where, fix=fix)
+    rule: list[Any] = []
+    for entry in entries:
+        # An entry names one axis or several; an empty list is a dimension that is whole, too.
+        names = entry
+        if not isinstance(entry, list):
+            names = [entry]
+        unknown = [name for name in names if name not in (*_UNDIVIDED, *AXES)]
+        if unknown:
+            raise UsageError(f"{unknown[0]!r} is not an axis of the mesh", where=where, fix=fix)
+        if entry in (*_UNDIVIDED, []):
+            entry = None
+        rule.append(entry)
     return rule
 
 

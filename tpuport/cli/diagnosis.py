@@ -67,19 +67,17 @@ def diagnose(timeout: float) -> Diagnosis:
     """Look at everything; `timeout` is in seconds, for each of the two probes."""
     versions = {name: installed_version(name) for name in (*_REQUIRED, *_OPTIONAL)}
     libtpu = {"version": installed_version("libtpu"), "chips": tpu_chips()}
+    missing = [name for name in _REQUIRED if versions[name] is None]
     problems = [
-        Problem(f"{name} is not installed", fix="pip install . in a clone of tpuport")
-        for name in _REQUIRED
-        if versions[name] is None
+        Problem(f"{name} is not installed", fix="pip install . in a clone of tpuport") for name in missing
     ]
     problems += _libtpu_problems(libtpu["version"], libtpu["chips"])
     compat: dict[str, Any] = {}
     devices: dict[str, Any] = {}
     # A probe that lacks a package cannot answer, and the package has been named.
-    missing = {name for name in _REQUIRED if versions[name] is None}
-    if missing.isdisjoint({"torch", "torchax", "jax", "jaxlib"}):
+    if {"torch", "torchax", "jax", "jaxlib"}.isdisjoint(missing):
         compat = _ask("compat", timeout, problems)
-    if missing.isdisjoint({"jax", "jaxlib"}):
+    if {"jax", "jaxlib"}.isdisjoint(missing):
         devices = _ask("devices", timeout, problems)
     cache = None
     if "cache_directory" in compat:
@@ -139,10 +137,8 @@ def _libtpu_of_jax() -> str | None:
         requirements = metadata.requires("jax") or []
     except metadata.PackageNotFoundError:
         return None
-    match = re.search(r"^libtpu\s*==\s*([\w.*]+)\s*;", "\n".join(requirements), re.MULTILINE)
-    if match is None:
-        return None
-    return match[1]
+    versions = re.findall(r"^libtpu\s*==\s*([\w.*]+)\s*;", "\n".join(requirements), re.MULTILINE)
+    return next(iter(versions), None)
 
 
 def host_memory() -> dict[str, int | None]:
@@ -150,11 +146,10 @@ def host_memory() -> dict[str, int | None]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Not the free pages of sysconf, which leave out caches that give way.
     available = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
-    return {
-        "total_bytes": total,
-        "available_bytes": int(available[1]) * 1024 if available else None,
-        "limit_bytes": _memory_limit(total),
-    }
+    memory = {"total_bytes": total, "available_bytes": None, "limit_bytes": _memory_limit(total)}
+    if available is not None:
+        memory["available_bytes"] = int(available[1]) * 1024
+    return memory
 
 
 def _memory_limit(total: int) -> int | None:

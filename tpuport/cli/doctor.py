@@ -88,7 +88,9 @@ def _shims(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.shims:
         return [f"{name}: {reason}" for name, reason in diagnosis.shims.items()]
     # The same probe answers for both.
-    return ["unknown" if diagnosis.operators is None else "none needed"]
+    if diagnosis.operators is None:
+        return ["unknown"]
+    return ["none needed"]
 
 
 def _operators(diagnosis: Diagnosis) -> str:
@@ -104,11 +106,11 @@ def _devices(devices: list[dict[str, Any]] | None) -> list[str]:
     kinds = Counter((device["platform"], device["kind"], device["memory_bytes"]) for device in devices)
     lines = []
     for (platform, kind, nbytes), count in kinds.items():
-        line = f"{count} x {platform} {kind}"
+        lines.append(f"{count} x {platform} {kind}")
         # jax does not know the memory of CPU devices.
         if nbytes:
-            line += f", {_size(nbytes)} each"
-        lines.append(line)
+            lines[-1] += f", {_size(nbytes)} each"
+    # Not an error: everything works on other devices, only slowly.
     if "tpu" not in {device["platform"] for device in devices}:
         lines.append("no TPU: programs run on these devices")
     return lines

@@ -175,6 +175,7 @@ def _report_baseline(report: "Report", option: Path | None, settings: "Settings"
     from tpuport.lint.run_report import count_noun
     from tpuport.lint.session import DEFAULT_BASELINE
 
+    # As the linter itself chooses the file.
     file = option or settings.baseline or DEFAULT_BASELINE
     say(f"The baseline {file.absolute()} holds {count_noun(report.known, 'finding')}.")
     if settings.baseline is None:

@@ -17,9 +17,10 @@ from tpuport.cli.console import print_text
 if TYPE_CHECKING:
     from tpuport.patches.patch import State, Status
 
+_WAITING: Final = "waiting for import"
 _STYLES: Final = {
     "applied": "green",
-    "waiting for import": "green",
+    _WAITING: "green",
     "off": "dim",
     "not installed": "dim",
     "source differs": "bold red",
@@ -77,10 +78,9 @@ def run(options: argparse.Namespace) -> int:
 def _import_targets(statuses: "Sequence[Status]") -> dict[str, _ImportFailure]:
     """Import the modules of patches that wait for it; the failures by module."""
     failures = {}
+    waiting = [status for status in statuses if status.state == _WAITING]
     with Console(stderr=True).status("importing what is patched"):
-        for status in statuses:
-            if status.state != "waiting for import":
-                continue
+        for status in waiting:
             module = status.patch.module
             try:
                 importlib.import_module(module)
@@ -99,10 +99,9 @@ def _explain_import_error(status: "Status", error: Exception) -> _ImportFailure:
 
 
 def _with_failure(status: "Status", failures: dict[str, _ImportFailure]) -> "Status":
-    failure = failures.get(status.patch.module)
-    if failure is None or status.state != "waiting for import":
+    if status.state != _WAITING or status.patch.module not in failures:
         return status
-    return dataclasses.replace(status, **failure._asdict())
+    return dataclasses.replace(status, **failures[status.patch.module]._asdict())
 
 
 def _to_dict(status: "Status") -> dict[str, object]:
@@ -120,7 +119,7 @@ def _render(statuses: "Sequence[Status]", *, is_checked: bool) -> None:
     for status in statuses:
         if status.detail:
             console.print(f"{status.patch.name}: {status.detail}", soft_wrap=True, markup=False)
-    if not is_checked and any(status.state == "waiting for import" for status in statuses):
+    if not is_checked and _WAITING in {status.state for status in statuses}:
         console.print("Sources are compared when the target is imported; --check does it now.", style="dim")
 
 

@@ -59,12 +59,15 @@ def _compatibility() -> dict[str, Any]:
     from tpuport.compat import versions
 
     compat.environment()
+    note = f"tested is: {versions.pip_line(versions.RECOMMENDED)}"
     tested = versions.verdict(compat.checked_versions())
+    if tested is not None:
+        note = tested.note
     compilation.use_persistent_cache()
     directory = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     return {
         "tested": tested is not None,
-        "note": tested.note if tested else f"tested is: {versions.pip_line(versions.RECOMMENDED)}",
+        "note": note,
         "shims": compat.active_shims(),
         "operators": replaced_operators(),
         "cache_directory": directory or None,
@@ -88,6 +91,7 @@ def replaced_operators() -> list[dict[str, str]]:
 
 def _operator_name(target: Any) -> str:
     """aten.copy_.default for an overload, TensorBase.__getitem__ for a method, its name for a function."""
+    # The name of an overload is what torchax reports as missing.
     name = str(target)
     if name.startswith("aten."):
         return name

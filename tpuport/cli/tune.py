@@ -187,10 +187,11 @@ def _table(search: "Search", topology: str) -> Table:
     for heading in headings:
         table.add_column(heading, justify="right")
     for index, candidate in enumerate(search.candidates):
-        is_default = candidate.blocks == search.default
         # The default is shown wherever it ranks.
-        if index < _MAX_ROWS or is_default:
-            table.add_row(*_row(candidate, search), style="bold" if is_default else None)
+        if candidate.blocks == search.default:
+            table.add_row(*_row(candidate, search), style="bold")
+        elif index < _MAX_ROWS:
+            table.add_row(*_row(candidate, search))
     return table
 
 
@@ -206,6 +207,7 @@ def _row(candidate: "Candidate", search: "Search") -> list[str]:
 
 
 def _mask_name(task: Any) -> str:
+    # A window is causal as well.
     if task.window is not None:
         return f"window of {task.window}"
     if task.causal:

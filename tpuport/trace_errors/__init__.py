@@ -46,14 +46,19 @@ def explained(
     """
     try:
         yield
+    except CannotTrace as error:
+        # Explained already, by a block inside of this one; only the alternative is added.
+        raise _with_alternative(error.failure, alternative) from error.__cause__
     except Exception as error:
-        is_explained = isinstance(error, CannotTrace)
-        if not is_explained and not catch(error):
+        if not catch(error):
             raise
-        failure = explain(error, model)
-        if alternative:
-            failure = dataclasses.replace(failure, remedy=f"{failure.remedy}; or {alternative}")
-        raise CannotTrace(failure) from (error.__cause__ if is_explained else error)
+        raise _with_alternative(explain(error, model), alternative) from error
+
+
+def _with_alternative(failure: TraceFailure, alternative: str) -> CannotTrace:
+    if alternative:
+        failure = dataclasses.replace(failure, remedy=f"{failure.remedy}; or {alternative}")
+    return CannotTrace(failure)
 
 
 def explain(error: BaseException, model: Any) -> TraceFailure:

@@ -126,11 +126,15 @@ def kind_of(error: BaseException) -> ErrorKind:
 
 def _kind_of_port_error(error: PortError) -> ErrorKind:
     """tpuport's own refusals say best themselves what is wrong."""
-    summary = error.what
-    if error.where and error.where.endswith("on the host"):
-        summary = f"{summary}: {error.where}"
+    summary, where = error.what, str(error.where)
+    if where.endswith("on the host"):
+        summary = f"{summary}: {where}"
     remedy = error.fix or "change that call: give it what it takes, or write it with other operations"
-    return ErrorKind("port", far_rules=("TPU507",), summary=summary, remedy=remedy)
+    kind = ErrorKind("port", summary=summary, remedy=remedy)
+    # The rule is about tensors that are made on the host, which the refusal is most often not about.
+    if "on the host" in summary:
+        kind = kind._replace(far_rules=("TPU507",))
+    return kind
 
 
 def _kind_by_class(error: BaseException) -> ErrorKind | None:

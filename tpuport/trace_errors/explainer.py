@@ -1,6 +1,7 @@
 """Why a model's code cannot be traced: the line where it fails, the rule that finds it, and its remedy."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -24,6 +25,7 @@ from tpuport.trace_errors.tracebacks import ErrorPath, Frame, path_to
 _VALUE_KINDS: Final = ("value", "mask")
 # Errors of these kinds may be torch's own as well, or those of a tensor on the host.
 _TRIED_KINDS: Final = ("shape", "other", "value")
+_NO_TRIAL: Final = Trial("")  # of an operation that is not known, or that was not tried
 _MOST_FILES: Final = 12  # that are linted if the linter has to look for the line itself
 # Raised by Python itself or by the code, these have nothing to do with tracing.
 _PYTHON_ERRORS: Final = (
@@ -65,7 +67,8 @@ def explain(error: BaseException, model: Any) -> TraceFailure:
     """
     path = path_to(error)
     failure = None
-    if _is_raised_by_library(path) and not isinstance(path.error, PortError):
+    # tpuport's own errors quote what jax has said, and say it better.
+    if path.is_raised_by_library and not isinstance(path.error, PortError):
         failure = refusals.known_refusal(path)
     failure = failure or _Diagnosis(path, model).failure()
     return dataclasses.replace(failure, traceback="".join(traceback.format_exception(error)))
@@ -79,18 +82,17 @@ class _Diagnosis:
         self.error = path.error
         self.model = model
         self.kind, self.trial = _classify(path)
+        self.match = _RuleMatch()
         # An error of the code itself has no rule.
-        self.match = _RuleMatch() if self.refused_by_torch else self._match_rule()
-
-    @property
-    def refused_by_torch(self) -> bool:
-        return self.trial is not None and self.trial.error is not None
+        if self.trial.error is None:
+            self.match = self._match_rule()
 
     def failure(self) -> TraceFailure:
         frames = self.path.frames_of(Owner.MODEL) or self.path.frames_of(Owner.MODEL_LIBRARY)
-        if self.kind.name == "other" and not frames and self.trial is None:
+        if self.kind.name == "other" and not frames and not self.trial.operation:
             return self._defect()
-        source = frames[0].source() if frames else self.match.distant_line or _forward_source(self.model)
+        sources = (frame.source() for frame in frames)
+        source = next(sources, self.match.distant_line) or _forward_source(self.model)
         explanation = self._explanation()
         calls = [f"{frame.module}:{frame.function}" for frame in self.path.frames]
         known_remedies = (find_remedy(calls) for find_remedy in remedies)
@@ -116,38 +118,41 @@ class _Diagnosis:
         """The rule about the failure."""
         kind = self.kind
         # Python's own errors in the model's code are about the code.
-        is_own_error = kind.name == "other" and not _is_raised_by_library(self.path)
+        is_own_error = kind.name == "other" and not self.path.is_raised_by_library
         if is_own_error or not (kind.near_rules or kind.far_rules):
             return _RuleMatch()
         frames = self.path.frames_of(Owner.MODEL_LIBRARY)
         findings = lint_matches.collect_findings([frame.file for frame in frames] or _files_of(self.model))
-        near = self._match_nearby(frames, findings) if kind.near_rules else None
+        near = self._match_nearby(frames, findings)
         return near or self._match_afar(frames, findings) or _RuleMatch(kind.rule)
 
     def _match_nearby(self, frames: list[Frame], findings: list[Finding]) -> _RuleMatch | None:
         """A rule about the failing line; for errors about values, also about the calls that led to it."""
         is_about_values = self.kind.name in _VALUE_KINDS
-        for frame in frames if is_about_values else frames[:1]:
+        for frame in frames:
             finding = lint_matches.match_frame(frame, findings, self.kind.near_rules)
             if finding is not None:
                 return _RuleMatch(finding.rule, finding)
-            if is_about_values and frame is frames[0]:
+            if not is_about_values:
+                return None
+            # What is written on the failing line says more than a finding on the way to it.
+            if frame is frames[0]:
                 rule = lint_matches.rule_written_at(frame, is_mask=self.kind.name == "mask")
-                if rule:
+                if rule is not None:
                     return _RuleMatch(rule)
         return None
 
     def _match_afar(self, frames: list[Frame], findings: list[Finding]) -> _RuleMatch | None:
         """A finding elsewhere in the files on the way: one in a function on the way first."""
-        if self.kind.name == "port" and "on the host" not in self.kind.summary:
-            return None
         functions = {(frame.file, frame.function) for frame in frames}
         matches = [finding for finding in findings if finding.rule in self.kind.far_rules]
         near = [finding for finding in matches if (finding.path, finding.function) in functions]
-        # Inference mode has to be around the operator to be the cause.
-        needs_near = self.kind.name == "operator"
-        finding = min(near or matches, default=None)
-        if finding is None or (needs_near and not near):
+        candidates = near
+        # Inference mode has to be around an operator to be the cause.
+        if self.kind.name != "operator":
+            candidates = near or matches
+        finding = min(candidates, default=None)
+        if finding is None:
             return None
         text = linecache.getline(finding.path, finding.line).strip()
         line = Source(finding.path, finding.line, finding.function, text)
@@ -156,7 +161,7 @@ class _Diagnosis:
     def _explanation(self) -> _Explanation:
         """What happened and what to do: the most specific that is known."""
         finding = self.match.finding
-        if self.trial is not None and self.trial.error is not None:
+        if self.trial.error is not None:
             return _own_error(self.trial.error, f", in {self.trial.operation}")
         if finding is None:
             return self._explanation_by_kind()
@@ -166,7 +171,7 @@ class _Diagnosis:
         return self._explanation_by_kind()._replace(remedy=finding.remedy)
 
     def _explanation_by_kind(self) -> _Explanation:
-        if self.trial is not None and self.trial.is_accepted:
+        if self.trial.is_accepted:
             return _Explanation(
                 f"cannot be traced: {self.trial.operation}, which torch accepts, ends with {_quote(self.error)}",
                 "write it with other operations; this is a limit of torchax or a defect of tpuport (--traceback)",
@@ -185,37 +190,37 @@ class _Diagnosis:
         )
 
     def _subject(self, source: Source | None) -> str:
-        if source is not None and not source.function.startswith("<"):
-            return source.function.replace(".<locals>", "")
-        return _model_name(self.model)
+        # Python names lambdas and modules in angle brackets.
+        if source is None or source.function.startswith("<"):
+            return _model_name(self.model)
+        return source.function.replace(".<locals>", "")
 
     def _see_also(self, source: Source | None) -> str:
         """Where the rule's finding is, if not where tracing failed."""
-        line = self.match.distant_line
-        if source is None or line is None or line == source:
+        line, finding = self.match.distant_line, self.match.finding
+        if source is None or line is None or finding is None or line == source:
             return ""
-        file = "" if line.file == source.file else f" of {line.file}"
-        assert self.match.finding is not None
-        return f" (see line {line.line}{file}: {self.match.finding.reason})"
+        file = f" of {line.file}"
+        if line.file == source.file:
+            file = ""
+        return f" (see line {line.line}{file}: {finding.reason})"
 
 
-def _classify(path: ErrorPath) -> tuple[ErrorKind, Trial | None]:
+def _classify(path: ErrorPath) -> tuple[ErrorKind, Trial]:
     """The kind of the error at the end of a path, and what torch says about the operation that raised it."""
+    kind = kind_of(path.error)
     # Whether torch.func runs the model's code, or what is below it.
-    is_transformed = any(frame.module.startswith("torch._functorch") for frame in path.frames)
-    kind = TRANSFORM if is_transformed else kind_of(path.error)
+    if any(frame.module.startswith("torch._functorch") for frame in path.frames):
+        kind = TRANSFORM
     if kind.name not in _TRIED_KINDS:
-        return kind, None
-    trial = torch_trial.try_operation(path)
-    if trial is not None and trial.mixes_devices:
+        return kind, _NO_TRIAL
+    trial = torch_trial.try_operation(path) or _NO_TRIAL
+    if trial.mixes_devices:
         return host_kind(trial.operation), trial
     # Torch has the values that tracing misses, so that its answer explains nothing.
-    return kind, None if kind.name == "value" else trial
-
-
-def _is_raised_by_library(path: ErrorPath) -> bool:
-    """Whether the error was raised inside of torch or jax, and not by Python or by a line of the code itself."""
-    return not path.frames or path.frames[-1].owner == Owner.LIBRARY
+    if kind.name == "value":
+        return kind, _NO_TRIAL
+    return kind, trial
 
 
 def _own_error(error: BaseException, location: str = "") -> _Explanation:
@@ -253,8 +258,11 @@ def _passes_on(frame: Frame) -> bool:
 
 def _forward_source(model: Any) -> Source | None:
     """Where a model's own forward begins."""
-    function = inspect.unwrap(type(model).forward) if isinstance(model, torch.nn.Module) else model
-    function = inspect.unwrap(function.func) if isinstance(function, functools.partial) else function
+    function = model
+    if isinstance(model, torch.nn.Module):
+        function = inspect.unwrap(type(model).forward)
+    if isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
     code = getattr(function, "__code__", None)
     if code is None or owner_of(code.co_filename, str(function.__module__)) == Owner.LIBRARY:
         return None
@@ -264,13 +272,14 @@ def _forward_source(model: Any) -> Source | None:
 
 def _files_of(model: Any) -> list[str]:
     """The files of a model's own classes, and of its parts': for errors on whose way is no call of its code."""
-    parts = [type(part) for part in model.modules()] if isinstance(model, torch.nn.Module) else [model]
+    parts = [model]
+    if isinstance(model, torch.nn.Module):
+        parts = list(map(type, model.modules()))
     files: dict[str, None] = {}
     for part in dict.fromkeys(parts):
-        try:
+        file = None
+        with contextlib.suppress(TypeError):  # of a class that Python code does not define
             file = inspect.getsourcefile(part)
-        except TypeError:  # of a class that Python code does not define
-            continue
         if file and owner_of(file, str(part.__module__)) > Owner.LIBRARY:
             files[file] = None
     return list(files)[:_MOST_FILES]

@@ -60,10 +60,12 @@ class CannotTrace(PortError):
 
     def __init__(self, failure: TraceFailure) -> None:
         self.failure = failure
-        source = failure.source
-        where = f"{source.file}, line {source.line}, in {source.function}" if source else None
-        rule = f"{failure.rule}: " if failure.rule else ""
-        fix = f"{rule}{failure.remedy}" if failure.remedy else None
+        where = fix = None
+        if source := failure.source:
+            where = f"{source.file}, line {source.line}, in {source.function}"
+        if failure.remedy:
+            # An error of the code itself has no rule.
+            fix = ": ".join(filter(None, (failure.rule, failure.remedy)))
         super().__init__(failure.message, where=where, fix=fix)
 
     def __reduce__(self) -> tuple[type["CannotTrace"], tuple[TraceFailure]]:
@@ -72,11 +74,9 @@ class CannotTrace(PortError):
 
 def first_line(error: BaseException) -> str:
     """The start of an error's message, without a full stop."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    line = lines[0]
+    text = re.sub(r"\s*\n\s*", "\n", str(error).strip()) or "no message"
     # Some only announce on the first line what the second one says.
-    if line.endswith(":") and len(lines) > 1 and not lines[1].startswith("*"):
-        line = f"{line} {lines[1]}"
+    line = re.sub(r":\n(?!\*)", ": ", text, count=1).partition("\n")[0]
     if _BROADCAST.search(line):  # the rest is in torch's own terms
         line = "the shapes cannot be broadcast together"
     if len(line) > _LONGEST:

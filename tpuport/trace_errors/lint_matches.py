@@ -68,11 +68,8 @@ def match_frame(frame: Frame, findings: Iterable[Finding], prefixes: tuple[str, 
     """
     path = _absolute(frame.file)
     lines = _statement_lines(frame)
-    matches = [
-        finding
-        for finding in findings
-        if finding.rule.startswith(prefixes) and _stops_at(finding, path, lines)
-    ]
+    about = [finding for finding in findings if finding.rule.startswith(prefixes)]
+    matches = [finding for finding in about if _stops_at(finding, path, lines)]
     return min(matches, key=lambda finding: _distance(frame, finding), default=None)
 
 
@@ -97,15 +94,11 @@ def _head_lines(statement: ast.stmt) -> LineRange:
     decorators = getattr(statement, "decorator_list", [])
     first = min(node.lineno for node in [statement, *decorators])
     # A match statement counts as a whole: its cases have no lines of their own.
-    inner: list[ast.stmt | ast.ExceptHandler] = [
-        *getattr(statement, "body", []),
-        *getattr(statement, "handlers", []),
-    ]
-    body_lines = [node.lineno for node in inner]
-    if not body_lines:
-        return LineRange(first, statement.end_lineno or statement.lineno)
+    inner = [*getattr(statement, "body", []), *getattr(statement, "handlers", [])]
+    if not inner:
+        return LineRange(first, _end(statement)[0])
     # A body on the line of its head belongs to the head.
-    return LineRange(first, max(first, min(body_lines) - 1))
+    return LineRange(first, max(first, min(node.lineno for node in inner) - 1))
 
 
 def _distance(frame: Frame, finding: Finding) -> tuple[int, int]:
@@ -175,10 +168,11 @@ def rule_written_at(frame: Frame, *, is_mask: bool = False) -> str | None:
     node, parents = _locate(frame)
     while node is not None and not isinstance(node, _SCOPES):
         parent = parents.get(node)
-        rule = _rule_of_expression(node, is_mask=is_mask) or _rule_of_position(node, parent)
-        # What is around the statement asked for nothing.
-        if rule or isinstance(node, ast.stmt):
+        if rule := _rule_of_expression(node, is_mask=is_mask) or _rule_of_position(node, parent):
             return rule
+        # What is around the statement asked for nothing.
+        if isinstance(node, ast.stmt):
+            return None
         node = parent
     return None
 
@@ -197,8 +191,11 @@ def _locate(frame: Frame) -> tuple[ast.AST | None, dict[ast.AST, ast.AST]]:
     end = frame.end_line, frame.end_column or 0
     # Of two nodes of the same extent, the outer one comes first.
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    nodes = [node for node in parents if isinstance(node, ast.expr | ast.stmt)]
-    around = [node for node in nodes if _start(node) <= start and _end(node) >= end]
+    around = [
+        node
+        for node in parents
+        if isinstance(node, ast.expr | ast.stmt) and _start(node) <= start and end <= _end(node)
+    ]
     # The node that starts last and, of those, ends first is inside of the others.
     return min(around, key=_inverse_extent, default=None), parents
 
@@ -239,10 +236,13 @@ def _rule_of_expression(node: ast.AST, *, is_mask: bool) -> str | None:
 
 
 def _rule_of_index(index: ast.expr) -> str | None:
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    if all(isinstance(part, ast.Constant) for part in parts):
+    parts = [index]
+    if isinstance(index, ast.Tuple):
+        parts = index.elts
+    kinds = set(map(type, parts))
+    if kinds <= {ast.Constant}:
         return None
-    if any(isinstance(part, ast.Slice) for part in parts):
+    if ast.Slice in kinds:
         return "TPU108"
     return "TPU214"
 

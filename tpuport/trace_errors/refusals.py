@@ -67,6 +67,7 @@ def explain_refusal(error: BaseException) -> TraceFailure:
     if known is not None:
         return known
     text = _message(path)
+    # The compiler's messages go on with the program's text.
     first_line = text.splitlines()[0].rstrip(".")
     return TraceFailure(
         "compiler",
@@ -94,4 +95,6 @@ def _message(path: ErrorPath) -> str:
 
 def _source(path: ErrorPath) -> Source | None:
     frames = path.frames_of(Owner.MODEL)
-    return frames[0].source() if frames else None
+    if not frames:
+        return None
+    return frames[0].source()

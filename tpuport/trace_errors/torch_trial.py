@@ -85,7 +85,9 @@ def try_operation(path: ErrorPath) -> Trial | None:
     except NotImplementedError:
         return Trial(text)
     except Exception as error:  # noqa: BLE001 - whatever torch says
-        return Trial(text) if _WITHOUT_VALUES.search(str(error)) else Trial(text, error)
+        if _WITHOUT_VALUES.search(str(error)):
+            return Trial(text)
+        return Trial(text, error)
     return Trial(text, is_accepted=True)
 
 
@@ -120,11 +122,9 @@ def _dispatched_operation(path: ErrorPath) -> _Operation | None:
 
 def _written_operation(path: ErrorPath) -> _Operation | None:
     """The operation between two operands at the end of the path: Python replaced torch's error by its own."""
-    if not path.frames or not isinstance(path.error, TypeError):
+    if path.is_raised_by_library or not isinstance(path.error, TypeError):
         return None
     frame = path.frames[-1]
-    if frame.owner == Owner.LIBRARY:
-        return None
     match node_at(frame):
         case (
             ast.BinOp(left=left, op=kind, right=right)
@@ -204,15 +204,15 @@ def _without_values(tree: Any) -> Any:
 
 
 def _leaf_without_values(value: Any) -> Any:
-    if isinstance(value, torch.device):
-        return torch.device("meta")
-    if not isinstance(value, torch.Tensor):
-        return value
-    dtype = value.dtype
-    if dtype == torch.int32 and _is_on_device(value):
-        # The device has no integers of 64 bits: torch would have had those.
-        dtype = torch.int64
-    return torch.empty(tuple(value.shape), dtype=dtype, device="meta")
+    match value:
+        case torch.device():
+            return torch.device("meta")
+        case torch.Tensor(dtype=torch.int32) if _is_on_device(value):
+            # The device has no integers of 64 bits: torch would have had those.
+            return torch.empty(tuple(value.shape), dtype=torch.int64, device="meta")
+        case torch.Tensor():
+            return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+    return value
 
 
 def _render_operation(operation: _Operation) -> str:
@@ -238,8 +238,16 @@ def _render_value(value: Any) -> str:
         case tuple() | list():
             return f"({', '.join(map(_render_value, value))})"
         case slice():
-            bounds = [value.start, value.stop, value.step]
-            text = ":".join("" if bound is None else _render_value(bound) for bound in bounds)
-            return text if value.step is not None else text.removesuffix(":")
+            return _render_slice(value)
     text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 3]}..."
+    return text
+
+
+def _render_slice(value: slice) -> str:
+    """As in an index: "2:", ":-1", "::2"."""
+    bounds = [value.start, value.stop]
+    if value.step is not None:
+        bounds.append(value.step)
+    return ":".join("" if bound is None else _render_value(bound) for bound in bounds)

@@ -52,6 +52,11 @@ class ErrorPath(NamedTuple):
     error: BaseException
     frames: tuple[Frame, ...]
 
+    @property
+    def is_raised_by_library(self) -> bool:
+        """Whether the error was raised inside of torch or jax, and not by Python or by a line of the code itself."""
+        return not self.frames or self.frames[-1].owner == Owner.LIBRARY
+
     def frames_of(self, owner: Owner) -> list[Frame]:
         """The calls of code with this owner or a later one, innermost first."""
         return [frame for frame in reversed(self.frames) if frame.owner >= owner]
@@ -79,6 +84,7 @@ def _join(outer: list[Frame], inner: list[Frame]) -> list[Frame]:
     """The frames of an error and of its cause, whose traceback starts in a frame that caught it."""
     if not inner:
         return outer
+    # Both tracebacks have the frame that caught the cause: the cause's has the line that failed.
     before = itertools.takewhile(lambda frame: frame.python is not inner[0].python, outer)
     return [*before, *inner]
 
@@ -88,11 +94,12 @@ def _without_callers(frames: list[Frame]) -> list[Frame]:
     packages = [frame.module.partition(".")[0] for frame in frames]
     positions = (index for index, package in enumerate(packages) if package in ("tpuport", "jax", "jaxlib"))
     start = next(positions, 0)
-    if any(frame.owner > Owner.LIBRARY for frame in frames[start:]):
-        return frames[start:]
-    model_positions = [index for index, frame in enumerate(frames) if frame.owner > Owner.LIBRARY]
+    last_of_model = max(
+        (index for index, frame in enumerate(frames) if frame.owner > Owner.LIBRARY), default=-1
+    )
     # If the user's code calls torch, and torch calls jax, that code is what is traced.
-    if model_positions and packages[model_positions[-1] + 1 :][:1] in (["torch"], ["torchax"]):
+    calls_torch = packages[last_of_model + 1 :][:1] in (["torch"], ["torchax"])
+    if 0 <= last_of_model < start and calls_torch:
         return frames
     return frames[start:]
 
@@ -107,8 +114,11 @@ def _earlier(error: BaseException, frames: list[Frame]) -> BaseException | None:
     catcher = next(_read_frames(context.__traceback__), None)
     if catcher is None:
         return None
-    handler_raised = bool(frames) and frames[-1].python is catcher.python
-    return context if handler_raised or catcher.owner < Owner.MODEL else None
+    # Which frame raised this error: the handler's own, or another that the handler called.
+    raisers = [frame.python for frame in frames[-1:]]
+    if catcher.python in raisers or catcher.owner < Owner.MODEL:
+        return context
+    return None
 
 
 def _holds_frames(error: BaseException) -> bool:

@@ -104,7 +104,7 @@ def test_a_cache_over_the_weights_axis_by_its_rows_is_named_where_weights_are_ga
     assert gathered
     for one in gathered:
         assert "as keys and values [4, 8, 2048, 64], given as PartitionSpec('tp')," in one.message
-        assert one.remedy.startswith("give the cache with its heads over the weights' axis")
+        assert one.remedy.startswith("pass the cache with its heads over the weights' axis")
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_a_cache_that_comes_back_in_another_place_says_which(advice, models) -> 
     found = advice(Stepping, stepping(models), rules=models.rules(models.ATTENDING))
     assert [one.rule for one in found] == ["TPC009"]
     assert f"{HELD >> 20} MiB a device" in found[0].message
-    assert "4 MiB are made beside them" in found[0].message
+    assert "each step allocates 4 MiB beside them" in found[0].message
     assert "NamedSharding(mesh, PartitionSpec(None, 'tp'))" in found[0].remedy
 
 

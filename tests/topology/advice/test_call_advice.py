@@ -20,7 +20,7 @@ def test_numbers_that_change_compile_again(advice, models, name, value) -> None:
     [one] = advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS))
     assert one.rule == "TPC010"
     assert one.message.startswith(f"{name}={value!r} is a Python number")
-    assert one.remedy == f"give a tensor: {name}=torch.tensor({value!r})"
+    assert one.remedy == f"pass a tensor: {name}=torch.tensor({value!r})"
 
 
 def test_choices_and_tensors_are_all_right(advice, models) -> None:

@@ -74,7 +74,7 @@ def test_inputs_of_64_bits(advice, models, scale) -> None:
 
     [one] = advice(Scaled, inputs, rules=models.rules(models.BLOCKS))
     assert one.rule == "TPC006"
-    assert "1 input of 64 bits become 32 at each call: scale" in one.message
+    assert "1 64-bit input converted to 32 bits in each call: scale" in one.message
     inputs["scale"] = value.float()
     assert advice(Scaled, inputs, rules=models.rules(models.BLOCKS)) == ()
 

@@ -133,7 +133,7 @@ def test_little_headroom_is_below_five_percent(plain, used, expected) -> None:
     assert [one.rule for one in found] == expected
     for one in found:
         assert "of 31.2 GiB are used" in one.message
-        assert "the most, 5 GiB, is temporaries" in one.message
+        assert "the largest part is temporaries, 5 GiB" in one.message
 
 
 def test_a_program_that_does_not_fit_gets_no_headroom(plain) -> None:

@@ -96,9 +96,10 @@ def evidence(draw):
     sent = [
         Collective("all-reduce", draw(axes), 4, draw(st.integers(1, 99)), draw(number)) for _ in several(draw)
     ]
+    task = draw(st.sampled_from(["forward", "prefill", "decode"]))
     report = Report(
         topology="v6e:2x4", generation="v6e", devices=mesh.size, mesh=dict(mesh.shape), model="M", parameters=1,
-        weight_bytes=1, dtypes={}, task=draw(st.sampled_from(["forward", "prefill", "decode"])), inputs={},
+        weight_bytes=1, dtypes={}, task=task, inputs={},
         memory=memory, costs=costs, collectives=tuple(sent),
         attention=tuple((call(draw), draw(st.integers(1, 40))) for _ in several(draw)), buffers=(),
         estimate=None, advice=(), failure=None, scanned=(), effort=None, versions={},
@@ -109,6 +110,10 @@ def evidence(draw):
         st.just({"timestep": 3, "more": [1.5, (2, None)]}),
     )  # fmt: skip
     keys = st.sampled_from(["batch", "length", "timestep", "x", "['", ""])
+    inputs = draw(st.dictionaries(keys, value))
+    if task != "forward":
+        # The fields of a task, which are counts.
+        inputs = {"batch": draw(st.integers(1, 100)), "length": draw(st.integers(1, 1 << 20))}
     cache = tuple(
         CacheArray(
             tuple(one.shape), str(one.dtype), draw(st.sampled_from([one.sharding, None])), draw(st.booleans())
@@ -117,7 +122,7 @@ def evidence(draw):
     )
     return Evidence(
         report=report, program=None, weights=weights, mesh=mesh, model=module(weights),
-        jaxpr=draw(st.none() | st.sampled_from(TRACED)), cache=cache, inputs=draw(st.dictionaries(keys, value)),
+        jaxpr=draw(st.none() | st.sampled_from(TRACED)), cache=cache, inputs=inputs,
     )  # fmt: skip
 
 

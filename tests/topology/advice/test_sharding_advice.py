@@ -197,7 +197,7 @@ def test_a_batch_that_is_not_shared_out(programs) -> None:
     # Three quarters of what a device does.
     assert one.cost == pytest.approx(2 * 2 * 4098 * 1024**2 * 3 / 4, rel=0.05)
     assert one.unit == "flops"
-    assert "a batch of a multiple of 4 rows; give the inputs sharded over dp" in one.remedy
+    assert "a batch of a multiple of 4 rows; pass the inputs sharded over dp" in one.remedy
     assert "--rules FILE" in one.remedy
 
 

@@ -15,6 +15,7 @@ from tpuport.topology.compile_report import Finding, Source
 from tpuport.topology.hlo import Instruction
 
 _FILE: Final = re.compile(r"tpc\d{3}_")
+_SITE: Final = re.compile(r"(?P<file>.+):(?P<line>\d+)", re.DOTALL)
 # What a unit weighs beside a byte of HBM, so that findings of all kinds have one order: on every generation a device
 # sends bytes about four times slower than it reads them from HBM (v5e: 819 against 200 GB/s; v6e: 1,640 against 448),
 # and does from 240 (v5e) to 560 (v6e) FLOPs in the time that a byte takes.
@@ -83,6 +84,7 @@ def advice_rule_by_id(id: str) -> AdviceRule:  # noqa: A002 - the field's name
     Raises:
         PortError: there is none.
     """
+    # Users see both in the report.
     for rule in all_advice_rules():
         if id.upper() == rule.id or id.lower() == rule.name:
             return rule
@@ -127,9 +129,11 @@ def format_flops(flops: int | float) -> str:
     return f"{flops / 1e6:.3g} MFLOP"
 
 
-def format_count(count: int, noun: str, plural: str = "") -> str:
+def format_count(count: int, noun: str) -> str:
     """As in "1 weight", "3 weights"."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
 
 
 def are(items: Collection[object]) -> str:
@@ -139,12 +143,15 @@ def are(items: Collection[object]) -> str:
 
 def describe_collectives(collectives: Iterable[Instruction]) -> str:
     """As in "2 all-gathers, 4 all-to-alls and 1 collective-permute"."""
-    counts = [format_count(count, kind) for kind, count in count_by_kind(collectives).items()]
-    *others, last = counts
-    return f"{', '.join(others)} and {last}" if others else last
+    *others, last = [format_count(count, kind) for kind, count in count_by_kind(collectives).items()]
+    if not others:
+        return last
+    return f"{', '.join(others)} and {last}"
 
 
 def parse_source(text: str, function: str = "") -> Source | None:
     """A line of code that is written as "file:line"; None if the text is something else."""
-    file, _, line = text.rpartition(":")
-    return Source(file, int(line), function) if file and line.isdigit() else None
+    match = _SITE.fullmatch(text)
+    if match is None:
+        return None
+    return Source(match["file"], int(match["line"]), function)

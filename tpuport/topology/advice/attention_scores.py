@@ -1,17 +1,18 @@
 """Scores of attention: when they are worth a kernel, where a program keeps them, and the masks on them."""
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Jaxpr
 
 import tpuport.attention
 from tpuport.attention.call_report import Call
 from tpuport.attention.xla_attention import block_size
-from tpuport.jaxprs import Equation, callee, producers, source_frames, sub_jaxprs
+from tpuport.jaxprs import Equation, Producer, callee, lookup, producers, source_frames, sub_jaxprs
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array
 from tpuport.topology.hlo.memory_traffic import stores_arrays
@@ -39,9 +40,21 @@ class Scores(NamedTuple):
     keys: int
 
 
-def is_long(call: Call) -> bool:
-    """Whether a call has many queries and many keys."""
-    return len(call.query) == 4 and len(call.key) == 4 and min(call.query[2], call.key[2]) >= LONG
+class CallCount(NamedTuple):
+    """An attention call, and how often a step makes it."""
+
+    call: Call
+    times: int
+
+
+def group_long_calls(evidence: Evidence, key: Callable[[Call], Any]) -> list[list[CallCount]]:
+    """The calls with many queries and many keys, those of one line with the same `key` together."""
+    groups: dict[Any, list[CallCount]] = defaultdict(list)
+    for call, times in evidence.report.attention:
+        # The scores of short calls stay on the chip in XLA too.
+        if min(call.query[2], call.key[2]) >= LONG:
+            groups[call.site, key(call)].append(CallCount(call, times))
+    return list(groups.values())
 
 
 def call_scores(call: Call) -> Scores:
@@ -59,20 +72,19 @@ def is_own_attention(equation: Equation) -> bool:
     return any(file.startswith(_ATTENTION) for file, _, _ in source_frames(equation))
 
 
-def count_score_traffic(evidence: Evidence, scores: Collection[Scores], *, only_float32: bool) -> float:
+def count_score_traffic(
+    evidence: Evidence, scores: Collection[Scores], dtypes: Collection[str] = _FLOATS
+) -> float:
     """Bytes of scores that a device writes to HBM and reads again in a step, by the compiled program.
 
     Args:
         evidence: has a program.
         scores: of all devices; the program may have a device's share of them, in blocks of queries.
-        only_float32: whether scores are known to be in float32, as in tpuport's attention.
+        dtypes: that scores may have, as HLO writes them.
     """
-    shares = {share for whole in scores for share in _device_shares(evidence, whole)}
-    dtypes = ("f32",) if only_float32 else _FLOATS
+    shares = set().union(*(_device_shares(evidence, whole) for whole in scores))
     total = 0.0
-    for instruction in evidence.compiled.instructions:
-        if not stores_arrays(instruction):
-            continue
+    for instruction in filter(stores_arrays, evidence.compiled.instructions):
         for array in instruction.results:
             is_candidate = array.space == HBM and array.dtype in dtypes
             if is_candidate and any(_is_share(array, share) for share in shares):
@@ -85,14 +97,15 @@ def _device_shares(evidence: Evidence, whole: Scores) -> set[Scores]:
     """What a device may have of the scores at a time."""
     sizes = tuple(evidence.axis_sizes.values())
     # Any of the axes may divide rows and heads, together or alone.
-    subsets = (subset for count in range(len(sizes) + 1) for subset in itertools.combinations(sizes, count))
-    outers = {whole.outer // prod(subset) for subset in subsets if whole.outer % prod(subset) == 0}
+    subsets = (itertools.combinations(sizes, count) for count in range(len(sizes) + 1))
+    parts = map(prod, itertools.chain.from_iterable(subsets))
+    outers = {whole.outer // count for count in parts if whole.outer % count == 0}
+    query_counts = (whole.queries, whole.queries // evidence.axis_sizes.get("sp", 1))
     shares = set()
-    for outer in outers:
-        for queries in (whole.queries, whole.queries // evidence.axis_sizes.get("sp", 1)):
-            # tpuport's attention in XLA has a block of queries at a time.
-            block = block_size(queries, outer * whole.keys)
-            shares |= {Scores(outer, queries, whole.keys), Scores(outer, block, whole.keys)}
+    for outer, queries in itertools.product(outers, query_counts):
+        # tpuport's attention in XLA has a block of queries at a time.
+        block = block_size(queries, outer * whole.keys)
+        shares |= {Scores(outer, queries, whole.keys), Scores(outer, block, whole.keys)}
     return shares
 
 
@@ -125,74 +138,76 @@ class _MaskReader:
 
     def __init__(self, matrix: tuple[int, int]) -> None:
         self._matrix = matrix
-        self._makers: dict[Any, Equation] = {}
+        # Variables of nested jaxprs are other variables, so that one table has those of all jaxprs.
+        self._makers: dict[Any, Producer] = {}
         self._operands: dict[Any, Any] = {}
 
     def unreadable_masks(self, jaxpr: Jaxpr) -> Iterator[str]:
         """The types of the masks on scores in a jaxpr, and in those nested in it, that cannot be read."""
-        makers: Mapping[Any, Any] = producers(jaxpr)
-        # Variables of nested jaxprs are other variables, so that one table has all of them.
-        self._makers |= {variable: producer.equation for variable, producer in makers.items()}
+        self._makers |= producers(jaxpr)
         for equation in jaxpr.eqns:
             mask = self._mask_of(equation)
             if mask is not None and not self._is_readable(mask):
                 yield f"{list(mask.aval.shape)} {mask.aval.dtype}"
             # The call of `jnp.where` is the selection, so that what is in it would count twice.
-            parts = () if _selects(equation) else sub_jaxprs(equation)
-            for part in parts:
+            if _selects(equation):
+                continue
+            for part in sub_jaxprs(equation):
                 self._operands |= dict(zip(part.jaxpr.invars, part.operands, strict=False))
                 yield from self.unreadable_masks(part.jaxpr)
 
     def _mask_of(self, equation: Equation) -> Any:
         """What says who sees whom, before it was spread over heads and rows; None if the equation masks nothing."""
-        is_added = equation.primitive.name == "add"
-        masks = is_added or _selects(equation)
-        if not masks or _matrix_of(equation.outvars[0]) != self._matrix:
+        if _selects(equation):
+            return self._smallest_matrix(equation, equation.invars[:1])
+        if equation.primitive.name != "add":
             return None
-        operands = equation.invars if is_added else equation.invars[:1]
-        spread = [self._skip_spreading(operand) for operand in operands]
-        matrices = [variable for variable in spread if _matrix_of(variable) == self._matrix]
-        if not matrices:
+        mask = self._smallest_matrix(equation, equation.invars)
+        # Both operands of a sum may be scores, which have all rows and heads; a mask most often has fewer.
+        if mask is None or mask.aval.size == equation.outvars[0].aval.size:
             return None
-        # Scores have all rows and heads; a mask most often has fewer.
-        smallest = min(matrices, key=lambda variable: variable.aval.size)
-        # Both operands of a sum may be scores.
-        is_scores = is_added and smallest.aval.size == equation.outvars[0].aval.size
-        return None if is_scores else smallest
+        return mask
+
+    def _smallest_matrix(self, equation: Equation, operands: list[Any]) -> Any:
+        """Of the operands of an equation that makes scores, the smallest before it was spread, [.., Q, T]."""
+        if _matrix_of(equation.outvars[0]) != self._matrix:
+            return None
+        sources = map(self._skip_spreading, operands)
+        matrices = [variable for variable in sources if _matrix_of(variable) == self._matrix]
+        return min(matrices, key=lambda variable: variable.aval.size, default=None)
 
     def _skip_spreading(self, variable: Any) -> Any:
-        while True:
-            variable = self._outer(variable)
-            maker = self._maker(variable)
-            if maker is None or maker.primitive.name not in _SPREADING:
-                return variable
-            if _matrix_of(maker.invars[0]) != self._matrix:
-                return variable
-            variable = maker.invars[0]
+        """What a variable was before it was spread over heads and rows, or converted."""
+        variable = self._outer(variable)
+        while (maker := lookup(self._makers, variable)) is not None:
+            source = maker.equation.invars[0]
+            if maker.equation.primitive.name not in _SPREADING or _matrix_of(source) != self._matrix:
+                break
+            variable = self._outer(source)
+        return variable
 
     def _is_readable(self, mask: Any) -> bool:
         """Whether all that it is made of are comparisons of positions, or of what an argument numbers."""
         waiting, visited = [mask], set()
         while waiting:
             variable = self._outer(waiting.pop())
-            if isinstance(variable, Literal) or variable in visited or not variable.aval.shape:
+            # A single number is readable, whatever it is. Literals cannot be hashed.
+            if not variable.aval.shape or id(variable) in visited:
                 continue
-            visited.add(variable)
-            maker = self._maker(variable)
-            if maker is not None and _is_readable_equation(maker):
-                waiting += maker.invars
+            visited.add(id(variable))
+            maker = lookup(self._makers, variable)
+            if maker is not None and _is_readable_equation(maker.equation):
+                waiting += maker.equation.invars
             # An argument [.., Q, T] is a mask that was made elsewhere; a smaller one numbers segments.
             elif maker is not None or _matrix_of(variable) == self._matrix:
                 return False
         return True
 
     def _outer(self, variable: Any) -> Any:
-        while not isinstance(variable, Literal) and variable in self._operands:
-            variable = self._operands[variable]
+        """The variable outside of all nested jaxprs that a variable is."""
+        while (operand := lookup(self._operands, variable)) is not None:
+            variable = operand
         return variable
-
-    def _maker(self, variable: Any) -> Equation | None:
-        return None if isinstance(variable, Literal) else self._makers.get(variable)
 
 
 def _selects(equation: Equation) -> bool:
@@ -209,6 +224,5 @@ def _is_readable_equation(equation: Equation) -> bool:
 
 
 def _matrix_of(variable: Any) -> tuple[int, ...]:
-    """The last two dimensions of a variable; empty if it has fewer."""
-    shape = tuple(variable.aval.shape)
-    return shape[-2:] if len(shape) > 1 else ()
+    """The last two dimensions of a variable; fewer if it has fewer."""
+    return tuple(variable.aval.shape)[-2:]

@@ -1,6 +1,7 @@
 """The caches of a call: arguments that come back overwritten, what they are called, and where they are."""
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from tpuport.topology.advice.weight_placement import whole_bytes
 from tpuport.topology.hlo.array_types import search_group
 
 # The arguments of the program of a forward call, as `abstract_steps` names them.
-_ARRAY: Final = re.compile(r"(?:plain|donated)_arrays\[\d+\]")
+_ARRAY: Final = re.compile(r"((?:plain|donated)_arrays\[\d+\])")
 _ALIASES: Final = re.compile(r"\binput_output_alias=\{ (.*?) \}")
 _ALIASED_ARGUMENT: Final = re.compile(r"\((\d+), \{")
 
@@ -38,23 +39,26 @@ class CallInput(NamedTuple):
 
 def name_inputs(evidence: Evidence) -> dict[str, CallInput]:
     """Tensors of a call by their names in its program: "plain_arrays[0]", or "donated_arrays[0]" of a cache."""
-    inputs = list(_tensors(evidence.inputs))
-    donates_cache = bool(evidence.cache)
-    donated = [entry for entry in inputs if donates_cache and entry.in_cache]
-    others = [entry for entry in inputs if not (donates_cache and entry.in_cache)]
+    named: dict[str, CallInput] = {}
     # `tpuport.compile` has two arguments: the tensors that it donates, and the others.
-    named = {f"plain_arrays[{index}]": entry for index, entry in enumerate(others)}
-    return named | {f"donated_arrays[{index}]": entry for index, entry in enumerate(donated)}
+    numbers = {"plain_arrays": itertools.count(), "donated_arrays": itertools.count()}
+    for entry in _tensors(evidence.inputs):
+        argument = "plain_arrays"
+        if entry.in_cache and evidence.cache:
+            argument = "donated_arrays"
+        named[f"{argument}[{next(numbers[argument])}]"] = entry
+    return named
 
 
 def _tensors(inputs: Mapping[str, Any]) -> Iterator[CallInput]:
+    # In jax's order of the leaves, in which `tpuport.compile` numbers the arrays.
     leaves = jax.tree_util.tree_flatten_with_path(dict(inputs), is_leaf=is_transformers_cache)[0]
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        in_cache = is_transformers_cache(leaf)
-        for value in jax.tree.leaves(leaf) if in_cache else [leaf]:
+        # A cache has several tensors under its name; any other leaf is itself.
+        for value in jax.tree.leaves(leaf):
             if isinstance(value, torch.Tensor | jax.ShapeDtypeStruct):
-                yield CallInput(name, value, in_cache)
+                yield CallInput(name, value, is_transformers_cache(leaf))
 
 
 class CacheInputs:
@@ -69,20 +73,17 @@ class CacheInputs:
 
     def find(self, array: OverwrittenInput) -> CallInput | None:
         """The input of a forward call that an argument is; None if it is something else."""
-        name = _ARRAY.search(array.name)
-        if name is None or name[0] not in self._inputs:
+        match = self._inputs.get(search_group(_ARRAY, array.name))
+        if match is None or tuple(match.value.shape) != array.shape:
             return None
-        match = self._inputs[name[0]]
-        return match if tuple(match.value.shape) == array.shape else None
+        return match
 
     def joint_name(self, arrays: Iterable[OverwrittenInput]) -> str:
         """What arguments are called together: "past_key_values", "keys and values"."""
-        names = []
-        for array in arrays:
-            match = self.find(array)
-            name = array.name if match is None else match.name
-            names.append(re.split(r"[.\[]", name)[0] or "an argument")
-        return " and ".join(dict.fromkeys(names))
+        # What is no input of a forward call has the name that jax gives it.
+        names = [(self.find(array) or array).name for array in arrays]
+        stems = [re.split(r"[.\[]", name)[0] or "an argument" for name in names]
+        return " and ".join(dict.fromkeys(stems))
 
     @functools.cached_property
     def reused(self) -> set[int]:
@@ -101,7 +102,9 @@ class CacheInputs:
     def output_share(self, array: OverwrittenInput) -> Shape:
         """The shape on one device of what an argument comes back as."""
         results = self._evidence.compiled.results
-        return results[array.output].dims if array.output < len(results) else array.shape
+        if array.output >= len(results):
+            return array.shape
+        return results[array.output].dims
 
     def input_bytes(self, arrays: Iterable[OverwrittenInput]) -> int:
         """Bytes of these arguments on one device."""
@@ -113,15 +116,16 @@ class CacheInputs:
 
     def write_spec(self, whole: Shape, share: Shape) -> str:
         """The PartitionSpec that gives a device such a share: PartitionSpec(None, 'tp')."""
-        unused = dict(self._evidence.axis_sizes)
+        unused: dict[str | None, int] = {**self._evidence.axis_sizes}
         entries: list[str | None] = []
         for length, part in zip(whole, share, strict=False):
+            axes = (axis for axis, size in unused.items() if length == part * size > part)
+            axis = next(axes, None)
+            entries.append(axis)
             # An axis divides one dimension of an array only.
-            axes = [axis for axis, size in unused.items() if part and length == part * size > part]
-            entries.append(axes[0] if axes else None)
-            if axes:
-                del unused[axes[0]]
-        while entries and entries[-1] is None:
+            unused.pop(axis, None)
+        # Dimensions at the end that nothing divides need no entry.
+        while entries[-1:] == [None]:
             entries.pop()
         return f"PartitionSpec({', '.join(map(repr, entries))})"
 

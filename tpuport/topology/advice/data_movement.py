@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -60,7 +61,7 @@ class DataMovement:
 
     def __init__(self, program: Program, weights: Collection[str]) -> None:
         self._program = program
-        self._weights = weights
+        self._weights = frozenset(weights)
 
     def collectives(self, *kinds: str) -> list[Instruction]:
         """The instructions of these kinds; of a collective that is started and ended apart, the start."""
@@ -82,15 +83,12 @@ class DataMovement:
             return CacheCollectives()
         parameters = self._program.parameters
         cache = self._moved.reach(Value(parameters[number]) for number in arguments if number in parameters)
-        whole = [collective for collective in moving if self._reads(collective, cache)]
+        whole = [move for move in moving if not cache.isdisjoint(map(Value, self._program.operands(move)))]
         way = {value.instruction for value in self._computed.trace(self._written_into(cache))}
-        on_the_way = [collective for collective in moving if collective in way and collective not in whole]
+        on_the_way = way.difference(whole).intersection(moving)
         # A product of few rows may be elementwise too. Weights that are gathered for it have their own advice.
-        new = [collective for collective in on_the_way if not self.weights_behind(collective)]
+        new = [move for move in moving if move in on_the_way and not self.weights_behind(move)]
         return CacheCollectives(tuple(whole), tuple(new))
-
-    def _reads(self, instruction: Instruction, values: Collection[Value]) -> bool:
-        return any(Value(operand) in values for operand in self._program.operands(instruction))
 
     def _written_into(self, values: Collection[Value]) -> list[Value]:
         """What is written into any of these."""
@@ -132,24 +130,21 @@ class DataMovement:
         if not self._not_from_weights.isdisjoint(operands):
             return frozenset()
         names = self._argument_names(self._dependencies, self._program.operands(instruction))
-        return frozenset(names.intersection(self._weights))
+        return self._weights.intersection(names)
 
     @functools.cached_property
     def _not_from_weights(self) -> set[Value]:
         """The values in which anything but weights and constants has a part."""
-        origins = []
-        for instruction in self._program.instructions:
-            value = Value(instruction)
-            if not self._dependencies.sources(value) and not self._is_weight_or_constant(instruction):
-                origins.append(value)
+        others = itertools.filterfalse(self._is_weight_or_constant, self._program.instructions)
+        # What is computed from something else depends on that.
+        origins = [value for value in map(Value, others) if not self._dependencies.sources(value)]
         return self._dependencies.reach(origins)
 
     def _is_weight_or_constant(self, instruction: Instruction) -> bool:
         if instruction.operation in ("constant", "iota") or _is_scalar(instruction):
             return True
-        if instruction.operation != "parameter":
-            return False
-        return any(name in self._weights for name in _QUOTED.findall(instruction.op_name))
+        names = _QUOTED.findall(instruction.op_name)
+        return instruction.operation == "parameter" and not self._weights.isdisjoint(names)
 
     def _argument_names(self, flow: ValueFlow, instructions: Iterable[Instruction]) -> set[str]:
         """The quoted names of the program's arguments that these results come from."""
@@ -217,11 +212,15 @@ def _moved_operands(instruction: Instruction, operands: Sequence[Instruction]) -
 def _moved_or_elementwise_operands(
     instruction: Instruction, operands: Sequence[Instruction]
 ) -> Sequence[Instruction]:
-    return operands if instruction.operation in _ELEMENTWISE else _moved_operands(instruction, operands)
+    if instruction.operation in _ELEMENTWISE:
+        return operands
+    return _moved_operands(instruction, operands)
 
 
 def _all_operands(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
-    return () if _is_scalar(instruction) else operands
+    if _is_scalar(instruction):
+        return ()
+    return operands
 
 
 def _size(instruction: Instruction) -> int:

@@ -9,6 +9,7 @@ import jax
 import torch
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, Sharding
+from torch.utils import _pytree as pytree
 
 from tpuport.jaxprs import Visit, walk_equations
 from tpuport.topology.advice.data_movement import CacheCollectives, DataMovement, ProductCollective
@@ -62,16 +63,17 @@ class Evidence:
     @functools.cached_property
     def compiled(self) -> Program:
         """The compiled program, or an empty one, in which no rule finds anything."""
-        return parse("") if self.program is None else self.program
+        return self.program or parse("")
 
     @functools.cached_property
     def traced(self) -> ClosedJaxpr:
         """The traced program, or an empty one."""
-        return jax.make_jaxpr(tuple)() if self.jaxpr is None else self.jaxpr
+        return self.jaxpr or jax.make_jaxpr(tuple)()
 
     @property
     def costs(self) -> Costs:
         """What the report counts, or nothing."""
+        # A program that was refused has no counts.
         return self.report.costs or Costs(0.0, 0.0, 0.0, 0.0)
 
     @functools.cached_property
@@ -97,18 +99,22 @@ class Evidence:
     @functools.cached_property
     def cache_collectives(self) -> CacheCollectives:
         """Collectives of arguments that come back overwritten. A prefill has none, as it makes its cache."""
+        # Whatever such an argument is called, a step that writes a part of it keeps the rest for the next step.
         arguments = {array.argument for array in self.overwritten}
         return self.movement.cache_collectives(arguments)
 
     @functools.cached_property
     def split_products(self) -> tuple[ProductCollective, ...]:
         """Collectives that take products with fused projections apart."""
-        fused = self.products.fused if self.model_axes else {}
-        return tuple(self.movement.split_products(fused.keys()))
+        # Devices that only divide rows have whole products.
+        if not self.model_axes:
+            return ()
+        return tuple(self.movement.split_products(self.products.fused.keys()))
 
     @functools.cached_property
     def axis_sizes(self) -> dict[str, int]:
         """Devices along each axis of the mesh that has more than one."""
+        # An axis of one device divides nothing, whatever the shardings say.
         return {str(axis): int(size) for axis, size in self.mesh.shape.items() if size > 1}
 
     @functools.cached_property
@@ -120,21 +126,15 @@ class Evidence:
     def config(self) -> Any:
         """The model's configuration, of a model of several kinds of input that of its text; None if it has none."""
         config = getattr(self.model, "config", None)
-        text = getattr(config, "get_text_config", None)
-        return text(decoder=True) if callable(text) else config
+        if hasattr(config, "get_text_config"):
+            return config.get_text_config(decoder=True)
+        return config
 
     def named_inputs(self) -> Iterator[tuple[str, Any]]:
-        """(name, value) of everything in the inputs, also in mappings, lists and tuples: ("more['x']", 3)."""
-        return _leaves(self.inputs, "")
-
-
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, list | tuple):
-        items = list(enumerate(value))
-    else:
-        yield name, value
-        return
-    for key, item in items:
-        yield from _leaves(item, f"{name}[{key!r}]" if name else str(key))
+        """(name, value) of everything in the inputs, also in dicts, lists and tuples: ("more['x']", 3)."""
+        # Other containers, such as outputs of transformers, may be registered without names for their parts.
+        leaves, _ = pytree.tree_flatten_with_path(
+            dict(self.inputs), is_leaf=lambda value: not isinstance(value, dict | list | tuple)
+        )
+        for (argument, *path), value in leaves:
+            yield f"{argument.key}{pytree.keystr(tuple(path))}", value

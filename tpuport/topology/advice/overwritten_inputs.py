@@ -6,15 +6,18 @@ write into an array, or only move it, to the argument that it was. Such are the 
 
 from typing import Any, Final, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import Equation, SubJaxpr, argument_names, callee, producers, sub_jaxprs
+from tpuport.jaxprs import Equation, SubJaxpr, argument_names, callee, lookup, producers, sub_jaxprs
 
 # They give back their first operand, in another form at most. Shapes and dtypes are compared at the ends.
 _MOVING: Final = frozenset(
     "bitcast_convert_type broadcast_in_dim convert_element_type copy copy_p expand_dims layout_constraint name "
-    "optimization_barrier reduce_precision reshape sharding_constraint squeeze stop_gradient transpose".split()
+    "reduce_precision reshape sharding_constraint squeeze stop_gradient transpose".split()
 )
+_SCATTERS: Final = "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub".split()
+# They write into their first operand; and which operand is written.
+_UPDATES: Final = {"dynamic_update_slice": 1, **dict.fromkeys(_SCATTERS, 2)}
 # Keys or values have heads (or rows), positions and a head's dimension; tokens and counters have fewer dimensions.
 _LEAST_DIMENSIONS: Final = 3
 _WRITTEN: Final = frozenset({"written"})
@@ -74,47 +77,51 @@ def find_overwritten(program: ClosedJaxpr) -> tuple[OverwrittenInput, ...]:
 
 def _growth(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     """By how much one dimension grew; 0 if others differ too."""
-    if len(before) != len(after):
+    changes = [new - old for old, new in zip(before, after, strict=False) if new != old]
+    if len(before) != len(after) or len(changes) != 1:
         return 0
-    changes = [new - old for old, new in zip(before, after, strict=True) if new != old]
-    return max(changes[0], 0) if len(changes) == 1 else 0
+    return max(changes[0], 0)
 
 
 def _argument_origin(jaxpr: Jaxpr, variable: Any) -> _Origin | None:
     """The argument of a jaxpr that a variable was; None if it was computed."""
-    arguments, makers = set(jaxpr.invars), producers(jaxpr)
+    makers = producers(jaxpr)
     origin = _Origin(variable)
-    while not isinstance(origin.variable, Literal):
-        if origin.variable in arguments:
-            return origin
-        maker = makers.get(origin.variable)
-        before = None if maker is None else _operand_origin(maker.equation, maker.output)
+    while (maker := lookup(makers, origin.variable)) is not None:
+        before = _operand_origin(maker.equation, maker.output)
         if before is None:
             return None
         origin = _Origin(before.variable, before.changes | origin.changes)
-    return None
+    # No equation makes an argument, nor a constant.
+    if origin.variable not in jaxpr.invars:
+        return None
+    return origin
 
 
 def _operand_origin(equation: Equation, output: int) -> _Origin | None:
     """The operand that a result of an equation was; None if it was computed."""
-    name, operands = equation.primitive.name, equation.invars
+    operands = equation.invars
     size = equation.outvars[output].aval.size
-    if name in _MOVING:
-        # Only a barrier has several operands, each of which becomes a result.
-        origin = _Origin(operands[output if name == "optimization_barrier" else 0])
-        comes_back = origin.variable.aval.size == size
-    elif name == "dynamic_update_slice" or name.startswith("scatter"):
-        update = operands[1 if name == "dynamic_update_slice" else 2]
-        origin = _Origin(operands[0], _WRITTEN)
-        # If all of it is overwritten, nothing of the argument comes back.
-        comes_back = update.aval.size < size
-    elif name == "concatenate":
-        origin = _Origin(max(operands, key=lambda operand: operand.aval.size), _GROWN)
-        # Two halves that are joined, such as those of rotary positions, are not a cache that grows.
-        comes_back = 2 * origin.variable.aval.size > size
-    else:
-        return _inner_origin(equation, output)
-    return origin if comes_back else None
+    match equation.primitive.name:
+        case "optimization_barrier":
+            # Each of its operands becomes a result.
+            return _Origin(operands[output])
+        case name if name in _MOVING:
+            origin = _Origin(operands[0])
+            comes_back = origin.variable.aval.size == size
+        case name if name in _UPDATES:
+            origin = _Origin(operands[0], _WRITTEN)
+            # If all of it is overwritten, nothing of the argument comes back.
+            comes_back = operands[_UPDATES[name]].aval.size < size
+        case "concatenate":
+            origin = _Origin(max(operands, key=lambda operand: operand.aval.size), _GROWN)
+            # Two halves that are joined, such as those of rotary positions, are not a cache that grows.
+            comes_back = 2 * origin.variable.aval.size > size
+        case _:
+            return _inner_origin(equation, output)
+    if not comes_back:
+        return None
+    return origin
 
 
 def _inner_origin(equation: Equation, output: int) -> _Origin | None:

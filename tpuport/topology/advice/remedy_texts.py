@@ -1,8 +1,9 @@
 """Remedies that several rules share: sharding rules, meshes, inputs over dp, and the command's options for them."""
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
-from math import ceil, gcd, prod
+from math import ceil, gcd
 from typing import Any, Final, NamedTuple
 
 from tpuport.layers import block_weight_names
@@ -22,10 +23,10 @@ from tpuport.topology.advice.weight_placement import (
 )
 
 BESIDE_OTHER_RULES: Final = (
-    "beside those of the other weights, as FILE takes the place of the model's own plan"
+    "beside the rules of the other weights, because FILE replaces the model's own plan"
 )
 INPUTS_OVER_DP: Final = (
-    "give the inputs sharded over dp, jax.device_put(x, NamedSharding(mesh, PartitionSpec('dp'))) (in compile_for: "
+    "pass the inputs sharded over dp, jax.device_put(x, NamedSharding(mesh, PartitionSpec('dp'))) (in compile_for: "
     "jax.ShapeDtypeStruct with that sharding)"
 )
 # Patterns that a remedy names: those of an MLP, or of attention's projections.
@@ -44,7 +45,10 @@ class SingleWeight(NamedTuple):
 def single_weight(name: str, array: Any) -> SingleWeight:
     """The weight for which rules are asked, of an array that may have those of all blocks."""
     names = block_weight_names(name, array)
-    return SingleWeight(names[0], tuple(array.shape[1:])) if names else SingleWeight(name, tuple(array.shape))
+    if not names:
+        return SingleWeight(name, tuple(array.shape))
+    # The first dimension of a stacked array counts the blocks.
+    return SingleWeight(names[0], tuple(array.shape[1:]))
 
 
 def longest_dimension_spec(shape: tuple[int, ...], axis: str, parts: int) -> Spec | None:
@@ -53,11 +57,12 @@ def longest_dimension_spec(shape: tuple[int, ...], axis: str, parts: int) -> Spe
     Of two products that follow each other and are wide between them, it is the outputs of the first and the inputs of
     the second.
     """
-    divisible = [dim for dim, length in enumerate(shape) if length and length % parts == 0]
+    divisible = [dim for dim, length in enumerate(shape) if length % parts == 0]
     if not divisible:
         return None
     longest = max(divisible, key=lambda dim: shape[dim])
-    return tuple(axis if dim == longest else None for dim in range(len(shape)))
+    before, after = longest, len(shape) - longest - 1
+    return (*[None] * before, axis, *[None] * after)
 
 
 def write_python(regex: str, spec: Spec) -> str:
@@ -86,17 +91,23 @@ def write_rules(
     for regex, group in group_by_pattern(names).items():
         single = single_weight(group[0], weights[group[0]])
         spec = longest_dimension_spec(single.shape, axis, parts)
-        if len(single.shape) > 1 and spec is not None:
-            regex = regex if single.name == group[0] else layer_pattern(single.name)
-            specs[regex] = spec
-            sizes[regex] = sum(device_bytes(weights[name]) for name in group)
+        # Vectors, such as biases and the weights of norms, are whole on every device.
+        if spec is None or len(single.shape) < 2:
+            continue
+        # Rules see the weights of each block, and not those of a loop, which have another name.
+        if single.name != group[0]:
+            regex = layer_pattern(single.name)
+        specs[regex] = spec
+        sizes[regex] = sum(device_bytes(weights[name]) for name in group)
     # By size, then by name, so that the text is the same each time.
     largest = sorted(specs, key=lambda regex: (-sizes[regex], regex))[:_MOST_PATTERNS]
     # If no dimension can be divided, the form of a rule is all that can be said.
     entries = [(regex, specs[regex]) for regex in largest] or [("...weight", (axis, None))]
-    others = [", ..."] if len(specs) > len(entries) else []
-    code = "".join([", ".join(write_python(*entry) for entry in entries), *others])
-    file = "".join([", ".join(write_json(*entry) for entry in entries), *others])
+    others = ""
+    if len(specs) > len(entries):
+        others = ", ..."
+    code = ", ".join(itertools.starmap(write_python, entries)) + others
+    file = ", ".join(itertools.starmap(write_json, entries)) + others
     if override:
         return f"rules.override({{{code}}}); for --rules FILE, {{{file}}} {BESIDE_OTHER_RULES}"
     return f"tpuport.ShardingRules({{{code}}}); for --rules FILE, {{{file}}}"
@@ -104,8 +115,7 @@ def write_rules(
 
 def has_inputs_over_dp(evidence: Evidence) -> bool:
     """Whether a forward call's inputs are sharded over dp."""
-    arrays = [value for value in evidence.inputs.values() if hasattr(value, "sharding")]
-    return any("dp" in sharding_axes(array) for array in arrays)
+    return any("dp" in sharding_axes(value) for value in evidence.inputs.values())
 
 
 def propose_rows(evidence: Evidence) -> str:
@@ -113,10 +123,17 @@ def propose_rows(evidence: Evidence) -> str:
     devices, capacity = evidence.mesh.size, evidence.report.memory.capacity
     if not evidence.report.fits or minimum_device_bytes(evidence, dp=devices, tp=1) > capacity:
         return ""
-    mesh = f"tpuport.create_mesh(dp={devices}) (--dp {devices})"
+    mesh = _write_mesh(dp=devices)
     if evidence.report.task != "forward":
         return f"{mesh} and a batch of a multiple of {devices}"
     return f"{mesh} for a batch of a multiple of {devices}, and {INPUTS_OVER_DP}"
+
+
+def _write_mesh(**sizes: int) -> str:
+    """A mesh in Python and as options: tpuport.create_mesh(dp=2, tp=4) (--dp 2 --tp 4)."""
+    arguments = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+    options = " ".join(f"--{axis} {size}" for axis, size in sizes.items())
+    return f"tpuport.create_mesh({arguments}) ({options})"
 
 
 def propose_tp(evidence: Evidence) -> str:
@@ -126,20 +143,16 @@ def propose_tp(evidence: Evidence) -> str:
     """
     if not uneven_heads_reason(evidence, evidence.mesh.size):
         return _propose_all_over_tp(evidence)
-    calls = [call for call, _ in evidence.report.attention]
-    sequences = tuple(sorted({call.query[2] for call in calls}))
+    sequences = tuple(sorted({call.query[2] for call, _ in evidence.report.attention}))
     # Attention alone is divided over sp, and not the blocks as in a diffusion transformer.
-    facts = mesh_splits.Facts(batch=batch_rows(evidence) or 1, sequences=sequences, divides_blocks=False)
+    facts = mesh_splits.Facts(batch=max(batch_rows(evidence), 1), sequences=sequences, divides_blocks=False)
     splits = mesh_splits.split_reasons(evidence.mesh.size, facts).items()
     suitable = [split for split, reason in splits if not reason and _is_better_split(evidence, split)]
     if not suitable:
         return ""
     # dp divides everything else, sp long attention only.
     best = max(suitable, key=lambda split: (split.tp, split.dp))
-    sizes = {axis: getattr(best, axis) for axis in ("dp", "sp", "tp") if getattr(best, axis) > 1}
-    arguments = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-    options = " ".join(f"--{axis} {size}" for axis, size in sizes.items())
-    return f"tpuport.create_mesh({arguments}) ({options})"
+    return _write_mesh(**{axis: size for axis, size in best._asdict().items() if size > 1})
 
 
 def _is_better_split(evidence: Evidence, split: mesh_splits.Split) -> bool:
@@ -153,28 +166,25 @@ def _is_better_split(evidence: Evidence, split: mesh_splits.Split) -> bool:
 
 def uneven_heads_reason(evidence: Evidence, tp: int) -> str:
     """Why tp does not suit the heads of some attention call; "" if it does."""
-    for call, _ in evidence.report.attention:
-        reason = mesh_splits.uneven(tp, call.query[1], call.key[1])
-        if reason:
-            return reason
-    return ""
+    calls = evidence.report.attention
+    reasons = (mesh_splits.uneven(tp, call.query[1], call.key[1]) for call, _ in calls)
+    return next(filter(None, reasons), "")
 
 
 def _propose_all_over_tp(evidence: Evidence) -> str:
     """All devices for weights, with the rules that divide them if none are divided yet."""
     devices = evidence.mesh.size
-    mesh = f"tpuport.create_mesh(tp={devices}) (--tp {devices})"
+    mesh = _write_mesh(tp=devices)
     # A mesh alone would not divide anything.
-    if not any(divides_weights(evidence, axis) for axis in evidence.model_axes):
-        names = [name for name, weight in evidence.weights.items() if prod(weight.shape)]
-        rules = write_rules(evidence.weights, names, "tp", devices)
-        return f"{mesh}, with rules that divide the weights: {rules}" if names else mesh
+    if evidence.weights and not any(divides_weights(evidence, axis) for axis in evidence.model_axes):
+        rules = write_rules(evidence.weights, evidence.weights, "tp", devices)
+        return f"{mesh}, with rules that divide the weights: {rules}"
     needed, capacity = minimum_device_bytes(evidence, dp=1, tp=devices), evidence.report.memory.capacity
     if needed <= capacity:
         return mesh
     return (
-        f"more chips, or chips with more memory (--list-topologies): with tp={devices} weights and cache alone are "
-        f"{format_bytes(needed)} a device, of {format_bytes(capacity)}"
+        f"more chips, or chips with more memory (--list-topologies): with tp={devices}, weights and cache alone take "
+        f"{format_bytes(needed)} of {format_bytes(capacity)} a device"
     )
 
 
@@ -186,19 +196,16 @@ def propose_even_heads(evidence: Evidence, heads: UndividedHeads) -> str:
     needed = minimum_device_bytes(evidence, dp=others, tp=tp)
     if needed > evidence.report.memory.capacity:
         return _without_even_heads(evidence, heads, tp, needed)
-    remedy = f"tp={tp} divides both: tpuport.create_mesh(dp={others}, tp={tp}) (--dp {others} --tp {tp})"
-    if others > 1:
-        remedy += _divide_by_dp(evidence, others, tp)
+    remedy = f"tp={tp} divides both: {_write_mesh(dp=others, tp=tp)}{_divide_by_dp(evidence, others, tp)}"
     if heads.query % heads.parts == 0:
-        remedy += "; with one row or short caches the key/value heads may as well stay whole"
+        remedy += "; with a single row or a short cache, the key/value heads may as well stay whole"
     return remedy
 
 
 def _divide_by_dp(evidence: Evidence, dp: int, tp: int) -> str:
     """What the devices that do not divide heads divide: rows, or long prompts."""
     remedy = ""
-    rows = batch_rows(evidence)
-    if rows is None or rows % dp:
+    if max(batch_rows(evidence), 1) % dp:
         remedy += f" and a batch of a multiple of {dp}"
     if evidence.report.task == "forward":
         remedy += f", with the batch over dp: {INPUTS_OVER_DP}"
@@ -211,14 +218,16 @@ def _divide_by_dp(evidence: Evidence, dp: int, tp: int) -> str:
 def _without_even_heads(evidence: Evidence, heads: UndividedHeads, tp: int, needed: int) -> str:
     """What remains if a smaller tp divides the heads, and weights and cache are too large for it."""
     reason = (
-        f"tp={tp} would divide both, but weights and cache alone are {format_bytes(needed)} a device there, of "
-        f"{format_bytes(evidence.report.memory.capacity)}"
+        f"tp={tp} would divide both, but weights and cache alone would take {format_bytes(needed)} of "
+        f"{format_bytes(evidence.report.memory.capacity)} a device"
     )
     if heads.query % heads.parts:
-        return f"{reason}: take chips with more memory (--list-topologies), or a model of other heads"
-    cache = ", with a shorter cache (--max-cache-len) or a smaller batch (--batch)" if evidence.cache else ""
+        return f"{reason}: use chips with more memory (--list-topologies), or a model with other heads"
+    cache = ""
+    if evidence.cache:
+        cache = ", with a shorter cache (--max-cache-len) or a smaller batch (--batch)"
     return (
-        f"{reason}: keep {heads.axis}={heads.parts} and the key/value heads whole{cache}, or take chips with more "
+        f"{reason}: keep {heads.axis}={heads.parts} and the key/value heads whole{cache}, or use chips with more "
         "memory (--list-topologies)"
     )
 
@@ -233,14 +242,17 @@ def minimum_device_bytes(evidence: Evidence, *, dp: int, tp: int) -> int:
     undivided = weights_of_undivided_heads(evidence)
     total = 0
     for name, weight in evidence.weights.items():
-        axes = sharding_axes(weight)
-        over_tp = name in undivided or not axes.isdisjoint(evidence.model_axes)
-        parts = (tp if over_tp else 1) * (dp if "dp" in axes else 1)
+        axes, parts = sharding_axes(weight), 1
+        if name in undivided or not axes.isdisjoint(evidence.model_axes):
+            parts *= tp
+        if "dp" in axes:
+            parts *= dp
         total += whole_bytes(weight) // parts
     for array in evidence.cache:
         # Keys are [B, K, T, D], or [K, T, D] for a batch of one.
         *_, rows, heads = (1, 1, *array.shape[:-2])
-        rows = max(rows, 1)
-        parts = tp if heads % tp == 0 else 1
+        rows, parts = max(rows, 1), 1
+        if heads % tp == 0:
+            parts = tp
         total += whole_bytes(array) // rows * ceil(rows / dp) // parts
     return total

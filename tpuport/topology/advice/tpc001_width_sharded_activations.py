@@ -44,7 +44,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     yield Hit(
         f"{format_count(norms, 'all-reduce')} of norms' sums and "
         f"{format_count(count_executions(gathers), 'all-gather')} of activations, of {total} collectives a step: the "
-        f"activations between the layers are sharded along their width{_cause(embeddings)}",
+        f"activations between layers are sharded along their width{_cause(embeddings)}",
         _remedy(embeddings),
         sent_bytes((*sums, *gathers)),
         "bytes sent",
@@ -58,22 +58,23 @@ def _is_float(instruction: Instruction) -> bool:
 
 def _width_sharded_embeddings(evidence: Evidence) -> dict[str, tuple[str, ...]]:
     """Embeddings that are sharded along their width, and over which axes."""
-    axes = {name: dimension_axes(weight, 1) for name, weight in vocabulary_weights(evidence)}
+    axes = {name: dimension_axes(weight, 1) for name, weight in vocabulary_weights(evidence).items()}
     return {name: over for name, over in axes.items() if not evidence.axis_sizes.keys().isdisjoint(over)}
 
 
 def _cause(embeddings: dict[str, tuple[str, ...]]) -> str:
+    # The first explains the activations; a head that is sharded likewise only reads them.
     for name, axes in embeddings.items():
-        return f", as {name} is over {'+'.join(axes)}"
+        return f", because {name} is over {'+'.join(axes)}"
     return ""
 
 
 def _remedy(embeddings: dict[str, tuple[str, ...]]) -> str:
     if not embeddings:
         return (
-            "shard weights that read these activations by their outputs, PartitionSpec('tp', None), and those that "
-            "write them by their inputs, PartitionSpec(None, 'tp'): rules.override({r'...': ...}), or lines in a "
-            "file for --rules"
+            "shard the weights that read these activations by their outputs, PartitionSpec('tp', None), and the "
+            "weights that produce them by their inputs, PartitionSpec(None, 'tp'): use rules.override({r'...': ...}), "
+            "or a file for --rules"
         )
     # Over the vocabulary, each device looks up some of the tokens, and one all-reduce adds them up.
     changes = ", ".join(
@@ -85,14 +86,15 @@ def _remedy(embeddings: dict[str, tuple[str, ...]]) -> str:
 RULE = AdviceRule(
     id="TPC001",
     name="width-sharded-activations",
-    summary="activations that are sharded along their width between the layers",
-    why="""A norm needs the sum over the whole width, and a product the whole width of its input. If the residual
-stream is sharded along its width, each norm costs an all-reduce of its sums and an all-gather of its result, beside the
-two all-reduces a layer that tensor parallelism needs. Llama-2-7B's decode step on 8 devices had 194 collectives that
-way, and has 67 with one rule changed. A decode step waits for each of them. The cause is most often the embedding: if
-it is sharded along its width, the activations that it gives are too, and the compiler keeps them so.""",
-    measured="""All-reduces in the compiled program that were made for a sum, at least 2 (not counting those of a
-softmax), and all-gathers of activations for a product.""",
+    summary="activations that are sharded along their width between layers",
+    why="""A norm sums over the whole width, and a matrix product reads the whole width of its input. If the residual
+stream is sharded along its width, each norm costs an all-reduce of its sums and an all-gather of its result, on top of
+the two all-reduces per layer that tensor parallelism needs anyway. In this state, Llama-2-7B's decode step on 8 devices
+ran 194 collectives; changing one rule brought it down to 67. A decode step waits for every one of them. The usual cause
+is the embedding: if it is sharded along its width, so are the activations it produces, and the compiler keeps them that
+way.""",
+    measured="""At least 2 all-reduces in the compiled program that compute sums (those of a softmax do not count),
+together with all-gathers of activations that feed matrix products.""",
     before="""rules = ShardingRules.from_model(llama()).override(
     {r"model\\.embed_tokens\\.weight": PartitionSpec(None, "tp")}
 )

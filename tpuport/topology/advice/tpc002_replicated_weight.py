@@ -35,10 +35,10 @@ _MOST_NAMED: Final = 3
 def check(evidence: Evidence) -> Iterator[Hit]:
     """For each axis of the model, all weights or those that it does not divide, in one finding."""
     # TPC011 and TPC007 say more of embeddings and of heads, and no sharding rule places buffers.
-    others = {name for name, _ in vocabulary_weights(evidence)}
-    others |= weights_of_undivided_heads(evidence) | buffer_names(evidence)
+    others = weights_of_undivided_heads(evidence) | buffer_names(evidence)
+    others.update(vocabulary_weights(evidence))
+    whole = replicated_weights(evidence)
     for axis, parts in evidence.model_axes.items():
-        whole = replicated_weights(evidence, axis)
         if not divides_weights(evidence, axis):
             yield from _find_unsharded_model(evidence, whole, axis, parts)
             continue
@@ -47,7 +47,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         # A finding names the largest first.
         matrices.sort(key=lambda names: -device_weight_bytes(evidence, names))
         total = sum(device_weight_bytes(evidence, names) for names in matrices)
-        if total >= min(_MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence))):
+        if total >= min(_MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))):
             yield _describe(evidence, matrices, axis, parts)
 
 
@@ -61,14 +61,13 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
     if not is_worth_a_finding(whole, evidence):
         return
     parameters = (name for name in names if name not in buffer_names(evidence))
-    remedy = f"say what divides them: {write_rules(evidence.weights, parameters, axis, parts)}"
+    remedy = f"add sharding rules for them: {write_rules(evidence.weights, parameters, axis, parts)}"
     # Nothing has to be exchanged if each device has rows of its own.
-    rows = propose_rows(evidence)
-    if rows:
-        remedy += f"; or, as the model fits whole, {rows}"
+    if rows := propose_rows(evidence):
+        remedy += f"; or, since the whole model fits on one device, {rows}"
     yield Hit(
-        f"no weight is sharded over {axis}={parts}: each device holds all {format_bytes(whole)}, and does all of the "
-        "work on them",
+        f"no weight is sharded over {axis}={parts}: each device holds all {format_bytes(whole)} and computes every "
+        "product with them in full",
         remedy,
         whole * (1 - 1 / parts),
     )
@@ -89,7 +88,9 @@ def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int)
 
 
 def _describe_kind(evidence: Evidence, names: list[str]) -> str:
-    others = f" and {len(names) - 1} like it" if len(names) > 1 else ""
+    others = ""
+    if len(names) > 1:
+        others = f" and {len(names) - 1} like it"
     shape = single_weight(names[0], evidence.weights[names[0]]).shape
     return f"{names[0]} {shape}{others}, {format_bytes(device_weight_bytes(evidence, names))}"
 
@@ -101,21 +102,21 @@ def _remedy(evidence: Evidence, names: list[str], axis: str, parts: int) -> str:
     if not divisible:
         return f"pad a dimension of {shapes[names[0]]} to a multiple of {parts}, and shard it"
     return (
-        f"{write_rules(evidence.weights, divisible, axis, parts, override=True)}. Of two weights that follow each "
-        "other, the first by its outputs and the second by its inputs"
+        f"{write_rules(evidence.weights, divisible, axis, parts, override=True)}. Where one weight feeds another, "
+        "shard the first by its outputs and the second by its inputs"
     )
 
 
 RULE = AdviceRule(
     id="TPC002",
     name="replicated-weight",
-    summary="large weights that every device holds whole",
-    why="""A replicated weight takes its whole size on each device, is read whole in each step, and every device does
-all of its work. A decode step takes as long as reading the weights does, so that a model of which half is replicated
-gains at most half of what more devices could give.""",
-    measured="""Bytes of weights of two dimensions or more on a device that no axis of the model divides: together
-at least 1 MiB and 3% of all weights there, or 256 MiB. Embeddings have TPC011, heads that do not
-divide have TPC007.""",
+    summary="large weights that are replicated on every device",
+    why="""A replicated weight occupies its full size on each device, is read in full in each step, and its products
+are computed in full by every device. A decode step takes about as long as reading the weights, so a model that is half
+replicated gets at most half the speedup that more devices could give.""",
+    measured="""The bytes on a device of weights with two or more dimensions that no model axis divides: at least
+1 MiB and 3% of all weights on the device, or 256 MiB. TPC011 covers embeddings, and TPC007 covers attention heads that
+cannot be divided.""",
     before="""rules = ShardingRules.from_model(llama()).override(
     {r".*\\.(gate|up|down)_proj\\.weight": PartitionSpec()}
 )

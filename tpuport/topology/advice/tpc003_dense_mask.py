@@ -7,35 +7,33 @@ from typing import Final
 
 from tpuport.attention.call_report import Call
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count, parse_source
-from tpuport.topology.advice.attention_scores import is_long
+from tpuport.topology.advice.attention_scores import group_long_calls
 from tpuport.topology.advice.evidence import Evidence
 
 _DENSE: Final = re.compile(r"dense \[([\d, ]+)\] (\w+)")
 _ITEM_BYTES: Final = {"bool": 1, "int8": 1, "uint8": 1, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2}
 _REMEDY: Final = (
-    "say what the mask means: is_causal=True, a mask of keys [B, 1, 1, T], a window in the config, the mask that "
-    "transformers and diffusers make themselves inside the traced call, or comparisons of positions or of segment "
-    "numbers joined by &. Any other mask, such as a window in two dimensions or a table of biases, is left to XLA in "
-    "blocks of queries: keep it boolean, made once for all layers, and [1, 1, Q, T] for all rows and heads"
+    "express the mask in a form the kernel knows: is_causal=True, a key mask [B, 1, 1, T], a window in the config, the "
+    "mask that transformers or diffusers builds inside the traced call, or comparisons of positions or segment numbers "
+    "joined by &. Any other mask, such as a two-dimensional window or a table of biases, runs in XLA in blocks of "
+    "queries: keep it boolean, build it once for all layers, and give it the shape [1, 1, Q, T] for all rows and heads"
 )
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Long attention calls that were given such a mask, those of a mask and a line together."""
-    groups: dict[tuple[str, str], list[tuple[Call, int]]] = {}
-    for call, times in evidence.report.attention:
-        # The scores of short calls stay on the chip in XLA too.
-        if is_long(call) and _DENSE.search(call.mask):
-            groups.setdefault((call.mask, call.site), []).append((call, times))
-    for calls in groups.values():
-        yield from _describe(evidence, calls[0][0], sum(times for _, times in calls))
+    for calls in group_long_calls(evidence, lambda call: call.mask):
+        yield from _describe(evidence, calls[0].call, sum(times for _, times in calls))
 
 
 def _describe(evidence: Evidence, call: Call, times: int) -> Iterator[Hit]:
+    # The report describes masks in words: "dense [1, 1, 1024, 1024] bool", several joined.
     for mask in _DENSE.finditer(call.mask):
         nbytes = prod(map(int, mask[1].split(","))) * _ITEM_BYTES.get(mask[2], 4)
         arrays = _count_arrays(evidence, call)
-        stored = f"; the program stores {format_count(arrays, 'array')} of that size" if arrays else ""
+        stored = ""
+        if arrays:
+            stored = f"; the program stores {format_count(arrays, 'array')} of that size"
         yield Hit(
             f"a {mask[0]} mask of {format_bytes(nbytes)} in {format_count(times, 'attention call')}: {call.reason}, so "
             f"XLA computes {call.query[2]} x {call.key[2]} scores a head{stored}",
@@ -56,12 +54,13 @@ def _count_arrays(evidence: Evidence, call: Call) -> int:
 RULE = AdviceRule(
     id="TPC003",
     name="dense-mask",
-    summary="a long attention call whose mask has an entry for every query and key",
-    why="""The fused kernel computes who sees whom from a few numbers (causal, a window, padding, segments) and skips
-blocks that nobody sees. A mask [.., Q, T] of unknown origin can be anything, so the call is computed in XLA, block by
-block, with the mask read from HBM: its size grows with the square of the length, and nothing is skipped.""",
-    measured="""Attention calls as they were traced (those that `tpuport.attention.explain()` lists) with a dense
-mask and at least 1,024 queries and keys.""",
+    summary="long attention calls whose mask has an entry for every query and key",
+    why="""The fused kernel derives which keys a query attends to from a few numbers (causality, a window, padding,
+segments) and skips blocks that are masked out entirely. A mask [.., Q, T] of unknown origin could contain anything, so
+the call runs in XLA, block by block, and reads the mask from HBM. The mask grows with the square of the sequence
+length, and no block is skipped.""",
+    measured="""Traced attention calls (those that `tpuport.attention.explain()` lists) with a dense mask and at
+least 1,024 queries and keys.""",
     before="""class Attention(nn.Module):
     def forward(self, q, k, v, mask):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

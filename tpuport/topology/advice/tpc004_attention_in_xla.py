@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tpuport.attention.call_report import Call
 from tpuport.jaxprs import Visit
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count, parse_source
 from tpuport.topology.advice.attention_scores import (
     LONG,
+    CallCount,
     Scores,
     call_scores,
     count_score_traffic,
     find_unreadable_mask,
-    is_long,
+    group_long_calls,
     is_own_attention,
     score_bytes,
 )
@@ -21,7 +21,7 @@ from tpuport.topology.advice.evidence import Evidence
 # By how the reason of a call that fell back begins.
 _REMEDIES: Final = {
     "asked for": "tpuport.attention.register(implementation='auto'), or --attention flash",
-    "head dimension": "a head dimension from 32 to 256; pad queries, keys and values with zeros to the next one",
+    "head dimension": "a head dimension from 32 to 256; if needed, pad queries, keys and values with zeros",
     "the kernel computes": "dtype='bfloat16' (--dtype bfloat16)",
 }
 
@@ -35,32 +35,32 @@ class _Result(NamedTuple):
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Calls that fell back, and a model's own products and softmax."""
-    groups: dict[tuple[str, str], list[tuple[Call, int]]] = {}
-    for call, times in evidence.report.attention:
+    alike = group_long_calls(evidence, lambda call: (call.implementation, call.reason, "dense" in call.mask))
+    for calls in alike:
+        first = calls[0].call
         # A call with a dense mask has TPC003.
-        if is_long(call) and call.implementation == "xla" and "dense" not in call.mask:
-            groups.setdefault((call.reason, call.site), []).append((call, times))
-    for calls in groups.values():
-        yield from _describe_fallback(evidence, calls)
+        if first.implementation == "xla" and "dense" not in first.mask:
+            yield from _describe_fallback(evidence, calls)
     yield from _find_own_attention(evidence)
 
 
-def _describe_fallback(evidence: Evidence, calls: list[tuple[Call, int]]) -> Iterator[Hit]:
-    call, times = calls[0][0], sum(times for _, times in calls)
+def _describe_fallback(evidence: Evidence, calls: list[CallCount]) -> Iterator[Hit]:
+    call, times = calls[0].call, sum(times for _, times in calls)
     # Of a program that was refused, the size by arithmetic is all that is known.
     if evidence.program is None:
         traffic = sum(2 * score_bytes(call) * count for call, count in calls) / evidence.mesh.size
     else:
         scores = {call_scores(call) for call, _ in calls}
-        traffic = count_score_traffic(evidence, scores, only_float32=True)
+        # tpuport's attention in XLA has scores in float32.
+        traffic = count_score_traffic(evidence, scores, dtypes=("f32",))
     if not traffic:
         return
     # A reason may end with figures, so that its beginning decides.
-    remedies = [remedy for start, remedy in _REMEDIES.items() if call.reason.startswith(start)]
+    remedies = (remedy for start, remedy in _REMEDIES.items() if call.reason.startswith(start))
     yield Hit(
-        f"{format_count(times, 'attention call')} of {call.query[2]} x {call.key[2]} scores a head in XLA and not in "
+        f"{format_count(times, 'attention call')} of {call.query[2]} x {call.key[2]} scores a head in XLA instead of "
         f"the kernel ({call.reason}): {format_bytes(traffic)} of scores a device {_how_measured(evidence)}",
-        remedies[0] if remedies else "see the reason",
+        next(remedies, "see the reason"),
         traffic,
         source=parse_source(call.site, call.module),
     )
@@ -83,13 +83,13 @@ def _find_own_attention(evidence: Evidence) -> Iterator[Hit]:
         traffic = 2 * 4 * elements / evidence.mesh.size
     else:
         scores = {Scores(_result(product).size // (queries * keys), queries, keys) for product in products}
-        traffic = count_score_traffic(evidence, scores, only_float32=False)
+        traffic = count_score_traffic(evidence, scores)
     if not traffic:
         return
     times = sum(product.times for product in products)
     yield Hit(
-        f"{format_count(times, 'time')} a step the model multiplies queries and keys itself: {queries} x {keys} scores "
-        f"a head, {format_bytes(traffic)} a device {_how_measured(evidence)}",
+        f"{format_count(times, 'time')} per step, the model multiplies queries and keys itself: {queries} x {keys} "
+        f"scores a head, {format_bytes(traffic)} a device {_how_measured(evidence)}",
         _remedy(evidence, queries, keys),
         traffic,
     )
@@ -111,37 +111,37 @@ def _is_long_batched_product(visit: Visit) -> bool:
 
 def _remedy(evidence: Evidence, queries: int, keys: int) -> str:
     call = (
-        "call torch.nn.functional.scaled_dot_product_attention; of transformers, attn_implementation='sdpa'"
+        "call torch.nn.functional.scaled_dot_product_attention (in transformers, attn_implementation='sdpa')"
     )
     mask = find_unreadable_mask(evidence.traced.jaxpr, queries, keys)
     if mask is None:
         return call
     return (
-        f"the scores have a dense mask {mask}, whose structure cannot be read: with it scaled_dot_product_attention is "
-        "not the kernel either, but XLA in blocks of queries, which takes less memory and not less time. Say what the "
-        f"mask means, as TPC003 (dense-mask) has it, and {call}; if it means nothing that the kernel knows, such as a "
-        "window in two dimensions, leave the code unchanged"
+        f"the scores have a dense mask {mask} whose structure cannot be derived: with it, scaled_dot_product_attention "
+        "would not use the kernel either, but XLA in blocks of queries, which takes less memory and not less time. "
+        f"Express the mask as TPC003 (dense-mask) describes, and {call}; if the kernel knows no such mask, such as a "
+        "two-dimensional window, leave the code unchanged"
     )
 
 
 def _how_measured(evidence: Evidence) -> str:
     if evidence.program is None:
-        return "to write and read again, by arithmetic and if evenly divided (there is no program to measure)"
+        return "to write and read again, by arithmetic, if evenly divided (there is no program to measure)"
     return "written to HBM and read again"
 
 
 RULE = AdviceRule(
     id="TPC004",
     name="attention-in-xla",
-    summary="attention over long sequences that the fused kernel does not compute",
-    why="""The kernel keeps scores on the chip, a block at a time. Scores that are too large for VMEM are written to
-HBM by XLA, and read again for the softmax and for the product with the values: at 8,192 tokens that is 256 MiB for
-every head, and takes more time than the arithmetic.""",
-    measured="""Attention calls as they were traced, of at least 1,024 queries and keys, with the reason that
-`tpuport.attention.explain()` gives; and batched products of that size in the traced program whose exponential is
-taken. The cost is that of the arrays of scores, or of blocks of them, which the compiled program has in HBM: if they
-stay in VMEM there is no finding. If there is no program it is their size by arithmetic. Calls with a dense mask have
-TPC003.""",
+    summary="attention over long sequences that does not run in the fused kernel",
+    why="""The kernel keeps attention scores on the chip, one block at a time. XLA writes scores that are too large for
+VMEM to HBM, and reads them back for the softmax and for the product with the values. At 8,192 tokens these are 256 MiB
+per head, and moving them takes longer than the arithmetic.""",
+    measured="""Traced attention calls with at least 1,024 queries and keys that did not use the kernel, with the
+reason that `tpuport.attention.explain()` gives; and batched matrix products of that size in the traced program whose
+result goes into an exponential. The cost is the traffic of the score arrays, or blocks of them, that the compiled
+program keeps in HBM; if they stay in VMEM, there is no finding. Without a compiled program, the cost is computed from
+their shapes. TPC003 covers calls with a dense mask.""",
     before="""class Attention(nn.Module):
     def forward(self, q, k, v):
         scores = q @ k.transpose(2, 3) / 8

@@ -40,10 +40,10 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         nbytes = device_weight_bytes(evidence, names)
         if is_worth_a_finding(nbytes, evidence):
             yield Hit(
-                f"{format_count(len(names), 'weight')} in float32, {format_bytes(nbytes)} a device, in a model of 16 "
-                f"bits: {regex}",
-                "dtype='bfloat16' (--dtype bfloat16), which leaves only what the model lists in _keep_in_fp32_modules; "
-                "a buffer that is not saved keeps its dtype: make it with dtype=torch.bfloat16",
+                f"{format_count(len(names), 'weight')} in float32, {format_bytes(nbytes)} a device, in a 16-bit model: "
+                f"{regex}",
+                "dtype='bfloat16' (--dtype bfloat16), which keeps only what the model lists in _keep_in_fp32_modules; "
+                "non-persistent buffers keep their dtype, so create them with dtype=torch.bfloat16",
                 nbytes / 2,
             )
     yield from _find_products(evidence)
@@ -52,10 +52,10 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 
 def _find_wide_model(evidence: Evidence, names: list[str]) -> Iterator[Hit]:
     nbytes = device_weight_bytes(evidence, names)
-    if nbytes and is_worth_a_finding(nbytes, evidence):
+    if is_worth_a_finding(nbytes, evidence):
         yield Hit(
-            f"all weights are float32, {format_bytes(nbytes)} a device: twice the bytes of bfloat16 to hold and to "
-            "read",
+            f"all weights are float32, {format_bytes(nbytes)} a device: twice as many bytes to store and to read as in "
+            "bfloat16",
             "dtype='bfloat16' (--dtype bfloat16)",
             nbytes / 2,
         )
@@ -72,9 +72,9 @@ def _find_products(evidence: Evidence) -> Iterator[Hit]:
     shapes = " x ".join(str(list(operand.aval.shape)) for operand in largest.equation.invars)
     yield Hit(
         f"{format_flops(flops / evidence.mesh.size)} a device, {flops / total:.0%} of all, in products of float32 in a "
-        f"model of 16 bits; the largest is {shapes}, {format_count(largest.times, 'time')}",
-        "find what becomes float32 before it (.float(), .to(torch.float32), a table or a float32 input), and cast back "
-        "after what needs the precision",
+        f"16-bit model; the largest is {shapes}, {format_count(largest.times, 'time')}",
+        "find what turns its operands into float32 (.float(), .to(torch.float32), a table or a float32 input), and "
+        "cast back after the part that needs the precision",
         sum(map(_bytes, wide)) / 2 / evidence.mesh.size,
     )
 
@@ -97,8 +97,8 @@ def _find_cache(evidence: Evidence) -> Iterator[Hit]:
     nbytes = sum(device_bytes(array) for array in evidence.cache if array.dtype == "float32")
     if is_worth_a_finding(nbytes, evidence):
         yield Hit(
-            f"the cache is float32, {format_bytes(nbytes)} a device, in a model of 16 bits",
-            "make the cache in the model's dtype, as tpuport.generate does",
+            f"the cache is float32, {format_bytes(nbytes)} a device, in a 16-bit model",
+            "create the cache in the model's dtype, as tpuport.generate does",
             nbytes / 2,
         )
 
@@ -107,12 +107,12 @@ RULE = AdviceRule(
     id="TPC005",
     name="float32-left-over",
     summary="float32 weights, products or caches where 16 bits would do",
-    why="""A float32 weight is twice the bytes to hold and to read. One float32 array is enough to make everything
-after it float32: torch promotes, silently, and each product then reads and writes twice as much. The matrix unit
-multiplies bfloat16; sums, norms and the softmax keep float32 inside without being asked.""",
-    measured="""Float32 weights on a device from 1 MiB and 1% of all, without those that the model lists in
-`_keep_in_fp32_modules`; products of two float32 arrays from 5% of the FLOPs of all products and 1 GFLOP, those
-inside of tpuport's attention left out; a float32 cache.""",
+    why="""A float32 weight takes twice as many bytes to store and to read. A single float32 array is enough to make
+everything downstream float32: torch promotes silently, and every product then reads and writes twice as much. The
+matrix unit multiplies in bfloat16 anyway; sums, norms and the softmax use float32 internally without being asked.""",
+    measured="""Float32 weights of at least 1 MiB and 1% of all weights on a device, except those that the model lists
+in `_keep_in_fp32_modules`; products of two float32 arrays with at least 1 GFLOP and 5% of the FLOPs of all products,
+except those inside tpuport's attention; and a float32 cache.""",
     before="""compile_for(llama, Decode(batch=2, max_cache_len=512), topology="v6e:2x2", tp=4)""",
     after="""compile_for(llama, Decode(batch=2, max_cache_len=512), topology="v6e:2x2", tp=4, dtype="bfloat16")""",
     check=check,

@@ -19,18 +19,19 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     inputs = {name: value for name, value in evidence.named_inputs() if _is_wide(value)}
     if inputs:
         yield Hit(
-            f"{format_count(len(inputs), 'input')} of 64 bits become 32 at each call: {_list_names(inputs)}",
-            "give float32 or bfloat16: tensor.float(), or dtype= where it is made",
+            f"{format_count(len(inputs), '64-bit input')} converted to 32 bits in each call: {_list_names(inputs)}",
+            "pass float32 or bfloat16: tensor.float(), or dtype= where the tensor is created",
             4 * sum(int(np.prod(tuple(value.shape), dtype=np.int64)) for value in inputs.values()),
         )
+    # The model's own dtypes: the weights of the program have 32 bits already.
     named = [*evidence.model.named_parameters(), *evidence.model.named_buffers()]
     weights = {name: value for name, value in named if value.dtype in _WIDE}
     if weights:
         nbytes = 4 * sum(value.numel() for value in weights.values())
         yield Hit(
-            f"{format_count(len(weights), 'weight')} of 64 bits in the model, {format_bytes(nbytes)} in the 32 bits of "
-            f"the device: {_list_names(weights)}",
-            "dtype='bfloat16' for parameters; a buffer with dtype=torch.float32 where it is made",
+            f"{format_count(len(weights), '64-bit weight')} in the model, {format_bytes(nbytes)} in the device's 32 "
+            f"bits: {_list_names(weights)}",
+            "dtype='bfloat16' for parameters; dtype=torch.float32 where a buffer is created",
             nbytes,
         )
 
@@ -52,12 +53,12 @@ def _is_wide(value: Any) -> bool:
 RULE = AdviceRule(
     id="TPC006",
     name="float64-left-over",
-    summary="inputs, parameters or buffers of 64 bits",
-    why="""A TPU has no float64: jax makes 32 bits of it. What the model computed in 64 bits on a GPU is less exact
-on a TPU, and an input of 64 bits is converted on the host at each call. It is most often a NumPy array, or a table of
-frequencies that asked for float64 without needing it.""",
-    measured="""The dtypes of the inputs as they were given, and of the model's parameters and buffers. Integers of
-64 bits are all right: indices fit into 32.""",
+    summary="64-bit inputs, parameters or buffers",
+    why="""TPUs have no float64, so jax narrows it to 32 bits. What the model computed in 64 bits on a GPU is less
+precise on a TPU, and a 64-bit input is converted on the host in each call. The usual source is a NumPy array, or a
+table of frequencies that uses float64 without needing it.""",
+    measured="""The dtypes of the inputs as passed, and of the model's parameters and buffers. 64-bit integers are
+fine: indices fit into 32 bits.""",
     before="""class Scale(nn.Module):
     def forward(self, x, sigmas):
         return x * sigmas.to(x.dtype)

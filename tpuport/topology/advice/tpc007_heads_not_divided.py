@@ -17,6 +17,7 @@ from tpuport.topology.advice.weight_placement import (
     UndividedHeads,
     device_bytes,
     device_weight_bytes,
+    sharding_axes,
     undivided_heads,
     weights_of_undivided_heads,
 )
@@ -32,16 +33,17 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         if weights + cache < MIB:
             continue
         kind, count = "key/value", heads.kv
+        # Query heads that do not divide cost all of attention, so that they are named first.
         if heads.query % heads.parts:
             kind, count = "query", heads.query
-        whole = []
-        if weights:
-            whole.append(f"{format_count(len(names), 'weight')} of attention, {format_bytes(weights)}")
-        if cache:
-            whole.append(f"{format_bytes(cache)} of the cache")
+        whole = {
+            f"{format_count(len(names), 'weight')} of attention, {format_bytes(weights)}": weights,
+            f"{format_bytes(cache)} of the cache": cache,
+        }
+        held = " and ".join(text for text, nbytes in whole.items() if nbytes)
         yield Hit(
-            f"{count} {kind} heads cannot be divided over {heads.axis}={heads.parts}: each device holds "
-            f"{' and '.join(whole)} that it would hold 1/{heads.parts} of{_exchanged(evidence)}",
+            f"{count} {kind} heads cannot be divided over {heads.axis}={heads.parts}: each device holds {held} that it "
+            f"would hold 1/{heads.parts} of{_exchanged(evidence)}",
             propose_even_heads(evidence, heads),
             (weights + cache) * (1 - 1 / heads.parts),
         )
@@ -54,12 +56,13 @@ def _undivided_cache_bytes(evidence: Evidence, heads: UndividedHeads) -> int:
     return sum(
         device_bytes(array)
         for array in evidence.cache
-        if heads.kv in array.shape and heads.axis not in str(getattr(array.sharding, "spec", ""))
+        if heads.kv in array.shape and heads.axis not in sharding_axes(array)
     )
 
 
 def _exchanged(evidence: Evidence) -> str:
     """Collectives of keys and values, if weights are divided through heads all the same."""
+    # Rules of the user's own may divide such weights, which tpuport's leave whole.
     collectives = evidence.cache_collectives.all
     if not collectives:
         return ""
@@ -71,11 +74,11 @@ RULE = AdviceRule(
     id="TPC007",
     name="heads-not-divided",
     summary="attention heads that the mesh does not divide",
-    why="""An axis that cuts through a head costs collectives inside of attention, so tpuport's rules keep such
-weights whole. With key/value heads these are their projections and, what is more, the cache: each device reads all of
-it for each token. With query heads it is all of attention.""",
-    measured="""Heads of the traced attention calls (and key/value heads of the config) against each axis of the
-mesh, if the weights and caches that stay whole are 1 MiB or more.""",
+    why="""Splitting a head across devices would cost collectives inside attention, so tpuport's rules keep such
+weights whole. For key/value heads that means their projections and, worse, the cache: each device reads all of it for
+every token. For query heads it means all of attention.""",
+    measured="""The number of heads in the traced attention calls (and of key/value heads in the config) against the
+size of each mesh axis, if the weights and caches that stay whole amount to at least 1 MiB.""",
     before="""grouped = functools.partial(llama, num_key_value_heads=2)
 compile_for(grouped, Decode(batch=2, max_cache_len=1024), topology="v6e:2x2", tp=4, dtype="bfloat16")""",
     after="""grouped = functools.partial(llama, num_key_value_heads=2)

@@ -1,5 +1,6 @@
 """TPC008: arrays that tiles make much larger."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -27,7 +28,7 @@ class _Group(NamedTuple):
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """By shape: all arguments of it, or the largest temporary."""
-    groups: dict[_Group, list[tuple[Instruction, Array]]] = {}
+    groups: dict[_Group, list[tuple[Instruction, Array]]] = defaultdict(list)
     for instruction in evidence.compiled.instructions:
         if _stores_results(evidence, instruction):
             is_argument = instruction.operation == "parameter"
@@ -35,11 +36,13 @@ def check(evidence: Evidence) -> Iterator[Hit]:
                 # The compiler chose another order of the dimensions for a product or a convolution.
                 if is_argument or not _fills_tiles(array):
                     group = _Group(str(array), is_argument, array.tiled_nbytes)
-                    groups.setdefault(group, []).append((instruction, array))
+                    groups[group].append((instruction, array))
     for group, arrays in groups.items():
-        # Temporaries of one shape need not be in memory together.
-        count = len(arrays) if group.is_argument else 1
         instruction, array = arrays[0]
+        # Temporaries of one shape need not be in memory together.
+        count = 1
+        if group.is_argument:
+            count = len(arrays)
         wasted = (array.tiled_nbytes - array.nbytes) * count
         if wasted >= _SHARE * evidence.report.memory.capacity:
             yield _describe(evidence, instruction, array, count)
@@ -61,11 +64,11 @@ def _fills_tiles(array: Array) -> bool:
 
 def _stores_results(evidence: Evidence, instruction: Instruction) -> bool:
     """Whether an instruction's results are its own, and in memory."""
-    if instruction.is_fused or instruction.operation in _NOT_ARRAYS:
-        return False
+    # The arguments of a loop's body are arrays of the computation around it.
     if instruction.operation == "parameter":
         return instruction.computation == evidence.compiled.entry
-    return not instruction.operation.endswith("-done")
+    is_other_name = instruction.operation in _NOT_ARRAYS or instruction.operation.endswith("-done")
+    return not (is_other_name or instruction.is_fused)
 
 
 def _describe(evidence: Evidence, instruction: Instruction, array: Array, count: int) -> Hit:
@@ -74,11 +77,10 @@ def _describe(evidence: Evidence, instruction: Instruction, array: Array, count:
         description, source = f"temporary of {instruction.operation}", evidence.compiled.source(instruction)
     wasted = (array.tiled_nbytes - array.nbytes) * count
     return Hit(
-        f"{format_count(count, 'array')} {array.dtype}{list(array.dims)}: tiles make "
-        f"{format_bytes(array.tiled_nbytes)} out of {format_bytes(array.nbytes)}, {format_bytes(wasted)} for nothing "
-        f"({description})",
-        "let two dimensions fill tiles of 8 x 128 (16 x 128 in bfloat16): fold small ones into their neighbours "
-        "(flatten), or take sizes that are multiples of 8 and 128",
+        f"{format_count(count, 'array')} {array.dtype}{list(array.dims)}: tiles pad {format_bytes(array.nbytes)} to "
+        f"{format_bytes(array.tiled_nbytes)}, which wastes {format_bytes(wasted)} ({description})",
+        "make two dimensions fill tiles of 8 x 128 (16 x 128 in bfloat16): merge small dimensions into their "
+        "neighbours (flatten), or choose sizes that are multiples of 8 and 128",
         wasted,
         source=source,
     )
@@ -87,21 +89,21 @@ def _describe(evidence: Evidence, instruction: Instruction, array: Array, count:
 RULE = AdviceRule(
     id="TPC008",
     name="tile-padding",
-    summary="arrays that are much larger in memory than their elements",
-    why="""A TPU keeps arrays in tiles of 8 x 128 elements of 32 bits (16 x 128 of 16 bits) over two of their
-dimensions. The compiler chooses two dimensions that fill them, if there are such: [1 << 20, 3] costs a third. If no
-dimension is near a multiple of 128 it cannot, and an array of 65 x 65 x 65 takes twice the room, and twice the time to
-read.""",
-    measured="""Bytes of arguments and of temporaries with the padding of their tiles, at least 1.25 times their
-elements, if the difference is 0.5% of the device's memory or more. A temporary whose last two dimensions fill tiles is
-left out: the order in which the compiler keeps it, such as images by channels for a convolution, is its own choice, and
-images that are cut into patches beforehand took as much room.""",
+    summary="arrays that padding makes much larger in memory than their elements",
+    why="""A TPU stores arrays in tiles of 8 x 128 32-bit elements (16 x 128 at 16 bits) over two of their dimensions.
+The compiler picks two dimensions that fill the tiles, if there are any: [1 << 20, 3] costs a third more. If no
+dimension is close to a multiple of 128, it cannot, and a 65 x 65 x 65 array takes up twice the memory and twice the
+time to read.""",
+    measured="""The bytes of arguments and temporaries including tile padding: at least 1.25 times the bytes of their
+elements, with a difference of at least 0.5% of the device's memory. Temporaries whose last two dimensions fill tiles do
+not count: their layout, such as images by channels for a convolution, is the compiler's choice, and cutting the images
+into patches beforehand took up just as much memory.""",
     before="""class Total(nn.Module):
     def forward(self, volumes):
         return (volumes * volumes).sum()
 
 
-volumes = torch.empty(3, 65, 65, 65, 65, device="meta")            # 204 MiB, of which tiles make 446
+volumes = torch.empty(3, 65, 65, 65, 65, device="meta")            # 204 MiB, padded to 446
 compile_for(Total(), {"volumes": volumes}, topology="v6e:2x2", tp=4)""",
     after="""class Total(nn.Module):
     def forward(self, volumes):

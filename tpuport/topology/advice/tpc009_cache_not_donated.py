@@ -27,28 +27,33 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 
 
 def _describe_copied_cache(evidence: Evidence, arrays: Sequence[CacheArray], nbytes: int) -> Hit:
-    copies = _count_copies(evidence, arrays)
-    in_program = f", with {format_count(copies, 'copy', 'copies')} in the program" if copies else ""
+    in_program = ""
+    if copies := _count_copies(evidence, arrays):
+        in_program = f", and the program copies {format_count(copies, 'array')} of its shape"
     return Hit(
         f"{format_count(len(arrays), 'array')} of the cache, {format_bytes(nbytes)} a device, {are(arrays)} not "
-        f"donated: the new cache is made beside the old one{in_program}",
-        "tpuport.compile(model) and tpuport.generate donate it; in jax.jit, donate_argnums",
+        f"donated: each step allocates a new cache beside the old one{in_program}",
+        "use tpuport.compile(model) or tpuport.generate, which donate it; in jax.jit, donate_argnums",
         2 * nbytes,
     )
 
 
 def _find_unused_donation(evidence: Evidence) -> Iterator[Hit]:
-    donated, reused = sum(map(device_bytes, evidence.cache)), _reused_bytes(evidence)
+    program, donated = evidence.report.program, sum(map(device_bytes, evidence.cache))
     # No result can have the memory of a shorter cache: see TPC020.
     grows = any(array.growth for array in evidence.overwritten)
-    if reused is None or donated < MIB or reused >= _SHARE * donated or grows:
+    if program is None or donated < MIB or grows:
+        return
+    # Bytes of arguments that results take over, as the compiler says.
+    reused = program.memory_analysis().alias_size_in_bytes
+    if reused >= _SHARE * donated:
         return
     inputs = CacheInputs(evidence)
     others = [array for array in evidence.overwritten if array.argument not in inputs.reused]
     yield Hit(
-        f"the cache is donated, and results take over only {format_bytes(reused)} of its {format_bytes(donated)} a "
-        "device: the rest is made again in each step",
-        "return the cache in the shapes, dtypes and shardings that it was given in"
+        f"the cache is donated, but results take over only {format_bytes(reused)} of its {format_bytes(donated)} a "
+        "device: each step allocates the rest again",
+        "return the cache with the shapes, dtypes and shardings it came in with"
         f"{_describe_moved_input(inputs, others)}",
         2 * (donated - reused),
     )
@@ -58,29 +63,28 @@ def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
     """Inputs of a call that come back with a part overwritten, in memory of their own."""
     inputs = CacheInputs(evidence)
     # TPC020 has caches that grow: no result could take their memory over.
-    copied = [
-        array
-        for array in evidence.overwritten
-        if not array.growth
-        and array.argument not in inputs.reused
-        and not _is_donated_by_compile(inputs, array)
-    ]
+    overwritten = [array for array in evidence.overwritten if not array.growth]
+    copied = [array for array in overwritten if not _shares_memory(inputs, array)]
     nbytes = inputs.input_bytes(copied)
     if nbytes < MIB:
         return
-    come, them = ("comes", "it") if len(copied) == 1 else ("come", "them")
+    come, them = "come", "them"
+    if len(copied) == 1:
+        come, them = "comes", "it"
     yield Hit(
         f"{format_count(len(copied), 'array')} of {inputs.joint_name(copied)}, {format_bytes(nbytes)} a device, "
-        f"{come} back with a part overwritten, and {are(copied)} not donated: "
-        f"{format_bytes(inputs.output_bytes(copied))} are made beside {them} in each step",
-        "tpuport.compile donates caches of transformers, and no other tensors: give keys and values in a "
-        f"StaticCache; or call with donate_argnums in a jax.jit of your own{_describe_moved_input(inputs, copied)}",
+        f"{come} back with a part overwritten, and {are(copied)} not donated: each step allocates "
+        f"{format_bytes(inputs.output_bytes(copied))} beside {them}",
+        "tpuport.compile donates caches of transformers, and no other tensors: pass keys and values in a "
+        f"StaticCache, or use donate_argnums in a jax.jit of your own{_describe_moved_input(inputs, copied)}",
         2 * inputs.output_bytes(copied),
     )
 
 
-def _is_donated_by_compile(inputs: CacheInputs, array: OverwrittenInput) -> bool:
-    """Whether it is of a cache that `tpuport.compile` donates: the results of the call's program have its memory."""
+def _shares_memory(inputs: CacheInputs, array: OverwrittenInput) -> bool:
+    """Whether results have its memory, here or in the call's program: `tpuport.compile` donates some caches."""
+    if array.argument in inputs.reused:
+        return True
     call_input = inputs.find(array)
     return call_input is not None and call_input.in_cache
 
@@ -92,39 +96,30 @@ def _describe_moved_input(inputs: CacheInputs, arrays: list[OverwrittenInput]) -
         if share != inputs.input_share(array):
             spec = inputs.write_spec(array.shape, share)
             return (
-                f"; {list(array.shape)} comes back with another sharding than it was given with, so give it as it "
-                f"comes back: jax.device_put(x, NamedSharding(mesh, {spec}))"
+                f"; {list(array.shape)} comes back with a different sharding, so pass it in with the sharding it comes "
+                f"back with: jax.device_put(x, NamedSharding(mesh, {spec}))"
             )
     return ""
 
 
-def _reused_bytes(evidence: Evidence) -> int | None:
-    """Bytes of arguments that results take over, as the compiler says."""
-    program = evidence.report.program
-    return None if program is None else program.memory_analysis().alias_size_in_bytes
-
-
 def _count_copies(evidence: Evidence, arrays: Sequence[CacheArray]) -> int:
+    """The program's copies of arrays of the cache's shapes; those inside of fusions are not in memory."""
     shapes = {array.sharding.shard_shape(array.shape) for array in arrays if array.sharding is not None}
-    copies = [
-        instruction
-        for instruction in evidence.compiled.instructions
-        if instruction.kind == "copy" and not instruction.is_fused
-    ]
-    return sum(any(array.dims in shapes for array in copy.arrays) for copy in copies)
+    copies = [copy for copy in evidence.movement.collectives("copy") if not copy.is_fused]
+    return sum(not shapes.isdisjoint(array.dims for array in copy.arrays) for copy in copies)
 
 
 RULE = AdviceRule(
     id="TPC009",
     name="cache-not-donated",
-    summary="a cache that is copied in each step because the step may not overwrite it",
-    why="""A step changes one position of the cache. Without donation the caller keeps the old cache, so all of it is
-copied to a new one: twice the memory, and for each token a read and a write of all of it. A cache that is donated and
-comes back in another dtype or with another sharding costs the same.""",
-    measured="""Which cache arrays are donated, from 1 MiB a device; and the bytes of arguments that the compiler
-lets results take over, below 90% of the cache. In a forward call of your own: inputs of three dimensions or more that
-come back with a part overwritten (a slice or a scatter in the traced program, whatever the input is called), and whose
-memory no result takes over, from 1 MiB. A cache of transformers is not one of them: `tpuport.compile` donates it.""",
+    summary="a cache that each step copies because it may not overwrite it",
+    why="""A step changes one position of the cache. Without donation, the caller keeps the old cache, so the step
+copies all of it to a new one: twice the memory, and a full read and write of the cache for each token. A donated cache
+that comes back with a different dtype or sharding costs just as much.""",
+    measured="""Cache arrays that are not donated, from 1 MiB per device; or a donated cache of which results take over
+less than 90%, by the compiler's count. In a forward call of your own: inputs with three or more dimensions that come
+back partly overwritten (by a slice update or a scatter in the traced program, whatever the input's name), if no result
+takes over their memory, from 1 MiB. Caches of transformers are exempt: `tpuport.compile` donates them.""",
     before="""class Step(nn.Module):
     def forward(self, cache, new, position):
         return cache.index_copy(2, position, new)

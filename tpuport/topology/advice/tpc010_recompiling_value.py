@@ -20,30 +20,34 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     for name, value in evidence.named_inputs():
         if _changes(name, value):
             yield Hit(
-                f"{name}={value!r} is a Python number, and part of the program: each other value is traced and "
+                f"{name}={value!r} is a Python number, and so part of the program: each new value is traced and "
                 "compiled again",
-                f"give a tensor: {name}=torch.tensor({value!r})",
+                f"pass a tensor: {name}=torch.tensor({value!r})",
             )
 
 
 def _changes(name: str, value: Any) -> bool:
-    # A flag has two values at most.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # Of integers, only the names tell a position, which changes, from a size.
-    last_key = name.rpartition("['")[2].rstrip("]'").lower()
-    return isinstance(value, float) or _CHANGING.search(last_key) is not None
+    match value:
+        case bool():  # a flag has two values at most
+            return False
+        case float():
+            return True
+        case int():
+            # Only the names tell a position, which changes, from a size.
+            last_key = name.rpartition("['")[2].rstrip("]'").lower()
+            return _CHANGING.search(last_key) is not None
+    return False
 
 
 RULE = AdviceRule(
     id="TPC010",
     name="recompiling-value",
     summary="Python numbers among the inputs that change from call to call",
-    why="""Tensors are arguments of the compiled program; everything else is part of it. A timestep or a length given
-as a Python number makes a new program for each value, and a compilation of seconds or minutes takes the place of a
-step of milliseconds.""",
-    measured="""Inputs of a forward call that are floats, or whole numbers with the name of something that changes
-(timestep, step, position, length, offset, cache_...). It is not measured in bytes, and comes last.""",
+    why="""Tensors are arguments of the compiled program; everything else is baked into it. A timestep or a length
+passed as a Python number needs a new program for each value, so a step of milliseconds turns into a compilation of
+seconds or minutes.""",
+    measured="""Inputs of a forward call that are floats, or integers with the name of something that changes
+(timestep, step, position, length, offset, cache_...). The cost is not in bytes, so this finding comes last.""",
     before="""class Denoiser(nn.Module):
     def forward(self, latents, timestep):
         return latents * timestep

@@ -1,6 +1,8 @@
 """TPC011: embeddings and heads whose vocabulary every device holds."""
 
+import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
@@ -16,40 +18,43 @@ from tpuport.topology.advice.weight_placement import (
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Large ones that an axis does not divide although it divides other weights."""
-    for axis, parts in evidence.model_axes.items():
-        # An axis that divides nothing at all has TPC002.
-        whole = replicated_weights(evidence, axis) if divides_weights(evidence, axis) else ()
-        for name, weight in vocabulary_weights(evidence):
-            nbytes = device_bytes(weight)
-            if name not in whole or not is_worth_a_finding(nbytes, evidence):
-                continue
-            rows = weight.shape[0]
-            reason = ""
-            remedy = (
-                f"rules.override({{r'{layer_pattern(name)}': PartitionSpec({axis!r}, None)}}) (--rules FILE)"
-            )
-            if rows % parts:
-                reason = f", because {axis}={parts} does not divide {rows} rows"
-                remedy = (
-                    "model.resize_token_embeddings(pad_to_multiple_of=128), and then the model's own rules"
-                )
-            yield Hit(
-                f"{name} {tuple(weight.shape)}, {format_bytes(nbytes)}, is whole on each of the {parts} devices of "
-                f"{axis}{reason}",
-                remedy,
-                nbytes * (1 - 1 / parts),
-            )
+    whole = set(replicated_weights(evidence))
+    large = {
+        name: weight
+        for name, weight in vocabulary_weights(evidence).items()
+        if name in whole and is_worth_a_finding(device_bytes(weight), evidence)
+    }
+    # An axis that divides nothing at all has TPC002.
+    axes = [axis for axis in evidence.model_axes if divides_weights(evidence, axis)]
+    for axis, (name, weight) in itertools.product(axes, large.items()):
+        yield _describe(name, weight, axis, evidence.model_axes[axis])
+
+
+def _describe(name: str, weight: Any, axis: str, parts: int) -> Hit:
+    nbytes, rows = device_bytes(weight), weight.shape[0]
+    reason = ""
+    remedy = f"rules.override({{r'{layer_pattern(name)}': PartitionSpec({axis!r}, None)}}) (--rules FILE)"
+    # Rows are added rather than the width divided: a width that is divided has TPC001.
+    if rows % parts:
+        reason = f", because {axis}={parts} does not divide {rows} rows"
+        remedy = "model.resize_token_embeddings(pad_to_multiple_of=128), then use the model's own rules"
+    return Hit(
+        f"{name} {tuple(weight.shape)}, {format_bytes(nbytes)}, is whole on each of the {parts} devices of "
+        f"{axis}{reason}",
+        remedy,
+        nbytes * (1 - 1 / parts),
+    )
 
 
 RULE = AdviceRule(
     id="TPC011",
     name="vocabulary-not-sharded",
-    summary="an embedding or a head of which every device holds the whole vocabulary",
-    why="""With 128,256 rows of 4,096 in bfloat16 an embedding is 1 GiB and the head another, on each device; the
-head is read whole for each token, and its product done whole. Sharded over the vocabulary they cost one all-reduce
-of the activations, and the greedy choice two small all-gathers.""",
-    measured="""Embeddings and the output embedding as the model names it, from 1 MiB and 1% of all weights on a
-device, that no axis of the model divides.""",
+    summary="an embedding or output head whose whole vocabulary is on every device",
+    why="""With 128,256 rows of 4,096 bfloat16 values, the embedding takes up 1 GiB on each device and the head
+another, and each token reads all of the head and computes its whole product. Sharded over the vocabulary, they cost one
+all-reduce of the activations, and two small all-gathers for the greedy choice.""",
+    measured="""Embeddings, and the output embedding that the model names, that no model axis divides, from 1 MiB and
+1% of all weights on a device.""",
     before="""rules = ShardingRules.from_model(llama()).override({r"lm_head\\.weight": PartitionSpec()})
 compile_for(
     llama, Decode(batch=2, max_cache_len=512), topology="v6e:2x2", tp=4, rules=rules, dtype="bfloat16"

@@ -18,27 +18,25 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     vocabulary = _vocabulary_size(evidence)
     if evidence.report.task != "prefill" or vocabulary is None:
         return
-    batch = evidence.inputs.get("batch")
     # Each row chooses one token; rows may be filled up to a multiple of dp.
-    rows = max(1, batch if isinstance(batch, int) else 1) * max(1, evidence.mesh.shape.get("dp", 1))
-    products = [
-        product
-        for product in _head_products(evidence, vocabulary)
-        if prod(product.output.shape) // vocabulary > rows
-    ]
-    if not products or not _is_compiled(evidence, vocabulary, rows):
-        return
+    rows = evidence.inputs["batch"] * evidence.axis_sizes.get("dp", 1)
+    products = _head_products(evidence, vocabulary)
     # Several products may be as wide as the vocabulary: the largest costs most.
-    largest = max(products, key=lambda product: product.output.size)
-    logits, positions = largest.output, prod(largest.output.shape) // vocabulary
+    largest = max(products, key=lambda product: product.output.size, default=None)
+    if largest is None:
+        return
+    logits, positions = largest.output, largest.output.size // vocabulary
+    if positions <= rows or not _is_compiled(evidence, vocabulary, rows):
+        return
     nbytes = logits.size * logits.dtype.itemsize / evidence.mesh.size
     if nbytes < MIB:
         return
     yield Hit(
         f"logits {list(logits.shape)} {logits.dtype} for {positions:,} positions, {format_bytes(nbytes)} and "
-        f"{format_flops(largest.flops / evidence.mesh.size)} a device if evenly divided, and the last position alone "
-        "chooses a token",
-        "let forward take logits_to_keep, as transformers' models do: the head on hidden[:, -logits_to_keep:]",
+        f"{format_flops(largest.flops / evidence.mesh.size)} a device if evenly divided, although only the last "
+        "position chooses a token",
+        "let forward take logits_to_keep, as transformers' models do, and apply the head to "
+        "hidden[:, -logits_to_keep:]",
         nbytes,
     )
 
@@ -47,8 +45,7 @@ def _vocabulary_size(evidence: Evidence) -> int | None:
     weight = getattr(output_embedding(evidence.model), "weight", None)
     if weight is not None:
         return int(weight.shape[0])
-    size = getattr(evidence.config, "vocab_size", None)
-    return size if isinstance(size, int) else None
+    return getattr(evidence.config, "vocab_size", None)
 
 
 def _head_products(evidence: Evidence, vocabulary: int) -> list[Product]:
@@ -80,12 +77,12 @@ def _is_compiled(evidence: Evidence, vocabulary: int, rows: int) -> bool:
 RULE = AdviceRule(
     id="TPC012",
     name="logits-of-every-position",
-    summary="a prefill that computes logits of every position of the prompt",
-    why="""A prefill needs the logits of the last position. Those of all positions are [B, L, V]: for 8,192 tokens and
-128,256 words 2 GiB in bfloat16, twice that in float32, and 8,192 times the work of the head. That array is often the
-largest of the whole program, and the reason that it does not fit.""",
-    measured="""A product with the output embedding's weight in the traced program, for more rows than the batch
-has, that is still in the compiled program, from 1 MiB a device.""",
+    summary="a prefill that computes logits for every position of the prompt",
+    why="""A prefill needs the logits of the last position only. Those of all positions are [B, L, V]: for 8,192 tokens
+and a vocabulary of 128,256 they take up 2 GiB in bfloat16 and 4 GiB in float32, and the head does 8,192 times the work.
+This array is often the largest in the program, and the reason why the program does not fit.""",
+    measured="""A product with the output embedding's weight in the traced program that has more rows than the batch
+and is still in the compiled program, from 1 MiB per device.""",
     before="""class Scorer(LlamaForCausalLM):
     def forward(self, input_ids, past_key_values=None, logits_to_keep=0, **kwargs):
         output = super().forward(input_ids, past_key_values=past_key_values, **kwargs)

@@ -1,5 +1,6 @@
 """TPC013: weights that are put together on every device in each step."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,13 +17,12 @@ _ROW_DIMENSION: Final = 4
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Moves of what is computed from weights alone; the same weight of all layers is one finding."""
-    groups: dict[str, list[ProductCollective]] = {}
+    groups: dict[str, list[ProductCollective]] = defaultdict(list)
     for collective in evidence.movement.collectives(*MOVES):
-        names = evidence.movement.weights_behind(collective)
-        if names:
-            # A move of what several weights make is reported under the first by name.
-            name = min(names)
-            groups.setdefault(layer_pattern(name), []).append(ProductCollective(collective, name))
+        # A move of what several weights make is reported under the first by name.
+        name = min(evidence.movement.weights_behind(collective), default=None)
+        if name is not None:
+            groups[layer_pattern(name)].append(ProductCollective(collective, name))
     for regex, moves in groups.items():
         if sent_bytes(move.instruction for move in moves) >= SMALL:
             yield _describe(evidence, regex, moves)
@@ -35,7 +35,7 @@ def _describe(evidence: Evidence, regex: str, moves: list[ProductCollective]) ->
     cache = _cache_over_rows(evidence, name)
     cause = ""
     if cache:
-        cause = f", as {cache} is over the same devices by its rows, and so is what is computed with it"
+        cause = f", as {cache} is divided over the same devices by its rows, and so is everything computed with it"
     sent = sent_bytes(collectives)
     return Hit(
         f"{format_count(count_executions(collectives), first.kind)} a step of weights ({format_bytes(sent)} on each "
@@ -49,14 +49,14 @@ def _describe(evidence: Evidence, regex: str, moves: list[ProductCollective]) ->
 
 def _cache_over_rows(evidence: Evidence, name: str) -> str:
     """A cache whose rows are over an axis that divides a weight; empty if there is none."""
+    # The compiler divides activations as the cache is, and then has to gather the weights for them.
     inputs = CacheInputs(evidence)
     axes = sharding_axes(evidence.weights[name]) & evidence.model_axes.keys()
     for array in evidence.overwritten:
         share, rows = inputs.input_share(array), len(array.shape) - _ROW_DIMENSION
-        if rows < 0 or share[rows] == array.shape[rows]:
-            continue
         spec = inputs.write_spec(array.shape, share)
-        if any(repr(axis) in spec for axis in axes):
+        has_divided_rows = rows >= 0 and share[rows] != array.shape[rows]
+        if has_divided_rows and any(repr(axis) in spec for axis in axes):
             return f"{inputs.joint_name(evidence.overwritten)} {list(array.shape)}, given as {spec},"
     return ""
 
@@ -64,14 +64,14 @@ def _cache_over_rows(evidence: Evidence, name: str) -> str:
 def _remedy(regex: str, cache: str) -> str:
     if cache:
         return (
-            "give the cache with its heads over the weights' axis, where its attention is done: for [B, K, T, D] "
-            "NamedSharding(mesh, PartitionSpec('dp', 'tp')); rows are divided over dp"
+            "pass the cache with its heads over the weights' axis, where its attention runs: for [B, K, T, D], "
+            "NamedSharding(mesh, PartitionSpec('dp', 'tp')); use dp to divide rows"
         )
     spec = ("tp", None)
     return (
         "shard it over 'tp' in a dimension that its product can use, or not at all: "
         f"rules.override({{{write_python(regex, spec)}}}); for --rules FILE, {{{write_json(regex, spec)}}} "
-        f"{BESIDE_OTHER_RULES}. Of two weights that follow each other, the first by its outputs and the second by its "
+        f"{BESIDE_OTHER_RULES}. Where one weight feeds another, shard the first by its outputs and the second by its "
         "inputs"
     )
 
@@ -79,13 +79,13 @@ def _remedy(regex: str, cache: str) -> str:
 RULE = AdviceRule(
     id="TPC013",
     name="weights-gathered",
-    summary="weights that are put together on every device in each step",
-    why="""A product whose activations are sharded along the batch, or along another axis than the weight's, needs
-the whole weight, and gathers it in each step: the same bytes each time, over links that are several times slower
-than HBM. Training divides weights this way (FSDP), where a step is long; a decode step is over before the weights have
-arrived.""",
-    measured="""Collectives in the compiled program whose operands are computed from weights alone, also through
-loops, from 1 MiB a step. A cache whose rows are over the weights' axis is named as the cause.""",
+    summary="weights that every device gathers in each step",
+    why="""If the activations of a product are sharded along the batch, or over a different axis than its weight, the
+product needs the whole weight, and each step gathers the same bytes again, over links several times slower than HBM.
+Training shards weights this way (FSDP) because its steps are long; a decode step could be finished before the weights
+arrive.""",
+    measured="""Collectives in the compiled program whose operands are computed from weights alone, including through
+loops, from 1 MiB a step. If a cache is divided by its rows over the weights' axis, it is named as the cause.""",
     before="""mesh = tpuport.create_mesh(dp=4, devices=described("v6e:2x2").devices)
 rows = NamedSharding(mesh, PartitionSpec("dp"))
 x = jax.ShapeDtypeStruct((4096, 1024), jnp.bfloat16, sharding=rows)

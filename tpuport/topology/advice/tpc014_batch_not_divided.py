@@ -22,16 +22,18 @@ from tpuport.topology.advice.weight_placement import SMALL, device_weight_bytes
 def check(evidence: Evidence) -> Iterator[Hit]:
     """A batch that dp does not divide, or a batch that is whole on every device."""
     parts, rows = evidence.axis_sizes.get("dp", 1), batch_rows(evidence)
-    if parts == 1 or rows is None or rows < 1:
+    if parts == 1 or rows == 0:
         return
     # `generate` fills the batch up; a forward call takes it as it comes.
     if evidence.report.task != "forward" and rows % parts:
         yield _describe_filled_batch(evidence, rows, parts)
     elif is_repeated_along(evidence, "dp") and not has_inputs_over_dp(evidence):
         repetition, excess = repetition_along(evidence, "dp"), excess_flops_along(evidence, "dp")
-        reason = f"{rows} rows do not divide over" if rows % parts else f"{rows} rows are not divided over"
+        reason = "are not divided"
+        if rows % parts:
+            reason = "do not divide"
         yield Hit(
-            f"{reason} dp={parts}: each device does {repetition:.2f} times what it has to along dp, "
+            f"{rows} rows {reason} over dp={parts}: each device does {repetition:.2f} times its share of the work, "
             f"{format_flops(excess)} too much",
             _remedy(evidence, rows, parts),
             excess,
@@ -45,18 +47,22 @@ def _remedy(evidence: Evidence, rows: int, parts: int) -> str:
     if not evidence.report.fits:
         uneven = uneven_heads_reason(evidence, evidence.mesh.size)
         return tp or f"take chips with more memory (--list-topologies): {uneven}"
-    batch = f"a batch of a multiple of {parts} rows; " if rows % parts else ""
+    remedy = INPUTS_OVER_DP
+    if rows % parts:
+        remedy = f"a batch of a multiple of {parts} rows; {remedy}"
     # A few kilobytes of weights are not worth dividing.
-    alternative = f"; or {tp}" if tp and device_weight_bytes(evidence) >= SMALL else ""
-    return f"{batch}{INPUTS_OVER_DP}{alternative}"
+    if tp and device_weight_bytes(evidence, evidence.weights) >= SMALL:
+        remedy += f"; or {tp}"
+    return remedy
 
 
 def _propose_dividing_weights(evidence: Evidence) -> str:
     mesh = propose_tp(evidence)
     if not mesh:
         return ""
-    is_uneven = uneven_heads_reason(evidence, evidence.mesh.size)
-    devices = "as many devices as the heads allow" if is_uneven else "all devices"
+    devices = "all devices"
+    if uneven_heads_reason(evidence, evidence.mesh.size):
+        devices = "as many devices as the heads allow"
     return f"divide the weights over {devices}: {mesh}"
 
 
@@ -73,8 +79,7 @@ def _describe_filled_batch(evidence: Evidence, rows: int, parts: int) -> Hit:
         case _:
             alternative = f"; {uneven}"
     return Hit(
-        f"{rows} rows over dp={parts} are filled up to {filled}: {idle:.0%} of the work is on rows that nobody asked "
-        "for",
+        f"{rows} rows over dp={parts} are filled up to {filled}: {idle:.0%} of the work is on padding rows",
         f"a batch of a multiple of {parts} (--batch {filled}){alternative}",
         evidence.costs.flops * idle,
         "flops",
@@ -84,14 +89,14 @@ def _describe_filled_batch(evidence: Evidence, rows: int, parts: int) -> Hit:
 RULE = AdviceRule(
     id="TPC014",
     name="batch-not-divided",
-    summary="a batch that the devices along dp do not divide",
-    why="""dp divides the rows of the batch. One row over dp=4 is one device at work and three that repeat its work;
-a model that needs more devices for one row wants tp (or sp, for long prompts). Attention, `generate`'s loop and the
-sequence of a diffusion model are divided by tpuport itself. Everything else of a forward call is done on the inputs as
-they are given, and those are whole on every device unless they are sharded over dp.""",
-    measured="""For `generate`'s programs, rows that fill the batch up to a multiple of dp. For a forward call, FLOPs
-of a device beyond its share of the model's, by about what dp should divide, from 1 GFLOP; what an axis repeats because
-it divides no weight is not counted.""",
+    summary="a batch that is not divided over the devices along dp",
+    why="""dp divides the rows of the batch. With one row over dp=4, one device works and three repeat its work; a
+model that needs more devices for a single row needs tp (or sp, for long prompts). tpuport itself divides attention,
+`generate`'s loop, and the sequence of a diffusion model. Everything else in a forward call works on the inputs as they
+are passed in, and those are whole on every device unless they are sharded over dp.""",
+    measured="""For `generate`'s programs, the rows that pad the batch to a multiple of dp. For a forward call, a
+device's FLOPs beyond its share of the model's, if the excess is about what dp should have divided, from 1 GFLOP; work
+that an axis repeats because it divides no weight does not count.""",
     before="""mesh = tpuport.create_mesh(dp=4, devices=described("v6e:2x2").devices)
 x = jax.ShapeDtypeStruct((4096, 1024), jnp.bfloat16)
 compile_for(

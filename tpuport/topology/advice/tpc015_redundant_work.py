@@ -1,5 +1,6 @@
 """TPC015: more FLOPs than the model has, for no reason that another rule knows."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -10,8 +11,8 @@ from tpuport.topology.advice.repeated_work import MOST_RATIO, excess_flops, work
 from tpuport.topology.advice.weight_placement import replicated_weights
 
 _LOOK: Final = (
-    "look for work on whole arrays: an activation that is replicated where its weight is, masked scores that are "
-    "computed all the same, or something that each layer computes again and could be given"
+    "look for work on whole arrays: an activation that is replicated along with its weight, scores that are computed "
+    "although they are masked, or something that each layer recomputes and could be passed in"
 )
 
 
@@ -25,31 +26,32 @@ class _Cause(NamedTuple):
 def check(evidence: Evidence) -> Iterator[Hit]:
     """The compiler's count against the model's."""
     ratio, costs = work_ratio(evidence), evidence.costs
-    if ratio is None or ratio <= MOST_RATIO:
+    if ratio <= MOST_RATIO:
         return
     cause = _find_cause(evidence)
     yield Hit(
-        f"a device does {format_flops(costs.product_flops)} in products, {ratio:.2f} times its share of the model's "
-        f"{format_flops(costs.model_flops)}{cause.description}",
+        f"a device does {format_flops(costs.product_flops)} of products, {ratio:.2f} times its share of the model, "
+        f"which is {format_flops(costs.model_flops)}{cause.description}",
         cause.remedy,
         excess_flops(evidence),
         "flops",
+        # All of these name what is whole, and the excess follows from it.
         explained_by=frozenset(("TPC002", "TPC007", "TPC011", "TPC014", "TPC017")),
     )
 
 
 def _find_cause(evidence: Evidence) -> _Cause:
     """Products with weights that are whole on every device, if they are half of the excess."""
+    whole = set(replicated_weights(evidence))
+    products = [product for product in evidence.products.all if product.weight in whole]
     for axis, parts in evidence.model_axes.items():
-        whole = set(replicated_weights(evidence, axis))
-        excess: dict[str, float] = {}
-        for product in evidence.products.all:
+        excess: dict[str, float] = defaultdict(float)
+        for product in products:
             # All but one of the devices along the axis repeat what the first does.
-            if product.weight in whole:
-                repeated = product.flops * (parts - 1) / evidence.mesh.size
-                excess[product.weight] = excess.get(product.weight, 0.0) + repeated
+            excess[product.weight] += product.flops * (parts - 1) / evidence.mesh.size
         total = sum(excess.values())
-        if excess and 2 * total >= excess_flops(evidence):
+        # The excess is a GFLOP at least: see `check`.
+        if 2 * total >= excess_flops(evidence):
             largest = max(excess, key=lambda name: excess[name])
             return _Cause(
                 f"; {format_flops(total)} of that are products with {format_count(len(excess), 'weight')} that "
@@ -62,13 +64,13 @@ def _find_cause(evidence: Evidence) -> _Cause:
 RULE = AdviceRule(
     id="TPC015",
     name="redundant-work",
-    summary="devices that together do more than the model has to do",
-    why="""What every device computes for itself is paid for once a device: a product with a replicated weight, or an
-activation that is whole because nothing says how to divide it. It does not show in memory, and the program is
-correct.""",
-    measured="""FLOPs of a device in matrix products, convolutions and kernels, over its share of the products,
-convolutions and attention that were traced: more than 1.25, and 1 GFLOP more. If TPC002, TPC007, TPC011, TPC014 or
-TPC017 say why, it is silent.""",
+    summary="devices that together do more work than the model requires",
+    why="""Work that every device repeats is paid for once per device: a product with a replicated weight, or an
+activation that stays whole because nothing says how to divide it. The repetition does not show in memory, and the
+results are correct.""",
+    measured="""A device's FLOPs in matrix products, convolutions and kernels, compared with its share of the products,
+convolutions and attention that were traced: more than 1.25 times as many, and at least 1 GFLOP more. The rule stays
+silent if TPC002, TPC007, TPC011, TPC014 or TPC017 explains the excess.""",
     before="""class Pooled(nn.Module):
     def __init__(self):
         super().__init__()

@@ -15,42 +15,44 @@ _HEADROOM: Final = 0.05
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Memory used against the capacity."""
     memory = evidence.report.memory
+    # A program that does not fit has another finding, and no room that is left.
     if memory.used is None or not memory.fits:
         return
     unused = memory.capacity - memory.used
     if unused >= _HEADROOM * memory.capacity:
         return
     parts = {
-        "weights": memory.weights, "the cache": memory.cache, "other arguments": memory.arguments or 0,
-        "outputs": memory.outputs or 0, "temporaries": memory.temporaries or 0, "code": memory.code or 0,
+        "weights": memory.weights, "the cache": memory.cache, "other arguments": memory.arguments,
+        "outputs": memory.outputs, "temporaries": memory.temporaries, "code": memory.code,
     }  # fmt: skip
-    # The largest part has the most to save.
-    largest = max(parts, key=lambda name: parts[name])
+    # The largest part has the most to save. The compiler may leave some out.
+    largest, nbytes = max(parts.items(), key=lambda part: part[1] or 0)
     yield Hit(
-        f"{format_bytes(memory.used)} of {format_bytes(memory.capacity)} are used, {unused / memory.capacity:.1%} are "
-        f"left; the most, {format_bytes(parts[largest])}, is {largest}",
+        f"{format_bytes(memory.used)} of {format_bytes(memory.capacity)} are used, which leaves "
+        f"{unused / memory.capacity:.1%}; the largest part is {largest}, {format_bytes(nbytes or 0)}",
         _remedy(evidence),
         _HEADROOM * memory.capacity - unused,
     )
 
 
 def _remedy(evidence: Evidence) -> str:
-    has_tp = any(divides_weights(evidence, axis) for axis in evidence.model_axes)
-    spread = (
-        "more devices along tp (--tp)" if has_tp else "weights divided over tp by rules (--tp, --rules FILE)"
-    )
-    cache = "a shorter cache (--max-cache-len), " if evidence.report.memory.cache else ""
-    return f"{spread}, {cache}a smaller batch (--batch), or dtype='bfloat16' (--dtype bfloat16)"
+    # In the order of what they cost the user: more devices first, another result last.
+    remedies = ["a smaller batch (--batch)", "or dtype='bfloat16' (--dtype bfloat16)"]
+    if evidence.report.memory.cache:
+        remedies.insert(0, "a shorter cache (--max-cache-len)")
+    if any(divides_weights(evidence, axis) for axis in evidence.model_axes):
+        return ", ".join(["more devices along tp (--tp)", *remedies])
+    return ", ".join(["weights divided over tp by rules (--tp, --rules FILE)", *remedies])
 
 
 RULE = AdviceRule(
     id="TPC016",
     name="little-headroom",
     summary="a program that fits with less than 5% of the memory left",
-    why="""The compiler counts one program. A run has several: the prefill beside the decode step, outputs that the
-caller holds while the next call runs, and gaps that allocations leave. What only just fits by itself is out of memory
-in a run.""",
-    measured="""Bytes used of the device's capacity: more than 95%, and not more than all.""",
+    why="""The compiler accounts for one program. A real run needs more: the prefill beside the decode step, outputs
+that the caller still holds while the next call runs, and fragmentation. A program that only just fits by itself runs
+out of memory in practice.""",
+    measured="""The bytes used, between 95% and 100% of the device's capacity.""",
     before="""class Total(nn.Module):
     def forward(self, x):
         return x.sum()

@@ -1,12 +1,13 @@
 """TPC017: an axis of the mesh whose devices all do the same."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_flops
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import propose_rows, propose_tp
 from tpuport.topology.advice.repeated_work import excess_flops_along, is_repeated_along, repetition_along
-from tpuport.topology.advice.weight_placement import divides_weights, sharding_axes
+from tpuport.topology.advice.weight_placement import sharding_axes
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
@@ -20,13 +21,12 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 
 
 def _is_used(evidence: Evidence, axis: str) -> bool:
-    report = evidence.report
-    return (
-        divides_weights(evidence, axis)
-        or any(axis in collective.axes for collective in report.collectives)
-        or any(f"over {axis}=" in call.mesh for call, _ in report.attention)
-        or any(axis in sharding_axes(array) for array in evidence.cache if array.sharding is not None)
+    used: set[str] = set().union(
+        *map(sharding_axes, (*evidence.weights.values(), *evidence.cache)),
+        *(collective.axes for collective in evidence.report.collectives),
     )
+    # A call of the report says in words what divides it.
+    return axis in used or any(f"over {axis}=" in call.mesh for call, _ in evidence.report.attention)
 
 
 def _describe(evidence: Evidence, axis: str) -> Hit:
@@ -34,29 +34,30 @@ def _describe(evidence: Evidence, axis: str) -> Hit:
     repetition, spared = repetition_along(evidence, axis), excess_flops_along(evidence, axis)
     message = (
         f"{axis}={parts} divides no weight, no cache and no attention, and nothing is sent along it: its {parts} "
-        "devices do the same"
+        "devices do the same work"
     )
-    if repetition:
-        message += f", each doing {repetition:.2f} times what it has to ({format_flops(spared)} too much)"
-    remedy = f"give these devices to another axis: {propose_tp(evidence) or 'a smaller slice does as much'}"
-    rows = propose_rows(evidence)
-    if rows:
+    if repetition > 1:
+        message += f", each {repetition:.2f} times its share ({format_flops(spared)} too much)"
+    remedy = f"use these devices for another axis: {propose_tp(evidence) or 'a smaller slice is as fast'}"
+    if rows := propose_rows(evidence):
         remedy += f", or {rows}"
     if axis == "sp":
         remedy += "; sp is for long prompts, and a decode step has one token a row"
+    hit = Hit(message, remedy, spared, "flops")
     # TPC002 says of an axis for weights which weights it could divide.
-    explained_by = frozenset(("TPC002",)) if axis in evidence.model_axes else frozenset[str]()
-    return Hit(message, remedy, spared, "flops", explained_by=explained_by)
+    if axis in evidence.model_axes:
+        hit = dataclasses.replace(hit, explained_by=frozenset({"TPC002"}))
+    return hit
 
 
 RULE = AdviceRule(
     id="TPC017",
     name="unused-axis",
-    summary="an axis of the mesh whose devices all do the same",
-    why="""An axis that divides nothing multiplies the devices and not the work that gets done. sp divides the queries
-of long attention, and a decode step has one query a row: with sp=2 half of the devices are spare.""",
-    measured="""Axes other than dp that no weight's or cache's sharding names, over which no attention call is divided,
-and along which no collective runs, if they do not divide the step's FLOPs either (in a decode step, always).""",
+    summary="a mesh axis whose devices all do the same work",
+    why="""An axis that divides nothing uses more devices without getting more done. sp divides the queries of long
+attention calls, but a decode step has one query per row: with sp=2, half of the devices are redundant.""",
+    measured="""Axes other than dp that appear in no sharding of a weight or cache, divide no attention call, and carry
+no collective, if they do not divide the step's FLOPs either (in a decode step, regardless of FLOPs).""",
     before="""compile_for(
     llama, Decode(batch=2, max_cache_len=256), topology="v6e:2x2", sp=2, tp=2, dtype="bfloat16"
 )""",

@@ -24,8 +24,8 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     largest = max(collectives.all, key=lambda collective: sent_bytes([collective]))
     sent = sent_bytes(collectives.all)
     yield Hit(
-        f"{_describe(collectives)} ({format_bytes(sent)} on each device): {_describe_sharding(evidence)}, which is not "
-        "how the step uses it",
+        f"{_describe(collectives)} ({format_bytes(sent)} on each device): {_describe_sharding(evidence)}, but the step "
+        "needs it divided differently",
         _remedy(evidence),
         sent,
         "bytes sent",
@@ -67,11 +67,13 @@ def _remedy(evidence: Evidence) -> str:
     for heads in undivided_heads(evidence):
         if heads.kv % heads.parts:
             return propose_even_heads(evidence, heads)
-    weights = "whole heads of keys and values on each device: rules with PartitionSpec('tp', None) for their weights"
+    weights = (
+        "keep whole heads of keys and values on each device, with PartitionSpec('tp', None) for their weights"
+    )
     if evidence.report.task != "forward":
         return f"{weights} (--rules FILE); the model's own plan is ShardingRules.from_model(model)"
     return (
-        f"{weights}; and the cache where attention uses it, as tpuport.generate keeps it: for [B, K, T, D] "
+        f"{weights}; and place the cache where attention uses it, as tpuport.generate does: for [B, K, T, D], "
         "jax.device_put(cache, NamedSharding(mesh, PartitionSpec('dp', 'tp'))) (in compile_for: jax.ShapeDtypeStruct "
         "with that sharding)"
     )
@@ -80,15 +82,15 @@ def _remedy(evidence: Evidence) -> str:
 RULE = AdviceRule(
     id="TPC019",
     name="cache-gathered",
-    summary="keys and values that devices send each other in each step",
-    why="""Attention is done where heads are: a device that has some heads of the queries needs those heads of the
-cache and no others. A cache that is divided along another dimension, or weights that cut through a head, make the
-devices exchange keys and values: the new ones of each layer on their way into the cache, or all of the cache, which
-is more than anything else that a decode step sends.""",
-    measured="""All-gathers, all-to-alls and permutations in the compiled program whose operands are a cache (an
-argument that comes back with a part overwritten, followed through loops and fusions), from 1 MiB a step; or between the
-product that makes new keys or values and the writing of them, from 2 a step. If TPC007 says why, it is silent; weights
-that are gathered have TPC013, and a fused projection that is cut has TPC021.""",
+    summary="keys and values that devices exchange in each step",
+    why="""Attention is computed where its heads are: a device with some of the query heads needs the same heads of the
+cache, and no others. If the cache is divided along another dimension, or a weight is divided in the middle of a head,
+devices have to exchange keys and values: the new ones of each layer on their way into the cache, or the whole cache,
+which outweighs everything else that a decode step sends.""",
+    measured="""All-gathers, all-to-alls and permutations in the compiled program that read a cache (an argument that
+comes back partly overwritten, followed through loops and fusions), from 1 MiB a step; or that are between the product
+that computes new keys or values and the update that stores them, from 2 a step. The rule stays silent if TPC007
+explains them. TPC013 covers gathered weights, and TPC021 covers fused projections.""",
     before="""mesh = tpuport.create_mesh(tp=4, devices=described("v6e:2x2").devices)
 over_positions = NamedSharding(mesh, PartitionSpec(None, None, "tp"))
 cache = jax.ShapeDtypeStruct((4, 8, 2048, 64), jnp.bfloat16, sharding=over_positions)

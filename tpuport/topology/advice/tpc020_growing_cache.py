@@ -20,11 +20,12 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     inputs, first = CacheInputs(evidence), grown[0]
     yield Hit(
         f"{format_count(len(grown), 'array')} of {inputs.joint_name(grown)} come back longer by {first.growth} than "
-        f"they were given, as {list(first.shape)} does: the next call has other shapes, so each call is traced and "
+        f"they came in, such as {list(first.shape)}: the next call has different shapes, so each call is traced and "
         "compiled again, and copies all of them",
-        "a cache of fixed length that is written in place: transformers.StaticCache(config=model.config, "
+        "use a cache of fixed length that is written in place: transformers.StaticCache(config=model.config, "
         "max_cache_len=...), which tpuport.compile donates, or keys.index_copy(2, position, new); or "
-        "tpuport.generate, which does all of it",
+        "tpuport.generate, which takes care of all of it",
+        # Each is read and written. The compilation costs more, but has no bytes.
         2 * inputs.input_bytes(grown),
     )
 
@@ -32,13 +33,12 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 RULE = AdviceRule(
     id="TPC020",
     name="growing-cache",
-    summary="a cache that comes back longer than it was given, so that each step is another program",
-    why="""A compiled program has fixed shapes. A cache to which each step appends a position has another shape in the
-next step, and a compilation of seconds or minutes takes the place of a step of milliseconds; and what is put together
-is copied, all of it, for each token. transformers' DynamicCache works this way, and so do many caches that a model
-brings along.""",
-    measured="""Two arguments of the traced program or more that come back concatenated with something along one
-dimension, and not otherwise changed.""",
+    summary="a cache that comes back longer than it came in, so that each step is a new program",
+    why="""A compiled program has fixed shapes. If each step appends a position to the cache, the next step has
+different shapes, and a step of milliseconds turns into a compilation of seconds or minutes. Concatenation also copies
+the whole cache for each token. transformers' DynamicCache works this way, and so do the caches of many models.""",
+    measured="""At least two arguments of the traced program that come back concatenated with something along one
+dimension, and otherwise unchanged.""",
     before="""class Growing(Step):
     def write(self, past, new, position):
         return torch.cat([past, new], dim=2)

@@ -1,5 +1,6 @@
 """TPC021: several projections in one weight, divided so that each is cut."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from tpuport.topology.advice.advice_rules import (
@@ -17,14 +18,14 @@ from tpuport.topology.compile_report import Source
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Moves between a product with a weight and the parts of it; those that the same lines take apart are one."""
-    by_weight: dict[str, list[ProductCollective]] = {}
+    by_weight: dict[str, list[ProductCollective]] = defaultdict(list)
     for split in evidence.split_products:
-        by_weight.setdefault(layer_pattern(split.weight), []).append(split)
+        by_weight[layer_pattern(split.weight)].append(split)
     # Layers of one class share their lines, and their weights have different names.
-    by_lines: dict[frozenset[Source | None], list[ProductCollective]] = {}
+    by_lines: dict[frozenset[Source | None], list[ProductCollective]] = defaultdict(list)
     for splits in by_weight.values():
         lines = frozenset(evidence.compiled.source(split.instruction) for split in splits)
-        by_lines.setdefault(lines, []).extend(splits)
+        by_lines[lines] += splits
     for splits in by_lines.values():
         yield _describe(evidence, splits)
 
@@ -32,15 +33,20 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
     collectives, names = [split.instruction for split in splits], {split.weight for split in splits}
     name = splits[0].weight
-    others = f" and {format_count(len(names) - 1, 'other')}" if len(names) > 1 else ""
+    others = ""
+    if len(names) > 1:
+        others = f" and {format_count(len(names) - 1, 'other')}"
     parts, axes = evidence.products.fused[name], "+".join(sorted(sharding_axes(evidence.weights[name])))
-    divided = f"divided over {axes} as one" if axes else "divided as one by the compiler"
+    divided = "divided as one by the compiler"
+    if axes:
+        divided = f"divided over {axes} as one"
+    # Its line is the one to look at first.
     largest = max(splits, key=lambda split: sent_bytes([split.instruction]))
     sent = sent_bytes(collectives)
     return Hit(
         f"{describe_collectives(collectives)} a step ({format_bytes(sent)} on each device) between the product with "
-        f"{name}{others} and the {parts} parts that are taken of it, as its outputs are {divided}, and a device has "
-        "some of one part and others of another",
+        f"{name}{others} and the {parts} parts it is split into: its outputs are {divided}, so a device has some "
+        "outputs of one part and some of another",
         _remedy(evidence, name, parts),
         sent,
         "bytes sent",
@@ -51,29 +57,27 @@ def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
 def _remedy(evidence: Evidence, name: str, parts: int) -> str:
     # A parameter may also belong to the model itself.
     owner = name.rpartition(".")[0] or name
-    axes = sorted(sharding_axes(evidence.weights[name]) & evidence.model_axes.keys())
-    axis = axes[0] if axes else "tp"
+    axis = min(sharding_axes(evidence.weights[name]) & evidence.model_axes.keys(), default="tp")
     return (
-        f"a Linear layer for each part, over {axis} by its outputs (PartitionSpec({axis!r}, None)). If the model's "
-        f"code is to stay unchanged, put a module of {parts} in the place of {owner} whose forward is "
-        "torch.cat([part(x) for part in self.parts], -1): the compiler undoes that, and the parts' weights are the "
-        "rows in their order. For heads, a view as [.., heads, 3, head_dim] with the rows in that order does it too; "
-        "the weight whole, PartitionSpec(), does not if what follows is divided"
+        f"use a Linear layer for each part, sharded over {axis} by its outputs (PartitionSpec({axis!r}, None)). To "
+        f"keep the model's code unchanged, replace {owner} by a module of {parts} layers whose forward is "
+        "torch.cat([part(x) for part in self.parts], -1): the compiler removes the concatenation, and the layers' "
+        "weights are the rows in order. For heads, a view as [.., heads, 3, head_dim] with the rows in that order "
+        "works too; replicating the weight, PartitionSpec(), does not help if the next weight is divided"
     )
 
 
 RULE = AdviceRule(
     id="TPC021",
     name="fused-weight-cut",
-    summary="several projections in one weight, divided so that each is cut",
-    why="""The rows of query, key and value, or of gate and up, follow each other in one weight. Divided by its
-outputs, the first of two devices has all of the gate and the second all of the up, and what they compute has to be sent
-before the one is multiplied with the other. A Phi-3 of two layers had 29 collectives a step on four devices, and has 7
-with a layer for each part. With the weight left whole there was more of it and the collectives were the same, since the
-weight that follows divides what it reads.""",
-    measured="""All-gathers, all-to-alls and permutations in the compiled program that were made for taking an array
-apart, and whose operand comes from a product with a weight of whose outputs the traced program takes two parts or
-more.""",
+    summary="several projections fused into one weight, whose sharding cuts across them",
+    why="""Fused weights stack the rows of query, key and value, or of gate and up. With such a weight divided by its
+outputs over two devices, the first has all of the gate and the second all of the up projection, and their results have
+to be exchanged before they can be multiplied. A two-layer Phi-3 ran 29 collectives a step on four devices, and 7 with a
+separate layer for each part. Replicating the weight instead increased its size on each device without removing any
+collective, because the next weight divides what it reads.""",
+    measured="""All-gathers, all-to-alls and permutations in the compiled program that come from splitting an array,
+and whose operand is computed with a weight whose outputs the traced program splits into two or more parts.""",
     before="""class Gated(nn.Module):
     def __init__(self):
         super().__init__()

@@ -10,9 +10,10 @@ from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import Equation, argument_names, callee, sub_jaxprs
+from tpuport.jaxprs import Equation, SubJaxpr, argument_names, callee, lookup, sub_jaxprs
+from tpuport.topology.hlo.array_types import search_group
 from tpuport.topology.kernels import product_flops
 
 _QUOTED: Final = re.compile(r"\['(.+?)'\]")
@@ -40,7 +41,7 @@ class _Tracked(NamedTuple):
     dim: int | None = None
 
 
-_Known = dict[Any, _Tracked]
+_Known = dict[Any, _Tracked | None]
 
 
 class Product(NamedTuple):
@@ -78,11 +79,10 @@ class Products:
 def find_products(program: ClosedJaxpr, weights: Collection[str]) -> Products:
     """The products of a traced program, whose arguments' names say which of them are these weights."""
     products = Products()
-    arguments = []
-    for argument in argument_names(program):
-        names = [name for name in _QUOTED.findall(argument) if name in weights]
-        arguments.append(_Tracked(names[0]) if names else None)
-    _Tracker(products, 1).run(program.jaxpr, arguments)
+    tracked = {name: _Tracked(name) for name in weights}
+    # The weights are one mapping: the name of such an argument is "weights['embed']".
+    names = [search_group(_QUOTED, argument) for argument in argument_names(program)]
+    _Tracker(products, 1).run(program.jaxpr, [tracked.get(name) for name in names])
     return products
 
 
@@ -95,52 +95,47 @@ class _Tracker:
 
     def run(self, jaxpr: Jaxpr, arguments: Sequence[_Tracked | None]) -> list[_Tracked | None]:
         """What a jaxpr's results are, given what its arguments are."""
-        known: _Known = {
-            variable: value
-            for variable, value in zip(jaxpr.invars, arguments, strict=False)
-            if value is not None
-        }
+        known: _Known = dict(zip(jaxpr.invars, arguments, strict=False))
         for equation in jaxpr.eqns:
-            for variable, value in zip(equation.outvars, self._results(equation, known), strict=False):
-                if value is not None:
-                    known[variable] = value
-        return [_lookup(known, variable) for variable in jaxpr.outvars]
+            known.update(zip(equation.outvars, self._results(equation, known), strict=False))
+        return [lookup(known, variable) for variable in jaxpr.outvars]
 
     def _results(self, equation: Equation, known: _Known) -> list[_Tracked | None]:
-        operands = [_lookup(known, variable) for variable in equation.invars]
-        tracked = [operand for operand in operands if operand is not None]
-        name = equation.primitive.name
+        """What an equation's first results are; nothing is known of the others."""
+        operands = [lookup(known, variable) for variable in equation.invars]
+        tracked = [(position, value) for position, value in enumerate(operands) if value is not None]
         if not tracked:
             return []
-        if name in ("dot_general", "conv_general_dilated"):
-            return [self._product(equation, operands)]
-        if name == "split":
-            self._split(equation, tracked[0])
-            return []
-        if sub_jaxprs(equation):
-            return self._nested(equation, known)
-        if tracked[0].dim is None:
-            return [tracked[0]] if name in _PREPARES_WEIGHTS else []
-        before = equation.invars[operands.index(tracked[0])].aval.shape
-        return [self._moved(equation, tracked[0], tracked[0].dim, before)]
+        position, first = tracked[0]
+        match equation.primitive.name:
+            case "dot_general" | "conv_general_dilated":
+                return [self._product(equation, tracked)]
+            case "split":
+                self._split(equation, first)
+                return []
+            case _ if sub_jaxprs(equation):
+                return self._nested(equation, known)
+            case _ if first.dim is not None:
+                return [self._moved(equation, first, first.dim, equation.invars[position].aval.shape)]
+            case name if name in _PREPARES_WEIGHTS:
+                return [first]
+        return []
 
-    def _product(self, equation: Equation, operands: list[_Tracked | None]) -> _Tracked | None:
+    def _product(self, equation: Equation, tracked: list[tuple[int, _Tracked]]) -> _Tracked | None:
         """The product with one weight; None if it is not known where the weight's outputs are in it."""
-        weights = [
-            (position, operand)
-            for position, operand in enumerate(operands[:2])
-            if operand is not None and operand.dim is None
-        ]
+        weights = [(position, value) for position, value in tracked if value.dim is None]
         # The product of two weights, as in a low-rank adapter, is a weight; that of none is one of activations.
         if len(weights) != 1:
             return None
         [(position, value)] = weights
         flops = product_flops(equation) * self._times
         self._products.all.append(Product(value.weight, equation.outvars[0].aval, flops))
-        if equation.primitive.name != "dot_general":
+        if equation.primitive.name != "dot_general" or not _has_single_output(equation, position):
             return None
-        dim = _output_dimension(equation, position)
-        return None if dim is None else value._replace(dim=dim)
+        # A product has the batch, then what remains of the left operand, then of the right one.
+        _, (batched, _) = equation.params["dimension_numbers"]
+        dims = len(batched), len(equation.outvars[0].aval.shape) - 1
+        return value._replace(dim=dims[position])
 
     def _moved(
         self, equation: Equation, value: _Tracked, dim: int, before: tuple[int, ...]
@@ -157,8 +152,10 @@ class _Tracker:
             case name if name in _KEEPS_DIMENSIONS and before == after:
                 new_dim = dim
             case _:
-                return None
-        return None if new_dim is None else value._replace(dim=new_dim)
+                new_dim = None
+        if new_dim is None:
+            return None
+        return value._replace(dim=new_dim)
 
     def _sliced(
         self, equation: Equation, value: _Tracked, dim: int, before: tuple[int, ...]
@@ -172,10 +169,13 @@ class _Tracker:
             # The start is computed, so that two such slices are told apart by their equations.
             start, length = id(equation), params["slice_sizes"][dim]
         # A slice of another dimension, such as of the sequence, has all outputs.
-        if length < before[dim]:
+        is_part = length < before[dim]
+        if is_part:
             self._products.parts.setdefault(value.weight, set()).add((start, length))
+        # A gather puts dimensions in another order.
+        if is_part or equation.primitive.name == "gather":
             return None
-        return value if equation.primitive.name != "gather" else None
+        return value
 
     def _split(self, equation: Equation, value: _Tracked) -> None:
         if value.dim == equation.params["axis"]:
@@ -186,35 +186,33 @@ class _Tracker:
         """Through a call, the body of a loop or branches. What a loop carries changes, and is not followed."""
         called = callee(equation)
         if called is not None:
-            return self.run(called.jaxpr, [_lookup(known, operand) for operand in called.operands])
+            return self.run(called.jaxpr, _arguments(called, known))
         for part in sub_jaxprs(equation):
-            if part.kind in ("kernel", "while condition"):
-                continue
-            arguments = [_lookup(known, operand) for operand in part.operands]
-            for carry in part.carries:
-                arguments[carry] = None
-            _Tracker(self._products, self._times * part.times).run(part.jaxpr, arguments)
+            # The arguments of a kernel are blocks, and the condition of a loop has no results to follow.
+            if part.kind not in ("kernel", "while condition"):
+                _Tracker(self._products, self._times * part.times).run(part.jaxpr, _arguments(part, known))
         return []
 
 
-def _lookup(known: _Known, variable: Any) -> _Tracked | None:
-    return None if isinstance(variable, Literal) else known.get(variable)  # literals cannot be hashed
+def _arguments(part: SubJaxpr, known: _Known) -> list[_Tracked | None]:
+    """What the arguments of a nested jaxpr are in its first round and in all others."""
+    operands = [lookup(known, operand) for operand in part.operands]
+    carries = part.carries
+    operands[carries.start : carries.stop] = [None] * len(carries)
+    return operands
 
 
-def _output_dimension(equation: Equation, position: int) -> int | None:
-    """Where in a product the outputs of the weight are that is its operand at `position`; None for several."""
+def _has_single_output(equation: Equation, position: int) -> bool:
+    """Whether a product keeps just one dimension of its operand at `position`."""
     contracted, batched = equation.params["dimension_numbers"]
     others = len(contracted[position]) + len(batched[position])
-    if len(equation.invars[position].aval.shape) != others + 1:
-        return None
-    # A product has the batch, then what remains of the left operand, then of the right one.
-    return len(batched[0]) if position == 0 else len(equation.outvars[0].aval.shape) - 1
+    return len(equation.invars[position].aval.shape) == others + 1
 
 
 def _dimension_after_reshape(before: tuple[int, ...], dim: int, after: tuple[int, ...]) -> int | None:
     """Where a dimension begins after a reshape: itself, or the slowest of those that it has become."""
     slower = prod(before[:dim])
     for position, length in enumerate(after):
-        if length > 1 and prod(after[:position]) == slower:
-            return position if before[dim] % length == 0 else None
+        if length > 1 and prod(after[:position]) == slower and before[dim] % length == 0:
+            return position
     return None

@@ -1,7 +1,9 @@
 """Where weights are: the axes that divide each, what of it a device has, and the heads that an axis does not divide."""
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -21,15 +23,19 @@ _LAYER_NUMBER: Final = re.compile(r"(?:(?<=^)|(?<=\\\.))\d+(?=\\\.)")
 
 def sharding_axes(array: Any) -> frozenset[str]:
     """The mesh axes that divide an array."""
-    spec = getattr(array.sharding, "spec", ())
-    return frozenset(axis for entry in spec for axis in axis_names(entry))
+    return frozenset(itertools.chain.from_iterable(map(axis_names, _spec(array))))
 
 
 def dimension_axes(array: Any, dim: int) -> tuple[str, ...]:
     """The mesh axes that divide one dimension of an array."""
-    spec = tuple(getattr(array.sharding, "spec", ()))
-    dim = dim % len(array.shape)
-    return axis_names(spec[dim]) if dim < len(spec) else ()
+    # A spec may leave out dimensions at the end, which nothing divides.
+    return axis_names(dict(enumerate(_spec(array))).get(dim))
+
+
+def _spec(array: Any) -> Iterable[Any]:
+    """The entries of an array's PartitionSpec; none for what has no sharding, such as a number among the inputs."""
+    sharding = getattr(array, "sharding", None)
+    return getattr(sharding, "spec", ())
 
 
 def whole_bytes(array: Any) -> int:
@@ -44,16 +50,14 @@ def device_bytes(array: Any) -> int:
     return prod(array.sharding.shard_shape(tuple(array.shape))) * jnp.dtype(array.dtype).itemsize
 
 
-def device_weight_bytes(evidence: Evidence, names: Iterable[str] | None = None) -> int:
-    """Bytes on one device of these weights, or of all weights."""
-    weights = evidence.weights
-    names = weights if names is None else names
-    return sum(device_bytes(weights[name]) for name in names)
+def device_weight_bytes(evidence: Evidence, names: Iterable[str]) -> int:
+    """Bytes on one device of these weights."""
+    return sum(device_bytes(evidence.weights[name]) for name in names)
 
 
 def is_worth_a_finding(nbytes: int, evidence: Evidence) -> bool:
     """Whether this many bytes on a device matter beside its weights."""
-    return nbytes >= max(SMALL, _SHARE * device_weight_bytes(evidence))
+    return nbytes >= max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))
 
 
 def layer_pattern(name: str) -> str:
@@ -63,9 +67,9 @@ def layer_pattern(name: str) -> str:
 
 def group_by_pattern(names: Iterable[str]) -> dict[str, list[str]]:
     """The names of weights by their pattern."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        groups.setdefault(layer_pattern(name), []).append(name)
+        groups[layer_pattern(name)].append(name)
     return groups
 
 
@@ -74,11 +78,9 @@ def buffer_names(evidence: Evidence) -> set[str]:
     return {name for name, _ in evidence.model.named_buffers()}
 
 
-def replicated_weights(evidence: Evidence, axis: str) -> list[str]:
-    """The weights that no axis of the model divides, so that `axis` could."""
+def replicated_weights(evidence: Evidence) -> list[str]:
+    """The weights that no axis of the model divides, so that any of them could."""
     axes = evidence.model_axes.keys()
-    if axis not in axes:
-        return []
     return [name for name, weight in evidence.weights.items() if sharding_axes(weight).isdisjoint(axes)]
 
 
@@ -87,19 +89,16 @@ def divides_weights(evidence: Evidence, axis: str) -> bool:
     return any(axis in sharding_axes(weight) for weight in evidence.weights.values())
 
 
-def vocabulary_weights(evidence: Evidence) -> Iterator[tuple[str, Any]]:
-    """(name, weight) of the embeddings, and of the head that computes logits."""
+def vocabulary_weights(evidence: Evidence) -> dict[str, Any]:
+    """The embeddings, and the head that computes logits, by name."""
     # The head may be tied to the embedding, and has its own name where it is not.
     head = output_embedding(evidence.model)
-    owners = {
-        name
+    names = {
+        f"{name}.weight"
         for name, module in evidence.model.named_modules()
         if isinstance(module, torch.nn.Embedding) or module is head
     }
-    for name, weight in evidence.weights.items():
-        owner, _, leaf = name.rpartition(".")
-        if owner in owners and leaf == "weight" and len(weight.shape) == 2:
-            yield name, weight
+    return {name: weight for name, weight in evidence.weights.items() if name in names}
 
 
 def output_embedding(model: Any) -> Any:
@@ -130,31 +129,32 @@ class UndividedHeads(NamedTuple):
 
 def undivided_heads(evidence: Evidence) -> list[UndividedHeads]:
     """The heads of the traced calls that an axis of the model does not divide, each number of heads once."""
-    heads = set()
-    for call, _ in evidence.report.attention:
-        if len(call.query) == 4 and len(call.key) == 4:
-            _, query, _, dim = call.query
-            heads.add((query, _weight_kv_heads(evidence, query, call.key[1]), dim))
+    calls = [call for call, _ in evidence.report.attention]
+    heads = {
+        (call.query[1], _weight_kv_heads(evidence, call.query[1], call.key[1]), call.query[3])
+        for call in calls
+    }
     return [
         UndividedHeads(axis, parts, query, kv, dim)
         for axis, parts in evidence.model_axes.items()
         for query, kv, dim in sorted(heads)
-        if query and kv and (query % parts or kv % parts)
+        if query % parts or kv % parts
     ]
 
 
 def _weight_kv_heads(evidence: Evidence, query: int, key: int) -> int:
     """Key/value heads of the weights: a model may have repeated them for the call."""
-    kv_heads = getattr(evidence.config, "num_key_value_heads", None)
-    is_repeated = key == query == getattr(evidence.config, "num_attention_heads", None)
-    return kv_heads if isinstance(kv_heads, int) and is_repeated else key
+    if key == query == getattr(evidence.config, "num_attention_heads", None):
+        # Configs of models whose heads are all alike may lack the field, or have None there.
+        return getattr(evidence.config, "num_key_value_heads", None) or key
+    return key
 
 
 def weights_of_undivided_heads(evidence: Evidence) -> set[str]:
     """Weights that are whole on each device of an axis because it does not divide their heads."""
     names: set[str] = set()
     for heads in undivided_heads(evidence):
-        replicated = replicated_weights(evidence, heads.axis)
+        replicated = replicated_weights(evidence)
         owners = {_owner(name) for name in replicated if _has_heads(evidence, name, heads)}
         # The bias of a projection goes with its matrix.
         names |= {name for name in replicated if _owner(name) in owners}
@@ -168,16 +168,14 @@ def _owner(name: str) -> str:
 def _has_heads(evidence: Evidence, name: str, heads: UndividedHeads) -> bool:
     """Whether a matrix, or several stacked, has heads on one side; that of an MLP has another width on its other."""
     # Projections of queries, keys and values are often stacked in one matrix.
-    query, kv, fused = (count * heads.dim for count in (heads.query, heads.kv, heads.query + 2 * heads.kv))
-    widths = {fused}
-    if heads.query % heads.parts:
-        widths.add(query)
-    if heads.kv % heads.parts:
-        widths.add(kv)
+    fused = heads.query + 2 * heads.kv
+    undivided = [count for count in (heads.query, heads.kv) if count % heads.parts]
+    widths = {count * heads.dim for count in (fused, *undivided)}
+    known = {count * heads.dim for count in (fused, heads.query, heads.kv)}
     shape = evidence.weights[name].shape
     sides = shape[-2:]
-    known = {fused, query, kv, *_model_widths(evidence)}
-    return len(shape) > 1 and not widths.isdisjoint(sides) and known.issuperset(sides)
+    is_known = known.union(_model_widths(evidence)).issuperset(sides)
+    return len(shape) > 1 and not widths.isdisjoint(sides) and is_known
 
 
 def _model_widths(evidence: Evidence) -> list[int]:

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from tpuport.errors import PortError
 from tpuport.topology.reports import known_models
 from tpuport.trace_errors import first_line
 
+# A pipeline's index comes first: its directory may have a config.json as well.
+_FILES: Final = ("model_index.json", "config.json")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 # What a file of `known` says about itself: whose config it is, the public copies it was compared with number by number,
 # and the parameters that the published checkpoint has.
@@ -29,13 +31,13 @@ class ConfigFile:
     Attributes:
         raw: its values.
         name: for people; path: of the file, or what identifies it in messages.
-        directory: the one that other files of the model are in; None for a config that comes with tpuport.
+        directory: the one that the file is in, with the other files of the model.
     """
 
     raw: dict[str, Any]
     name: str
     path: str
-    directory: Path | None
+    directory: Path
 
 
 def known() -> tuple[str, ...]:
@@ -53,8 +55,10 @@ def find_config(target: str) -> ConfigFile:
     if path.is_dir():
         return _config_in(path)
     if path.is_file():
-        is_named_by_directory = path.name in ("config.json", "model_index.json")
-        name = path.resolve().parent.name if is_named_by_directory else path.stem
+        name = path.stem
+        # The libraries' own names for their files say nothing of the model.
+        if path.name in _FILES:
+            name = path.resolve().parent.name
         return ConfigFile(read_json(path), name, str(path), path.parent)
     name = target.lower()
     if name not in known():
@@ -63,12 +67,11 @@ def find_config(target: str) -> ConfigFile:
     raw = json.loads(file.read_text(encoding="utf-8"))
     for field in _ABOUT:
         del raw[field]
-    return ConfigFile(raw, name, file.name, None)
+    return ConfigFile(raw, name, file.name, file.parent)
 
 
 def _config_in(directory: Path) -> ConfigFile:
-    # A pipeline's index comes first: its directory may have a config.json as well.
-    for name in ("model_index.json", "config.json"):
+    for name in _FILES:
         file = directory / name
         if file.is_file():
             return ConfigFile(read_json(file), directory.resolve().name, str(file), directory)
@@ -101,7 +104,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
-        what = f"this is not JSON: {error.msg}" if text.strip() else "the file is empty"
+        what = f"this is not JSON: {error.msg}"
+        if not text.strip():
+            what = "the file is empty"
         where = f"{path}:{error.lineno}"
         raise PortError(what, where=where, fix="give a model's config.json, whole") from error
     if not isinstance(raw, dict):
@@ -114,9 +119,12 @@ def check_not_quantized(config_file: ConfigFile) -> None:
     quantization = config_file.raw.get("quantization_config")
     if not quantization:
         return
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    method = "unknown method"
+    match quantization:
+        case {"quant_method": str(stated)}:
+            method = stated
     raise PortError(
-        f"the checkpoint is quantised ({method or 'unknown method'}), which is not supported",
+        f"the checkpoint is quantised ({method}), which is not supported",
         where=f"{config_file.path}, quantization_config",
         fix="take that entry out of a copy of the config, to compile the model unquantised",
     )
@@ -127,7 +135,7 @@ def check_heads(config: Any, config_file: ConfigFile) -> None:
     heads = getattr(config, "num_attention_heads", None)
     groups = getattr(config, "num_key_value_heads", None)
     # Numbers that are not counts are reported where the model is built.
-    if not (_is_count(heads) and _is_count(groups)) or heads % groups == 0:
+    if not all(map(_is_count, (heads, groups))) or heads % groups == 0:
         return
     raise PortError(
         f"num_attention_heads={heads} is not a multiple of num_key_value_heads={groups}", where=config_file.path,
@@ -135,7 +143,7 @@ def check_heads(config: Any, config_file: ConfigFile) -> None:
     )  # fmt: skip
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and value > 0
 
 
@@ -149,15 +157,16 @@ def name_wrong_fields(config_file: ConfigFile, what: str) -> Iterator[None]:
     try:
         yield
     except PortError as error:
+        # An error that says what to do knows more than the config's values show.
         if error.fix is not None:
             raise
         raise PortError(error.what, where=error.where, fix=_fix(config_file.raw)) from error
     except Exception as error:
+        message = f"{type(error).__name__}: {first_line(error)}"
         # The hub's validation errors begin with the name of their class.
-        is_hub_error = type(error).__module__.startswith("huggingface_hub")
-        name = "" if is_hub_error else f"{type(error).__name__}: "
-        message = f"{what}: {name}{first_line(error)}"
-        raise PortError(message, where=config_file.path, fix=_fix(config_file.raw)) from error
+        if type(error).__module__.startswith("huggingface_hub"):
+            message = first_line(error)
+        raise PortError(f"{what}: {message}", where=config_file.path, fix=_fix(config_file.raw)) from error
 
 
 def _fix(raw: Mapping[str, Any]) -> str:
@@ -182,6 +191,7 @@ def _is_wrong_count(value: Any) -> bool:
             return False
         case int():
             return value < 1
+        # A number in quotes: a word is the name of something.
         case str():
             return value.strip("-").isdigit()
     return False

@@ -5,6 +5,7 @@ Needs no torch, except for making the inputs.
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,6 +26,8 @@ _GUESSED_ARGUMENTS: Final = frozenset({
     "hidden_states", "sample", "encoder_hidden_states", "timestep", "pooled_projections", "encoder_attention_mask",
     "guidance", "class_labels", "return_dict",
 })  # fmt: skip
+_VIDEO_NAME: Final = re.compile(r"3D|Video")
+_IMAGE_NAME: Final = re.compile(r"2D|Image")
 # Positions and grids that only the pipeline knows the meaning of.
 _PIPELINE_ARGUMENTS: Final = ("img_ids", "img_shapes", "image_rotary_emb")
 
@@ -44,7 +47,7 @@ class Compression:
     source: str = ""
 
     def latent_frames(self, frames: int) -> int:
-        """Latent frames of a video of `frames` frames.
+        """Latent frames of a video of `frames` frames, or of an image, which is one.
 
         Raises:
             PortError: the compression does not divide the frames.
@@ -52,7 +55,9 @@ class Compression:
         first = int(self.causal)
         groups, remainder = divmod(frames - first, self.temporal)
         if remainder:
-            rule = f"1 and a multiple of {self.temporal}" if self.causal else f"a multiple of {self.temporal}"
+            rule = f"a multiple of {self.temporal}"
+            if self.causal:
+                rule = f"1 and {rule}"
             below = groups * self.temporal + first
             raise PortError(
                 f"{frames} frames are not {rule}, the compression of frames", where="frames",
@@ -94,6 +99,12 @@ class Call:
         """A timestep for each row, [batch]."""
         return empty(self.batch, dtype="float32")
 
+    def guidance(self, dtype: str = "float32") -> "torch.Tensor | None":
+        """The scale of guidance for each row, [batch], of a model that was distilled to take it; None for others."""
+        if not self.config["guidance_embeds"]:
+            return None
+        return empty(self.batch, dtype=dtype)
+
 
 @dataclasses.dataclass(frozen=True)
 class Family:
@@ -124,9 +135,12 @@ class Family:
 
     def applicable(self) -> tuple[str, ...]:
         """The options that determine something of the inputs."""
-        size = () if self.fixed else ("image_size",)
-        frames = ("frames",) if self.temporal else ()
-        return ("batch", *size, *frames, "task")
+        sizes = ["batch"]
+        if not self.fixed:
+            sizes.append("image_size")
+        if self.temporal:
+            sizes.append("frames")
+        return (*sizes, "task")
 
     def default_frames(self, config: Config) -> int:
         """The frames that the pipeline makes by default."""
@@ -161,26 +175,30 @@ def plan_call(
         spatial = _resolve(family.spatial, config)
         temporal = max(1, family.temporal)
         compression = Compression(spatial, temporal, family.causal, "the family's own autoencoder")
+    # The size in pixels may depend on the compression, as configs count latents.
     pixels = options.image_size or _resolve(family.size, config, compression.spatial)
     height, width = latent_sides(pixels, compression.spatial, family.multiple(config))
     _check_table(family, config, (height, width), compression.spatial)
     frames = options.frames or family.default_frames(config)
-    latent_frames = compression.latent_frames(frames) if family.temporal else 1
+    latent_frames = compression.latent_frames(frames)
     text = _resolve(family.text, config)
-    batch = options.batch or 1
-    call = Call(config, batch, height, width, latent_frames, pixels, text, dtype, compression)
-    return PlannedCall(call, frames, _describe(call, frames if family.temporal else None))
+    call = Call(config, options.rows, height, width, latent_frames, pixels, text, dtype, compression)
+    return PlannedCall(call, frames, _describe(family, call, frames))
 
 
-def _describe(call: Call, frames: int | None) -> str:
-    """A sentence about the sizes; `frames` is None for an image."""
+def _describe(family: Family, call: Call, frames: int) -> str:
+    """A sentence about the sizes."""
     pixels = f"{call.pixels[0]}x{call.pixels[1]} pixels"
     latents = f"{call.height}x{call.width} latents"
-    if frames is not None:
+    if family.temporal:
         pixels = f"{frames} frames of {pixels}"
         latents = f"{call.frames}x{latents}"
-    text = f", {call.text} text tokens" if call.text else ""
-    rows = "1 row" if call.batch == 1 else f"{call.batch} rows"
+    text = ""
+    if call.text:
+        text = f", {call.text} text tokens"
+    rows = f"{call.batch} rows"
+    if call.batch == 1:
+        rows = "1 row"
     return (
         f"{pixels} are {latents} by {call.compression.source}{text}; {rows} a call; guidance that needs a second "
         "prediction takes a second call, or twice the rows"
@@ -210,12 +228,14 @@ def latent_sides(pixels: Size, spatial: int, multiple: Size) -> Size:
         unit = spatial * patch
         below = side // unit * unit
         if side != below:
-            patches = f" and patches of {patch}" if patch > 1 else ""
+            patches = ""
+            if patch > 1:
+                patches = f" and patches of {patch}"
             # No image has a side of 0.
-            nearest = f"{below} or {below + unit}" if below else f"{unit}"
+            nearest = filter(None, (below, below + unit))
             raise PortError(
                 f"{name} {side} is not a multiple of {unit}: the autoencoder's {spatial}{patches}",
-                where="image_size", fix=f"a {name} of {nearest}",
+                where="image_size", fix=f"a {name} of {' or '.join(map(str, nearest))}",
             )  # fmt: skip
     return pixels[0] // spatial, pixels[1] // spatial
 
@@ -234,6 +254,13 @@ def side_pair(value: Any) -> Size:
     return int(height), int(width)
 
 
+def first_width(value: Any) -> int:
+    """The width of a model, or of the first of its blocks if a config has one for each."""
+    if isinstance(value, int):
+        return value
+    return value[0]
+
+
 def patch_sides(config: Config) -> Size:
     """Height and width of a patch, in latents."""
     return side_pair(config.get("patch_size") or 1)
@@ -249,15 +276,17 @@ def guess_family(model_class: Any, config: Config) -> Family:
     parameters = inspect.signature(model_class.forward).parameters
     required = required_parameters(model_class.forward)
     unknown = [argument for argument in required if argument not in _GUESSED_ARGUMENTS]
-    is_video = "3D" in class_name or "Video" in class_name
-    if not (is_video or "2D" in class_name or "Image" in class_name):
+    is_video = _VIDEO_NAME.search(class_name) is not None
+    if not (is_video or _IMAGE_NAME.search(class_name)):
         # It is not a denoiser, as far as its name goes.
         unknown += [*required, "hidden_states"]
     # Optional or not, a call without them would not be the pipeline's.
     unknown += [argument for argument in _PIPELINE_ARGUMENTS if argument in parameters]
     if unknown:
         raise _refusal(class_name, unknown[0])
-    text = 256 if "encoder_hidden_states" in parameters else 0
+    text = 0
+    if "encoder_hidden_states" in parameters:
+        text = 256
 
     def make_inputs(call: Call) -> dict[str, Any]:
         makers = _input_makers(class_name, call, is_video)
@@ -275,13 +304,14 @@ def guess_family(model_class: Any, config: Config) -> Family:
 def _input_makers(class_name: str, call: Call, is_video: bool) -> dict[str, Callable[[], Any]]:
     """By argument, a function that makes it, for those that the config tells the size of."""
     config = call.config
-    frames = (call.frames,) if is_video else ()
 
     def latents() -> Any:
         channels = config.get("in_channels")
         if not isinstance(channels, int):
             raise _refusal(class_name, "hidden_states")
-        return call.floats(channels, *frames, call.height, call.width)
+        if is_video:
+            return call.floats(channels, call.frames, call.height, call.width)
+        return call.floats(channels, call.height, call.width)
 
     makers: dict[str, Callable[[], Any]] = {
         "hidden_states": latents,

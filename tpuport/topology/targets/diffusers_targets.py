@@ -60,32 +60,31 @@ def pipeline_targets(index: ConfigFile, options: Options) -> tuple[Target, ...]:
     Raises:
         PortError: there is no such component, one has no config, or an option applies to none.
     """
-    directory = index.directory or Path()
     components = _read_components(index.raw)
-    compiled = {
-        name: component
-        for name, component in components.items()
-        if component.library in ("diffusers", "transformers") and not any(part in name for part in _HOST)
-    }
+    compiled = {name: component for name, component in components.items() if _has_weights(name, component)}
     selected = _select(compiled, index, options)
-    skipped = [name for name in components if name not in compiled]
-    notes = (f"not compiled: {', '.join(skipped)}",) if skipped else ()
+    notes = []
+    if skipped := [name for name in components if name not in compiled]:
+        notes.append(f"not compiled: {', '.join(skipped)}")
     # A decoder alone does not say how large the pipeline's images are: the denoiser does.
     denoised = None
     if any(_is_decoder(name, component) for name, component in selected.items()):
-        denoised = _denoised_size(directory, compiled, options)
+        denoised = _denoised_size(index.directory, compiled, options)
     targets: list[Target] = []
     used_options: set[str] = set()
     for name, component in selected.items():
         try:
-            config_file = _component_config(directory, name)
+            config_file = _component_config(index.directory, name)
             applicable_options = _applicable_to(config_file, component, options)
+            restricted = options
             # With inputs of the user's own, sizes that contradict them are reported and not dropped.
-            restricted = options.restrict(applicable_options) if options.inputs is None else options
+            if options.inputs is None:
+                restricted = options.restrict(applicable_options)
             target = _component_program(config_file, component, index, restricted, denoised)
         except PortError as error:
-            others = ", ".join(other for other in compiled if other != name)
-            fix = error.fix or (f"--component, one of {others}" if len(selected) > 1 else None)
+            fix = error.fix
+            if fix is None and len(selected) > 1:
+                fix = f"--component, one of {', '.join(other for other in compiled if other != name)}"
             raise PortError(f"{name}: {error.what}", where=error.where, fix=fix) from error
         used_options.update(applicable_options)
         targets.append(
@@ -93,6 +92,11 @@ def pipeline_targets(index: ConfigFile, options: Options) -> tuple[Target, ...]:
         )
     _check_all_used(options, used_options, selected)
     return tuple(targets)
+
+
+def _has_weights(name: str, component: _Component) -> bool:
+    """Whether a component is a model that runs on the device."""
+    return component.library in ("diffusers", "transformers") and not any(part in name for part in _HOST)
 
 
 def _read_components(raw: Config) -> dict[str, _Component]:
@@ -110,17 +114,16 @@ def _select(components: dict[str, _Component], index: ConfigFile, options: Optio
     if not components:
         raise PortError("no component of this pipeline is a model", where=index.path)
     names = ", ".join(components)
-    if options.component is None:
-        if options.inputs is not None and len(components) > 1:
-            raise PortError(
-                "inputs are those of one component", where="inputs", fix=f"--component, one of {names}"
-            )
-        return components
-    if options.component not in components:
+    name = options.component
+    if name is not None and name not in components:
+        raise PortError(f"there is no component {name!r} to compile", where=index.path, fix=f"one of {names}")
+    if name is not None:
+        return {name: components[name]}
+    if options.inputs is not None and len(components) > 1:
         raise PortError(
-            f"there is no component {options.component!r} to compile", where=index.path, fix=f"one of {names}"
+            "inputs are those of one component", where="inputs", fix=f"--component, one of {names}"
         )
-    return {options.component: components[options.component]}
+    return components
 
 
 def _is_decoder(name: str, component: _Component) -> bool:
@@ -147,8 +150,9 @@ def _applicable_to(config_file: ConfigFile, component: _Component, options: Opti
     """The options that apply to a component."""
     if component.library == "transformers":
         # The length of a text belongs to one encoder: it is only for the one that the user names.
-        length = ("length",) if options.component else ()
-        return ("batch", "task", *length)
+        if options.component:
+            return ("batch", "task", "length")
+        return ("batch", "task")
     if options.inputs is not None:
         return ()
     return applicable(_with_class(config_file, component))
@@ -175,13 +179,14 @@ def _denoised_size(
     directory: Path, components: dict[str, _Component], options: Options
 ) -> tuple[Size, int] | None:
     """The size and frames of what the pipeline's denoiser makes, for the decoder; None if nothing says it."""
-    names = [name for name in _DENOISERS if name in components]
-    if not names or options.inputs is not None or not (directory / names[0] / "config.json").is_file():
+    configs = {name: directory / name / "config.json" for name in _DENOISERS}
+    names = [name for name, config in configs.items() if name in components and config.is_file()]
+    if options.inputs is not None or not names:
         return None
     config_file = _with_class(_component_config(directory, names[0]), components[names[0]])
     restricted = options.restrict(applicable(config_file))
-    family, planned = _plan_denoising(config_file, restricted, "bfloat16")
-    return planned.call.pixels, planned.frames if family.temporal else 1
+    _, planned = _plan_denoising(config_file, restricted, "bfloat16")
+    return planned.call.pixels, planned.frames
 
 
 def _check_all_used(options: Options, used: set[str], components: dict[str, _Component]) -> None:
@@ -189,11 +194,8 @@ def _check_all_used(options: Options, used: set[str], components: dict[str, _Com
     # Inputs of the user's own have been checked against the sizes already.
     if options.inputs is not None:
         return
-    for name in options.specified():
-        if name not in used:
-            raise PortError(
-                f"{name} applies to none of {', '.join(components)}", where=name, fix="leave it out"
-            )
+    for name in options.stray(used):
+        raise PortError(f"{name} applies to none of {', '.join(components)}", where=name, fix="leave it out")
 
 
 def component_target(
@@ -214,23 +216,26 @@ def component_target(
     config = full_config(config_file)
     dtype, notes = choose_dtype(config_file.raw, options.dtype)
     is_vae = vae_decoders.is_vae(model_class)
-    kind = "vae" if is_vae else "denoiser"
+    kind = "denoiser"
+    if is_vae:
+        kind = "vae"
     build = _make_builder(model_class, config_file, dtype)
+    target = Target(config_file.name, build, {}, None, dtype, kind, notes)
     if options.inputs is not None:
         options.check_apply((), name)
-        inputs: Any = user_code.call_inputs_function(options.inputs, _as_attributes(config), options.task)
-        notes = (*notes, f"inputs are those of {options.inputs}")
-        return Target(config_file.name, build, inputs, None, dtype, kind, notes)
+        inputs = user_code.call_inputs_function(options.inputs, _as_attributes(config), options.task)
+        notes += (f"inputs are those of {options.inputs}",)
+        return dataclasses.replace(target, inputs=inputs, notes=notes)
     if is_vae:
         options.check_apply(vae_decoders.applicable(name), name)
         decoding = vae_decoders.plan_decoding(name, config, options, dtype, denoised)
-        notes = (*notes, *decoding.notes)
-        return Target(config_file.name, build, decoding.inputs, decoding.unit, dtype, kind, notes)
+        notes += decoding.notes
+        return dataclasses.replace(target, inputs=decoding.inputs, unit=decoding.unit, notes=notes)
     family, planned = _plan_denoising(config_file, options, dtype)
-    notes = (*notes, planned.note)
+    notes += (planned.note,)
     if name not in _FAMILIES:
-        notes = (*notes, f"the inputs of {name} are guessed from their names")
-    return Target(config_file.name, build, family.inputs(planned.call), ("steps", 1.0), dtype, kind, notes)
+        notes += (f"the inputs of {name} are guessed from their names",)
+    return dataclasses.replace(target, inputs=family.inputs(planned.call), unit=("steps", 1.0), notes=notes)
 
 
 def applicable(config_file: ConfigFile) -> tuple[str, ...]:
@@ -271,7 +276,9 @@ def find_class(config_file: ConfigFile) -> Any:
     model_class = getattr(diffusers, name, None)
     if isinstance(model_class, type) and issubclass(model_class, torch.nn.Module):
         return model_class
-    problem = f"has no model {name}" if model_class is None else f"has a {name} that is not a model"
+    problem = f"has a {name} that is not a model"
+    if model_class is None:
+        problem = f"has no model {name}"
     raise PortError(
         f"diffusers {diffusers.__version__} {problem}", where=f"{config_file.path}, _class_name",
         fix="check the spelling, or install the diffusers that has it",
@@ -293,8 +300,6 @@ def full_config(config_file: ConfigFile) -> dict[str, Any]:
 
 def _sibling_compression(config_file: ConfigFile, family: Family) -> Compression | None:
     """The compression of the autoencoder in the same pipeline's directory; None if there is none."""
-    if config_file.directory is None:
-        return None
     path = config_file.directory.resolve().parent / "vae" / "config.json"
     if not path.is_file():
         return None
@@ -319,7 +324,9 @@ def _make_builder(model_class: Any, config_file: ConfigFile, dtype: str) -> Call
         raw = {name: value for name, value in config_file.raw.items() if name != "quantization_config"}
         with name_wrong_fields(config_file, f"{model_class.__name__} cannot be built"):
             model = building.build_empty(model_class, raw, torch_dtype, False, Path(config_file.path))
-        return vae_decoders.make_decoder(model) if is_vae else model
+        if is_vae:
+            return vae_decoders.make_decoder(model)
+        return model
 
     return build
 

@@ -96,8 +96,7 @@ def _check_sizes(config_file: ConfigFile, options: Options) -> None:
     """PortError for sizes that a denoiser cannot have; an autoencoder beside it would have a say in them."""
     class_name = str(config_file.raw["_class_name"])
     family = (IMAGES | VIDEOS).get(class_name)
-    directory = config_file.directory
-    if family is None or (directory and (directory.resolve().parent / "vae").is_dir()):
+    if family is None or (config_file.directory.resolve().parent / "vae").is_dir():
         return
     options.check_apply(family.applicable(), class_name)
     try:

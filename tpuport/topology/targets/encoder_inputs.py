@@ -1,6 +1,8 @@
 """Inputs of transformers' models that do not generate: encoders of text, images and sound, and encoder-decoders."""
 
 import inspect
+import itertools
+import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -9,6 +11,7 @@ from tpuport.topology.targets.denoiser_calls import side_pair
 from tpuport.topology.targets.target import Options, empty, required_parameters
 
 _TEXT_LENGTH: Final = 512  # tokens of a text whose length the user does not give, if the model takes as many
+_IMAGE_SIDE: Final = 224  # pixels of an image, if the config does not say it
 _SOUND_SECONDS: Final = 10
 _SAMPLE_RATE: Final = 16_000  # samples of sound a second
 _SOUND_POSITIONS: Final = 1_500  # of Whisper's 30 seconds, two frames each
@@ -26,10 +29,13 @@ class EncoderCall(NamedTuple):
 
 def applicable(model_class: Any, config: Any) -> tuple[str, ...]:
     """The options that determine something of these models' inputs."""
-    names = _argument_names(model_class, config)
-    length = ("length",) if {"input_ids", "decoder_input_ids"} & set(names) else ()
-    image_size = ("image_size",) if "pixel_values" in names else ()
-    return ("batch", *length, *image_size, "task")
+    names = set(_argument_names(model_class, config))
+    sizes = ["batch"]
+    if not names.isdisjoint(("input_ids", "decoder_input_ids")):
+        sizes.append("length")
+    if "pixel_values" in names:
+        sizes.append("image_size")
+    return (*sizes, "task")
 
 
 def plan_call(model_class: Any, config: Any, dtype: str, options: Options) -> EncoderCall:
@@ -69,7 +75,10 @@ def _resolve_class(model_class: Any, config: Any) -> Any:
             f"transformers has no {model_class.__name__} of {type(config).__name__}", where="config.json",
             fix="name the class in the config: architectures",
         ) from error  # fmt: skip
-    return classes[0] if isinstance(classes, tuple | list) else classes
+    # A config of several classes has them in order of preference.
+    if isinstance(classes, tuple | list):
+        return classes[0]
+    return classes
 
 
 def _argument_names(model_class: Any, config: Any) -> list[str]:
@@ -81,13 +90,13 @@ def _argument_names(model_class: Any, config: Any) -> list[str]:
     names = [name for name in parameters if name in needed]
     # CLIP's forward has defaults for both, and fails without them.
     if _compares_text_with_images(resolved):
-        names += [name for name in ("input_ids", "pixel_values") if name in parameters]
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
+        names += ["input_ids", "pixel_values"]
+    if getattr(config, "is_encoder_decoder", False):
         names.append("decoder_input_ids")
     # Texts of a batch differ in length, so that real calls have a mask.
-    if "input_ids" in names and "attention_mask" in parameters:
+    if "input_ids" in names:
         names.append("attention_mask")
-    return list(dict.fromkeys(names))
+    return [name for name in dict.fromkeys(names) if name in parameters]
 
 
 def _compares_text_with_images(model_class: Any) -> bool:
@@ -108,7 +117,7 @@ class _InputMaker:
 
     def __init__(self, config: Any, dtype: str, options: Options) -> None:
         self.config, self.dtype, self.options = config, dtype, options
-        self.batch = options.batch or 1
+        self.batch = options.rows
         self.notes: list[str] = []
         self.makers: dict[str, Callable[[], Any]] = {
             "input_ids": self._input_ids,
@@ -119,18 +128,12 @@ class _InputMaker:
             "input_values": self._input_values,
         }
 
-    def _field(self, *names: str) -> Any:
+    def _field(self, *names: str, default: Any = None) -> Any:
         """The first of the fields that the config has, or one of its parts."""
-        parts = (
-            self.config,
-            *(getattr(self.config, name, None) for name in ("text_config", "vision_config")),
-        )
-        for part in parts:
-            for name in names:
-                value = getattr(part, name, None)
-                if value is not None:
-                    return value
-        return None
+        text, vision = (getattr(self.config, name, None) for name in ("text_config", "vision_config"))
+        fields = itertools.product((self.config, text, vision), names)
+        values = (getattr(part, name, None) for part, name in fields)
+        return next((value for value in values if value is not None), default)
 
     def _input_ids(self) -> Any:
         tensor = self._text_integers()
@@ -143,48 +146,44 @@ class _InputMaker:
     def _text_length(self) -> int:
         """Tokens of the text: as many as there are positions, but no more than the default."""
         positions = self._max_positions()
-        length = self.options.length
-        if positions is None:
-            return length or _TEXT_LENGTH
-        if length and length > positions:
+        length = self.options.length or min(_TEXT_LENGTH, positions)
+        if length > positions:
             raise PortError(
                 f"the model has positions for {positions} tokens, not for {length}", where="length",
                 fix=f"at most {positions}",
             )  # fmt: skip
-        return length or min(_TEXT_LENGTH, positions)
+        return length
 
-    def _max_positions(self) -> int | None:
-        """The most tokens that the model takes; None if there is no bound."""
+    def _max_positions(self) -> int:
+        """The most tokens that the model takes."""
         positions = self._field("max_position_embeddings", "n_positions", "max_target_positions")
         # T5 has no table of positions, so that its n_positions is not a bound.
         if not isinstance(positions, int) or hasattr(self.config, "relative_attention_num_buckets"):
-            return None
+            return sys.maxsize
         if self.config.model_type in _PADDING_POSITIONS:
             positions -= (getattr(self.config, "pad_token_id", None) or 0) + 1
-        return positions or None
+        # Some configs have 0 for a model without a table of positions.
+        return positions or sys.maxsize
 
     def _pixel_values(self) -> Any:
         stated = self._field("image_size")
-        height, width = _sides(stated) if stated else (224, 224)
-        requested = self.options.image_size
-        if requested and requested != (height, width):
-            patch = _sides(self._field("patch_size") or 1)
-            has_whole_patches = requested[0] % patch[0] == 0 and requested[1] % patch[1] == 0
-            # The size that a config states is that of a table of positions.
-            if stated or not has_whole_patches:
-                raise PortError(
-                    f"the model takes images of {height}x{width}", where="image_size",
-                    fix="leave it out, or change image_size in a copy of the config",
-                )  # fmt: skip
-            height, width = requested
-        channels = self._field("num_channels", "in_channels") or 3
+        default = _sides(stated or _IMAGE_SIDE)
+        height, width = self.options.image_size or default
+        patch = _sides(self._field("patch_size", default=1))
+        # The size that a config states is that of a table of positions.
+        if (height, width) != default and (stated or height % patch[0] or width % patch[1]):
+            raise PortError(
+                f"the model takes images of {default[0]}x{default[1]}", where="image_size",
+                fix="leave it out, or change image_size in a copy of the config",
+            )  # fmt: skip
+        channels = self._field("num_channels", "in_channels", default=3)
         self.notes.append(f"batch {self.batch}, images of {height}x{width}")
         return empty(self.batch, channels, height, width, dtype=self.dtype)
 
     def _input_features(self) -> Any:
-        bins = self._field("num_mel_bins", "feature_size") or 80
+        bins = self._field("num_mel_bins", "feature_size", default=80)
         # Two frames of sound make a position.
-        frames = 2 * (self._field("max_source_positions") or _SOUND_POSITIONS)
+        frames = 2 * self._field("max_source_positions", default=_SOUND_POSITIONS)
         self.notes.append(f"batch {self.batch}, {frames} frames of {bins} mel bins")
         return empty(self.batch, bins, frames, dtype=self.dtype)
 

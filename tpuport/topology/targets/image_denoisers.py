@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tpuport.topology.targets.denoiser_calls import Call, Family, Size, patch_sides, sample_size
+from tpuport.topology.targets.denoiser_calls import Call, Family, Size, first_width, patch_sides, sample_size
 from tpuport.topology.targets.target import empty
 
 _POOLED: Final = 1280  # of the larger CLIP of SDXL
@@ -26,7 +26,7 @@ def _flux(call: Call) -> dict[str, Any]:
         "timestep": call.floats(),
         "img_ids": empty(tokens, axes, dtype=call.dtype),
         "txt_ids": empty(call.text, axes, dtype=call.dtype),
-        "guidance": call.timesteps() if config["guidance_embeds"] else None,
+        "guidance": call.guidance(),
         "return_dict": False,
     }
 
@@ -56,7 +56,7 @@ def _flux2(call: Call) -> dict[str, Any]:
         "timestep": call.floats(),
         "img_ids": call.integers(tokens, axes),
         "txt_ids": call.integers(call.text, axes),
-        "guidance": call.timesteps() if config["guidance_embeds"] else None,
+        "guidance": call.guidance(),
         "return_dict": False,
     }
 
@@ -69,8 +69,9 @@ def _qwen(call: Call) -> dict[str, Any]:
         # The pipeline drops a mask of ones; with a prompt that fills all tokens there is none.
         "encoder_hidden_states_mask": None,
         "timestep": call.floats(),
+        # (frames, height, width) of each image of a row, in packed latents.
         "img_shapes": [[(1, call.height // 2, call.width // 2)]] * call.batch,
-        "guidance": call.timesteps() if config["guidance_embeds"] else None,
+        "guidance": call.guidance(),
         "return_dict": False,
     }
 
@@ -105,6 +106,7 @@ def _pixart(call: Call) -> dict[str, Any]:
 def _has_pixart_conditions(config: Mapping[str, Any]) -> bool:
     """Whether the model is told the resolution, as its constructor decides it."""
     setting = config.get("use_additional_conditions")
+    # Only the model for 1024 pixels, 128 latents, was trained with them.
     if setting is None:
         return config.get("sample_size") == 128
     return bool(setting)
@@ -112,7 +114,9 @@ def _has_pixart_conditions(config: Mapping[str, Any]) -> bool:
 
 def _pixart_text(config: Mapping[str, Any]) -> int:
     """120 tokens for PixArt-alpha at 1024 pixels, which is told the resolution, and 300 for sigma."""
-    return 120 if _has_pixart_conditions(config) else 300
+    if _has_pixart_conditions(config):
+        return 120
+    return 300
 
 
 def _sana(call: Call) -> dict[str, Any]:
@@ -199,8 +203,7 @@ def _unet(call: Call) -> dict[str, Any]:
 def _unet_condition(call: Call) -> dict[str, Any]:
     """Stable Diffusion 1 and 2, and XL, which also takes pooled text and numbers about sizes."""
     config = call.config
-    widths = config["encoder_hid_dim"] or config["cross_attention_dim"]
-    width = widths if isinstance(widths, int) else widths[0]
+    width = first_width(config["encoder_hid_dim"] or config["cross_attention_dim"])
     inputs = {
         "sample": call.floats(config["in_channels"], call.height, call.width),
         "timestep": call.timesteps(),
@@ -221,7 +224,9 @@ def _unet_condition(call: Call) -> dict[str, Any]:
 def _time_ids(config: Mapping[str, Any]) -> int:
     """How many numbers SDXL takes beside the text: the base three pairs of sizes, the refiner two and a score."""
     width = config["projection_class_embeddings_input_dim"] - _POOLED
-    return 5 if width == 5 * config["addition_time_embed_dim"] else 6
+    if width == 5 * config["addition_time_embed_dim"]:
+        return 5
+    return 6
 
 
 def _table_size(config: Mapping[str, Any]) -> int:

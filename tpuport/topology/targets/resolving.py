@@ -58,9 +58,11 @@ def resolve(
 
 def _config_targets(config_file: ConfigFile, options: Options) -> tuple[Target, ...]:
     raw: dict[str, Any] = config_file.raw
+    # Only a pipeline has components; its index names no class of a model.
     if config_file.path.endswith("model_index.json"):
         return diffusers_targets.pipeline_targets(config_file, options)
     _check_no_component(options, config_file.path)
+    # diffusers writes the class into a config; of transformers' configs, some name code of their own instead of a type.
     if "_class_name" in raw:
         return (diffusers_targets.component_target(config_file, options),)
     if "model_type" in raw or "auto_map" in raw:

@@ -5,7 +5,8 @@ Needs no torch, which is slow to import, except for making a tensor.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.errors import PortError
@@ -65,22 +66,28 @@ class Options:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.task is not None and self.task not in TASKS:
+        if self.task not in (None, *TASKS):
             raise PortError(f"there is no task {self.task!r}", where="task", fix=f"one of {', '.join(TASKS)}")
-        sizes = {name: getattr(self, name) for name in _NUMBERS}
-        sizes["image_size"] = min(self.image_size) if self.image_size else None
-        for name, size in sizes.items():
+        sizes = [(name, getattr(self, name)) for name in _NUMBERS]
+        sizes += itertools.product(["image_size"], self.image_size or ())
+        for name, size in sizes:
             if size is not None and size < 1:
                 raise PortError(f"{name} is {size}", where=name, fix="a number of at least 1")
+        # Quantised weights are not supported, and no other weights are integers.
         if self.dtype is not None and not _is_floating(self.dtype):
             raise PortError(
                 f"weights cannot be {self.dtype}", where="dtype", fix="a floating dtype, such as bfloat16"
             )
 
-    def specified(self) -> tuple[str, ...]:
-        """The names of the sizes that the user gave, and of the task."""
+    @property
+    def rows(self) -> int:
+        """Rows of a call."""
+        return self.batch or 1
+
+    def stray(self, applicable: Collection[str]) -> list[str]:
+        """The names of the sizes that the user gave, and of the task, that are not in `applicable`."""
         names = (*_NUMBERS, "image_size", "task")
-        return tuple(name for name in names if getattr(self, name) is not None)
+        return [name for name in names if getattr(self, name) is not None and name not in applicable]
 
     def check_apply(self, applicable: tuple[str, ...], what: str) -> None:
         """PortError if an option was given that is not one of `applicable`.
@@ -91,28 +98,25 @@ class Options:
         if self.inputs is not None:
             self._check_inputs_decide()
             return
-        for name in self.specified():
-            if name not in applicable:
-                names = ", ".join(applicable)
-                fix = f"what does: {names}" if names else "leave it out"
-                raise PortError(f"{name} does not apply to {what}", where=name, fix=fix)
+        for name in self.stray(applicable):
+            fix = f"what does: {', '.join(applicable)}"
+            raise PortError(f"{name} does not apply to {what}", where=name, fix=fix)
 
     def _check_inputs_decide(self) -> None:
         """PortError for a size beside a function of the user's that makes the inputs."""
-        for name in self.specified():
-            if name != "task":
-                raise PortError(
-                    f"{name} is given together with inputs, which decide it",
-                    where=name, fix=f"drop it, or let {self.inputs} make inputs of that size",
-                )  # fmt: skip
+        for name in self.stray(["task"]):
+            raise PortError(
+                f"{name} is given together with inputs, which decide it",
+                where=name, fix=f"drop it, or let {self.inputs} make inputs of that size",
+            )  # fmt: skip
 
     def restrict(self, applicable: tuple[str, ...]) -> "Options":
         """The same without the sizes that are not in `applicable`."""
-        stray = {name: None for name in self.specified() if name not in applicable}
-        return dataclasses.replace(self, **stray)
+        return dataclasses.replace(self, **dict.fromkeys(self.stray(applicable)))
 
 
 def _is_floating(name: str) -> bool:
+    # It imports torch, and most calls name no dtype.
     from tpuport.checkpoint.device_layout import as_torch_dtype
 
     dtype = as_torch_dtype(name)
@@ -121,26 +125,25 @@ def _is_floating(name: str) -> bool:
 
 def parse_image_size(size: Any) -> tuple[int, int] | None:
     """(height, width) of "720x1280", of 1024 or "1024", which is square, or of a pair."""
-    if size is None:
-        return None
-    sides = [size]
-    if isinstance(size, str):
-        sides = size.lower().split("x")
-    elif not isinstance(size, int):
-        sides = size
+    match size:
+        case None:
+            return None
+        case str():
+            sides = size.lower().split("x")
+        case int():
+            sides = [size]
+        case _:
+            sides = size
+    # One side stands for both.
     try:
-        height, *rest = [int(side) for side in sides]
+        height, *others = map(int, sides)
+        [width] = others or [height]
     except (TypeError, ValueError):
-        raise _not_an_image_size(size) from None
-    if len(rest) > 1:
-        raise _not_an_image_size(size)
-    return height, rest[0] if rest else height
-
-
-def _not_an_image_size(size: Any) -> PortError:
-    return PortError(
-        f"{size!r} is not an image size", where="image_size", fix="HEIGHTxWIDTH, or one number for a square"
-    )
+        raise PortError(
+            f"{size!r} is not an image size",
+            where="image_size", fix="HEIGHTxWIDTH, or one number for a square",
+        ) from None  # fmt: skip
+    return height, width
 
 
 def empty(*shape: int, dtype: "torch.dtype | str" = "bfloat16") -> "torch.Tensor":
@@ -158,12 +161,10 @@ def required_parameters(function: Callable[..., Any]) -> list[str]:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # Python cannot tell the signature of some functions that are written in C
         return []
-    without_default = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    return [
-        parameter.name
-        for parameter in without_default
-        if parameter.kind not in _VARIADIC and parameter.name != "self"
-    ]
+    # `*args` and `**kwargs` have no default either, and need no value.
+    named = [parameter for parameter in parameters if parameter.kind not in _VARIADIC]
+    required = [parameter.name for parameter in named if parameter.default is parameter.empty]
+    return [name for name in required if name != "self"]
 
 
 def first_integer(config: Mapping[str, Any], fields: Iterable[str]) -> int | None:

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -95,7 +97,7 @@ def _choose_model(
     task: str | None,
 ) -> _Model:
     """The class of the model, by what its config and the pipeline say, and by the task."""
-    has_own_class = is_remote and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    has_own_class = is_remote and "AutoModelForCausalLM" in config_file.raw["auto_map"]
     # A pipeline's encoder does not generate, whatever its class could do.
     is_causal = class_name is None and (has_own_class or _is_causal(config, name))
     display_name = name or config.model_type
@@ -108,7 +110,7 @@ def _choose_model(
                 where="task", fix="--task forward",
             )  # fmt: skip
         is_causal, name = True, None
-    model_class = _find_class(name, config, is_causal, is_remote, config_file)
+    model_class = _find_class(name, is_causal, is_remote, config_file)
     return _Model(model_class, config, display_name, is_causal)
 
 
@@ -122,9 +124,8 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
     # The code of a type that transformers knows too is run only if the user says so.
     if config_file.raw.get("auto_map") and (trust_remote_code or not is_known):
         _check_remote_code(config_file, trust_remote_code)
-        directory = config_file.directory or Path()
         # Only the directory's own code knows the fields of such a config.
-        return building.read_config(AutoModelForCausalLM, directory, True, {}), True
+        return building.read_config(AutoModelForCausalLM, config_file.directory, True, {}), True
     if not is_known:
         raise PortError(
             f"transformers has no model_type {model_type!r}", where=f"{config_file.path}, model_type",
@@ -137,19 +138,17 @@ def _read_config(config_file: ConfigFile, trust_remote_code: bool) -> tuple[Any,
 def _check_remote_code(config_file: ConfigFile, is_trusted: bool) -> None:
     """PortError unless the user trusts the code that the config names, and its files exist."""
     references = building.code_references(config_file.raw)
-    directory = config_file.directory or Path()
     # "--" is between a repository's name and the rest: that code is not in this directory.
-    modules = {reference.rpartition(".")[0] for reference in references if "--" not in reference}
-    files = sorted(str(directory / f"{module}.py") for module in modules)
+    modules = sorted({reference.rpartition(".")[0] for reference in references if "--" not in reference})
+    files = [config_file.directory / f"{module}.py" for module in modules]
     if not is_trusted:
         raise PortError(
-            f"the model needs Python code of its own: {', '.join(files or references)}",
+            f"the model needs Python code of its own: {', '.join(map(str, files or references))}",
             where=f"{config_file.path}, auto_map", fix="if you trust it, --trust-remote-code runs it",
         )  # fmt: skip
-    for file in files:
-        if not Path(file).is_file():
-            fix = f"{config_file.path} names it under auto_map"
-            raise PortError("there is no such file", where=file, fix=fix)
+    for file in itertools.filterfalse(Path.is_file, files):
+        fix = f"{config_file.path} names it under auto_map"
+        raise PortError("there is no such file", where=str(file), fix=fix)
 
 
 def choose_dtype(raw: Mapping[str, Any], requested: str | None) -> tuple[str, tuple[str, ...]]:
@@ -173,14 +172,10 @@ def _plain_name(dtype: Any) -> str:
 
 def _stated_dtype(raw: Mapping[str, Any]) -> Any:
     """The dtype that a config names, of its own or of its text part; "" if it names none."""
-    text = raw.get("text_config")
-    parts = [raw, text] if isinstance(text, Mapping) else [raw]
-    for part in parts:
-        # The older name of the field is the second.
-        stated = part.get("dtype") or part.get("torch_dtype")
-        if stated:
-            return stated
-    return ""
+    parts = (raw, raw.get("text_config") or {})
+    # The older name of the field is the second.
+    stated = (part.get(field) for part in parts for field in ("dtype", "torch_dtype"))
+    return next(filter(None, stated), "")
 
 
 def _make_builder(
@@ -225,23 +220,25 @@ def _is_causal(config: Any, name: str | None) -> bool:
 
 def _text_model_config(config: Any, options: Options) -> Any:
     """The config of the text part of a model with several kinds of input, if that is a causal language model."""
-    text_config = getattr(config, "text_config", None)
-    if text_config is None or options.task == "forward" or options.inputs is not None:
+    if options.task == "forward" or options.inputs is not None:
         return None
+    text_config = getattr(config, "text_config", None)
     model_type = getattr(text_config, "model_type", None)
-    is_causal = model_type in _model_mappings().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return text_config if is_causal else None
+    if model_type in _model_mappings().MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return text_config
+    return None
 
 
-def _find_class(
-    name: str | None, config: Any, is_causal: bool, is_remote: bool, config_file: ConfigFile
-) -> Any:
+def _find_class(name: str | None, is_causal: bool, is_remote: bool, config_file: ConfigFile) -> Any:
     import transformers
 
     if is_remote:
-        return _find_remote_class(config, is_causal, config_file)
+        return _find_remote_class(is_causal, config_file)
+    # Without a name, the type of the config determines the class.
+    if name is None and is_causal:
+        return transformers.AutoModelForCausalLM
     if name is None:
-        return transformers.AutoModelForCausalLM if is_causal else transformers.AutoModel
+        return transformers.AutoModel
     model_class = getattr(transformers, name, None)
     if not (isinstance(model_class, type) and issubclass(model_class, torch.nn.Module)):
         raise PortError(
@@ -251,24 +248,28 @@ def _find_class(
     return model_class
 
 
-def _find_remote_class(config: Any, is_causal: bool, config_file: ConfigFile) -> Any:
+def _find_remote_class(is_causal: bool, config_file: ConfigFile) -> Any:
     """The class in the directory's own code that replaces the automatic one."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    references = getattr(config, "auto_map", None) or {}
-    names = ("AutoModelForCausalLM", "AutoModel") if is_causal else ("AutoModel", "AutoModelForCausalLM")
-    reference = references.get(names[0]) or references.get(names[1])
-    if reference is None:
+    names = ["AutoModel", "AutoModelForCausalLM"]
+    if is_causal:
+        names.reverse()
+    # The config that the code has read may have dropped this field.
+    references = [reference for name in names if (reference := config_file.raw["auto_map"].get(name))]
+    if not references:
         where = f"{config_file.path}, auto_map: AutoModel"
         raise PortError("no class of the code is named for the model", where=where)
-    return get_class_from_dynamic_module(reference, str(config_file.directory), local_files_only=True)
+    return get_class_from_dynamic_module(references[0], str(config_file.directory), local_files_only=True)
 
 
 def _generation_targets(target: Target, config: Any, options: Options) -> Iterator[Target]:
     """The programs of a causal language model; `target` has what they share."""
-    tasks = (options.task,) if options.task else ("prefill", "decode")
+    tasks = ["prefill", "decode"]
+    if options.task is not None:
+        tasks = [options.task]
     options.check_apply((*_APPLICABLE[tasks[0]], "task"), f"a causal language model's {' and '.join(tasks)}")
-    batch = options.batch or 1
+    batch = options.rows
     length, remark = _prompt_length(config, options)
     # Unless the user says more, the cache has room for the prompt.
     slots = options.max_cache_len or length
@@ -279,7 +280,9 @@ def _generation_targets(target: Target, config: Any, options: Options) -> Iterat
         )  # fmt: skip
     prompt_note = f"batch {batch}, {length} tokens{remark}"
     for task in tasks:
-        name = f"{target.name} {task}" if len(tasks) > 1 else target.name
+        name = target.name
+        if len(tasks) > 1:
+            name += f" {task}"
         note, tokens = prompt_note, batch * length
         inputs: Any
         match task:
@@ -301,19 +304,22 @@ def _prompt_length(config: Any, options: Options) -> tuple[int, str]:
         PortError: the model has a table of positions, and it is shorter.
     """
     values = (getattr(config, field, None) for field in _POSITION_FIELDS)
-    positions = next((value for value in values if isinstance(value, int)), None)
-    requested = max(options.length or 0, options.max_cache_len or 0)
+    # A model whose config has none of the fields, or 0 there, has no table of positions.
+    positions = next((value for value in values if isinstance(value, int)), 0) or sys.maxsize
+    sizes = {"length": options.length or 0, "max_cache_len": options.max_cache_len or 0}
+    largest = max(sizes, key=lambda name: sizes[name])
+    requested = sizes[largest]
     if not requested:
-        if positions and positions <= _PROMPT_LENGTH:
+        if positions <= _PROMPT_LENGTH:
             return positions, ", as many as the model has positions for"
         return _PROMPT_LENGTH, ", the default length"
     length = options.length or min(_PROMPT_LENGTH, requested)
-    if not positions or requested <= positions:
+    if requested <= positions:
         return length, ""
     # Rotary embeddings have no table of positions, and work beyond what the model was made for.
     if getattr(config, "rope_parameters", None) is None:
         raise PortError(
             f"the model has positions for {positions} tokens, not for {requested}",
-            where="length" if options.length == requested else "max_cache_len", fix=f"at most {positions}",
+            where=largest, fix=f"at most {positions}",
         )  # fmt: skip
     return length, f" (the model was made for {positions})"

@@ -55,7 +55,9 @@ def user_target(name: str, options: Options) -> Target:
     model, inputs, notes = _split_result(result, name, options)
 
     def build() -> torch.nn.Module:
-        return model if isinstance(model, torch.nn.Module) else _call(model, name)
+        if isinstance(model, torch.nn.Module):
+            return model
+        return _call(model, name)
 
     target = Target(name.rpartition(":")[2], build, inputs, kind="code", notes=notes)
     dtype = as_torch_dtype(options.dtype)
@@ -70,24 +72,24 @@ def user_target(name: str, options: Options) -> Target:
 
 def _split_result(result: Any, name: str, options: Options) -> tuple[Any, _Inputs, tuple[str, ...]]:
     """The model or what builds it, checked inputs, and notes, from what the user's function returned."""
-    is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[0])
-    if options.inputs is not None and is_pair:
-        raise PortError(
-            "the function makes the inputs",
-            where="inputs",
-            fix=f"let {name} return the model alone, or drop it",
-        )
-    if options.inputs is not None and callable(result):
-        inputs = call_inputs_function(options.inputs, None, options.task)
-        return result, inputs, (f"inputs are those of {options.inputs}",)
-    if is_pair:
-        inputs = _check_inputs(result[1], name, options.task)
-        return result[0], inputs, ("sizes and inputs are those that the function returns",)
     fix = (
         "return (model, inputs): a torch.nn.Module or a function that builds one, and a mapping of arguments"
     )
-    if callable(result):
-        fix += ", or give --inputs module:function, which makes the inputs"
+    match result:
+        case [model, _] if callable(model) and options.inputs is not None:
+            raise PortError(
+                "the function makes the inputs",
+                where="inputs",
+                fix=f"let {name} return the model alone, or drop it",
+            )
+        case [model, inputs] if callable(model):
+            inputs = _check_inputs(inputs, name, options.task)
+            return model, inputs, ("sizes and inputs are those that the function returns",)
+        case _ if callable(result) and options.inputs is not None:
+            inputs = call_inputs_function(options.inputs, None, options.task)
+            return result, inputs, (f"inputs are those of {options.inputs}",)
+        case _ if callable(result):
+            fix += ", or give --inputs module:function, which makes the inputs"
     raise PortError(f"it returned {_describe(result)}", where=name, fix=fix)
 
 
@@ -104,8 +106,8 @@ def check_arguments(model: torch.nn.Module, inputs: Any, where: str) -> None:
     takes_any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     forward = f"{type(model).__name__}.forward"
     fix = f"name the inputs as forward does: {', '.join(named) or 'none'}"
-    unknown = [] if takes_any_name else [name for name in inputs if name not in named]
-    if unknown:
+    unknown = [name for name in inputs if name not in named]
+    if unknown and not takes_any_name:
         raise PortError(f"{forward} takes no argument {_quote(unknown)}", where=where, fix=fix)
     missing = [name for name in required_parameters(model.forward) if name not in inputs]
     if missing:
@@ -227,26 +229,26 @@ def _reported_errors(what: str, where: str, fix: str | None = None) -> Iterator[
 
 
 def _quote_error(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"
 
 
 def _error_line(error: Exception) -> str | None:
     """file:line of the innermost frame of the user's code; None if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not any(part in frame.filename for part in _CALLERS):
-            return f"{frame.filename}:{frame.lineno}"
-    return None
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in _CALLERS)]
+    return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own)), None)
 
 
 def _describe(value: Any) -> str:
-    if value is None:
-        return "None"
-    if isinstance(value, tuple | list):
-        classes = ", ".join(type(element).__name__ for element in value)
-        return f"a {type(value).__name__} of {len(value)}: {classes}"
+    match value:
+        case None:
+            return "None"
+        case tuple() | list():
+            classes = ", ".join(type(element).__name__ for element in value)
+            return f"a {type(value).__name__} of {len(value)}: {classes}"
     return f"an object of class {type(value).__name__}"
 
 

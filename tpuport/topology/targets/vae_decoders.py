@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 
 from tpuport.errors import PortError
-from tpuport.topology.targets.denoiser_calls import Compression, Config, Size, latent_sides
+from tpuport.topology.targets.denoiser_calls import Compression, Config, Size, latent_sides, side_pair
 from tpuport.topology.targets.target import Options, empty, first_integer
 
 # What pipelines of video models make by default; others have a row below.
@@ -29,6 +29,7 @@ _IMAGE: Final = (
     "AsymmetricAutoencoderKL", "AutoencoderDC", "AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLHunyuanImage",
     "AutoencoderKLTemporalDecoder", "AutoencoderTiny", "VQModel",
 )  # fmt: skip
+_LEVEL_FIELDS: Final = ("block_out_channels", "decoder_block_out_channels", "down_block_out_channels")
 _ENCODERS: Final = ("encoder", "quant_conv")
 # Sides below this are a number of latents, or the default of a field that the model does not use.
 _SMALLEST_SIDE: Final = 256
@@ -68,11 +69,9 @@ def _spatial(class_name: str, config: Config) -> int:
         return config["patch_size"] * 2 ** sum(config["spatio_temporal_scaling"])
     if class_name == "AutoencoderKLMochi":
         return 8
-    levels = 4
-    for field in ("block_out_channels", "decoder_block_out_channels", "down_block_out_channels"):
-        if config.get(field):
-            levels = len(config[field])
-            break
+    # What has no table of its levels' channels has four levels.
+    tables = filter(None, map(config.get, _LEVEL_FIELDS))
+    levels = next(map(len, tables), 4)
     return 2 ** (levels - 1)
 
 
@@ -91,8 +90,9 @@ def _temporal(class_name: str, config: Config) -> int:
 
 def applicable(class_name: str) -> tuple[str, ...]:
     """The options that determine something of a decoder's inputs."""
-    frames = ("frames",) if class_name in _VIDEO else ()
-    return ("batch", "image_size", *frames, "task")
+    if class_name in _VIDEO:
+        return ("batch", "image_size", "frames", "task")
+    return ("batch", "image_size", "task")
 
 
 def plan_decoding(
@@ -120,7 +120,7 @@ def plan_decoding(
     pixels = options.image_size or default_pixels
     frames = options.frames or default_frames
     height, width = latent_sides(pixels, compression.spatial, (1, 1))
-    batch = options.batch or 1
+    batch = options.rows
     # Every known class has one of the two in its config.
     channels = config.get("latent_channels") or config["z_dim"]
     note = f"decodes to {pixels[0]}x{pixels[1]} pixels; the encoder is left out of the program and of its weights"
@@ -146,8 +146,7 @@ def _default_output(class_name: str, config: Config, compression: Compression) -
     if class_name in _VIDEO:
         groups = (_FRAMES - 1) // compression.temporal
         return _VIDEO_SIZE, groups * compression.temporal + int(compression.causal)
-    sample_size = config.get("sample_size") or 0
-    side = sample_size if isinstance(sample_size, int) else sample_size[0]
+    side, _ = side_pair(config.get("sample_size") or 0)
     if side < _SMALLEST_SIDE:
         side = 1024
     return (side, side), 1

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tpuport.topology.targets.denoiser_calls import Call, Family, Size, patch_sides, side_pair
+from tpuport.topology.targets.denoiser_calls import Call, Family, Size, first_width, patch_sides, side_pair
 from tpuport.topology.targets.target import empty
 
 _GLYPHS: Final = 256  # tokens of the second text encoder of HunyuanVideo-1.5
@@ -14,8 +14,8 @@ _FRAME_RATE: Final = 25  # of LTX
 _FPS: Final = 30  # of Cosmos
 
 
-def _latents(call: Call, channels: int | None = None) -> Any:
-    return call.floats(channels or int(call.config["in_channels"]), call.frames, call.height, call.width)
+def _latents(call: Call) -> Any:
+    return call.floats(call.config["in_channels"], call.frames, call.height, call.width)
 
 
 def _wan(call: Call) -> dict[str, Any]:
@@ -27,11 +27,19 @@ def _wan(call: Call) -> dict[str, Any]:
         "return_dict": False,
     }
     if config["image_dim"]:
+        rows = call.batch
         # A model that continues a first and a last frame has both images' tokens, in rows of their own.
-        images = 2 if config["pos_embed_seq_len"] else 1
-        rows = call.batch * images
+        if config["pos_embed_seq_len"]:
+            rows *= 2
         inputs["encoder_hidden_states_image"] = empty(rows, _CLIP, config["image_dim"], dtype=call.dtype)
     return inputs
+
+
+def _wan_compression(config: Mapping[str, Any]) -> int:
+    """16 for Wan 2.2 of 5 billion parameters, whose autoencoder has more channels for it; 8 for all others."""
+    if config["in_channels"] == 48:
+        return 16
+    return 8
 
 
 def _hunyuan(call: Call) -> dict[str, Any]:
@@ -42,7 +50,7 @@ def _hunyuan(call: Call) -> dict[str, Any]:
         "encoder_hidden_states": call.floats(call.text, config["text_embed_dim"]),
         "encoder_attention_mask": call.integers(call.text),
         "pooled_projections": call.floats(config["pooled_projection_dim"]),
-        "guidance": call.floats() if config["guidance_embeds"] else None,
+        "guidance": call.guidance(call.dtype),
         "return_dict": False,
     }
 
@@ -69,7 +77,9 @@ def _hunyuan15(call: Call) -> dict[str, Any]:
 
 def _hunyuan15_size(config: Mapping[str, Any], _: int) -> Size:
     """There are two models: for an area of 640 by 640 pixels, and of 960 by 960, both at 16:9."""
-    return (720, 1280) if config["target_size"] >= 960 else (480, 832)
+    if config["target_size"] >= 960:
+        return 720, 1280
+    return 480, 832
 
 
 def _cogvideox(call: Call) -> dict[str, Any]:
@@ -136,17 +146,19 @@ def _mochi(call: Call) -> dict[str, Any]:
 def _cosmos(call: Call) -> dict[str, Any]:
     """A model that continues an image or a video has 17 channels: one is the mask of the known frames."""
     config = call.config
-    has_mask = config["in_channels"] == 17
-    width_field = "crossattn_proj_in_channels" if config["use_crossattn_projection"] else "text_embed_dim"
+    sides = (call.frames, call.height, call.width)
+    text_width = config["text_embed_dim"]
+    if config["use_crossattn_projection"]:
+        text_width = config["crossattn_proj_in_channels"]
     inputs = {
-        "hidden_states": _latents(call, 16 if has_mask else None),
+        "hidden_states": _latents(call),
         "timestep": call.timesteps(),
-        "encoder_hidden_states": call.floats(call.text, config[width_field]),
+        "encoder_hidden_states": call.floats(call.text, text_width),
         "fps": _FPS,
         "return_dict": False,
     }
-    if has_mask:
-        inputs["condition_mask"] = _latents(call, 1)
+    if config["in_channels"] == 17:
+        inputs |= {"hidden_states": call.floats(16, *sides), "condition_mask": call.floats(1, *sides)}
     if config["concat_padding_mask"]:
         inputs["padding_mask"] = empty(1, 1, *call.pixels, dtype=call.dtype)
     return inputs
@@ -177,11 +189,10 @@ def _table(rows: int, columns: int) -> Any:
 def _svd(call: Call) -> dict[str, Any]:
     """Stable Video Diffusion: frames before channels, one token of an image, three numbers for time and motion."""
     config = call.config
-    width = config["cross_attention_dim"]
     return {
         "sample": call.floats(call.frames, config["in_channels"], call.height, call.width),
         "timestep": call.timesteps(),
-        "encoder_hidden_states": call.floats(1, width if isinstance(width, int) else width[0]),
+        "encoder_hidden_states": call.floats(1, first_width(config["cross_attention_dim"])),
         "added_time_ids": call.floats(3),
         "return_dict": False,
     }
@@ -189,8 +200,7 @@ def _svd(call: Call) -> dict[str, Any]:
 
 VIDEOS: Final[dict[str, Family]] = {
     "WanTransformer3DModel": Family(
-        _wan, spatial=lambda config: 16 if config["in_channels"] == 48 else 8, temporal=4, size=(480, 832),
-        frames=81, multiple=patch_sides,
+        _wan, spatial=_wan_compression, temporal=4, size=(480, 832), frames=81, multiple=patch_sides
     ),
     "HunyuanVideoTransformer3DModel": Family(
         _hunyuan, temporal=4, size=(720, 1280), text=256, frames=129, multiple=patch_sides
