@@ -88,9 +88,7 @@ def _shims(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.shims:
         return [f"{name}: {reason}" for name, reason in diagnosis.shims.items()]
     # The same probe answers for both.
-    if diagnosis.operators is None:
-        return ["unknown"]
-    return ["none needed"]
+    return ["unknown" if diagnosis.operators is None else "none needed"]
 
 
 def _operators(diagnosis: Diagnosis) -> str:

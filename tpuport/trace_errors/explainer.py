@@ -200,9 +200,7 @@ class _Diagnosis:
         line, finding = self.match.distant_line, self.match.finding
         if source is None or line is None or finding is None or line == source:
             return ""
-        file = f" of {line.file}"
-        if line.file == source.file:
-            file = ""
+        file = "" if line.file == source.file else f" of {line.file}"
         return f" (see line {line.line}{file}: {finding.reason})"
 
 

@@ -95,6 +95,4 @@ def _message(path: ErrorPath) -> str:
 
 def _source(path: ErrorPath) -> Source | None:
     frames = path.frames_of(Owner.MODEL)
-    if not frames:
-        return None
-    return frames[0].source()
+    return frames[0].source() if frames else None

@@ -240,9 +240,7 @@ def _render_value(value: Any) -> str:
         case slice():
             return _render_slice(value)
     text = repr(value)
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - 3]}..."
-    return text
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _render_slice(value: slice) -> str:

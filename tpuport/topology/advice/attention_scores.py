@@ -1,7 +1,6 @@
 """Scores of attention: when they are worth a kernel, where a program keeps them, and the masks on them."""
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ import tpuport.attention
 from tpuport.attention.call_report import Call
 from tpuport.attention.xla_attention import block_size
 from tpuport.jaxprs import Equation, Producer, callee, lookup, producers, source_frames, sub_jaxprs
+from tpuport.topology.advice.data_movement import group_by
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array
 from tpuport.topology.hlo.memory_traffic import stores_arrays
@@ -49,12 +49,10 @@ class CallCount(NamedTuple):
 
 def group_long_calls(evidence: Evidence, key: Callable[[Call], Any]) -> list[list[CallCount]]:
     """The calls with many queries and many keys, those of one line with the same `key` together."""
-    groups: dict[Any, list[CallCount]] = defaultdict(list)
-    for call, times in evidence.report.attention:
-        # The scores of short calls stay on the chip in XLA too.
-        if min(call.query[2], call.key[2]) >= LONG:
-            groups[call.site, key(call)].append(CallCount(call, times))
-    return list(groups.values())
+    counts = itertools.starmap(CallCount, evidence.report.attention)
+    # The scores of short calls stay on the chip in XLA too.
+    long = [count for count in counts if min(count.call.query[2], count.call.key[2]) >= LONG]
+    return list(group_by(long, lambda count: (count.call.site, key(count.call))).values())
 
 
 def call_scores(call: Call) -> Scores:

@@ -43,9 +43,7 @@ def name_inputs(evidence: Evidence) -> dict[str, CallInput]:
     # `tpuport.compile` has two arguments: the tensors that it donates, and the others.
     numbers = {"plain_arrays": itertools.count(), "donated_arrays": itertools.count()}
     for entry in _tensors(evidence.inputs):
-        argument = "plain_arrays"
-        if entry.in_cache and evidence.cache:
-            argument = "donated_arrays"
+        argument = "donated_arrays" if entry.in_cache and evidence.cache else "plain_arrays"
         named[f"{argument}[{next(numbers[argument])}]"] = entry
     return named
 
@@ -102,9 +100,7 @@ class CacheInputs:
     def output_share(self, array: OverwrittenInput) -> Shape:
         """The shape on one device of what an argument comes back as."""
         results = self._evidence.compiled.results
-        if array.output >= len(results):
-            return array.shape
-        return results[array.output].dims
+        return results[array.output].dims if array.output < len(results) else array.shape
 
     def input_bytes(self, arrays: Iterable[OverwrittenInput]) -> int:
         """Bytes of these arguments on one device."""

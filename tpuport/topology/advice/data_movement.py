@@ -4,11 +4,13 @@ import collections
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from tpuport.topology.hlo import Instruction, Program, Value, ValueFlow
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 # An all-reduce adds up what devices have computed, and moves nothing that one of them has.
 MOVES: Final = ("all-gather", "all-to-all", "collective-permute")
 
@@ -172,6 +174,14 @@ def primitive(instruction: Instruction) -> str:
     return instruction.op_name.rpartition("/")[2].partition("[")[0]
 
 
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by their keys, both in their order."""
+    groups: dict[Key, list[Item]] = collections.defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
 def sent_bytes(collectives: Iterable[Instruction]) -> int:
     """Bytes that collectives leave on a device in a step."""
     return sum(collective.times * array.nbytes for collective in collectives for array in collective.results)
@@ -212,15 +222,11 @@ def _moved_operands(instruction: Instruction, operands: Sequence[Instruction]) -
 def _moved_or_elementwise_operands(
     instruction: Instruction, operands: Sequence[Instruction]
 ) -> Sequence[Instruction]:
-    if instruction.operation in _ELEMENTWISE:
-        return operands
-    return _moved_operands(instruction, operands)
+    return operands if instruction.operation in _ELEMENTWISE else _moved_operands(instruction, operands)
 
 
 def _all_operands(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
-    if _is_scalar(instruction):
-        return ()
-    return operands
+    return () if _is_scalar(instruction) else operands
 
 
 def _size(instruction: Instruction) -> int:

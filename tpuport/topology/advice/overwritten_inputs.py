@@ -119,9 +119,7 @@ def _operand_origin(equation: Equation, output: int) -> _Origin | None:
             comes_back = 2 * origin.variable.aval.size > size
         case _:
             return _inner_origin(equation, output)
-    if not comes_back:
-        return None
-    return origin
+    return origin if comes_back else None
 
 
 def _inner_origin(equation: Equation, output: int) -> _Origin | None:

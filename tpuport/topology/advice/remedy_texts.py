@@ -103,9 +103,7 @@ def write_rules(
     largest = sorted(specs, key=lambda regex: (-sizes[regex], regex))[:_MOST_PATTERNS]
     # If no dimension can be divided, the form of a rule is all that can be said.
     entries = [(regex, specs[regex]) for regex in largest] or [("...weight", (axis, None))]
-    others = ""
-    if len(specs) > len(entries):
-        others = ", ..."
+    others = ", ..." if len(specs) > len(entries) else ""
     code = ", ".join(itertools.starmap(write_python, entries)) + others
     file = ", ".join(itertools.starmap(write_json, entries)) + others
     if override:
@@ -223,9 +221,7 @@ def _without_even_heads(evidence: Evidence, heads: UndividedHeads, tp: int, need
     )
     if heads.query % heads.parts:
         return f"{reason}: use chips with more memory (--list-topologies), or a model with other heads"
-    cache = ""
-    if evidence.cache:
-        cache = ", with a shorter cache (--max-cache-len) or a smaller batch (--batch)"
+    cache = ", with a shorter cache (--max-cache-len) or a smaller batch (--batch)" if evidence.cache else ""
     return (
         f"{reason}: keep {heads.axis}={heads.parts} and the key/value heads whole{cache}, or use chips with more "
         "memory (--list-topologies)"
@@ -251,8 +247,7 @@ def minimum_device_bytes(evidence: Evidence, *, dp: int, tp: int) -> int:
     for array in evidence.cache:
         # Keys are [B, K, T, D], or [K, T, D] for a batch of one.
         *_, rows, heads = (1, 1, *array.shape[:-2])
-        rows, parts = max(rows, 1), 1
-        if heads % tp == 0:
-            parts = tp
+        rows = max(rows, 1)
+        parts = tp if heads % tp == 0 else 1
         total += whole_bytes(array) // rows * ceil(rows / dp) // parts
     return total

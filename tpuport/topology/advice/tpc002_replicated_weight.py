@@ -88,9 +88,7 @@ def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int)
 
 
 def _describe_kind(evidence: Evidence, names: list[str]) -> str:
-    others = ""
-    if len(names) > 1:
-        others = f" and {len(names) - 1} like it"
+    others = f" and {len(names) - 1} like it" if len(names) > 1 else ""
     shape = single_weight(names[0], evidence.weights[names[0]]).shape
     return f"{names[0]} {shape}{others}, {format_bytes(device_weight_bytes(evidence, names))}"
 

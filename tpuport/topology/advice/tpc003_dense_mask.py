@@ -31,9 +31,7 @@ def _describe(evidence: Evidence, call: Call, times: int) -> Iterator[Hit]:
     for mask in _DENSE.finditer(call.mask):
         nbytes = prod(map(int, mask[1].split(","))) * _ITEM_BYTES.get(mask[2], 4)
         arrays = _count_arrays(evidence, call)
-        stored = ""
-        if arrays:
-            stored = f"; the program stores {format_count(arrays, 'array')} of that size"
+        stored = f"; the program stores {format_count(arrays, 'array')} of that size" if arrays else ""
         yield Hit(
             f"a {mask[0]} mask of {format_bytes(nbytes)} in {format_count(times, 'attention call')}: {call.reason}, so "
             f"XLA computes {call.query[2]} x {call.key[2]} scores a head{stored}",

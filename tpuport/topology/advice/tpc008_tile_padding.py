@@ -40,9 +40,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     for group, arrays in groups.items():
         instruction, array = arrays[0]
         # Temporaries of one shape need not be in memory together.
-        count = 1
-        if group.is_argument:
-            count = len(arrays)
+        count = len(arrays) if group.is_argument else 1
         wasted = (array.tiled_nbytes - array.nbytes) * count
         if wasted >= _SHARE * evidence.report.memory.capacity:
             yield _describe(evidence, instruction, array, count)

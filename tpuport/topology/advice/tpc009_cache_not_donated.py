@@ -68,9 +68,7 @@ def _find_overwritten_inputs(evidence: Evidence) -> Iterator[Hit]:
     nbytes = inputs.input_bytes(copied)
     if nbytes < MIB:
         return
-    come, them = "come", "them"
-    if len(copied) == 1:
-        come, them = "comes", "it"
+    come, them = ("comes", "it") if len(copied) == 1 else ("come", "them")
     yield Hit(
         f"{format_count(len(copied), 'array')} of {inputs.joint_name(copied)}, {format_bytes(nbytes)} a device, "
         f"{come} back with a part overwritten, and {are(copied)} not donated: each step allocates "

@@ -1,12 +1,17 @@
 """TPC013: weights that are put together on every device in each step."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count
 from tpuport.topology.advice.cache_inputs import CacheInputs
-from tpuport.topology.advice.data_movement import MOVES, ProductCollective, count_executions, sent_bytes
+from tpuport.topology.advice.data_movement import (
+    MOVES,
+    ProductCollective,
+    count_executions,
+    group_by,
+    sent_bytes,
+)
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import BESIDE_OTHER_RULES, write_json, write_python
 from tpuport.topology.advice.weight_placement import SMALL, layer_pattern, sharding_axes
@@ -17,13 +22,10 @@ _ROW_DIMENSION: Final = 4
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Moves of what is computed from weights alone; the same weight of all layers is one finding."""
-    groups: dict[str, list[ProductCollective]] = defaultdict(list)
-    for collective in evidence.movement.collectives(*MOVES):
-        # A move of what several weights make is reported under the first by name.
-        name = min(evidence.movement.weights_behind(collective), default=None)
-        if name is not None:
-            groups[layer_pattern(name)].append(ProductCollective(collective, name))
-    for regex, moves in groups.items():
+    behind = {move: evidence.movement.weights_behind(move) for move in evidence.movement.collectives(*MOVES)}
+    # A move of what several weights make is reported under the first by name.
+    gathers = [ProductCollective(move, min(names)) for move, names in behind.items() if names]
+    for regex, moves in group_by(gathers, lambda move: layer_pattern(move.weight)).items():
         if sent_bytes(move.instruction for move in moves) >= SMALL:
             yield _describe(evidence, regex, moves)
 

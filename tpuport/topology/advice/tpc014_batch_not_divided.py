@@ -29,9 +29,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         yield _describe_filled_batch(evidence, rows, parts)
     elif is_repeated_along(evidence, "dp") and not has_inputs_over_dp(evidence):
         repetition, excess = repetition_along(evidence, "dp"), excess_flops_along(evidence, "dp")
-        reason = "are not divided"
-        if rows % parts:
-            reason = "do not divide"
+        reason = "do not divide" if rows % parts else "are not divided"
         yield Hit(
             f"{rows} rows {reason} over dp={parts}: each device does {repetition:.2f} times its share of the work, "
             f"{format_flops(excess)} too much",
@@ -60,9 +58,8 @@ def _propose_dividing_weights(evidence: Evidence) -> str:
     mesh = propose_tp(evidence)
     if not mesh:
         return ""
-    devices = "all devices"
-    if uneven_heads_reason(evidence, evidence.mesh.size):
-        devices = "as many devices as the heads allow"
+    is_uneven = uneven_heads_reason(evidence, evidence.mesh.size)
+    devices = "as many devices as the heads allow" if is_uneven else "all devices"
     return f"divide the weights over {devices}: {mesh}"
 
 

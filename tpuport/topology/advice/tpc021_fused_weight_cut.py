@@ -10,7 +10,7 @@ from tpuport.topology.advice.advice_rules import (
     format_bytes,
     format_count,
 )
-from tpuport.topology.advice.data_movement import ProductCollective, sent_bytes
+from tpuport.topology.advice.data_movement import ProductCollective, group_by, sent_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.weight_placement import layer_pattern, sharding_axes
 from tpuport.topology.compile_report import Source
@@ -18,9 +18,7 @@ from tpuport.topology.compile_report import Source
 
 def check(evidence: Evidence) -> Iterator[Hit]:
     """Moves between a product with a weight and the parts of it; those that the same lines take apart are one."""
-    by_weight: dict[str, list[ProductCollective]] = defaultdict(list)
-    for split in evidence.split_products:
-        by_weight[layer_pattern(split.weight)].append(split)
+    by_weight = group_by(evidence.split_products, lambda split: layer_pattern(split.weight))
     # Layers of one class share their lines, and their weights have different names.
     by_lines: dict[frozenset[Source | None], list[ProductCollective]] = defaultdict(list)
     for splits in by_weight.values():
@@ -33,13 +31,9 @@ def check(evidence: Evidence) -> Iterator[Hit]:
 def _describe(evidence: Evidence, splits: list[ProductCollective]) -> Hit:
     collectives, names = [split.instruction for split in splits], {split.weight for split in splits}
     name = splits[0].weight
-    others = ""
-    if len(names) > 1:
-        others = f" and {format_count(len(names) - 1, 'other')}"
+    others = f" and {format_count(len(names) - 1, 'other')}" if len(names) > 1 else ""
     parts, axes = evidence.products.fused[name], "+".join(sorted(sharding_axes(evidence.weights[name])))
-    divided = "divided as one by the compiler"
-    if axes:
-        divided = f"divided over {axes} as one"
+    divided = f"divided over {axes} as one" if axes else "divided as one by the compiler"
     # Its line is the one to look at first.
     largest = max(splits, key=lambda split: sent_bytes([split.instruction]))
     sent = sent_bytes(collectives)

@@ -153,9 +153,7 @@ class _Tracker:
                 new_dim = dim
             case _:
                 new_dim = None
-        if new_dim is None:
-            return None
-        return value._replace(dim=new_dim)
+        return None if new_dim is None else value._replace(dim=new_dim)
 
     def _sliced(
         self, equation: Equation, value: _Tracked, dim: int, before: tuple[int, ...]

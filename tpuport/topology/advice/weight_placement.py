@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Iterable
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.sharding.specs import axis_names
+from tpuport.topology.advice.data_movement import group_by
 from tpuport.topology.advice.evidence import Evidence
 
 MIB: Final = 1 << 20
@@ -67,10 +67,7 @@ def layer_pattern(name: str) -> str:
 
 def group_by_pattern(names: Iterable[str]) -> dict[str, list[str]]:
     """The names of weights by their pattern."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        groups[layer_pattern(name)].append(name)
-    return groups
+    return group_by(names, layer_pattern)
 
 
 def buffer_names(evidence: Evidence) -> set[str]:

@@ -104,9 +104,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
-        what = f"this is not JSON: {error.msg}"
-        if not text.strip():
-            what = "the file is empty"
+        what = f"this is not JSON: {error.msg}" if text.strip() else "the file is empty"
         where = f"{path}:{error.lineno}"
         raise PortError(what, where=where, fix="give a model's config.json, whole") from error
     if not isinstance(raw, dict):

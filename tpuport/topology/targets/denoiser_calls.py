@@ -55,9 +55,7 @@ class Compression:
         first = int(self.causal)
         groups, remainder = divmod(frames - first, self.temporal)
         if remainder:
-            rule = f"a multiple of {self.temporal}"
-            if self.causal:
-                rule = f"1 and {rule}"
+            rule = f"1 and a multiple of {self.temporal}" if self.causal else f"a multiple of {self.temporal}"
             below = groups * self.temporal + first
             raise PortError(
                 f"{frames} frames are not {rule}, the compression of frames", where="frames",
@@ -193,12 +191,8 @@ def _describe(family: Family, call: Call, frames: int) -> str:
     if family.temporal:
         pixels = f"{frames} frames of {pixels}"
         latents = f"{call.frames}x{latents}"
-    text = ""
-    if call.text:
-        text = f", {call.text} text tokens"
-    rows = f"{call.batch} rows"
-    if call.batch == 1:
-        rows = "1 row"
+    text = f", {call.text} text tokens" if call.text else ""
+    rows = "1 row" if call.batch == 1 else f"{call.batch} rows"
     return (
         f"{pixels} are {latents} by {call.compression.source}{text}; {rows} a call; guidance that needs a second "
         "prediction takes a second call, or twice the rows"
@@ -228,9 +222,7 @@ def latent_sides(pixels: Size, spatial: int, multiple: Size) -> Size:
         unit = spatial * patch
         below = side // unit * unit
         if side != below:
-            patches = ""
-            if patch > 1:
-                patches = f" and patches of {patch}"
+            patches = f" and patches of {patch}" if patch > 1 else ""
             # No image has a side of 0.
             nearest = filter(None, (below, below + unit))
             raise PortError(
@@ -256,9 +248,7 @@ def side_pair(value: Any) -> Size:
 
 def first_width(value: Any) -> int:
     """The width of a model, or of the first of its blocks if a config has one for each."""
-    if isinstance(value, int):
-        return value
-    return value[0]
+    return value if isinstance(value, int) else value[0]
 
 
 def patch_sides(config: Config) -> Size:
@@ -284,9 +274,7 @@ def guess_family(model_class: Any, config: Config) -> Family:
     unknown += [argument for argument in _PIPELINE_ARGUMENTS if argument in parameters]
     if unknown:
         raise _refusal(class_name, unknown[0])
-    text = 0
-    if "encoder_hidden_states" in parameters:
-        text = 256
+    text = 256 if "encoder_hidden_states" in parameters else 0
 
     def make_inputs(call: Call) -> dict[str, Any]:
         makers = _input_makers(class_name, call, is_video)

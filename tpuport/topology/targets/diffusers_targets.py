@@ -150,9 +150,7 @@ def _applicable_to(config_file: ConfigFile, component: _Component, options: Opti
     """The options that apply to a component."""
     if component.library == "transformers":
         # The length of a text belongs to one encoder: it is only for the one that the user names.
-        if options.component:
-            return ("batch", "task", "length")
-        return ("batch", "task")
+        return ("batch", "task", "length") if options.component else ("batch", "task")
     if options.inputs is not None:
         return ()
     return applicable(_with_class(config_file, component))
@@ -216,9 +214,7 @@ def component_target(
     config = full_config(config_file)
     dtype, notes = choose_dtype(config_file.raw, options.dtype)
     is_vae = vae_decoders.is_vae(model_class)
-    kind = "denoiser"
-    if is_vae:
-        kind = "vae"
+    kind = "vae" if is_vae else "denoiser"
     build = _make_builder(model_class, config_file, dtype)
     target = Target(config_file.name, build, {}, None, dtype, kind, notes)
     if options.inputs is not None:
@@ -276,9 +272,7 @@ def find_class(config_file: ConfigFile) -> Any:
     model_class = getattr(diffusers, name, None)
     if isinstance(model_class, type) and issubclass(model_class, torch.nn.Module):
         return model_class
-    problem = f"has a {name} that is not a model"
-    if model_class is None:
-        problem = f"has no model {name}"
+    problem = f"has no model {name}" if model_class is None else f"has a {name} that is not a model"
     raise PortError(
         f"diffusers {diffusers.__version__} {problem}", where=f"{config_file.path}, _class_name",
         fix="check the spelling, or install the diffusers that has it",
@@ -324,9 +318,7 @@ def _make_builder(model_class: Any, config_file: ConfigFile, dtype: str) -> Call
         raw = {name: value for name, value in config_file.raw.items() if name != "quantization_config"}
         with name_wrong_fields(config_file, f"{model_class.__name__} cannot be built"):
             model = building.build_empty(model_class, raw, torch_dtype, False, Path(config_file.path))
-        if is_vae:
-            return vae_decoders.make_decoder(model)
-        return model
+        return vae_decoders.make_decoder(model) if is_vae else model
 
     return build
 

@@ -114,9 +114,7 @@ def _has_pixart_conditions(config: Mapping[str, Any]) -> bool:
 
 def _pixart_text(config: Mapping[str, Any]) -> int:
     """120 tokens for PixArt-alpha at 1024 pixels, which is told the resolution, and 300 for sigma."""
-    if _has_pixart_conditions(config):
-        return 120
-    return 300
+    return 120 if _has_pixart_conditions(config) else 300
 
 
 def _sana(call: Call) -> dict[str, Any]:
@@ -224,9 +222,7 @@ def _unet_condition(call: Call) -> dict[str, Any]:
 def _time_ids(config: Mapping[str, Any]) -> int:
     """How many numbers SDXL takes beside the text: the base three pairs of sizes, the refiner two and a score."""
     width = config["projection_class_embeddings_input_dim"] - _POOLED
-    if width == 5 * config["addition_time_embed_dim"]:
-        return 5
-    return 6
+    return 5 if width == 5 * config["addition_time_embed_dim"] else 6
 
 
 def _table_size(config: Mapping[str, Any]) -> int:

@@ -49,6 +49,11 @@ class _Model(NamedTuple):
     name: str
     is_causal: bool
 
+    @property
+    def kind(self) -> str:
+        """As in `Target`."""
+        return "causal-lm" if self.is_causal else "encoder"
+
 
 def transformers_targets(
     config_file: ConfigFile, options: Options, class_name: str | None = None
@@ -65,7 +70,7 @@ def transformers_targets(
     dtype, notes = choose_dtype(config_file.raw, options.dtype)
     architectures = getattr(config, "architectures", None) or (None,)
     name = class_name or architectures[0]
-    text_config = _text_model_config(config, options) if class_name is None else None
+    text_config = _text_model_config(config, class_name, options)
     if text_config is not None:
         config, name = text_config, None
         notes += (f"the text model alone, {type(config).__name__}: no tower for images or sound is in it",)
@@ -73,19 +78,18 @@ def transformers_targets(
     check_heads(config, config_file)
     model = _choose_model(config, name, class_name, is_remote, config_file, options.task)
     build = _make_builder(model, dtype, is_remote, config_file)
+    target = Target(config_file.name, build, {}, None, dtype, model.kind, notes)
     if options.inputs is not None:
         options.check_apply((), model.name)
         inputs = user_code.call_inputs_function(options.inputs, model.config, options.task)
-        kind = "causal-lm" if model.is_causal else "encoder"
         notes += (f"inputs are those of {options.inputs}",)
-        return (Target(config_file.name, build, inputs, None, dtype, kind, notes),)
+        return (dataclasses.replace(target, inputs=inputs, notes=notes),)
     if model.is_causal:
-        target = Target(config_file.name, build, {}, None, dtype, "causal-lm", notes)
         return tuple(_generation_targets(target, model.config, options))
     options.check_apply(encoder_inputs.applicable(model.model_class, model.config), model.name)
     call = encoder_inputs.plan_call(model.model_class, model.config, dtype, options)
     notes += call.notes
-    return (Target(config_file.name, build, call.inputs, call.unit, dtype, "encoder", notes),)
+    return (dataclasses.replace(target, inputs=call.inputs, unit=call.unit, notes=notes),)
 
 
 def _choose_model(
@@ -218,9 +222,10 @@ def _is_causal(config: Any, name: str | None) -> bool:
     return name in causal_classes.values() or name.endswith(("ForCausalLM", "LMHeadModel"))
 
 
-def _text_model_config(config: Any, options: Options) -> Any:
+def _text_model_config(config: Any, class_name: str | None, options: Options) -> Any:
     """The config of the text part of a model with several kinds of input, if that is a causal language model."""
-    if options.task == "forward" or options.inputs is not None:
+    # A pipeline, a forward call and inputs of the user's own are for the whole model.
+    if class_name is not None or options.task == "forward" or options.inputs is not None:
         return None
     text_config = getattr(config, "text_config", None)
     model_type = getattr(text_config, "model_type", None)
@@ -265,9 +270,7 @@ def _find_remote_class(is_causal: bool, config_file: ConfigFile) -> Any:
 
 def _generation_targets(target: Target, config: Any, options: Options) -> Iterator[Target]:
     """The programs of a causal language model; `target` has what they share."""
-    tasks = ["prefill", "decode"]
-    if options.task is not None:
-        tasks = [options.task]
+    tasks = [options.task] if options.task is not None else ["prefill", "decode"]
     options.check_apply((*_APPLICABLE[tasks[0]], "task"), f"a causal language model's {' and '.join(tasks)}")
     batch = options.rows
     length, remark = _prompt_length(config, options)
@@ -280,9 +283,7 @@ def _generation_targets(target: Target, config: Any, options: Options) -> Iterat
         )  # fmt: skip
     prompt_note = f"batch {batch}, {length} tokens{remark}"
     for task in tasks:
-        name = target.name
-        if len(tasks) > 1:
-            name += f" {task}"
+        name = f"{target.name} {task}" if len(tasks) > 1 else target.name
         note, tokens = prompt_note, batch * length
         inputs: Any
         match task:

@@ -55,9 +55,7 @@ def user_target(name: str, options: Options) -> Target:
     model, inputs, notes = _split_result(result, name, options)
 
     def build() -> torch.nn.Module:
-        if isinstance(model, torch.nn.Module):
-            return model
-        return _call(model, name)
+        return model if isinstance(model, torch.nn.Module) else _call(model, name)
 
     target = Target(name.rpartition(":")[2], build, inputs, kind="code", notes=notes)
     dtype = as_torch_dtype(options.dtype)

@@ -90,9 +90,8 @@ def _temporal(class_name: str, config: Config) -> int:
 
 def applicable(class_name: str) -> tuple[str, ...]:
     """The options that determine something of a decoder's inputs."""
-    if class_name in _VIDEO:
-        return ("batch", "image_size", "frames", "task")
-    return ("batch", "image_size", "task")
+    frames = ("frames",) if class_name in _VIDEO else ()
+    return ("batch", "image_size", *frames, "task")
 
 
 def plan_decoding(

@@ -37,9 +37,7 @@ def _wan(call: Call) -> dict[str, Any]:
 
 def _wan_compression(config: Mapping[str, Any]) -> int:
     """16 for Wan 2.2 of 5 billion parameters, whose autoencoder has more channels for it; 8 for all others."""
-    if config["in_channels"] == 48:
-        return 16
-    return 8
+    return 16 if config["in_channels"] == 48 else 8
 
 
 def _hunyuan(call: Call) -> dict[str, Any]:
@@ -77,9 +75,7 @@ def _hunyuan15(call: Call) -> dict[str, Any]:
 
 def _hunyuan15_size(config: Mapping[str, Any], _: int) -> Size:
     """There are two models: for an area of 640 by 640 pixels, and of 960 by 960, both at 16:9."""
-    if config["target_size"] >= 960:
-        return 720, 1280
-    return 480, 832
+    return (720, 1280) if config["target_size"] >= 960 else (480, 832)
 
 
 def _cogvideox(call: Call) -> dict[str, Any]:
