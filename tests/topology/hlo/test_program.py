@@ -10,7 +10,7 @@ import pytest
 
 from tpuport.topology import hlo
 from tpuport.topology.hlo import Array
-from tpuport.topology.hlo import program as module
+from tpuport.topology.hlo import instructions as module
 
 FRAGMENT = """HloModule jit_call, is_scheduled=true
 

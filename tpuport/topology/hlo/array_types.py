@@ -9,7 +9,7 @@ HBM: Final = 0  # VMEM is 1, semaphores are 2, a host's memory is 5, SMEM is 6
 _ARRAY: Final = re.compile(
     r"\b(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\](?:\{([\d,]*)(?::((?:[^{}()]|\([^()]*\))*))?\})?"
 )
-_BITS: Final = re.compile(r"[a-z]+(\d+)")
+_BITS: Final = re.compile(r"^[a-z]+(\d+)")
 _TILES: Final = re.compile(r"T\(([\d,*()]+)\)")
 _SPACE: Final = re.compile(r"S\((\d+)\)")
 
@@ -47,6 +47,13 @@ class Array(NamedTuple):
         return _element_bytes(self.dtype, _padded_size(self))
 
     @property
+    def hbm_nbytes(self) -> int:
+        """Bytes that it takes of HBM; none if it lies in another memory."""
+        if self.space != HBM:
+            return 0
+        return self.tiled_nbytes
+
+    @property
     def bare(self) -> "Array":
         """Its dtype and dimensions only."""
         return Array(self.dtype, self.dims)
@@ -56,10 +63,10 @@ class Array(NamedTuple):
 
 
 def _element_bytes(dtype: str, count: int) -> int:
-    bits = _BITS.match(dtype)
-    if bits is not None:
-        return math.ceil(count * int(bits[1]) / 8)
-    return count if dtype == "pred" else 0
+    if dtype == "pred":
+        return count
+    # The names of all other dtypes have their bits in them, but for a token, which takes no memory.
+    return math.ceil(count * int(search_group(_BITS, dtype, "0")) / 8)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -114,12 +121,9 @@ def tuple_types(text: str) -> list[str]:
         return [text]
     types, depth, start = [], 0, 1
     for position, character in enumerate(text):
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        is_separator = character == "," and depth == 1
-        if is_separator or depth == 0:
+        depth += (character in "([{") - (character in ")]}")
+        # The types are in one pair of parentheses, and have brackets of their own.
+        if depth == 0 or (depth == 1 and character == ","):
             types.append(text[start:position].strip())
             start = position + 1
         if depth == 0:

@@ -5,6 +5,7 @@ A program numbers its devices as the mesh has them, in the order of `mesh.device
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from typing import Final, NamedTuple
@@ -48,17 +49,17 @@ def list_collectives(program: Program, mesh: Mesh) -> tuple[Collective, ...]:
     """
     # By everything of a collective but its figures.
     sums: dict[Collective, Collective] = {}
-    for instruction in program.executed_instructions(functools.partial(sent_bytes, program)):
-        nbytes, times = sent_bytes(program, instruction), instruction.times
-        if nbytes:
-            key = _describe(program, instruction, mesh)
-            total = sums.get(key, key)
-            sums[key] = dataclasses.replace(
-                total,
-                count=total.count + times,
-                nbytes=total.nbytes + times * int(nbytes),
-                overlapped=total.overlapped + times * _is_overlapped(program, instruction),
-            )
+    cost = functools.partial(sent_bytes, program)
+    for instruction in filter(cost, program.executed_instructions(cost)):
+        times = instruction.times
+        key = _describe(program, instruction, mesh)
+        total = sums.get(key, key)
+        sums[key] = dataclasses.replace(
+            total,
+            count=total.count + times,
+            nbytes=total.nbytes + times * int(cost(instruction)),
+            overlapped=total.overlapped + times * _is_overlapped(program, instruction),
+        )
     return tuple(sorted(sums.values(), key=_report_order))
 
 
@@ -77,7 +78,9 @@ def sent_bytes(program: Program, instruction: Instruction) -> float:
 
 def _describe(program: Program, instruction: Instruction, mesh: Mesh) -> Collective:
     """Everything but the counts."""
-    kind = "reduce-scatter" if _scattered(program, instruction) else instruction.kind
+    kind = instruction.kind
+    if _scattered(program, instruction):
+        kind = "reduce-scatter"
     groups = parse_groups(instruction.attributes, mesh.devices.size)
     axes = group_axes(groups, mesh, whole=kind != "collective-permute")
     return Collective(kind, axes, max(map(len, groups)), 0, 0, _source(program, instruction))
@@ -96,8 +99,11 @@ def _scattered(program: Program, instruction: Instruction) -> tuple[Array, ...]:
 def _is_overlapped(program: Program, instruction: Instruction) -> bool:
     """Whether other work can go on between its start and its end."""
     caller = program.callers.get(instruction.computation, instruction)
-    is_started = any(user.operation.endswith("-start") for user in (instruction, caller))
-    return is_started or program.stage(instruction) == "start"
+    return (
+        instruction.operation.endswith("-start")
+        or caller.operation.endswith("-start")
+        or program.stage(instruction) == "start"
+    )
 
 
 def _source(program: Program, instruction: Instruction) -> Source | None:
@@ -123,31 +129,40 @@ def parse_groups(attributes: str, devices: int) -> Groups:
     if iota is not None:
         rows = _transposed_iota(iota[2], iota[3]).reshape(parse_numbers(iota[1]))
         return [tuple(row) for row in rows.tolist()]
-    groups = [parse_numbers(group) for group in _LIST.findall(text)]
-    return list(filter(None, groups)) or [tuple(range(devices))]
+    groups = [parse_numbers(group) for group in _LIST.findall(text) if group]
+    return groups or [tuple(range(devices))]
 
 
 def _transposed_iota(dims: str, order: str | None) -> np.ndarray:
     """The numbers from 0 in an array "4,2", transposed to "1,0"."""
     shape = parse_numbers(dims)
-    permutation = parse_numbers(order) if order else range(len(shape))
-    return np.arange(math.prod(shape)).reshape(shape).transpose(*permutation)
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    if not order:
+        return numbers
+    return numbers.transpose(*parse_numbers(order))
 
 
 def _mesh_groups(text: str) -> Groups:
     """The groups of "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}": a mesh, the order of its devices, and axes."""
     mesh, _, used = text.rpartition("{")
     sizes = {name: int(size) for name, size in _MESH_AXIS.findall(mesh.partition("]")[0])}
-    order = _MESH_ORDER.search(mesh)
-    ids = np.arange(math.prod(sizes.values()))
-    if order is not None:
-        ids = _transposed_iota(order[1], order[2]) if order[1] else np.array(parse_numbers(order[3]))
     parts = _split_axes(sizes, _USED_AXIS.findall(used))
-    ids = ids.reshape([part.size for part in parts])
+    shape, is_used = np.array(parts).T
     # The axes along which the devices of a group differ go last, so that each row is a group.
-    dims = sorted(range(len(parts)), key=lambda dim: parts[dim].is_used)
-    group_size = math.prod(part.size for part in parts if part.is_used)
-    return [tuple(row) for row in ids.transpose(dims).reshape(-1, group_size).tolist()]
+    dims = np.argsort(is_used, stable=True)
+    ids = _mesh_devices(mesh, math.prod(sizes.values())).reshape(shape).transpose(dims)
+    return [tuple(row) for row in ids.reshape(-1, math.prod(shape[is_used > 0])).tolist()]
+
+
+def _mesh_devices(mesh: str, count: int) -> np.ndarray:
+    """The numbers of a mesh's devices in its order: from 0 if the text names no other."""
+    order = _MESH_ORDER.search(mesh)
+    if order is None:
+        return np.arange(count)
+    dims, permutation, listed = order.groups()
+    if listed:
+        return np.array(parse_numbers(listed))
+    return _transposed_iota(dims, permutation)
 
 
 class _AxisPart(NamedTuple):
@@ -189,15 +204,15 @@ def group_axes(groups: Groups, mesh: Mesh, whole: bool = True) -> tuple[str, ...
         whole: give no axes if a group is not all devices along its axes. If False, a group along a single axis need
             not be all of it.
     """
-    shape = mesh.devices.shape
-    differing, sizes = set(), set()
+    shape = np.array(mesh.devices.shape)
+    differs = np.zeros(shape.size, bool)
     for group in groups:
         if max(group) >= mesh.devices.size:
             return ()
-        coordinates = np.array(np.unravel_index(group, shape))
-        differing |= {axis for axis, along in enumerate(coordinates) if along.min() != along.max()}
-        sizes.add(len(group))
-    is_whole = sizes <= {1, math.prod(shape[axis] for axis in differing)}
-    if not is_whole and (whole or len(differing) > 1):
+        coordinates = np.array(np.unravel_index(group, mesh.devices.shape))
+        differs |= np.ptp(coordinates, axis=1) > 0
+    sizes = set(map(len, groups))
+    is_whole = sizes <= {1, math.prod(shape[differs])}
+    if not is_whole and (whole or differs.sum() > 1):
         return ()
-    return tuple(mesh.axis_names[axis] for axis in sorted(differing))
+    return tuple(itertools.compress(mesh.axis_names, differs))

@@ -5,6 +5,7 @@ kernels are bytecode, and are counted where they are traced.
 """
 
 import base64
+import collections
 import functools
 import math
 import re
@@ -23,6 +24,7 @@ _PREFETCHED: Final = re.compile(r"\bscalar_prefetch = (\d+)")
 _WINDOW: Final = re.compile(r"\btransform_indices = @([\w.-]+), window_bounds = array<i64: ([\d, ]+)>")
 _FUNCTION: Final = re.compile(r"^  func\.func (?:private )?@([\w.-]+)\(", re.MULTILINE)
 _NAME: Final = re.compile(r"%[\w.]+")
+_ARGUMENT: Final = re.compile(r"%arg(\d+)")
 _MATMUL: Final = re.compile(r"tpu\.matmul.*dot_dimension_numbers<\[([\d, ]*)\]")
 _VECTOR: Final = re.compile(r"\bvector<((?:\d+x)*\d+)x")
 _ELEMENTWISE: Final = re.compile(r"arith\.(?:add|sub|mul|div|maximum|minimum)f |vector\.multi_reduction ")
@@ -97,9 +99,8 @@ def count_compiler_kernel(
     if tiling is None:
         return _grid_cost(_read_body(base64.b64decode(body[1]).decode()), operands, instruction.results)
     tile = _Tile(*map(int, tiling.groups()))
-    products = [_RaggedProduct(call) for call in calls if call.name == RAGGED]
-    for product in products:
-        if _has_operands(product, operands):
+    for product in _ragged_products(calls):
+        if product.is_computed_from(operands):
             return _ragged_cost(product, operands, instruction.results, tile)
     return None
 
@@ -109,18 +110,18 @@ def count_expanded_flops(program: Program, calls: Sequence[KernelCall]) -> float
 
     Such a product has the groups as a batch, [G, M, N], and no name.
     """
+    # By the dimensions of its result.
     excess: dict[tuple[int, ...], float] = {}
-    for call in calls:
-        if call.name == RAGGED:
-            product = _RaggedProduct(call)
-            expanded = 2.0 * product.groups * product.rows * product.inner * product.outer
-            excess[product.groups, product.rows, product.outer] = expanded - call.counted.flops
+    for product in _ragged_products(calls):
+        expanded = 2.0 * product.groups * product.rows * product.inner * product.outer
+        excess[product.groups, product.rows, product.outer] = expanded - product.flops
     if not excess:
         return 0.0
 
     def instruction_excess(instruction: Instruction) -> float:
-        is_product = instruction.operation in ("convolution", "dot") and not instruction.op_name
-        return excess.get(instruction.arrays[0].dims, 0.0) if is_product else 0.0
+        if instruction.operation not in ("convolution", "dot") or instruction.op_name:
+            return 0.0
+        return excess.get(instruction.arrays[0].dims, 0.0)
 
     return program.total(instruction_excess)
 
@@ -149,6 +150,14 @@ class _RaggedProduct:
     def is_rows(self, array: Array) -> bool:
         return array.dims == (self.rows, self.inner)
 
+    def is_computed_from(self, operands: Sequence[Array]) -> bool:
+        """Whether its rows and its matrices are among a kernel's operands."""
+        return any(map(self.is_rows, operands)) and any(map(self.is_matrices, operands))
+
+
+def _ragged_products(calls: Sequence[KernelCall]) -> list[_RaggedProduct]:
+    return [_RaggedProduct(call) for call in calls if call.name == RAGGED]
+
 
 class _Tile(NamedTuple):
     """What a step multiplies: so many rows, elements of a row, and columns of the result."""
@@ -156,10 +165,6 @@ class _Tile(NamedTuple):
     rows: int
     inner: int
     outer: int
-
-
-def _has_operands(product: _RaggedProduct, operands: Sequence[Array]) -> bool:
-    return any(map(product.is_rows, operands)) and any(map(product.is_matrices, operands))
 
 
 def _ragged_cost(
@@ -174,11 +179,12 @@ def _ragged_cost(
     tiles = product.own_rows / tile.rows + hit_groups * (1 - 1 / tile.rows)
     visits = min(tiles, math.ceil(product.rows / tile.rows) + product.groups - 1)
     # If a tile has whole rows and matrices, what the next step uses again stays where it is.
-    has_whole_rows = tile.inner >= product.inner
+    read_rows, read_matrices = product.own_rows, hit_groups
+    if tile.inner < product.inner:
+        read_rows, read_matrices = visits * tile.rows, visits
     passes = math.ceil(product.outer / tile.outer)
-    row_elements = product.own_rows if has_whole_rows else visits * tile.rows
-    row_elements *= passes * product.inner
-    matrix_elements = product.inner * product.outer * (hit_groups if has_whole_rows else visits)
+    row_elements = read_rows * passes * product.inner
+    matrix_elements = product.inner * product.outer * read_matrices
 
     def read_bytes(array: Array) -> float:
         if product.is_matrices(array):
@@ -205,7 +211,8 @@ def _grid_cost(body: _Body, operands: Sequence[Array], results: Sequence[Array])
     else:
         # Without windows that can be matched with arrays, each array is taken to move once.
         moved = [float(array.nbytes) for array in arrays]
-        bound = bound or ("about" if body.windows else None)
+        if body.windows and bound is None:
+            bound = "about"
     read, written = tuple(moved[: len(operands)]), tuple(moved[len(operands) :])
     return _cost(body.work.flops * body.steps, read, written, bound)
 
@@ -252,19 +259,16 @@ def _step_work(main: str) -> _StepWork:
 
 def _window_indices(function: str) -> tuple[_WindowIndex, ...]:
     """The indices that a function from the steps along the grid's axes, %arg0 and so on, returns."""
-    axes_of: dict[str, frozenset[int]] = {}
-
-    def axes(name: str) -> frozenset[int]:
-        if name.startswith("%arg"):
-            return frozenset({int(name.removeprefix("%arg"))})
-        return axes_of.get(name, frozenset())
-
-    for line in function.splitlines()[1:]:
+    signature, *lines = function.splitlines()
+    steps = {f"%arg{axis}": frozenset({axis}) for axis in map(int, _ARGUMENT.findall(signature))}
+    # Constants vary with no axis.
+    axes_of: collections.defaultdict[str, frozenset[int]] = collections.defaultdict(frozenset, steps)
+    for line in lines:
         result, _, expression = line.strip().partition(" = ")
         if result.startswith("return"):
             names = _NAME.findall(result.partition(" : ")[0])
-            return tuple(_WindowIndex(axes(name), name.startswith("%arg")) for name in names)
-        axes_of[result] = frozenset().union(*map(axes, _NAME.findall(expression)))
+            return tuple(_WindowIndex(axes_of[name], name in steps) for name in names)
+        axes_of[result] = frozenset().union(*[axes_of[name] for name in _NAME.findall(expression)])
     return ()
 
 
@@ -275,12 +279,14 @@ def _window_bytes(grid: tuple[int, ...], array: Array, window: _Window) -> float
     steps = [max(1, length) for length in grid]  # an axis of unknown size counts once
     axes = frozenset().union(*(index.axes for index in window.indices))
     # The last axis of the grid is the fastest: with those after the last that the window varies with it stays.
-    varying = [axis for axis in axes if axis < len(steps) and steps[axis] > 1]
+    varying = [axis for axis, count in enumerate(steps) if axis in axes and count > 1]
     changes = math.prod(steps[: max(varying, default=-1) + 1])
     area = 1
     for index, extent, dim in zip(window.indices, window.extents, array.dims, strict=True):
         # Along an axis of the grid the windows lie beside each other, and the last may be cut off.
-        beside = math.prod(steps[axis] for axis in index.axes) if index.is_axis else 1
+        beside = 1
+        if index.is_axis:
+            beside = math.prod(steps[axis] for axis in index.axes)
         area *= min(dim, extent * beside)
         changes //= beside
     return changes * area * array.nbytes / array.size

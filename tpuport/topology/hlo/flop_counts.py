@@ -57,18 +57,20 @@ def count_other_rate_flops(program: Program) -> OtherRateFlops:
 
 def _narrow_flops(program: Program, dtypes: tuple[str, ...], instruction: Instruction) -> float:
     """FLOPs of a product if both of its operands have one of these dtypes."""
-    flops = _product_flops(program, instruction)
-    is_narrow = flops > 0 and all(dtype.startswith(dtypes) for dtype in _operand_dtypes(program, instruction))
-    return flops if is_narrow else 0.0
+    if instruction.operation not in _PRODUCTS:
+        return 0.0
+    if not all(dtype.startswith(dtypes) for dtype in _operand_dtypes(program, instruction)):
+        return 0.0
+    return _product_flops(program, instruction)
 
 
 def _pass_flops(program: Program, instruction: Instruction) -> float:
     """FLOPs of a float32 product beyond those of its first pass."""
-    flops = _product_flops(program, instruction)
-    if flops == 0 or _operand_dtypes(program, instruction) != {"f32"}:
+    if instruction.operation not in _PRODUCTS or _operand_dtypes(program, instruction) != {"f32"}:
         return 0.0
     precisions = search_group(_PRECISION, instruction.attributes).split(",")
-    return (max(_PASSES.get(precision, 1) for precision in precisions) - 1) * flops
+    passes = max(_PASSES.get(precision, 1) for precision in precisions)
+    return (passes - 1) * _product_flops(program, instruction)
 
 
 def _operand_dtypes(program: Program, product: Instruction) -> set[str]:
@@ -84,9 +86,6 @@ def count_flops(program: Program, compiler_flops: float) -> float:
         program: the compiled one.
         compiler_flops: "flops" of `jax.stages.Compiled.cost_analysis`, which has the bodies of loops once.
     """
-    has_loops = any(instruction.rounds > 1 for instruction in program.instructions)
-    if not program.kernel_costs and not has_loops:
-        return float(compiler_flops)
 
     def compiler_count(instruction: Instruction) -> float:
         return instruction_flops(program, instruction) + stated_flops(instruction)
@@ -165,6 +164,7 @@ def _count_meeting_pairs(length: int, kernel: int, out: int, window: str, dim: i
 
     The others meet padding, or the zeros that a transposed convolution puts between elements.
     """
+    # "size=1x3 stride=1x2 pad=0_0x1_1" has what belongs to each dimension in order.
     fields = {name: value.split("x")[dim] for name, value in re.findall(r"(\w+)=(\S+)", window)}
     stride, kernel_dilation = int(fields.get("stride", 1)), int(fields.get("rhs_dilate", 1))
     dilation = int(fields.get("lhs_dilate", 1))

@@ -2,16 +2,20 @@
 
 import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tpuport.topology.hlo.array_types import Array, parse_arrays, search_group, tuple_types
 
-_COMPUTATION: Final = re.compile(r"(ENTRY )?%?([\w.-]+) \(")
+# The first line of a computation, "%add (x: f32[], y: f32[]) -> f32[] {".
+_COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$", re.MULTILINE)
+# A line of a computation. The metadata of a kernel has line breaks in it, after which come a quote or a brace, as one
+# comes on the line that closes the computation.
+_LINE: Final = re.compile(r'^ .*(?:\n(?!\}$|\}, execution_thread)["}].*)*', re.MULTILINE)
 # A tuple's type has spaces and parentheses in it, of inner tuples and of tiles, but no opcode follows those.
 _INSTRUCTION: Final = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (][^ ]*) ([a-z][\w-]*)\(")
-_CONTINUATION: Final = ('"', "}")
 _OPERAND: Final = re.compile(r"%([\w.-]+)")
 _BARE_OPERAND: Final = re.compile(r"([\w.-]+)(?=,|$)")
 _CALLEES: Final = re.compile(
@@ -23,11 +27,12 @@ _PARAMETER_NUMBER: Final = re.compile(r"parameter\((\d+)\)")
 _TUPLE_INDEX: Final = re.compile(r"\bindex=(\d+)")
 _OP_NAME: Final = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _TARGET: Final = re.compile(r'\bcustom_call_target="([^"]*)"')
+_CHANNEL: Final = re.compile(r"\bchannel_id=(\d+)")
 _FRAME: Final = re.compile(r"\bstack_frame_id=(\d+)")
 _ALIASING: Final = re.compile(r"\boutput_to_operand_aliasing=\{(.*?\))\}")
 _ALIASED_RESULT: Final = re.compile(r"\{(\d*)\}: \(\d+,")
-
-BRANCH_ATTRIBUTES: Final = ("branch_computations", "true_computation", "false_computation")
+# Of what calls computations, the operations that have the results of all of them.
+_RETURNING: Final = {"conditional", "call", "fusion", "async-start"}
 
 
 class Instruction:
@@ -103,8 +108,9 @@ class Instruction:
             return self.arrays
         # (operands, results, semaphores), but a copy has (result, operand, semaphores).
         types = tuple_types(self.type)
-        position = 0 if self.kind == "copy" or len(types) == 1 else 1
-        return parse_arrays(types[position])
+        if self.kind == "copy":
+            return parse_arrays(types[0])
+        return parse_arrays(types[:2][-1])  # the only type if there is one
 
     @property
     def aliased_results(self) -> set[int]:
@@ -132,15 +138,41 @@ class Instruction:
         return search_group(_OP_NAME, self.attributes).replace("\\'", "'")
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether it is a Pallas kernel, or one that the compiler has made by itself."""
+        return self.target == "tpu_custom_call"
+
+    @property
+    def channel(self) -> str:
+        """The number that all parts of a collective have in common, or empty."""
+        return search_group(_CHANNEL, self.attributes)
+
+    @property
     def frame(self) -> int | None:
         """The number of its stack frame in the program's tables."""
         match = _FRAME.search(self._text, self._type[1], self._end)
-        return None if match is None else int(match[1])
+        if match is None:
+            return None
+        return int(match[1])
 
     @property
-    def branches(self) -> tuple[str, ...]:
-        """The computations of a conditional."""
-        return tuple(name for attribute in BRANCH_ATTRIBUTES for name in self.calls.get(attribute, ()))
+    def callees(self) -> tuple[str, ...]:
+        """The names of all computations that it runs; of a conditional, the branches, of which it runs one."""
+        return tuple(itertools.chain.from_iterable(self.calls.values()))
+
+    @property
+    def result_computations(self) -> tuple[str, ...]:
+        """The names of the computations whose results are its own. A reduction only applies what it calls."""
+        if self.operation == "while":
+            return self.calls.get("body", ())
+        if self.operation in _RETURNING:
+            return self.callees
+        return ()
+
+    @property
+    def parameter_number(self) -> int:
+        """Of a parameter: which one of its computation's."""
+        return int(search_group(_PARAMETER_NUMBER, self.attributes))
 
     def positions(self, operand: str) -> tuple[int, ...]:
         """Where among its operands it reads the result of this name."""
@@ -204,11 +236,17 @@ class Computation:
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
         """Its parameters by number."""
-        parameters = [
+        parameters = (
             instruction for instruction in self.instructions if instruction.operation == "parameter"
-        ]
-        numbers = (search_group(_PARAMETER_NUMBER, parameter.attributes) for parameter in parameters)
-        return dict(zip(map(int, numbers), parameters, strict=True))
+        )
+        return {parameter.parameter_number: parameter for parameter in parameters}
+
+    @property
+    def results(self) -> list[Instruction]:
+        """What makes the elements of its result."""
+        if self.root.operation == "tuple":
+            return self.operands(self.root)
+        return [self.root]
 
     @functools.cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -256,40 +294,27 @@ class ProgramText(NamedTuple):
 def read_text(text: str) -> ProgramText:
     """Split the text of a program into computations. Its instructions have no counts of executions yet."""
     computations: dict[str, Computation] = {}
-    name, entry, header_end = "", "", len(text)
-    instructions: list[Instruction] = []
-    start = 0
-    while start < len(text):
-        end = _line_end(text, start)
-        if text.startswith(" ", start):
-            match = _INSTRUCTION.match(text, start, end)
-            if name and match is not None:
-                instructions.append(Instruction(match, end, name))
-        elif text.endswith("{", start, end):
-            opening = _COMPUTATION.match(text, start, end)
-            if opening is not None:
-                header_end, name, instructions = min(header_end, start), opening[2], []
-                entry = name if opening[1] else entry
-        elif instructions and _is_closing_line(text, start):
-            computations[name] = Computation(name, tuple(instructions))
-            name = ""
-        start = end + 1
+    entry = ""
+    openings = list(_COMPUTATION.finditer(text))
+    starts = [opening.start() for opening in openings] + [len(text)]
+    for opening, end in zip(openings, starts[1:], strict=True):
+        name = opening[2]
+        computations[name] = Computation(name, tuple(_read_instructions(text, opening.end(), end, name)))
+        if opening[1]:
+            entry = name
     # The last computation is the entry of a text that does not name one, such as a fragment.
     entry = entry or next(reversed(computations), "")
-    return ProgramText(text[:header_end], computations, entry)
+    return ProgramText(text[: starts[0]], computations, entry)
 
 
-def _line_end(text: str, start: int) -> int:
-    """The end of the line that begins here. The metadata of a kernel is part of its line, and has line breaks."""
-    end = text.find("\n", start)
-    if text.startswith(" ", start):
-        while end >= 0 and text.startswith(_CONTINUATION, end + 1) and not _is_closing_line(text, end + 1):
-            end = text.find("\n", end + 1)
-    return len(text) if end < 0 else end
+def _read_instructions(text: str, start: int, end: int, computation: str) -> Iterator[Instruction]:
+    for line in _LINE.finditer(text, start, end):
+        # Comments and attributes of the computation may have lines of their own.
+        match = _INSTRUCTION.match(text, *line.span())
+        if match is not None:
+            yield Instruction(match, line.end(), computation)
 
 
-def _is_closing_line(text: str, start: int) -> bool:
-    """Whether a line ends a computation."""
-    if text.startswith(("}\n", "}, execution_thread"), start):
-        return True
-    return text.startswith("}", start) and start + 1 == len(text)
+def all_instructions(computations: Mapping[str, Computation]) -> list[Instruction]:
+    """The instructions of all computations, in the text's order."""
+    return [instruction for computation in computations.values() for instruction in computation.instructions]

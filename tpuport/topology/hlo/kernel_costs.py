@@ -5,15 +5,16 @@ Kernels that the compiler makes by itself are among them: `compiler_kernels` cou
 
 import collections
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tpuport.topology.compile_report import Kernel
-from tpuport.topology.hlo.array_types import HBM, Array, search_group
+from tpuport.topology.hlo.array_types import search_group
 from tpuport.topology.hlo.compiler_kernels import count_compiler_kernel
 from tpuport.topology.hlo.instructions import Instruction
 from tpuport.topology.hlo.program import Program
-from tpuport.topology.kernels.kernel_calls import KernelCall, KernelCost
+from tpuport.topology.kernels.kernel_calls import CallSignature, KernelCall, KernelCost
 
 _ESTIMATE: Final = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _FIELD: Final = re.compile(r'"(\w+)":"?(-?[\d.]+(?:e[+-]?\d+)?)"?')
@@ -23,30 +24,17 @@ _COPY: Final = re.compile(r"(?:\.clone|\.\d+)+$")
 _TINY: Final = 1e-9
 
 
-class _Stated(NamedTuple):
-    """A kernel's own estimate; None for what it does not state."""
-
-    flops: float | None = None
-    nbytes: float | None = None
-
-
-def is_kernel(instruction: Instruction) -> bool:
-    """Whether it is a Pallas kernel."""
-    return instruction.target == "tpu_custom_call"
-
-
-def _stated(instruction: Instruction) -> _Stated:
-    """A Pallas kernel's own estimate; nothing for anything else."""
-    if not is_kernel(instruction):
-        return _Stated()
+def _estimate(instruction: Instruction) -> dict[str, float]:
+    """What a Pallas kernel states that it costs, by "flops" and so on; nothing for anything else."""
+    if not instruction.is_kernel:
+        return {}
     estimate = search_group(_ESTIMATE, instruction.attributes)
-    fields = {name: float(value) for name, value in _FIELD.findall(estimate)}
-    return _Stated(fields.get("flops"), fields.get("bytes_accessed"))
+    return {name: float(value) for name, value in _FIELD.findall(estimate)}
 
 
 def stated_flops(instruction: Instruction) -> float:
     """FLOPs of a Pallas kernel by its own estimate; 0 for anything else."""
-    return _stated(instruction).flops or 0.0
+    return _estimate(instruction).get("flops", 0.0)
 
 
 def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
@@ -56,68 +44,68 @@ def apply_kernel_costs(program: Program, calls: Sequence[KernelCall]) -> None:
     calls match it has their mean, weighted by how often each is made, so that all kernels together cost what all calls
     cost. A kernel that the compiler has made by itself is counted here.
     """
-    for instruction in filter(is_kernel, program.instructions):
-        cost = count_compiler_kernel(program, instruction, calls)
-        cost = cost or _mean_cost(_matching_calls(program, instruction, calls))
+    for kernel in program.kernels:
+        cost = count_compiler_kernel(program, kernel, calls)
+        matching = _matching_calls(program, kernel, calls)
+        if cost is None and matching:
+            cost = _mean_cost(matching)
         if cost is not None:
-            program.kernel_costs[instruction.name] = cost
+            program.kernel_costs[kernel.name] = cost
 
 
 def _matching_calls(program: Program, kernel: Instruction, calls: Sequence[KernelCall]) -> list[KernelCall]:
-    stated = _stated(kernel)
-    signature = (
-        [array.dims for array in program.operand_arrays(kernel)], [array.dims for array in kernel.results],
-        (stated.flops or 0.0, stated.nbytes or 0.0),
-    )  # fmt: skip
-    matches = [call for call in calls if _signature(call) == signature]
+    estimate = _estimate(kernel)
+    signature = CallSignature(
+        tuple(array.dims for array in program.operand_arrays(kernel)),
+        tuple(array.dims for array in kernel.results),
+        (estimate.get("flops", 0.0), estimate.get("bytes_accessed", 0.0)),
+    )
+    matches = [call for call in calls if call.signature == signature]
+    # A kernel of unknown origin may be any call, and a call without a name any kernel.
+    if not kernel.op_name:
+        return matches
     scope = kernel.op_name.split("/")
-    named = [call for call in matches if call.name and call.name.split("/")[-1] in scope]
-    # A call without a name may be any kernel, and a kernel of unknown origin any call.
-    return named or [call for call in matches if not call.name or not kernel.op_name]
+    named = [call for call in matches if call.name.rpartition("/")[2] in scope]
+    return named or [call for call in matches if not call.name]
 
 
-def _signature(call: KernelCall) -> tuple[object, ...]:
-    """What a call has in common with its kernel: dimensions of operands and results, and the estimate."""
-    operands = [dims for _, dims in call.operands]
-    results = [dims for _, dims in call.results]
-    return operands, results, call.stated or (0.0, 0.0)
-
-
-def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost | None:
-    """The mean of what calls cost, weighted by how often each is made; None without calls."""
-    if not calls:
-        return None
+def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost:
+    """The mean of what calls cost, weighted by how often each is made."""
     costs = [call.cost for call in calls]
-    times = sum(call.times for call in calls)
-    if times == 0 or all(cost == costs[0] for cost in costs):
+    times = [call.times for call in calls]
+    if len(set(costs)) == 1 or not any(times):
         return costs[0]
+
     # Calls with different masks look the same in the text of the compiled program.
-    weights = [call.times / times for call in calls]
+    def mean(values: Iterable[float]) -> float:
+        return statistics.fmean(values, times)
 
-    def mean(values: Sequence[float]) -> float:
-        return sum(weight * value for weight, value in zip(weights, values, strict=True))
+    # One that states its cost has no bytes by operand, and then the mean has none either.
+    def means(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(map(mean, zip(*rows, strict=False)))
 
-    def means(rows: Sequence[tuple[float, ...] | None]) -> tuple[float, ...] | None:
-        known = [row for row in rows if row is not None]
-        return tuple(map(mean, zip(*known, strict=True))) if len(known) == len(rows) else None
-
-    # Calls that are counted too high and too low may cancel out in the mean.
     bounds = {cost.bound for cost in costs} - {None}
+    # Calls that are counted too high and too low may cancel out in the mean.
+    bound = "about"
+    if len(bounds) < 2:
+        bound = next(iter(bounds), None)
     return KernelCost(
-        flops=mean([cost.flops for cost in costs]),
-        nbytes=mean([cost.nbytes for cost in costs]),
+        flops=mean(cost.flops for cost in costs),
+        nbytes=mean(cost.nbytes for cost in costs),
         source=costs[0].source,
-        bound="about" if len(bounds) > 1 else next(iter(bounds), None),
-        read=means([cost.read for cost in costs]),
-        written=means([cost.written for cost in costs]),
-        copied=mean([cost.copied for cost in costs]),
+        bound=bound,
+        read=means(cost.read for cost in costs),
+        written=means(cost.written for cost in costs),
+        copied=mean(cost.copied for cost in costs),
     )
 
 
 def kernel_flops(program: Program, instruction: Instruction) -> float:
     """FLOPs of one execution of a Pallas kernel; 0 for anything else."""
     cost = program.kernel_costs.get(instruction.name)
-    return stated_flops(instruction) if cost is None else cost.flops
+    if cost is None:
+        return stated_flops(instruction)
+    return cost.flops
 
 
 def kernel_bytes(program: Program, instruction: Instruction) -> float | None:
@@ -127,19 +115,16 @@ def kernel_bytes(program: Program, instruction: Instruction) -> float | None:
     """
     cost = program.kernel_costs.get(instruction.name)
     if cost is None:
-        return _stated(instruction).nbytes
+        return _estimate(instruction).get("bytes_accessed")
     # What a kernel states is a total, of which it is not known what lies in VMEM.
-    if cost.read is None or cost.written is None:
+    if not cost.written:
         return cost.nbytes
     moved = (*cost.read, *cost.written)
     arrays = (*program.operand_arrays(instruction), *instruction.results)
-    ratios = map(_padding_ratio, arrays)
-    return cost.copied + sum(nbytes * ratio for nbytes, ratio in zip(moved, ratios, strict=True))
-
-
-def _padding_ratio(array: Array) -> float:
-    """What an array takes in HBM, as a multiple of its elements' bytes."""
-    return array.tiled_nbytes / array.nbytes if array.space == HBM and array.nbytes else 0.0
+    padded = [
+        nbytes * array.hbm_nbytes / max(1, array.nbytes) for nbytes, array in zip(moved, arrays, strict=True)
+    ]
+    return cost.copied + sum(padded)
 
 
 class _Group(NamedTuple):
@@ -154,11 +139,16 @@ def list_kernels(program: Program) -> tuple[Kernel, ...]:
     """Pallas kernels by name; of branches, those of the branch with the most FLOPs in kernels."""
 
     def branch_cost(instruction: Instruction) -> float:
-        return _TINY + kernel_flops(program, instruction) if is_kernel(instruction) else 0.0
+        if not instruction.is_kernel:
+            return 0.0
+        return _TINY + kernel_flops(program, instruction)
 
     groups: dict[_Group, list[Instruction]] = collections.defaultdict(list)
-    for instruction in filter(is_kernel, program.executed_instructions(branch_cost)):
+    for instruction in program.executed_instructions(branch_cost):
+        if not instruction.is_kernel:
+            continue
         cost = program.kernel_costs.get(instruction.name, KernelCost(0.0, 0.0, "kernel"))
+        # None cannot be sorted.
         group = _Group(_COPY.sub("", instruction.name), cost.source, cost.bound or "")
         groups[group].append(instruction)
     return tuple(_report(program, group, kernels) for group, kernels in sorted(groups.items()))

@@ -7,7 +7,7 @@ it is used from there. Here only an array whose layout puts it in HBM counts, wi
 import collections
 import functools
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo.array_types import HBM, Array
@@ -54,13 +54,12 @@ def instruction_bytes(program: Program, instruction: Instruction) -> float:
 
 def stores_arrays(instruction: Instruction) -> bool:
     """Whether it puts arrays that it computes or copies into memory: not inside of a fusion, nor as another name."""
-    if (
+    return not (
         instruction.is_fused
         or instruction.operation in _FREE
         or instruction.operation.endswith(("-done", "-update"))
-    ):
-        return False
-    return instruction.target not in _VIEWING_TARGETS
+        or instruction.target in _VIEWING_TARGETS
+    )
 
 
 def _is_prefetch_for_next_step(program: Program, instruction: Instruction) -> bool:
@@ -70,9 +69,7 @@ def _is_prefetch_for_next_step(program: Program, instruction: Instruction) -> bo
     """
     if instruction.operation != "copy-start":
         return False
-    users = program.computations[instruction.computation].users
-    ends = users.get(instruction.name, [])
-    return bool(ends) and not any(users.get(end.name) or end.is_root for end in ends)
+    return not any(end.is_root or program.users(end) for end in program.users(instruction))
 
 
 def _ends_collective(program: Program, instruction: Instruction) -> bool:
@@ -88,7 +85,7 @@ def _read_bytes(program: Program, instruction: Instruction) -> int:
 
 
 def _operand_bytes(program: Program, instruction: Instruction, operand: Instruction) -> int:
-    whole = _tiled_bytes([array for array in operand.arrays if array.space == HBM])
+    whole = sum(array.hbm_nbytes for array in operand.arrays)
     use = Use(instruction, instruction.positions(operand.name))
     return min(whole, _read_by_user(program, use, whole))
 
@@ -104,11 +101,11 @@ def _read_by_user(program: Program, use: Use, whole: int) -> int:
 
 def _sliced_bytes(use: Use, whole: int) -> int:
     """What an instruction other than a fusion reads: a slice, nothing of what it changes, or all."""
-    if use.positions != (0,):
-        return whole
-    if use.user.kind in _SLICES:
+    if use.positions == (0,) and use.user.kind in _SLICES:
         return _tiled_bytes(use.user.results)
-    return 0 if use.user.kind in _UPDATES else whole
+    if use.positions == (0,) and use.user.kind in _UPDATES:
+        return 0
+    return whole
 
 
 def _inner_bytes(program: Program, computation: Computation, value: Instruction, whole: int) -> int:
@@ -135,36 +132,19 @@ def _use_bytes(program: Program, computation: Computation, use: Use, whole: int)
 
 def _is_only_returned(computation: Computation, instruction: Instruction) -> bool:
     """Whether a value is a result of its computation and nothing else."""
-    if instruction.is_root:
-        return True
-    users = [use.user for use in computation.uses(instruction.name)]
-    return all(user.is_root and user.operation in ("tuple", "bitcast") for user in users)
-
-
-class _Result(NamedTuple):
-    """A result in HBM: its position, and what is written if it is an operand that is changed in place."""
-
-    position: int
-    array: Array
-    update: tuple[Array, ...]
-
-
-def _results_in_hbm(program: Program, instruction: Instruction) -> list[_Result]:
-    arrays = instruction.results
-    updates = _in_place_updates(program, instruction)
-    # A result that is a tuple of tuples cannot be matched, and counts as computed.
-    if len(updates) != len(arrays):
-        updates = [()] * len(arrays)
-    results = map(_Result, range(len(arrays)), arrays, updates)
-    return [result for result in results if result.array.space == HBM]
+    uses = computation.uses(instruction.name)
+    return all(use.user.is_root and use.user.operation in ("tuple", "bitcast") for use in uses)
 
 
 def _written_bytes(program: Program, instruction: Instruction) -> int:
     """Bytes that go to HBM; of a result that is an operand changed in place, those of the change."""
-    results = _results_in_hbm(program, instruction)
+    updates = _in_place_updates(program, instruction)
     unchanged = _unchanged_results(program, instruction)
-    written = [result for result in results if result.position not in unchanged]
-    return sum(_tiled_bytes(result.update or [result.array]) for result in written)
+    return sum(
+        _tiled_bytes(updates.get(index, (array,)))
+        for index, array in enumerate(instruction.results)
+        if array.space == HBM and index not in unchanged
+    )
 
 
 def _unchanged_results(program: Program, instruction: Instruction) -> set[int]:
@@ -176,42 +156,38 @@ def _unchanged_results(program: Program, instruction: Instruction) -> set[int]:
         return instruction.aliased_results
     unchanged = {
         index
-        for index, result in enumerate(_results_of(inside))
+        for index, result in enumerate(inside.results)
         if result.operation == "parameter" or program.stage(result) == "later"
     }
     return unchanged & instruction.aliased_results
 
 
-def _results_of(computation: Computation) -> list[Instruction]:
-    """What makes the elements of a computation's result."""
-    root = computation.root
-    return computation.operands(root) if root.operation == "tuple" else [root]
-
-
-def _in_place_updates(program: Program, instruction: Instruction) -> list[tuple[Array, ...]]:
-    """For each result that is an operand changed in place, the arrays that are written into it; else nothing."""
+def _in_place_updates(program: Program, instruction: Instruction) -> dict[int, tuple[Array, ...]]:
+    """By the index of each result that is an operand changed in place, the arrays that are written into it."""
     operands = program.operands(instruction)
     update = _UPDATES.get(instruction.kind, len(operands))
     if update < len(operands):
-        return [operands[update].arrays]
+        return {0: operands[update].arrays}
     inside = program.fused_computation(instruction)
-    if inside is None:
-        return [()] * len(instruction.results)
-    return [_inner_update(program, inside, result) for result in _results_of(inside)]
+    # A result that is a tuple of tuples cannot be matched, and counts as computed.
+    if inside is None or len(inside.results) != len(instruction.results):
+        return {}
+    updates = {index: _inner_update(program, inside, result) for index, result in enumerate(inside.results)}
+    return {index: arrays for index, arrays in updates.items() if arrays}
 
 
 def _inner_update(program: Program, computation: Computation, result: Instruction) -> tuple[Array, ...]:
     """What a fusion writes into the operand of which this is the result."""
     result = computation.skip_bitcasts(result)
     if result.operation == "fusion":
-        updates = _in_place_updates(program, result)
-        return updates[0] if len(updates) == 1 else ()
+        return _in_place_updates(program, result).get(0, ())
     if result.operation not in _UPDATES:
         return ()
     operands = computation.operands(result)
     # An update of what the fusion itself computes is not in place.
-    is_operand = computation.skip_bitcasts(operands[0]).operation == "parameter"
-    return operands[_UPDATES[result.operation]].arrays if is_operand else ()
+    if computation.skip_bitcasts(operands[0]).operation != "parameter":
+        return ()
+    return operands[_UPDATES[result.operation]].arrays
 
 
 def _tiled_bytes(arrays: Sequence[Array]) -> int:
@@ -250,9 +226,12 @@ def _temporaries(program: Program, instruction: Instruction) -> list[Array]:
     """Results in HBM that are not operands changed in place."""
     if _ends_collective(program, instruction):
         return []
-    aliased = instruction.aliased_results
-    results = _results_in_hbm(program, instruction)
-    return [result.array for result in results if not result.update and result.position not in aliased]
+    in_place = instruction.aliased_results | _in_place_updates(program, instruction).keys()
+    return [
+        array
+        for index, array in enumerate(instruction.results)
+        if array.space == HBM and index not in in_place
+    ]
 
 
 def _returned_instructions(program: Program) -> set[Instruction]:
@@ -264,4 +243,6 @@ def _returned_instructions(program: Program) -> set[Instruction]:
 
 def _operand_in_memory(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
     """The operand in whose memory a result is."""
-    return operands[:1] if instruction.operation in ("bitcast", "dynamic-update-slice") else ()
+    if instruction.operation in ("bitcast", "dynamic-update-slice"):
+        return operands[:1]
+    return ()

@@ -1,18 +1,18 @@
 """A compiled program: what runs how often, in which order of computations, and from which lines of code."""
 
+import collections
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tpuport.topology.compile_report import Source
-from tpuport.topology.hlo.array_types import Array, search_group
+from tpuport.topology.hlo.array_types import Array
 from tpuport.topology.hlo.instructions import (
-    BRANCH_ATTRIBUTES,
     Computation,
     Instruction,
     ProgramText,
+    all_instructions,
     read_text,
 )
 from tpuport.topology.hlo.source_lines import Frames
@@ -20,7 +20,6 @@ from tpuport.topology.hlo.trip_counts import set_execution_counts
 from tpuport.topology.hlo.value_flow import Value, ValueFlow
 from tpuport.topology.kernels.kernel_calls import KernelCost
 
-_CHANNEL: Final = re.compile(r"\bchannel_id=(\d+)")
 _ASYNC_START: Final = "AsyncCollectiveStart"
 # An instruction of these without a line of its own has the line of its first operand, which it only moves.
 _MOVES: Final = {
@@ -46,22 +45,23 @@ class Program:
 
     def __init__(self, text: ProgramText) -> None:
         self.header, self.computations, self.entry = text
-        self.instructions = tuple(
-            instruction
-            for computation in self.computations.values()
-            for instruction in computation.instructions
-        )
+        self.instructions = tuple(all_instructions(self.computations))
         self.kernel_costs: dict[str, KernelCost] = {}
 
     @property
     def parameters(self) -> dict[int, Instruction]:
         """The program's own parameters by number."""
-        return self.computations[self.entry].parameters if self.computations else {}
+        return self.computations[self.entry].parameters
 
     @property
     def results(self) -> tuple[Array, ...]:
         """The arrays that the program returns."""
-        return self.computations[self.entry].root.arrays if self.computations else ()
+        return self.computations[self.entry].root.arrays
+
+    @property
+    def kernels(self) -> list[Instruction]:
+        """The Pallas kernels, and those that the compiler has made by itself."""
+        return [instruction for instruction in self.instructions if instruction.is_kernel]
 
     @functools.cached_property
     def _frames(self) -> Frames:
@@ -76,16 +76,13 @@ class Program:
 
         If the compiler does not say it, that of the operand which the instruction moves, or of a fusion's result.
         """
-        value = Value(instruction)
-        for _ in range(_FARTHEST_LINE):
-            if value.instruction.frame is not None:
-                return self._frames.source(value.instruction.frame)
-            sources = self._line_flow.sources(value)
-            # The elements of a tuple or a loop may come from several lines.
+        # The elements of a tuple or a loop may come from several lines, where the steps end.
+        for step in itertools.islice(self._line_flow.steps_back(Value(instruction)), _FARTHEST_LINE):
+            if step.instruction.frame is not None:
+                return self._frames.source(step.instruction.frame)
             # An argument of a fusion comes from other code than the fusion.
-            if len(sources) != 1 or value.instruction.operation == "parameter":
+            if step.instruction.operation == "parameter":
                 return None
-            [value] = sources
         return None
 
     @functools.cached_property
@@ -99,19 +96,22 @@ class Program:
         # The three parts of a split collective are in different fusions, and have one channel.
         starts = [instruction for instruction in self.instructions if instruction.target == _ASYNC_START]
         started = itertools.chain.from_iterable(map(self.operands, starts))
-        return {search_group(_CHANNEL, instruction.attributes) for instruction in started} - {""}
+        return {instruction.channel for instruction in started} - {""}
 
     def stage(self, instruction: Instruction) -> str | None:
         """The part of a collective that its fusion does, if several do it bit by bit: "start" or "later".
 
         None for a collective that one instruction does, and for anything else.
         """
-        if not instruction.is_fused or not self._split_channels:
+        if not instruction.is_fused or instruction.channel not in self._split_channels:
             return None
-        if search_group(_CHANNEL, instruction.attributes) not in self._split_channels:
-            return None
-        users = self.computations[instruction.computation].users.get(instruction.name, ())
-        return "start" if _ASYNC_START in {user.target for user in users} else "later"
+        if _ASYNC_START in {user.target for user in self.users(instruction)}:
+            return "start"
+        return "later"
+
+    def users(self, instruction: Instruction) -> list[Instruction]:
+        """The instructions that read an instruction's result."""
+        return self.computations[instruction.computation].users.get(instruction.name, [])
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
         """The instructions whose results an instruction reads."""
@@ -140,39 +140,40 @@ class Program:
     def executed_instructions(self, cost: Cost) -> list[Instruction]:
         """The instructions of a step, also those in fusions; of a conditional, the branch that costs most."""
         costs = self._computation_costs(cost)
-        executed, waiting = {self.entry}, [self.entry]
-        while waiting:
-            for instruction in self.computations[waiting.pop()].instructions:
-                callees = [name for name in _callees(instruction) if name in self.computations]
-                branches = [name for name in instruction.branches if name in self.computations]
-                if branches:
-                    callees.append(max(branches, key=costs.__getitem__))
-                new = [name for name in callees if name not in executed]
-                executed.update(new)
-                waiting += new
+        executed = {self.entry}
+        # Callers come after what they call, so that the last computation is the first whose callees are known.
+        for name, computation in reversed(self.computations.items()):
+            if name not in executed:
+                continue
+            for instruction in computation.instructions:
+                callees = instruction.callees
+                if instruction.operation == "conditional":
+                    callees = (max(callees, key=costs.__getitem__),)
+                executed.update(callees)
         return [instruction for instruction in self.instructions if instruction.computation in executed]
 
     def _computation_costs(self, cost: Cost, counts_rounds: bool = True) -> dict[str, float]:
         """By computation, what one run of it costs together with all that it calls."""
-        costs: dict[str, float] = {}
+        # A fragment may name computations that it does not have: they cost nothing.
+        costs: dict[str, float] = collections.defaultdict(float)
         # What a computation calls comes before it.
         for name, computation in self.computations.items():
-            costs[name] = 0.0
             for instruction in computation.instructions:
                 costs[name] += cost(instruction)
-                if instruction.calls:
-                    rounds = instruction.rounds if counts_rounds else 1
-                    costs[name] += rounds * sum(costs.get(callee, 0.0) for callee in _callees(instruction))
-                    branches = [costs.get(branch, 0.0) for branch in instruction.branches]
-                    costs[name] += max(branches, default=0.0)
+                callee_costs = [costs[callee] for callee in instruction.callees]
+                if instruction.operation == "conditional":
+                    costs[name] += max(callee_costs)
+                elif counts_rounds:
+                    costs[name] += instruction.rounds * sum(callee_costs)
+                else:
+                    costs[name] += sum(callee_costs)
         return costs
 
 
 def parse(text: str) -> Program:
     """The program whose text `jax.stages.Compiled.as_text` gave."""
     program_text = read_text(text)
-    if program_text.computations:
-        set_execution_counts(program_text.computations, program_text.entry)
+    set_execution_counts(program_text.computations, program_text.entry)
     return Program(program_text)
 
 
@@ -182,14 +183,10 @@ def square_arrays(instructions: Iterable[Instruction], minimum: int) -> list[Arr
     return sorted(array for array in arrays if sum(extent >= minimum for extent in array.dims) > 1)
 
 
-def _callees(instruction: Instruction) -> list[str]:
-    """The computations that an instruction runs, other than branches."""
-    attributes = [attribute for attribute in instruction.calls if attribute not in BRANCH_ATTRIBUTES]
-    return [name for attribute in attributes for name in instruction.calls[attribute]]
-
-
 def _moved_operands(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
     if instruction.kind in _MOVES:
         return operands[:1]
     # What is written into an array says more of the result than the array does.
-    return operands[1:2] if instruction.operation == "dynamic-update-slice" else ()
+    if instruction.operation == "dynamic-update-slice":
+        return operands[1:2]
+    return ()

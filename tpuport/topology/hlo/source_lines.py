@@ -47,8 +47,7 @@ class Frames:
         }
         # A frame without a parent has parent 0. Some versions of XLA number parents one higher than frames, so that
         # no frame has 0, and the outermost has itself.
-        parents = {_parent(row) for row in self._frames.values()}
-        self._parent_offset = 0 if 0 in parents else 1
+        self._parent_offset = int(0 not in map(_parent, self._frames.values()))
 
     def stack(self, number: int) -> list[StackFrame]:
         """A frame and those that called it, the innermost first."""
@@ -90,7 +89,9 @@ def innermost_source(stack: Iterable[StackFrame]) -> Source | None:
 def short_path(file: str) -> str:
     """A file of an installed package as "package/file", the same on every machine; any other as it is."""
     package, path = package_file(file)
-    return f"{package}/{path}" if path and package != "python" else file
+    if not path or package == "python":
+        return file
+    return f"{package}/{path}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,5 +1,6 @@
 """How often a step executes each instruction: loops that count to a constant, and loops in their bodies."""
 
+import collections
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -42,8 +43,7 @@ class _Comparison(NamedTuple):
 def set_execution_counts(computations: dict[str, Computation], entry: str) -> None:
     """Set `rounds`, `times` and `is_fused` of every instruction."""
     loops = _LoopReader(computations)
-    executions = dict.fromkeys(computations, 0)
-    executions[entry] = 1
+    executions = collections.Counter({entry: 1})
     fused: set[str] = set()
     # Callers come after what they call, so that the last computation is the first whose count is known.
     for name, computation in reversed(computations.items()):
@@ -52,19 +52,18 @@ def set_execution_counts(computations: dict[str, Computation], entry: str) -> No
             instruction.times = max(executions[name], 1)
             instruction.is_fused = name in fused
             if instruction.operation == "while":
-                instruction.rounds = loops.count_rounds(instruction) or 1
-            for attribute, callees in instruction.calls.items():
-                if instruction.is_fused or _fuses(instruction, attribute):
-                    fused.update(callees)
-                for callee in callees:
-                    executions[callee] = executions.get(callee, 0) + instruction.times * instruction.rounds
+                instruction.rounds = loops.count_rounds(instruction)
+            if instruction.is_fused or _fuses(instruction):
+                fused.update(instruction.callees)
+            for callee in instruction.callees:
+                executions[callee] += instruction.times * instruction.rounds
 
 
-def _fuses(instruction: Instruction, attribute: str) -> bool:
+def _fuses(instruction: Instruction) -> bool:
     """Whether what it calls becomes part of it. What runs asynchronously has results of its own."""
     if instruction.operation in _ELEMENT_WISE_CALLERS:
         return True
-    return attribute == "calls" and not instruction.operation.startswith("async")
+    return "calls" in instruction.calls and not instruction.operation.startswith("async")
 
 
 class _UnknownNumber(Exception):
@@ -81,20 +80,24 @@ class _LoopReader:
         self._computations = computations
         self._flow = ValueFlow(computations, _same_number)
 
-    def count_rounds(self, loop: Instruction) -> int | None:
-        """How often a loop's body runs; None if the text does not tell."""
+    def count_rounds(self, loop: Instruction) -> int:
+        """How often a loop's body runs; 1 if the text does not tell, or if it never runs."""
         known = _KNOWN_TRIP_COUNT.search(loop.attributes)
         if known is not None:
-            return int(known[1])
+            return max(1, int(known[1]))
         try:
-            comparison = self._comparison(loop)
-            counter = comparison.left
-            step = self._step(loop, counter)
-            first = self._initial(loop, counter)
-            limit = self._constant(loop, comparison.right)
+            return max(1, self._derive_rounds(loop))
         except _UnknownNumber:
-            return None
-        return _count_steps(first + counter.offset, limit, step, comparison.direction)
+            return 1
+
+    def _derive_rounds(self, loop: Instruction) -> int:
+        """How often a loop runs that counts from a constant to a constant."""
+        comparison = self._comparison(loop)
+        counter = comparison.left
+        step = self._step(loop, counter)
+        first = self._initial(loop, counter) + counter.offset
+        limit = self._constant(loop, comparison.right)
+        return _count_steps(first, limit, step, comparison.direction)
 
     def _callee(self, loop: Instruction, attribute: str) -> Computation:
         [name] = loop.calls[attribute]
@@ -164,7 +167,9 @@ class _LoopReader:
 
 
 def _same_number(instruction: Instruction, operands: Sequence[Instruction]) -> Sequence[Instruction]:
-    return operands[:1] if instruction.operation in _SAME_NUMBER else ()
+    if instruction.operation in _SAME_NUMBER:
+        return operands[:1]
+    return ()
 
 
 def _add(left: _Linear, right: _Linear) -> _Linear:
@@ -180,14 +185,14 @@ def _subtract(left: _Linear, right: _Linear) -> _Linear:
     return left._replace(offset=left.offset - right.offset)
 
 
-def _count_steps(first: int, limit: int, step: int, direction: str) -> int | None:
-    """How many steps lead from `first` to where the comparison with `limit` fails; None if it may never fail."""
+def _count_steps(first: int, limit: int, step: int, direction: str) -> int:
+    """How many steps lead from `first` to where the comparison with `limit` fails."""
     match direction:
         case "LE":
             limit, direction = limit + 1, "LT"  # of integers
         case "GE":
             limit, direction = limit - 1, "GT"
-        case "EQ":
-            return None
-    approaches = {"LT": step > 0, "GT": step < 0, "NE": step != 0}[direction]
-    return max(0, math.ceil((limit - first) / step)) if approaches else None
+    # A loop that goes away from its limit, or as long as two numbers are equal, may never end.
+    if not {"LT": step > 0, "GT": step < 0, "NE": step != 0, "EQ": False}[direction]:
+        raise _UnknownNumber
+    return math.ceil((limit - first) / step)

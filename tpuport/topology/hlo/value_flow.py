@@ -5,12 +5,10 @@ fusions, calls and branches, and operations that only move or view an array. `Va
 that. Everything that asks "what is this array?" of a program's text uses it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tpuport.topology.hlo.instructions import Computation, Instruction
-
-_LOOP_ATTRIBUTES: Final = ("body", "condition")
+from tpuport.topology.hlo.instructions import Computation, Instruction, all_instructions
 
 
 class Value(NamedTuple):
@@ -29,11 +27,19 @@ Passes = Callable[[Instruction, Sequence[Instruction]], Iterable[Instruction]]
 
 
 class _Caller(NamedTuple):
-    """An instruction that runs a computation, and the operands that are the computation's parameters, in order."""
+    """What runs a computation.
 
-    instruction: Instruction
-    arguments: tuple[Instruction, ...]
-    is_loop: bool = False
+    Attributes:
+        arguments: the operands that are the computation's parameters, in order.
+        loop: whose body or condition the computation is, or None.
+    """
+
+    arguments: Sequence[Instruction] = ()
+    loop: Instruction | None = None
+
+
+# Of the program itself, and of what is applied to elements: nothing is known of its parameters.
+_NO_CALLER: Final = _Caller()
 
 
 class ValueFlow:
@@ -55,12 +61,9 @@ class ValueFlow:
         self._computations = computations
         self._passes = passes
         self._looks_inside = looks_inside
-        self._callers = _find_callers(computations) if looks_inside else {}
-        self._numbers = {
-            parameter: number
-            for computation in computations.values()
-            for number, parameter in computation.parameters.items()
-        }
+        self._callers: dict[str, _Caller] = {}
+        if looks_inside:
+            self._callers = _find_callers(computations)
 
     def sources(self, value: Value) -> list[Value]:
         """The values, one step back, that this value is.
@@ -74,130 +77,117 @@ class ValueFlow:
             case "parameter":
                 return self._arguments(instruction, path)
             case "get-tuple-element":
-                path = (instruction.tuple_index, *path)
-                return [Value(operand, path) for operand in operands]
+                return _values(operands, (instruction.tuple_index, *path))
             case "tuple" if path:
-                element = operands[path[0] : path[0] + 1]
-                return [Value(operand, path[1:]) for operand in element]
+                return _values(operands[path[0] : path[0] + 1], path[1:])
             case "tuple":
-                return [Value(operand) for operand in operands]
-            case "while" if not self._looks_inside:
-                return [Value(operand, path) for operand in operands]
+                return _values(operands)
         roots = self._roots(instruction)
         if instruction.operation == "while":
-            return [Value(source, path) for source in (*operands, *roots)]
+            return _values([*operands, *roots], path)
         if roots:
-            return [Value(root, path) for root in roots]
+            return _values(roots, path)
         if instruction.operation.endswith("-done"):
             # What a start gives is a tuple with operands and semaphores in it, so that the path says nothing.
-            return [Value(operand) for operand in operands[:1]]
+            return _values(operands[:1])
         return [_same_element(operand, path) for operand in self._passes(instruction, operands)]
 
-    def origin(self, value: Value) -> Value:
-        """Follow a value back as long as it has one source."""
+    def steps_back(self, value: Value) -> Iterator[Value]:
+        """A value, and what it is one step back, two steps back, and so on, as long as it has one source."""
+        yield value
         sources = self.sources(value)
         while len(sources) == 1:
             [value] = sources
+            yield value
             sources = self.sources(value)
-        return value
+
+    def origin(self, value: Value) -> Value:
+        """Follow a value back as long as it has one source."""
+        *_, origin = self.steps_back(value)
+        return origin
 
     def trace(self, values: Iterable[Value]) -> list[Value]:
         """These values and all that they come from."""
-        visited: dict[Value, None] = {}
-        waiting = list(values)
-        while waiting:
-            value = waiting.pop()
-            if value not in visited:
-                visited[value] = None
-                waiting += self.sources(value)
-        return list(visited)
+        return _reachable(values, self.sources)
 
     def reach(self, values: Iterable[Value]) -> set[Value]:
         """These values and all that they become, anywhere in the program."""
         results = self._direct_results()
-        reached: set[Value] = set()
-        waiting = list(values)
-        while waiting:
-            value = waiting.pop()
-            if value not in reached:
-                reached.add(value)
-                waiting += results.get(value, ())
-        return reached
+        return set(_reachable(values, lambda value: results.get(value, [])))
 
     def enclosing_loop(self, parameter: Instruction) -> Instruction | None:
         """The loop that carries a parameter of its body or condition."""
-        caller = self._callers.get(parameter.computation)
-        return caller.instruction if caller is not None and caller.is_loop else None
+        return self._callers.get(parameter.computation, _NO_CALLER).loop
 
     def _operands(self, instruction: Instruction) -> list[Instruction]:
         return self._computations[instruction.computation].operands(instruction)
 
     def _arguments(self, parameter: Instruction, path: tuple[int, ...]) -> list[Value]:
         """What a parameter is given where its computation is called."""
-        caller = self._callers.get(parameter.computation)
-        number = self._numbers.get(parameter)
-        if caller is None or number is None:
-            return []
-        arguments = [Value(argument, path) for argument in caller.arguments[number : number + 1]]
-        if caller.is_loop:
-            arguments += [Value(root, path) for root in self._roots(caller.instruction)]
+        caller = self._callers.get(parameter.computation, _NO_CALLER)
+        number = parameter.parameter_number
+        arguments = _values(caller.arguments[number : number + 1], path)
+        if caller.loop is not None:
+            arguments += _values(self._roots(caller.loop), path)
         return arguments
 
     def _roots(self, instruction: Instruction) -> list[Instruction]:
         """The roots of the computations whose results are the instruction's."""
         if not self._looks_inside:
             return []
-        names = _result_computations(instruction)
+        names = instruction.result_computations
         return [self._computations[name].root for name in names if name in self._computations]
 
     def _direct_results(self) -> dict[Value, list[Value]]:
         """The inverse of `sources`, over all values of the program and the elements that any of them takes."""
         results: dict[Value, list[Value]] = {}
-        whole_results = (
-            Value(instruction)
-            for computation in self._computations.values()
-            for instruction in computation.instructions
-        )
-        for value in self.trace(whole_results):
+        for value in self.trace(_values(all_instructions(self._computations))):
             for source in self.sources(value):
                 results.setdefault(source, []).append(value)
         return results
 
 
+def _values(instructions: Iterable[Instruction], path: tuple[int, ...] = ()) -> list[Value]:
+    """The same part of each instruction's result."""
+    return [Value(instruction, path) for instruction in instructions]
+
+
 def _same_element(operand: Instruction, path: tuple[int, ...]) -> Value:
     """An operand that is passed on; the path means something in it only if it is a tuple too."""
-    return Value(operand, path if operand.type.startswith("(") else ())
+    if operand.type.startswith("("):
+        return Value(operand, path)
+    return Value(operand)
 
 
-def _result_computations(instruction: Instruction) -> tuple[str, ...]:
-    match instruction.operation:
-        case "while":
-            return instruction.calls.get("body", ())
-        case "conditional":
-            return instruction.branches
-        case "call":
-            return instruction.calls.get("to_apply", ()) or instruction.calls.get("calls", ())
-        case "fusion" | "async-start":
-            return instruction.calls.get("calls", ())
-    return ()
+def _reachable(values: Iterable[Value], neighbours: Callable[[Value], Iterable[Value]]) -> list[Value]:
+    """These values, their neighbours, the neighbours of those, and so on, each once."""
+    # A dict is a set in the order of insertion, which makes the result the same in every run.
+    visited: dict[Value, None] = {}
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value not in visited:
+            visited[value] = None
+            waiting += neighbours(value)
+    return list(visited)
 
 
 def _find_callers(computations: Mapping[str, Computation]) -> dict[str, _Caller]:
     """By computation, the instruction whose operands its parameters are."""
     callers: dict[str, _Caller] = {}
-    for computation in computations.values():
-        for instruction in computation.instructions:
-            if not instruction.calls:
-                continue
-            operands = tuple(computation.operands(instruction))
-            for attribute in _LOOP_ATTRIBUTES:
-                for name in instruction.calls.get(attribute, ()):
-                    callers[name] = _Caller(instruction, operands, is_loop=True)
-            for index, name in enumerate(instruction.branches, start=1):
+    for instruction in all_instructions(computations):
+        callees = instruction.callees
+        if not callees:
+            continue
+        operands = computations[instruction.computation].operands(instruction)
+        match instruction.operation:
+            case "while":
+                callers |= dict.fromkeys(callees, _Caller(operands, loop=instruction))
+            case "conditional":
                 # The first operand of a conditional selects the branch, and each branch has one of the others.
-                callers[name] = _Caller(instruction, operands[index : index + 1])
+                arguments = ([operand] for operand in operands[1:])
+                callers |= dict(zip(callees, map(_Caller, arguments), strict=False))
             # The parameters of what a reduction applies are elements, and not its operands.
-            if instruction.operation in ("fusion", "async-start", "call"):
-                for name in _result_computations(instruction):
-                    callers[name] = _Caller(instruction, operands)
+            case "fusion" | "async-start" | "call":
+                callers |= dict.fromkeys(callees, _Caller(operands))
     return callers

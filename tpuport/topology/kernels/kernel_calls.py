@@ -19,8 +19,8 @@ class KernelCost(NamedTuple):
         source: "kernel" if the kernel states it, "counted" if it was counted where the kernel was traced. FLOPs may be
             stated even so, see `KernelCall.cost`.
         bound: of a count that depends on data: "at most", "at least" or, if both, "about"; else None.
-        read: bytes that its blocks read of each operand; None for a cost that the kernel states, which is a total.
-        written: bytes that they write of each result; None likewise.
+        read: bytes that its blocks read of each operand; empty for a cost that the kernel states, which is a total.
+        written: bytes that they write of each result; empty likewise.
         copied: bytes in HBM, at either end, of the copies that it starts by itself.
     """
 
@@ -28,12 +28,25 @@ class KernelCost(NamedTuple):
     nbytes: float
     source: str
     bound: str | None = None
-    read: tuple[float, ...] | None = None
-    written: tuple[float, ...] | None = None
+    read: tuple[float, ...] = ()
+    written: tuple[float, ...] = ()
     copied: float = 0.0
 
 
 ArrayType = tuple[str, tuple[int, ...]]
+
+
+class CallSignature(NamedTuple):
+    """What a call has in common with its kernel in the compiled program, where dtypes may differ.
+
+    Attributes:
+        operands, results: their dimensions.
+        stated: "flops" and "bytes_accessed" of the kernel's own estimate, zeros if it has none.
+    """
+
+    operands: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+    stated: tuple[float, float]
 
 
 class KernelCall(NamedTuple):
@@ -54,6 +67,13 @@ class KernelCall(NamedTuple):
     times: float
     stated: tuple[float, float] | None
     counted: KernelCost
+
+    @property
+    def signature(self) -> CallSignature:
+        """What identifies its kernel in the compiled program."""
+        operands = tuple(dims for _, dims in self.operands)
+        results = tuple(dims for _, dims in self.results)
+        return CallSignature(operands, results, self.stated or (0.0, 0.0))
 
     @property
     def cost(self) -> KernelCost:
