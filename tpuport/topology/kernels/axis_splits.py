@@ -32,8 +32,9 @@ def spec_split(spec: Any, ndim: int) -> Split:
 
 def entry_axes(entry: Any) -> tuple[str, ...]:
     """The axes that an entry of a PartitionSpec, or a collective's parameter, names."""
-    names = entry if isinstance(entry, tuple | list) else (entry,)
-    return tuple(name for name in names if isinstance(name, str))
+    if isinstance(entry, tuple | list):
+        return tuple(name for name in entry if isinstance(name, str))
+    return entry_axes([entry])
 
 
 def result_splits(equation: Equation, operands: Sequence[Split]) -> list[Split]:

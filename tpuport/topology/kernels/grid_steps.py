@@ -7,7 +7,7 @@ pipeline, which runs through the grid with the last axis fastest.
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -40,7 +40,30 @@ class StepValue(NamedTuple):
 
 
 UNKNOWN: Final = StepValue()
-Values = Mapping[Any, StepValue]
+
+
+class Environment:
+    """What is known of the variables of a jaxpr while its equations are gone through."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, StepValue] = {}
+
+    def read(self, variables: Iterable[Any]) -> list[StepValue]:
+        """What is known of operands of an equation, or of results of the jaxpr."""
+        return [self._read_variable(variable) for variable in variables]
+
+    def assign(self, variables: Iterable[Any], values: Iterable[StepValue]) -> None:
+        """Store what is known of variables, in order; of those beyond the values nothing is known."""
+        self._values.update(zip(variables, values, strict=False))
+
+    def _read_variable(self, variable: Any) -> StepValue:
+        if not isinstance(variable, Literal):
+            return self._values.get(variable, UNKNOWN)
+        dtype = getattr(variable.aval, "dtype", None)
+        if not _is_integer(dtype):
+            return UNKNOWN
+        # A literal is a Python number, whose own dtype may be wider than the program's.
+        return constant(np.asarray(variable.val, dtype))
 
 
 def constant(value: Any) -> StepValue:
@@ -52,29 +75,32 @@ def constant(value: Any) -> StepValue:
     return StepValue(np.asarray(value)[None])
 
 
-def read(variable: Any, values: Values) -> StepValue:
-    """What is known of an operand of an equation."""
-    if not isinstance(variable, Literal):
-        return values.get(variable, UNKNOWN)
-    dtype = getattr(variable.aval, "dtype", None)
-    if not _is_integer(dtype):
-        return UNKNOWN
-    # A literal is a Python number, whose own dtype may be wider than the program's.
-    return constant(np.asarray(variable.val, dtype))
+def _known_numbers(values: Iterable[StepValue]) -> list[np.ndarray] | None:
+    """The numbers of all values; None if any of them are unknown."""
+    numbers = [value.numbers for value in values]
+    known = [array for array in numbers if array is not None]
+    if len(known) < len(numbers):
+        return None
+    return known
+
+
+def _varying_axes(values: Iterable[StepValue]) -> frozenset[int]:
+    """The axes of the grid that any of the values can vary with."""
+    return frozenset[int]().union(*(value.axes for value in values))
 
 
 def evaluate(equation: Equation, operands: Sequence[StepValue]) -> list[StepValue]:
     """What is known of the results of an equation that runs no other jaxpr."""
-    axes = frozenset[int]().union(*(operand.axes for operand in operands))
+    axes = _varying_axes(operands)
     unknown = [StepValue(None, axes)] * len(equation.outvars)
     if equation.primitive.name == "get":
         return [StepValue(_stored_number(equation, operands), axes)]
     rule = _RULES.get(equation.primitive.name)
-    arrays = [operand.numbers for operand in operands if operand.numbers is not None]
-    if rule is None or len(arrays) < len(operands):
+    arrays = _known_numbers(operands)
+    if rule is None or arrays is None:
         return unknown
     [aval] = (variable.aval for variable in equation.outvars)
-    steps = max(map(len, arrays), default=1)
+    steps = max(map(len, arrays))
     if not _is_integer(aval.dtype) or math.prod(aval.shape) * steps > _MOST_NUMBERS:
         return unknown
     with np.errstate(all="ignore"):  # integers overflow as they do on the device
@@ -89,7 +115,7 @@ def _is_integer(dtype: Any) -> bool:
 
 def _align(arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Give arrays as many dimensions each, so that a number goes with an array of any shape."""
-    dims = max((array.ndim for array in arrays), default=1)
+    dims = max(array.ndim for array in arrays)
     return [array.reshape(len(array), *(1,) * (dims - array.ndim), *array.shape[1:]) for array in arrays]
 
 
@@ -99,19 +125,21 @@ def _stored_number(equation: Equation, operands: Sequence[StepValue]) -> np.ndar
     indexers = jax.tree.unflatten(equation.params["tree"], operands[1:])
     if stored is None or len(indexers) != 1 or equation.outvars[0].aval.shape:
         return None
-    indices = [_index_numbers(index) for index in indexers[0].indices]
-    known = [index for index in indices if index is not None]
-    if len(known) < len(indices) or len(known) != stored.ndim - 1:
+    indices = _known_numbers(map(_index_value, indexers[0].indices))
+    if indices is None or len(indices) != stored.ndim - 1:
         return None
     # An index out of bounds is read only in a branch that is not taken.
-    bounded = (np.clip(index, 0, size - 1) for index, size in zip(known, stored.shape[1:], strict=True))
+    bounded = (np.clip(index, 0, size - 1) for index, size in zip(indices, stored.shape[1:], strict=True))
     return np.atleast_1d(stored[0][tuple(bounded)])
 
 
-def _index_numbers(index: Any) -> np.ndarray | None:
+def _index_value(index: Any) -> StepValue:
+    """What is known of an index along one dimension; nothing of a slice."""
     if isinstance(index, StepValue):
-        return index.numbers
-    return np.asarray(index)[None] if isinstance(index, int | np.integer) else None
+        return index
+    if isinstance(index, int | np.integer):
+        return StepValue(np.asarray(index)[None])
+    return UNKNOWN
 
 
 def _divide(_: Any, dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
@@ -138,7 +166,10 @@ def _select(_: Any, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
 
 
 def _power(params: Any, base: np.ndarray) -> np.ndarray:
-    return base ** params["y"] if params["y"] >= 0 else base * 0
+    # A negative power of an integer is one divided by more than one, which is zero for all but 1 and -1.
+    if params["y"] < 0:
+        return base * 0
+    return base ** params["y"]
 
 
 def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -209,9 +240,12 @@ def read_grid(mapping: Any, bounds: Sequence[StepValue]) -> Grid:
     for size in mapping.grid:
         # A size that is not a number is marked, and its value is an operand.
         if not isinstance(size, int | np.integer):
-            bound = next(remaining, UNKNOWN).numbers
-            is_known = is_known and bound is not None
-            size = 1 if bound is None else bound.flat[0]
+            numbers = next(remaining, UNKNOWN).numbers
+            size = 1
+            if numbers is None:
+                is_known = False
+            else:
+                size = numbers.flat[0]
         sizes.append(int(size))
     ids = tuple(StepValue(_step_ids(sizes, axis), frozenset({axis})) for axis in range(len(sizes)))
     return Grid(tuple(sizes), ids, tuple(mapping.vmapped_dims), is_known)
@@ -249,15 +283,15 @@ def count_block_bytes(grid: Grid, block: Any, prefetched: Sequence[StepValue]) -
         block: the BlockMapping of the operand or result.
         prefetched: the numbers that index maps may read.
     """
-    is_moved = not is_in_hbm(block.block_aval) and "semaphore" not in _memory_space(block.block_aval)
-    if grid.steps == 0 or not is_moved:
+    is_semaphore = "semaphore" in _memory_space(block.block_aval)
+    if grid.steps == 0 or is_semaphore or is_in_hbm(block.block_aval):
         return BlockTraffic(0.0, True)
     shape = block.array_aval.shape
     extents = [_block_extent(extent) for extent in block.block_shape]
     indices = _block_indices(grid, block.index_map_jaxpr, prefetched)
     itemsize = item_bytes(block.array_aval)
-    known = [index.numbers for index in indices if index.numbers is not None]
-    if len(known) < len(indices):
+    known = _known_numbers(indices)
+    if known is None:
         area = math.prod(map(min, extents, shape))
         return BlockTraffic(float(_most_changes(grid, indices) * area * itemsize), False)
     area = np.ones(1, np.int64)
@@ -278,23 +312,24 @@ def _block_extent(extent: Any) -> int:
 
 def _block_indices(grid: Grid, index_map: Any, prefetched: Sequence[StepValue]) -> list[StepValue]:
     """The index of the block along each dimension, at every step."""
-    values = dict(zip(index_map.jaxpr.invars, (*grid.ids, *prefetched), strict=False))
-    return _run_index_map(index_map.jaxpr, values, frozenset(range(len(grid.sizes))))
+    return _run_index_map(index_map.jaxpr, [*grid.ids, *prefetched], frozenset(range(len(grid.sizes))))
 
 
-def _run_index_map(jaxpr: Jaxpr, values: dict[Any, StepValue], all_axes: frozenset[int]) -> list[StepValue]:
+def _run_index_map(jaxpr: Jaxpr, arguments: Sequence[StepValue], all_axes: frozenset[int]) -> list[StepValue]:
+    environment = Environment()
+    environment.assign(jaxpr.invars, arguments)
     for equation in jaxpr.eqns:
-        operands = [read(variable, values) for variable in equation.invars]
+        operands = environment.read(equation.invars)
         called = callee(equation)
         if called is not None:
-            arguments = dict(zip(called.jaxpr.invars, operands, strict=True))
-            results = _run_index_map(called.jaxpr, arguments, all_axes)
+            results = _run_index_map(called.jaxpr, operands, all_axes)
         elif sub_jaxprs(equation):
+            # Branches and loops in an index map are rare, and not gone through.
             results = [StepValue(None, all_axes)] * len(equation.outvars)
         else:
             results = evaluate(equation, operands)
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(variable, values) for variable in jaxpr.outvars]
+        environment.assign(equation.outvars, results)
+    return environment.read(jaxpr.outvars)
 
 
 def _changed_steps(grid: Grid, indices: Sequence[np.ndarray]) -> np.ndarray:
@@ -302,14 +337,14 @@ def _changed_steps(grid: Grid, indices: Sequence[np.ndarray]) -> np.ndarray:
     changed = np.zeros(grid.steps, bool)
     changed[0] = True
     for index in indices:
-        if len(index) > 1:
-            changed[1:] |= index[1:] != index[:-1]
+        # An index that all steps share has one entry.
+        steps = np.broadcast_to(index, changed.shape)
+        changed[1:] |= steps[1:] != steps[:-1]
     return changed
 
 
 def _most_changes(grid: Grid, indices: Sequence[StepValue]) -> int:
     """Steps at which a block's index can be another, by the axes that it can vary with."""
-    axes = frozenset[int]().union(*(index.axes for index in indices))
-    varying = [axis for axis in axes if grid.sizes[axis] > 1]
+    varying = [axis for axis in _varying_axes(indices) if grid.sizes[axis] > 1]
     # Every step along an axis slower than one that it varies with starts that one over.
     return math.prod(grid.sizes[: max(varying, default=-1) + 1])

@@ -108,7 +108,9 @@ def ragged_call(equation: Equation, times: float, flops: float, ways: int) -> Ke
 
     A device has one in `ways` of the rows, as it has one in `ways` of the groups. Which rows is known only at run time.
     """
-    bound = "about" if ways > 1 else None
+    bound = None
+    if ways > 1:
+        bound = "about"
     cost = KernelCost(flops, 0.0, "counted", bound)
     return KernelCall(
         RAGGED, _array_types(equation.invars), _array_types(equation.outvars), times, None, cost
@@ -138,6 +140,11 @@ def product_flops(equation: Equation) -> float:
 
 def _matrix_multiplications(equation: Equation) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
+    return _contractions(equation, contracted)
+
+
+def _contractions(equation: Equation, contracted: Iterable[int]) -> int:
+    """One for each element of the result and each element of the left operand that is contracted for it."""
     left = equation.invars[0].aval.shape
     return math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
 
@@ -146,12 +153,11 @@ def _ragged_multiplications(equation: Equation) -> int:
     """Of a product by groups. Each row, or each element that is contracted, is in one group."""
     numbers = equation.params["ragged_dot_dimension_numbers"]
     (contracted, _), _ = numbers.dot_dimension_numbers
-    left = equation.invars[0].aval.shape
-    products = math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+    products = _contractions(equation, contracted)
+    if set(numbers.lhs_ragged_dimensions).isdisjoint(contracted):
+        return products
     # With groups of contracted elements the result has a dimension of groups, each with its own elements.
-    contracts_groups = not set(numbers.lhs_ragged_dimensions).isdisjoint(contracted)
-    groups = equation.invars[2].aval.shape[-1]
-    return products // groups if contracts_groups else products
+    return products // equation.invars[2].aval.shape[-1]
 
 
 def _convolution_multiplications(equation: Equation) -> int:

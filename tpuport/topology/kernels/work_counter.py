@@ -14,16 +14,16 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tpuport.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
-from tpuport.topology.kernels.axis_splits import UNSPLIT, entry_axes, result_splits, sending_axes, spec_split
+from tpuport.topology.kernels.axis_splits import entry_axes, result_splits, sending_axes, spec_split
 from tpuport.topology.kernels.grid_steps import (
     UNKNOWN,
+    Environment,
     Grid,
     StepValue,
     constant,
     count_block_bytes,
     evaluate,
     is_in_hbm,
-    read,
     read_grid,
 )
 from tpuport.topology.kernels.kernel_calls import (
@@ -36,8 +36,10 @@ from tpuport.topology.kernels.kernel_calls import (
     ragged_call,
 )
 
-# Rounds of all loops in a kernel that are gone through one by one.
+# Rounds of all loops in a kernel that are gone through one by one. Outside of kernels no condition is known, so that
+# there is nothing to gain from single rounds.
 _MOST_ROUNDS: Final = 4096
+_NO_GRID: Final = Grid((), (), (), is_known=True)
 _ALL_AXES: Final = frozenset(range(32))
 # Of a value that may depend on anything.
 _ANY: Final = StepValue(None, _ALL_AXES)
@@ -74,7 +76,7 @@ def count_work(jaxpr: ClosedJaxpr) -> TracedWork:
     arguments or results are split over; along the other axes all devices do the same work. Devices that divide the
     groups of a grouped product among them have all rows, and each does those of its own groups.
     """
-    counter = _Counter(None)
+    counter = _Counter(_NO_GRID, rounds=0)
     constants = [constant(value) for value in jaxpr.consts]
     work, _ = counter.run(jaxpr.jaxpr, [UNKNOWN] * len(jaxpr.jaxpr.invars), _Execution(), constants)
     return TracedWork(float(work[0]), tuple(counter.calls))
@@ -96,14 +98,21 @@ class _Execution(NamedTuple):
     axes: Mapping[str, int] = MappingProxyType({})
 
     def only(self, which: np.ndarray) -> "_Execution":
+        """Those of the steps for which `which` is true [S or 1]."""
         active = self.active & which
+        steps = int(active.sum())
         # A condition that is the same for all steps has one entry for all of them.
-        steps = self.steps * int(active[0]) if len(active) == 1 else int(active.sum())
+        if len(active) == 1:
+            steps *= self.steps
         return self._replace(active=active, steps=steps)
 
 
 class _Counter:
-    """Counts a program or, with a grid, the body of a kernel.
+    """Counts a program, or the body of a kernel.
+
+    Args:
+        grid: of the kernel.
+        rounds: of loops that may be gone through one by one.
 
     Attributes:
         calls: of kernels, in order.
@@ -111,30 +120,28 @@ class _Counter:
         may_be_more: whether a loop was counted that may run longer.
     """
 
-    def __init__(self, grid: Grid | None) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, *, rounds: int) -> None:
         self.calls: list[KernelCall] = []
         self.may_be_less = self.may_be_more = False
-        # Outside of kernels no condition is known, so that there is nothing to gain from single rounds.
-        self._rounds = 0
-        if grid is not None:
-            self._rounds = _MOST_ROUNDS
+        self._grid = grid
+        self._rounds = rounds
         self._kernel_costs: dict[Any, tuple[Any, KernelCost]] = {}
 
     def run(
         self, jaxpr: Jaxpr, arguments: _Values, execution: _Execution, constants: _Values = ()
     ) -> _Outcome:
         """The work of a jaxpr, and what is known of its results."""
-        values: dict[Any, StepValue] = dict(zip(jaxpr.constvars, constants, strict=False))
-        values.update(zip(jaxpr.invars, arguments, strict=False))
+        environment = Environment()
+        environment.assign(jaxpr.constvars, constants)
+        environment.assign(jaxpr.invars, arguments)
         total = np.zeros(2)
         for equation in jaxpr.eqns:
-            operands = [read(variable, values) for variable in equation.invars]
+            operands = environment.read(equation.invars)
             count = _RULES.get(equation.primitive.name, _Counter._other)
             work, results = count(self, equation, operands, execution)
             total = total + work
-            values.update(zip(equation.outvars, results, strict=True))
-        return total, [read(variable, values) for variable in jaxpr.outvars]
+            environment.assign(equation.outvars, results)
+        return total, environment.read(jaxpr.outvars)
 
     def _run_sub(self, sub_jaxpr: SubJaxpr, arguments: _Values, execution: _Execution) -> _Outcome:
         constants = [constant(value) for value in sub_jaxpr.consts]
@@ -157,13 +164,13 @@ class _Counter:
         total, results = np.zeros(2), _unknown(equation)
         for callee in callees:
             # `run_scoped` allocates the arguments of its jaxpr, and has its operands as constants.
-            has_operands = len(callee.jaxpr.invars) == len(operands)
-            arguments = operands if has_operands else []
+            arguments = operands[: len(callee.operands)]
             constants = [constant(value) for value in callee.consts] or operands
             work, outcome = self.run(callee.jaxpr, arguments, execution, constants)
             total = total + work
-            if has_operands and len(callees) == 1 and len(outcome) == len(results):
-                results = list(outcome)
+            is_plain = len(callees) == 1 and len(callee.operands) == len(callee.jaxpr.invars)
+            if is_plain and len(outcome) == len(results):
+                results = outcome
         return total, results
 
     def _cond(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
@@ -181,7 +188,8 @@ class _Counter:
                 work, outcome = self._run_sub(branch, arguments, inside)
                 total = total + work
                 # Steps that take different branches have different results.
-                results = list(outcome) if inside.steps == execution.steps else _unknown(equation)
+                if inside.steps == execution.steps:
+                    results = outcome
         return total, results
 
     def _scan(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
@@ -198,7 +206,9 @@ class _Counter:
         self._rounds -= length
         state: _Values = operands[body.carries.start : body.carries.stop]
         total = np.zeros(2)
-        rounds = range(length)[:: -1 if equation.params["reverse"] else 1]
+        rounds = range(length)
+        if equation.params["reverse"]:
+            rounds = rounds[::-1]
         for number in rounds:
             rows = [_row(value, number) for value in stacked]
             work, outcome = self._run_sub(body, [*fixed, *state, *rows], execution)
@@ -234,7 +244,9 @@ class _Counter:
         for value, spec, variable in zip(operands, equation.params["in_specs"], equation.invars, strict=True):
             split = spec_split(spec, variable.aval.ndim)
             # A block of an array is not the array, so that its numbers are not known.
-            arguments.append(_ANY._replace(split=split) if any(split) else value)
+            if any(split):
+                value = _ANY._replace(split=split)
+            arguments.append(value)
         sizes = _dividing_axes(equation.params)
         sending = sending_axes(body.jaxpr)
         stationary = {axis: size for axis, size in sizes.items() if axis not in sending}
@@ -257,8 +269,6 @@ class _Counter:
         return np.array([flops * execution.steps, 0.0]), _unknown(equation)
 
     def _program_id(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
-        if self._grid is None:
-            return np.zeros(2), _unknown(equation)
         axis = self._grid.own_axes[equation.params["axis"]]
         if equation.primitive.name == "num_programs":
             return np.zeros(2), [constant(self._grid.sizes[axis])]
@@ -276,8 +286,10 @@ class _Counter:
         source, target, *_ = jax.tree.unflatten(equation.params["tree"], equation.invars)
         ends = [getattr(end, "ref", end).aval for end in (source, target)]
         # What is taken of the source, or all of it; other transforms view the same bytes in another way.
-        slices = [transform for transform in getattr(source, "transforms", ()) if _is_slice(transform)]
-        shape = slices[-1].get_indexer_shape() if slices else ends[0].shape
+        shape = ends[0].shape
+        for transform in getattr(source, "transforms", ()):
+            if hasattr(transform, "get_indexer_shape"):
+                shape = transform.get_indexer_shape()
         nbytes = math.prod(shape) * item_bytes(ends[0]) * sum(map(is_in_hbm, ends))
         return np.array([0.0, nbytes * execution.steps]), _unknown(equation)
 
@@ -289,7 +301,7 @@ class _Counter:
 
     def _pallas_call(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         params = equation.params
-        tables = tuple(None if value.numbers is None else value.numbers.tobytes() for value in operands)
+        tables = tuple(value.numbers is not None and value.numbers.tobytes() for value in operands)
         key = id(params["jaxpr"]), id(params["grid_mapping"]), tables
         if key not in self._kernel_costs:
             # The parameters stay alive with the entry, so that no other object gets their ids.
@@ -315,14 +327,12 @@ def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
     Of arrays that a kernel gets whole it moves what the copies in its body say or, if it has none, each array once.
     """
     mapping, body = equation.params["grid_mapping"], equation.params["jaxpr"]
-    bounds, arguments = (
-        operands[: mapping.num_dynamic_grid_bounds],
-        operands[mapping.num_dynamic_grid_bounds :],
-    )
+    bounds = mapping.num_dynamic_grid_bounds
+    indexing = operands[bounds : bounds + mapping.num_index_operands]
     # What is stored in a prefetched operand is the same at every step.
-    prefetched = [StepValue(value.numbers) for value in arguments[: mapping.num_index_operands]]
-    grid = read_grid(mapping, bounds)
-    counter = _Counter(grid)
+    prefetched = [StepValue(value.numbers) for value in indexing]
+    grid = read_grid(mapping, operands[:bounds])
+    counter = _Counter(grid, rounds=_MOST_ROUNDS)
     references = [*prefetched, *[_ANY] * (len(body.invars) - len(prefetched))]
     (flops, copied), _ = counter.run(body, references, _Execution(steps=grid.steps))
     blocks = [count_block_bytes(grid, block, prefetched) for block in mapping.block_mappings]
@@ -343,18 +353,16 @@ def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
     )  # fmt: skip
 
 
-def _is_slice(transform: Any) -> bool:
-    return hasattr(transform, "get_indexer_shape")
-
-
 def _unknown(equation: Equation) -> list[StepValue]:
     return [_ANY] * len(equation.outvars)
 
 
 def _row(value: StepValue, number: int) -> StepValue:
     """What a round of a scan gets of an operand."""
-    numbers = None if value.numbers is None else value.numbers[:, number]
-    return value._replace(numbers=numbers, split=value.split[1:] or UNSPLIT)
+    row = value._replace(split=value.split[1:])
+    if value.numbers is None:
+        return row
+    return row._replace(numbers=value.numbers[:, number])
 
 
 def _has_decisions(jaxpr: Jaxpr) -> bool:

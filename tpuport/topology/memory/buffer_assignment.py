@@ -5,6 +5,7 @@ program that is then refused, and for one that no code can be made for, as its a
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import operator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tpuport.topology.hlo import HBM
+from tpuport.topology.hlo.array_types import parse_numbers
 
 _PROGRAM: Final = ".after_optimizations.txt"
 _BUFFERS: Final = ".after_optimizations-buffer-assignment.txt"
@@ -88,7 +90,9 @@ class _Allocation(NamedTuple):
         """Whose memory this is; an argument whose place an output takes over is an argument."""
         if self.kind.startswith("parameter "):
             return "argument"
-        return "output" if "maybe-live-out" in self.kind else "temporary"
+        if "maybe-live-out" in self.kind:
+            return "output"
+        return "temporary"
 
 
 # The first and the last moment, as positions in the program's order; the array is live at both.
@@ -105,9 +109,10 @@ def read(directory: str) -> BufferAssignment | None:
     assignments = []
     for file in sorted(Path(directory).glob(f"*{_BUFFERS}")):
         stem = str(file).removesuffix(_BUFFERS)
-        paths = [Path(stem + suffix) for suffix in (_BUFFERS, _RANGES, _PROGRAM)]
-        if all(path.exists() for path in paths):
-            assignments.append(parse(*(path.read_text() for path in paths)))
+        # A compiler that dies may not have written all three.
+        with contextlib.suppress(FileNotFoundError):
+            texts = [Path(stem + suffix).read_text() for suffix in (_BUFFERS, _RANGES, _PROGRAM)]
+            assignments.append(parse(*texts))
     return max(assignments, key=lambda assignment: assignment.used, default=None)
 
 
@@ -116,16 +121,16 @@ def parse(buffers: str, ranges: str, text: str) -> BufferAssignment:
     live_ranges = {name: (int(first), int(last)) for name, first, last in _RANGE.findall(ranges)}
     allocations = list(_read_allocations(buffers))
     sizes: collections.Counter[str] = collections.Counter()
+    temporaries: list[LiveArray] = []
+    outputs: list[LiveArray] = []
+    heap_bytes = 0
     for allocation in allocations:
         sizes[allocation.role] += allocation.nbytes
-    heaps = [allocation for allocation in allocations if "preallocated-temp" in allocation.kind]
-    temporaries = [array for heap in heaps for array in _arrays_at_peak(heap.arrays, live_ranges)]
-    outputs = [
-        _last_array(allocation, live_ranges)
-        for allocation in allocations
-        if allocation.role == "output" and allocation.arrays
-    ]
-    heap_bytes = sum(heap.nbytes for heap in heaps)
+        if "preallocated-temp" in allocation.kind:
+            heap_bytes += allocation.nbytes
+            temporaries += _arrays_at_peak(allocation.arrays, live_ranges)
+        elif allocation.role == "output" and allocation.arrays:
+            outputs.append(_last_array(allocation, live_ranges))
     return BufferAssignment(
         arguments=sizes["argument"],
         outputs=sizes["output"],
@@ -155,7 +160,7 @@ def _read_allocations(buffers: str) -> Iterator[_Allocation]:
 
 def _read_array(value: re.Match[str]) -> _PlacedArray:
     instruction, braces, nbytes, offset, hlo_type = value.groups(default="{}")
-    path = tuple(map(int, re.findall(r"\d+", braces)))
+    path = parse_numbers(braces.strip("{}"))
     return _PlacedArray(
         f"{instruction}{braces}", int(offset), LiveArray(instruction, path, int(nbytes), hlo_type)
     )

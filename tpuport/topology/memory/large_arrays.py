@@ -10,7 +10,7 @@ from tpuport.topology import hlo
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo import Instruction, Value, ValueFlow
 from tpuport.topology.hlo.array_types import search_group
-from tpuport.topology.memory.buffer_assignment import BufferAssignment
+from tpuport.topology.memory.buffer_assignment import BufferAssignment, LiveArray
 
 SIZE: Final = r"([\d.]+)([KMGTP]?)i?B?"  # as the compiler writes bytes: "15.75G"
 ALLOCATION: Final = re.compile(
@@ -25,6 +25,7 @@ _OPCODE: Final = re.compile(r"= ?(?:\S+ )?([a-z][\w-]*)\(")
 _OPERATOR_SOURCE: Final = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
 _SOURCE: Final = re.compile(r"(.+?):(\d+)")
 _WINDOW: Final = re.compile(r"(input|output) window.*?window shape is (\S+?),? ")
+_NO_SOURCE: Final = Source("", 0, "")
 _MOST_ARRAYS: Final = 12
 _FARTHEST: Final = 12  # steps from an array to the instruction that makes it
 _VIEWS: Final = {"tuple", "get-tuple-element", "while", "parameter"}
@@ -41,18 +42,14 @@ class LineArrays(NamedTuple):
 
 def group_by_line(buffers: Iterable[Buffer]) -> tuple[LineArrays, ...]:
     """Arrays by the line of code that makes them, what takes most first."""
-    groups: dict[tuple[str, int] | None, list[Buffer]] = {}
+    groups: dict[tuple[str, int], list[Buffer]] = collections.defaultdict(list)
     for buffer in buffers:
-        line = (buffer.source.file, buffer.source.line) if buffer.source else None
-        groups.setdefault(line, []).append(buffer)
-    lines = [
-        LineArrays(
-            group[0].source,
-            sum(map(_total_nbytes, group)),
-            tuple(sorted(group, key=_total_nbytes, reverse=True)),
-        )
-        for group in groups.values()
-    ]
+        source = buffer.source or _NO_SOURCE
+        groups[source.file, source.line].append(buffer)
+    lines = []
+    for group in groups.values():
+        largest_first = sorted(group, key=_total_nbytes, reverse=True)
+        lines.append(LineArrays(group[0].source, sum(map(_total_nbytes, group)), tuple(largest_first)))
     return tuple(sorted(lines, key=lambda line: -line.nbytes))
 
 
@@ -70,43 +67,47 @@ def assigned_arrays(assignment: BufferAssignment) -> list[Buffer]:
     finder = _SourceFinder(hlo.parse(assignment.text))
     # A tuple is a few addresses.
     arrays = [array for array in assignment.peak_arrays if not array.type.startswith("(")]
-    buffers = []
-    for array in arrays:
-        operation, source = "", None
-        if instruction := finder.instructions.get(array.instruction):
-            operation, source = instruction.operation, finder.source(Value(instruction, array.path))
-        buffers.append(Buffer(array.type.partition("{")[0], array.nbytes, operation, 1, source))
-    return sorted(_count_equal(buffers), key=_total_nbytes, reverse=True)[:_MOST_ARRAYS]
+    buffers = _count_equal(map(finder.describe, arrays))
+    return sorted(buffers, key=_total_nbytes, reverse=True)[:_MOST_ARRAYS]
 
 
 class _SourceFinder:
     """The lines of code that arrays come from: for what a loop carries, the line in its body and not the loop's."""
 
     def __init__(self, program: hlo.Program) -> None:
-        self.instructions = {instruction.name: instruction for instruction in program.instructions}
+        self._instructions = {instruction.name: instruction for instruction in program.instructions}
         self._program = program
         self._flow = ValueFlow(program.computations, _moved_operands)
 
-    def source(self, value: Value) -> Source | None:
+    def describe(self, array: LiveArray) -> Buffer:
+        """An array with its operation and its line, as far as the program has the instruction that makes it."""
+        shape = array.type.partition("{")[0]
+        instruction = self._instructions.get(array.instruction)
+        if instruction is None:
+            return Buffer(shape, array.nbytes, "", 1)
+        return Buffer(
+            shape, array.nbytes, instruction.operation, 1, self._source(Value(instruction, array.path))
+        )
+
+    def _source(self, value: Value) -> Source | None:
         """The line that a value comes from."""
         maker = value
         for _ in range(_FARTHEST):
-            previous = self._previous(maker)
-            if previous is None:
-                break
-            maker = previous
+            maker = self._previous(maker)
         return self._program.source(maker.instruction) or self._program.source(value.instruction)
 
-    def _previous(self, value: Value) -> Value | None:
-        """The value that this one is, one step back; None if its instruction makes it."""
+    def _previous(self, value: Value) -> Value:
+        """The value that this one is, one step back; itself if its instruction makes it."""
         sources = self._sources(value)
-        if len(sources) < 2:
-            return next(iter(sources), None)
+        if not sources:
+            return value
         # What a loop starts with, and what a round makes of it: which is nothing if it hands its parameter on.
         start, result = sources[0], sources[-1]
-        while len(self._sources(result)) == 1:
+        while len(sources) > 1 and len(self._sources(result)) == 1:
             [result] = self._sources(result)
-        return start if result.instruction.operation == "parameter" else result
+        if result.instruction.operation == "parameter":
+            return start
+        return result
 
     def _sources(self, value: Value) -> list[Value]:
         """The values that this one is, if its instruction only moves or views them; a fusion makes what it gives."""
@@ -129,37 +130,41 @@ def listed_arrays(message: str) -> list[Buffer]:
         nbytes, _, shape, _, tag = allocation.groups(default="")
         return [Buffer(_shape(tag, shape), int(nbytes), _purpose(tag) or "allocation", 1)]
     # Between two entries are the fields of the first.
-    entries = list(_ENTRY.finditer(message))
-    ends = [entry.start() for entry in entries[1:]] + [len(message)]
-    return _count_equal(
-        _read_entry(entry, message[entry.end() : end]) for entry, end in zip(entries, ends, strict=False)
-    )
+    _, *parts = _ENTRY.split(message)
+    sizes = map(parse_size, parts[::3], parts[1::3])
+    return _count_equal(map(_read_entry, sizes, parts[2::3]))
 
 
-def _read_entry(entry: re.Match[str], text: str) -> Buffer:
+def _read_entry(nbytes: int, text: str) -> Buffer:
     fields = dict(_FIELD.findall(text))
     tag = fields.get("Tag", "")
     operation = _purpose(tag) or search_group(_OPCODE, fields.get("XLA label", ""))
     shape = _shape(tag, fields.get("Shape", "").partition("{")[0])
-    return Buffer(shape, parse_size(entry[1], entry[2]), operation, 1, _listed_source(fields))
+    return Buffer(shape, nbytes, operation, 1, _listed_source(fields))
 
 
 def _listed_source(fields: dict[str, str]) -> Source | None:
     operator = _OPERATOR_SOURCE.search(fields.get("Operator", ""))
     line = operator or _SOURCE.match(fields.get("Source", ""))
-    return Source(line[1], int(line[2] or 0), "") if line else None
+    if line is None:
+        return None
+    return Source(line[1], int(line[2] or 0), "")
 
 
 def _purpose(tag: str) -> str:
     """What an allocation in a kernel is for: "input window", "scratch operand"."""
     window = _WINDOW.search(tag)
-    return f"{window[1]} window" if window else tag.partition(".")[0]
+    if window is None:
+        return tag.partition(".")[0]
+    return f"{window[1]} window"
 
 
 def _shape(tag: str, shape: str) -> str:
     """The array's shape, also if the compiler gives its bytes as the shape."""
     window = _WINDOW.search(tag)
-    return window[2] if window else shape
+    if window is None:
+        return shape
+    return window[2]
 
 
 def _count_equal(buffers: Iterable[Buffer]) -> list[Buffer]:

@@ -1,12 +1,13 @@
 """Why a program does not fit: how much it takes, what takes most, and what to do about it."""
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from tpuport.topology import hlo
-from tpuport.topology.compile_report import Buffer, Failure, Memory
+from tpuport.topology.compile_report import Failure, Memory
 from tpuport.topology.memory.buffer_assignment import BufferAssignment
 from tpuport.topology.memory.large_arrays import (
     ALLOCATION,
@@ -47,17 +48,19 @@ _UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class _Need(NamedTuple):
-    """Bytes of one memory space that a program needs, and that there are."""
+    """Bytes of one memory space that a program needs, and that there are; 0 if the compiler does not say."""
 
     used: int
     capacity: int
-    space: str
+    space: str = "HBM"
 
 
 def requested_hbm(message: str) -> int | None:
     """How many bytes of one device's HBM the compiler says a program needs; None if it does not say."""
     need = _read_need(message)
-    return need.used if need and need.space == "HBM" else None
+    if need.space != "HBM":
+        return None
+    return need.used or None
 
 
 def explain_oversize(
@@ -76,19 +79,34 @@ def explain_oversize(
     """
     need = _read_need(message)
     if memory is not None and memory.used is not None:
-        need = _Need(memory.used, memory.capacity, "HBM")
-    if need is not None and need.space != "HBM":
+        need = _Need(memory.used, memory.capacity)
+    if need.space != "HBM":
         return _kernel_failure(message, need)
-    lines = group_by_line(assigned_arrays(assignment) if assignment else listed_arrays(message))
-    threshold = _NEGLIGIBLE * need.capacity if need else 0
-    decisive = [line for line in lines if line.nbytes >= threshold]
+    arrays = listed_arrays(message)
+    if assignment is not None:
+        arrays = assigned_arrays(assignment)
+    lines = group_by_line(arrays)
+    decisive = [line for line in lines if line.nbytes >= _NEGLIGIBLE * need.capacity]
     text = f"{_describe_need(need)}{_describe_parts(memory)}{_describe_gaps(assignment, memory)}"
+    return _failure(
+        f"{text}; {_describe_arrays(decisive, assignment)}",
+        _remedy(memory, assignment),
+        decisive,
+        lines,
+        message,
+    )
+
+
+def _failure(
+    text: str, remedy: str, decisive: Sequence[LineArrays], lines: Sequence[LineArrays], message: str
+) -> Failure:
+    """A failure at the first of the decisive lines, with the arrays of all lines."""
     return Failure(
         "memory",
-        f"{text}; {_describe_arrays(decisive, assignment)}",
-        source=decisive[0].source if decisive else None,
-        remedy=_remedy(memory, assignment),
-        buffers=_all_buffers(lines),
+        text,
+        source=next((line.source for line in decisive), None),
+        remedy=remedy,
+        buffers=tuple(itertools.chain.from_iterable(line.buffers for line in lines)),
         traceback=message,
     )
 
@@ -96,27 +114,16 @@ def explain_oversize(
 def _kernel_failure(message: str, need: _Need) -> Failure:
     """A kernel that needs more than there is of a memory close to the cores."""
     lines = group_by_line(listed_arrays(message))
-    match = _KERNEL_NAME.search(message)
-    name = f" ({match[1] or match[2]})" if match else ""
-    return Failure(
-        "memory",
-        f"a kernel{name} needs {_format_bytes(need.used)} of {need.space}, and there are "
-        f"{_format_bytes(need.capacity)}",
-        source=lines[0].source if lines else None,
-        remedy="give the kernel smaller blocks",
-        buffers=_all_buffers(lines),
-        traceback=message,
-    )
+    names = [f" ({label or name})" for label, name in _KERNEL_NAME.findall(message)[:1]]
+    needed, available = _format_bytes(need.used), _format_bytes(need.capacity)
+    text = f"a kernel{''.join(names)} needs {needed} of {need.space}, and there are {available}"
+    return _failure(text, "give the kernel smaller blocks", lines, lines, message)
 
 
-def _all_buffers(lines: Iterable[LineArrays]) -> tuple[Buffer, ...]:
-    return tuple(buffer for line in lines for buffer in line.buffers)
-
-
-def _read_need(message: str) -> _Need | None:
+def _read_need(message: str) -> _Need:
     if cores := _TWO_CORES.search(message):
         used = parse_size(cores[1], cores[2]) + parse_size(cores[3], cores[4])
-        return _Need(used, parse_size(cores[5], cores[6]), "HBM")
+        return _Need(used, parse_size(cores[5], cores[6]))
     for match in filter(None, (pattern.search(message) for pattern in _NEEDED)):
         used, capacity = parse_size(match[1], match[2]), parse_size(match[3], match[4])
         space = match.groupdict().get("space", "HBM").upper()
@@ -127,15 +134,16 @@ def _read_need(message: str) -> _Need | None:
         return _Need(used, capacity, space)
     if allocation := ALLOCATION.search(message):
         return _Need(int(allocation[1]), int(allocation[2]), allocation[4].upper())
-    return None
+    return _Need(0, 0)
 
 
-def _describe_need(need: _Need | None) -> str:
-    if need is None:
+def _describe_need(need: _Need) -> str:
+    if not need.used:
         return "the program does not fit into a device's memory, and the compiler does not say by how much"
     used, capacity = _format_bytes(need.used), _format_bytes(need.capacity)
-    excess = need.used - need.capacity
-    comparison = f"{_format_bytes(excess)} more than" if excess > 0 else "and"
+    comparison = "and"
+    if need.used > need.capacity:
+        comparison = f"{_format_bytes(need.used - need.capacity)} more than"
     return f"the program needs {used} of HBM on each device, {comparison} the {capacity} there are"
 
 
@@ -147,11 +155,10 @@ def _describe_parts(memory: Memory | None) -> str:
         "weights": memory.weights, "cache": memory.cache, "other arguments": memory.arguments,
         "outputs": memory.outputs, "temporaries": memory.temporaries, "code": memory.code,
     }  # fmt: skip
-    known = {name: size for name, size in sizes.items() if size is not None}
-    parts = sorted([(size, name) for name, size in known.items() if size], reverse=True)
-    remainder = (memory.used or 0) - sum(known.values())
+    parts = sorted([(size, name) for name, size in sizes.items() if size], reverse=True)
+    remainder = (memory.used or 0) - sum(size for size, _ in parts)
     if remainder > 0:
-        unknown = [name for name in sizes if name not in known]
+        unknown = [name for name, size in sizes.items() if size is None]
         parts.append((remainder, _join_names(unknown) or "what the compiler adds"))
     if not parts:
         return ""
@@ -177,8 +184,10 @@ def _describe_arrays(lines: Sequence[LineArrays], assignment: BufferAssignment |
         if line.source
     ]
     if locations:
-        origin = "by the compiler's buffer assignment" if assignment else "by the compiler's list"
-        return f"the largest arrays, {origin}, come from {', '.join(locations)}"
+        origin = "list"
+        if assignment is not None:
+            origin = "buffer assignment"
+        return f"the largest arrays, by the compiler's {origin}, come from {', '.join(locations)}"
     if assignment is None:
         return (
             "the compiler wrote no buffer assignment, so that the lines of the largest arrays are not known"
