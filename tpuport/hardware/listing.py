@@ -63,7 +63,9 @@ def _figures_table() -> str:
 
 def _figures_row(generation: Generation) -> tuple[str, ...]:
     def scaled(figure: Figure | None, unit: float | int) -> str:
-        return "" if figure is None else f"{figure.value / unit:g}"
+        if figure is None:
+            return ""
+        return f"{figure.value / unit:g}"
 
     return (
         f"[{generation.title}]({generation.page}), `{generation.name}`",

@@ -11,7 +11,9 @@ github.com/AI-Hypercomputer/xpk/blob/main/src/xpk/core/system_characteristics.py
 import bisect
 import difflib
 import functools
+import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -88,8 +90,16 @@ class Slice:
 @functools.cache
 def legal_slices(generation: Generation) -> tuple[Slice, ...]:
     """Every slice of a generation that can be rented, fewest chips first, then the most cube-like."""
-    shapes = _FLAT if generation.dimensions == 2 else _three_dimensional_shapes(generation.pod)
+    shapes: Iterable[Shape] = _FLAT
+    if generation.dimensions == 3:
+        shapes = _three_dimensional_shapes(generation.pod)
     return tuple(Slice(generation, shape) for shape in shapes)
+
+
+def listed_slices() -> list[Slice]:
+    """The slices of all generations that Google's pages list, in the order of `legal_slices`."""
+    slices = itertools.chain.from_iterable(map(legal_slices, GENERATIONS.values()))
+    return [candidate for candidate in slices if candidate.is_listed]
 
 
 def _three_dimensional_shapes(pod: int) -> list[Shape]:
@@ -98,13 +108,14 @@ def _three_dimensional_shapes(pod: int) -> list[Shape]:
     for a in range(1, cubes + 1):
         for b in range(a, cubes // a + 1):
             shapes += [(_EDGE * a, _EDGE * b, _EDGE * c) for c in range(b, cubes // (a * b) + 1)]
+    # The most cube-like of the same size has the shortest longest edge.
     return sorted(shapes, key=lambda shape: (prod(shape), max(shape)))
 
 
 # What a generation's bare name means: its smallest slice of whole hosts, of 2x2 chips each.
+_HOSTS: Final = {2: "2x2", 3: "2x2x1"}
 SMALLEST_SLICES: Final = {
-    name: f"{name}:2x2" if generation.dimensions == 2 else f"{name}:2x2x1"
-    for name, generation in GENERATIONS.items()
+    name: f"{name}:{_HOSTS[generation.dimensions]}" for name, generation in GENERATIONS.items()
 }
 
 
@@ -130,14 +141,16 @@ def parse_slice(name: str) -> Slice:
 
 def _parse_accelerator_type(name: str) -> Slice:
     match = _ACCELERATOR_TYPE.fullmatch(name)
-    generation = match and _BY_ACCELERATOR_TYPE.get(match["type"])
-    if not match or not generation:
+    if match is None or match["type"] not in _BY_ACCELERATOR_TYPE:
         raise _unknown(name)
+    generation = _BY_ACCELERATOR_TYPE[match["type"]]
     chips, half_chip = divmod(int(match["count"]), generation.cores)
     candidates = _slices_with(generation, chips)
     if candidates and not half_chip:
         return candidates[0]
-    counts = "cores, two a chip" if generation.cores > 1 else "chips"
+    counts = "chips"
+    if generation.cores > 1:
+        counts = "cores, two a chip"
     raise _no_such_slice(
         name,
         f": {name} counts {counts}, and no slice has that many",
@@ -189,10 +202,8 @@ def _not_a_layout(name: str, generation: Generation, layout: str) -> PortError:
 
 
 def _unknown(name: str) -> PortError:
-    names = list(GENERATIONS)
-    for generation in GENERATIONS.values():
-        names += [candidate.name for candidate in legal_slices(generation) if candidate.is_listed]
-    similar = difflib.get_close_matches(name, names, n=1)
+    names = [candidate.name for candidate in listed_slices()]
+    similar = difflib.get_close_matches(name, [*GENERATIONS, *names], n=1)
     return _no_such_slice(
         name,
         "".join(f"; did you mean {match}?" for match in similar),

@@ -67,9 +67,9 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
     _, named = prepare_arguments(model, (), tensors_by_name)
     cache_leaves = _claim_cache_leaves(named)
     leaves, tree = jax.tree_util.tree_flatten(named)
-    traced = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    plain = [index for index in traced if index not in cache_leaves]
-    donated = [index for index in traced if index in cache_leaves]
+    traced = {index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    plain = sorted(traced - cache_leaves)
+    donated = sorted(traced & cache_leaves)
 
     def call(weights: dict[str, Any], plain_arrays: list[Any], donated_arrays: list[Any]) -> Any:
         values = list(leaves)
@@ -249,6 +249,7 @@ def _abstract_state(
         state = jax.eval_shape(function, *arguments)
     shardings: dict[int, NamedSharding] = {id(state.present): NamedSharding(mesh, PartitionSpec("dp"))}
     for layer in state.cache.layers:
+        # Layers of states have no heads to divide.
         if isinstance(layer, FixedLayer):
             arrays: tuple[Any, Any] = (layer.keys, layer.values)
             for array in arrays:

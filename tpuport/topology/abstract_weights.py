@@ -1,5 +1,6 @@
 """A model's weights without values: shapes, dtypes and shardings on a described mesh, as `port` would choose them."""
 
+import collections
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -169,8 +170,7 @@ def local_nbytes(array: Any) -> int:
 
 def bytes_by_dtype(weights: Mapping[str, Any]) -> dict[str, int]:
     """Bytes of whole arrays by the name of their dtype, most first."""
-    totals: dict[str, int] = {}
+    totals: collections.Counter[str] = collections.Counter()
     for weight in weights.values():
-        name = str(weight.dtype)
-        totals[name] = totals.get(name, 0) + nbytes(weight)
-    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        totals[str(weight.dtype)] += nbytes(weight)
+    return dict(totals.most_common())

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, Unpack
 
 import jax
+import torch
 from jax.errors import JaxRuntimeError
 
 from tpuport import trace_errors
 from tpuport.hardware import GENERATIONS
 from tpuport.topology import hlo, kernels, roofline
-from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes, nbytes
+from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
 from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
 from tpuport.topology.generation_tasks import Decode, Prefill
@@ -120,14 +121,12 @@ def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
         program = hlo.parse(compilation.text)
         collectives = hlo.list_collectives(program, lowered.mesh)
     costs = _costs(lowered, compilation.program, program)
-    # By identity, because modules may share a parameter.
-    parameters = {id(parameter): parameter for parameter in lowered.model.parameters()}.values()
-    weights = {id(weight): weight for weight in lowered.weights.values()}.values()
+    dtypes = bytes_by_dtype(lowered.weights)
     report = Report(
         topology=lowered.topology, generation=lowered.generation, devices=lowered.mesh.size,
         mesh={str(axis): int(size) for axis, size in lowered.mesh.shape.items()},
-        model=type(lowered.model).__name__, parameters=sum(parameter.numel() for parameter in parameters),
-        weight_bytes=sum(map(nbytes, weights)), dtypes=bytes_by_dtype(lowered.weights), task=lowered.task,
+        model=type(lowered.model).__name__, parameters=sum(map(torch.numel, lowered.model.parameters())),
+        weight_bytes=sum(dtypes.values()), dtypes=dtypes, task=lowered.task,
         inputs={name: describe_input(value) for name, value in lowered.inputs.items()}, memory=memory, costs=costs,
         collectives=collectives, attention=lowered.attention, buffers=_largest_buffers(program, failure),
         estimate=None, advice=(), failure=failure, scanned=lowered.scanned, effort=effort, versions=versions(),
@@ -202,22 +201,28 @@ def _try_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any
 
 def _required_bytes(refusal: Exception) -> int | None:
     """The memory that a program would need; None if it was refused for another reason, or nothing states it."""
-    text = str(refusal)
-    return requested_hbm(text) if "RESOURCE_EXHAUSTED" in text else None
+    if not _is_out_of_memory(refusal):
+        return None
+    return requested_hbm(str(refusal))
+
+
+def _is_out_of_memory(refusal: Exception) -> bool:
+    return "RESOURCE_EXHAUSTED" in str(refusal)
 
 
 def _add_refused_bytes(memory: Memory, refusal: Exception) -> Memory:
     """The memory with `used` from the refusal, if the known parts alone would fit."""
     required = _required_bytes(refusal)
-    if required is None or (memory.used is not None and memory.used > memory.capacity):
+    known = memory.used or 0
+    if required is None or known > memory.capacity:
         return memory
-    return dataclasses.replace(memory, used=max(required, memory.used or 0))
+    return dataclasses.replace(memory, used=max(required, known))
 
 
 def _failure(compilation: Compilation, memory: Memory) -> Failure:
     refusal = compilation.refusal
     assert refusal is not None
-    if "RESOURCE_EXHAUSTED" not in str(refusal):
+    if not _is_out_of_memory(refusal):
         return Failure(**vars(trace_errors.explain_refusal(refusal)))
     return explain_oversize(str(refusal), memory, compilation.assignment)
 
@@ -234,22 +239,23 @@ def _memory(lowered: Lowered, compilation: Compilation) -> Memory:
     weights = sum(map(local_nbytes, lowered.weights.values()))
     cache = sum(map(local_nbytes, lowered.step.cache))
     # The cache is an argument of a decoding step, and an output of a prefill.
-    cache_arguments = cache if lowered.step.cache_is_argument else 0
-    cache_outputs = cache - cache_arguments
-    code = None
-    if compilation.program is not None:
-        code = compilation.program.memory_analysis().generated_code_size_in_bytes
+    cache_arguments, cache_outputs = 0, cache
+    if lowered.step.cache_is_argument:
+        cache_arguments, cache_outputs = cache, 0
     sizes = _memory_sizes(compilation)
     if sizes is None:
         arguments = max(0, _argument_bytes(lowered) - weights - cache_arguments)
         return Memory(
             capacity, weights, cache, arguments, outputs=None, temporaries=None, code=None, used=None
         )
-    return Memory(
+    memory = Memory(
         capacity, weights, cache, max(0, sizes.arguments - weights - cache_arguments),
-        outputs=max(0, sizes.outputs - cache_outputs), temporaries=sizes.temporaries, code=code,
-        used=sum(sizes) + (code or 0),
+        outputs=max(0, sizes.outputs - cache_outputs), temporaries=sizes.temporaries, code=None, used=sum(sizes),
     )  # fmt: skip
+    if compilation.program is None:
+        return memory
+    code = compilation.program.memory_analysis().generated_code_size_in_bytes
+    return dataclasses.replace(memory, code=code, used=sum(sizes) + code)
 
 
 def _memory_sizes(compilation: Compilation) -> MemorySizes | None:
@@ -305,11 +311,12 @@ def _costs(lowered: Lowered, compiled: Any, program: Any) -> Costs | None:
 
 def _evidence(report: Report, lowered: Lowered, program: Any) -> Evidence:
     step = lowered.step
-    cache = step.cache if step.cache_is_argument else ()
-    arrays = [
-        CacheArray(tuple(array.shape), str(array.dtype), array.sharding, bool(step.donated))
-        for array in cache
-    ]
+    arrays = []
+    if step.cache_is_argument:
+        arrays = [
+            CacheArray(tuple(array.shape), str(array.dtype), array.sharding, bool(step.donated))
+            for array in step.cache
+        ]
     # By their names in the program, where blocks in a loop have their weights stacked. Rotary tables are no weights.
     arguments = step.arguments[0].items()
     weights = {name: value for name, value in arguments if isinstance(value, jax.ShapeDtypeStruct)}

@@ -1,5 +1,6 @@
 """A model's step, traced and lowered for a described TPU: the program before it is compiled."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -190,7 +191,6 @@ def lower_for(
         PortError: an unknown topology, a mesh or rules that do not fit, or an input that cannot be an argument.
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
-    forced_attention = attention_settings.Settings(implementation=attention) if attention else None
     owner = build_model(model)
     chips = described(topology)
     if mesh is None:
@@ -202,13 +202,13 @@ def lower_for(
     task = _TASK_NAMES.get(type(inputs), "forward")
     started = time.perf_counter()
     with (
-        assume_generation(generation_of(chips)), _force_attention(forced_attention),
+        assume_generation(generation_of(chips)), _force_attention(attention),
         trace_errors.explained(owner, catch=trace_errors.is_explicable), _record_sequences(owner) as sequences,
     ):  # fmt: skip
         step = _step_of(owner, inputs, weights, mesh)
         traced = _trace(step, owner, mesh, task, scan_layers)
         stage = traced.program.lower(lowering_platforms=("tpu",))
-    loops = getattr(traced.step.function, "scanned", ())
+    loops = getattr(traced.step.function, "scanned", ())  # of a step without loops, a plain function
     lower_unrolled = None
     if loops and scan_layers is None:
         lower_unrolled = functools.partial(
@@ -269,7 +269,8 @@ def _trace(
     weights, *others = step.arguments
     stacks = layers.find_stacks(model, weights)
     # The programs of `generate` have no loops over blocks, so those of its tasks have none unless requested.
-    if not scan_layers and not (task == "forward" and layers.decide_scan(stacks, task)):
+    may_win = task == "forward" and layers.decide_scan(stacks, task)
+    if not scan_layers and not may_win:
         return _trace_step(step, model, mesh)
     function: Any = layers.scan_blocks(step.function)
     looped = step._replace(function=function, arguments=(layers.stack_weights(weights, stacks), *others))
@@ -285,19 +286,19 @@ def _trace_step(step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh) -
         # Weights that this step does not use take memory all the same.
         program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
         traced = program.trace(*step.arguments)
-    counts = {call: count - earlier_calls.get(call, 0) for call, count in call_counts().items()}
-    calls = tuple((call, count) for call, count in counts.items() if count > 0)
-    return _Traced(traced, step, calls)
+    # The difference of counters keeps what is positive.
+    new_calls = collections.Counter(call_counts()) - collections.Counter(earlier_calls)
+    return _Traced(traced, step, tuple(new_calls.items()))
 
 
 @contextlib.contextmanager
-def _force_attention(choice: attention_settings.Settings | None) -> Iterator[None]:
-    """Apply these attention settings inside; None leaves those in force."""
-    if choice is None:
+def _force_attention(implementation: str | None) -> Iterator[None]:
+    """Let this implementation compute attention inside; None leaves the settings that are in force."""
+    if implementation is None:
         yield
         return
     owner = object()
-    attention_settings.add_settings(owner, choice)
+    attention_settings.add_settings(owner, attention_settings.Settings(implementation=implementation))
     try:
         yield
     finally:
@@ -311,7 +312,8 @@ def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
 
     def record(block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first_parameter = next(iter(inspect.signature(block.forward).parameters))
-        hidden = args[0] if args else kwargs.get(first_parameter)
+        # Blocks are called with the hidden states first, by position or by name.
+        hidden = (*args, kwargs.get(first_parameter))[0]
         if isinstance(hidden, torch.Tensor) and hidden.ndim == 3:
             lengths.add(int(hidden.shape[1]))
 

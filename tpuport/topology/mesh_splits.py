@@ -178,8 +178,10 @@ def outcome_of(split: Split, report: Mapping[str, Any]) -> SplitOutcome:
     # Collectives stand between products, while arrays come from HBM during products. By the longest of the three alone,
     # all splits that are bound by compute would rank the same, however much they send.
     seconds = float(max(estimate["compute"], estimate["memory"]) + estimate["interconnect"])
+    rate = None
     # A program that does nothing takes no time.
-    rate = estimate["units"] / seconds if seconds else None
+    if seconds:
+        rate = estimate["units"] / seconds
     return dataclasses.replace(
         outcome, fits=True, seconds=seconds, units_per_second=rate, binds=estimate["binds"]
     )
@@ -206,27 +208,32 @@ def rank(outcomes: Iterable[SplitOutcome]) -> tuple[SplitOutcome, ...]:
     return tuple(sorted(outcomes, key=order))
 
 
+def tried_splits(splits: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The splits that were compiled, or refused when they were to be, in the same order."""
+    return [split for split in splits if split["tried"]]
+
+
 def untried_reasons(splits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """By program, why splits were not tried: "dp=2, dp=4 (does not divide a batch of 1); tp=4 (...)".
 
     Args:
         splits: as `SplitOutcome.to_dict` gives them; those that were tried are skipped.
     """
-    axes_by_program: dict[str, dict[str, list[str]]] = {}
+    axes_by_program: dict[str, dict[str, dict[str, None]]] = {}
     for split in splits:
         if split["tried"]:
             continue
         axes_by_reason = axes_by_program.setdefault(f"{split['target']} on {split['topology']}", {})
         for reason in split["why"].split("; "):
-            match = _REASON.fullmatch(reason)
-            axes, explanation = match.groups() if match else (reason, "")
-            known = axes_by_reason.setdefault(explanation, [])
-            if axes not in known:
-                known.append(axes)
+            axes, explanation = reason, ""
+            if match := _REASON.fullmatch(reason):
+                axes, explanation = match.groups()
+            # A dict is a set in the order of insertion.
+            axes_by_reason.setdefault(explanation, {})[axes] = None
     return {program: _join_reasons(reasons) for program, reasons in axes_by_program.items()}
 
 
-def _join_reasons(axes_by_reason: dict[str, list[str]]) -> str:
+def _join_reasons(axes_by_reason: dict[str, dict[str, None]]) -> str:
     parts = []
     for explanation, axes in axes_by_reason.items():
         part = ", ".join(axes)

@@ -14,13 +14,14 @@ from tpuport.lint.paths import write_atomically
 
 def directory() -> Path | None:
     """Where reports are, in the user's cache directory; None if TPUPORT_COMPILATION_CACHE is "off"."""
-    setting = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
-    if setting == "off":
-        return None
-    if setting:
-        return Path(setting) / "reports"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "tpuport" / "reports"
+    match os.environ.get("TPUPORT_COMPILATION_CACHE", ""):
+        case "off":
+            return None
+        case "":
+            home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            return home / "tpuport" / "reports"
+        case setting:
+            return Path(setting) / "reports"
 
 
 def read(key: str) -> dict[str, Any] | None:

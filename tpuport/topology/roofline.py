@@ -41,12 +41,14 @@ class Ring:
     @property
     def links(self) -> int:
         """Links of the device that has the fewest: a device at the end of an open row has one."""
-        return 2 if self.closed else 1
+        return 1 + self.closed
 
     @property
     def hops(self) -> int:
         """Hops to the device that is farthest away."""
-        return self.size // 2 if self.closed else self.size - 1
+        if self.closed:
+            return self.size // 2
+        return self.size - 1
 
 
 def estimate(
@@ -80,9 +82,7 @@ def estimate(
     seconds = {
         "compute": _compute_seconds(costs, hardware),
         "memory": costs.hbm_bytes / hardware.device.hbm_bandwidth,
-        "interconnect": sum(
-            (collective_seconds(collective, rings, hardware) for collective in collectives), 0.0
-        ),
+        "interconnect": float(sum(collective_seconds(one_kind, rings, hardware) for one_kind in collectives)),
     }
     # The chip overlaps the three at best, and does one after another at worst.
     together = max(seconds.values())
@@ -96,8 +96,10 @@ def estimate(
 
 
 def _ratio(amount: float | int, seconds: float) -> float:
-    """Zero for a program that does nothing."""
-    return amount / seconds if seconds else 0.0
+    # A program that does nothing takes no time.
+    if not seconds:
+        return 0.0
+    return amount / seconds
 
 
 def _compute_seconds(costs: Costs, hardware: Generation) -> float:
@@ -175,10 +177,11 @@ def layout(
     if device_mesh is None:
         return _guess_layout(hardware, mesh, dimensions)
     torus_dimensions = len(dimensions) - 1
-    return {
-        axis: _rings_of_box(_extents(device_mesh, index, torus_dimensions), size, dimensions, hardware)
-        for index, (axis, size) in enumerate(mesh.items())
-    }
+    rings = {}
+    for index, (axis, size) in enumerate(mesh.items()):
+        extents = _extents(device_mesh, index, torus_dimensions)
+        rings[axis] = _rings_of_box(extents, size, dimensions, hardware)
+    return rings
 
 
 def _guess_layout(
@@ -189,16 +192,15 @@ def _guess_layout(
     room = [ring.size for ring in dimensions]
     rings: dict[str, tuple[Ring, ...]] = {}
     for axis, size in reversed(list(mesh.items())):
-        boxes = [box for box in itertools.product(*map(_divisors, room)) if prod(box) == size]
-        candidates = {box: _rings_of_box(box, size, dimensions, hardware) for box in boxes}
-        # Sizes such as 3 fit into no slice.
-        if not candidates:
-            rings[axis] = (_single_ring(size, hardware),)
-            continue
-        box = max(candidates, key=lambda box: _quality(candidates[box]))
-        rings[axis] = candidates[box]
+        boxes = itertools.product(*map(_divisors, room))
+        candidates = {
+            box: _rings_of_box(box, size, dimensions, hardware) for box in boxes if prod(box) == size
+        }
+        # Sizes such as 3 fit into no slice, and take no room.
+        box = max(candidates, key=lambda box: _quality(candidates[box]), default=(1,) * len(room))
+        rings[axis] = candidates.get(box, (_single_ring(size, hardware),))
         room = [size // part for size, part in zip(room, box, strict=True)]
-    return {axis: rings[axis] for axis in mesh}
+    return rings
 
 
 def _slice_dimensions(hardware: Generation, devices: int, topology: str | None) -> list[Ring]:
@@ -212,7 +214,9 @@ def _slice_dimensions(hardware: Generation, devices: int, topology: str | None) 
     rings = [Ring(size, closed, rate) for size, closed in zip(shape, whole, strict=True)]
     # An odd number of devices leaves a device of a chip of two idle.
     devices_a_chip = gcd(devices, hardware.devices)
-    on_chip_rate = hardware.on_chip.value if hardware.on_chip else rate
+    on_chip_rate = rate
+    if hardware.on_chip is not None:
+        on_chip_rate = hardware.on_chip.value
     return [*rings, Ring(devices_a_chip, closed=False, rate=on_chip_rate, on_chip=True)]
 
 
@@ -220,10 +224,8 @@ def _slice_shape(hardware: Generation, devices: int, topology: str | None) -> tu
     if topology is not None:
         return parse_slice(topology).shape
     # The most cube-like slice comes first.
-    for candidate in legal_slices(hardware):
-        if candidate.devices == devices:
-            return candidate.shape
-    return (max(1, devices // hardware.devices),)
+    shapes = (candidate.shape for candidate in legal_slices(hardware) if candidate.devices == devices)
+    return next(shapes, (max(1, devices // hardware.devices),))
 
 
 def _extents(device_mesh: Any, axis: int, torus_dimensions: int) -> tuple[int, ...]:

@@ -125,8 +125,9 @@ class TargetCompiler:
     ) -> CompiledProgram:
         # Reports quote paths of the user's code relative to the working directory.
         key = json.dumps([lowered.key, effort, str(Path.cwd())])
+        known = self._read_report(key)
         # A report is not enough to save the programs.
-        if save_hlo is None and (known := self._read_report(key)):
+        if known is not None and save_hlo is None:
             return known
         self.emit(Progress("compiling", target.name, dict(lowered.mesh.shape)))
         report = compile_lowered(lowered, effort)
@@ -150,28 +151,25 @@ class TargetCompiler:
 def _sharding_rules(rules: dict[str, list[Any]] | None) -> ShardingRules | None:
     if rules is None:
         return None
-    # JSON has no tuples: an entry that is a list names several axes of one dimension.
-    return ShardingRules(
-        {
-            pattern: PartitionSpec(*(tuple(axes) if isinstance(axes, list) else axes for axes in entries))
-            for pattern, entries in rules.items()
-        }
-    )
+    # An entry that is a list names several axes of one dimension, and jax makes tuples of lists.
+    return ShardingRules({pattern: PartitionSpec(*entries) for pattern, entries in rules.items()})
 
 
 def _name_options(error: PortError, rules_source: str | None) -> PortError:
     """An error about sharding rules in the words of the command line; any other error unchanged."""
     what = unescape_patterns(error.what)
     if "allow=" in (error.fix or ""):
-        correction = "the rules" if rules_source else "them with --rules FILE"
+        correction = "them with --rules FILE"
+        if rules_source:
+            correction = "the rules"
         fix = (
             f"correct {correction}, change the mesh, or accept an error: --allow NAME, several times for several, with "
             "the parameter's name or the rule's pattern; what is allowed is whole on every device"
         )
         return PortError(what, where=rules_source or error.where, fix=fix)
     if rules_source and "sharding rule" in f"{error.what} {error.where}":
-        where = f"{rules_source}: {unescape_patterns(error.where)}" if error.where else rules_source
-        return PortError(what, where=where, fix=error.fix)
+        parts = filter(None, (rules_source, unescape_patterns(error.where or "")))
+        return PortError(what, where=": ".join(parts), fix=error.fix)
     return error
 
 

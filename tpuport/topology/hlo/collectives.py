@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from jax.sharding import Mesh
@@ -127,8 +127,7 @@ def parse_groups(attributes: str, devices: int) -> Groups:
         return _mesh_groups(text)
     iota = _IOTA.match(text)
     if iota is not None:
-        rows = _transposed_iota(iota[2], iota[3]).reshape(parse_numbers(iota[1]))
-        return [tuple(row) for row in rows.tolist()]
+        return _rows(_transposed_iota(iota[2], iota[3]).reshape(parse_numbers(iota[1])))
     groups = [parse_numbers(group) for group in _LIST.findall(text) if group]
     return groups or [tuple(range(devices))]
 
@@ -146,12 +145,19 @@ def _mesh_groups(text: str) -> Groups:
     """The groups of "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}": a mesh, the order of its devices, and axes."""
     mesh, _, used = text.rpartition("{")
     sizes = {name: int(size) for name, size in _MESH_AXIS.findall(mesh.partition("]")[0])}
-    parts = _split_axes(sizes, _USED_AXIS.findall(used))
-    shape, is_used = np.array(parts).T
-    # The axes along which the devices of a group differ go last, so that each row is a group.
-    dims = np.argsort(is_used, stable=True)
-    ids = _mesh_devices(mesh, math.prod(sizes.values())).reshape(shape).transpose(dims)
-    return [tuple(row) for row in ids.reshape(-1, math.prod(shape[is_used > 0])).tolist()]
+    # Of each axis, how many parts come before what a group takes, and how many devices of it a group takes.
+    taken = {name: (size, 1) for name, size in sizes.items()}
+    for name, before, size in _USED_AXIS.findall(used):
+        taken[name] = int(before or 1), int(size or sizes[name])
+    shape = [(before, size, sizes[name] // before // size) for name, (before, size) in taken.items()]
+    ids = _mesh_devices(mesh, math.prod(sizes.values())).reshape(np.ravel(shape))
+    # The middle ones go last, so that each row is a group.
+    dims = sorted(range(ids.ndim), key=lambda dim: dim % 3 == 1)
+    return _rows(ids.transpose(dims).reshape(-1, math.prod(size for _, size in taken.values())))
+
+
+def _rows(array: np.ndarray) -> Groups:
+    return [tuple(row) for row in array.tolist()]
 
 
 def _mesh_devices(mesh: str, count: int) -> np.ndarray:
@@ -165,33 +171,13 @@ def _mesh_devices(mesh: str, count: int) -> np.ndarray:
     return _transposed_iota(dims, permutation)
 
 
-class _AxisPart(NamedTuple):
-    """An axis of a mesh, or a part of one, and whether the devices of a group differ along it."""
-
-    size: int
-    is_used: bool
-
-
-def _split_axes(sizes: dict[str, int], used: list[tuple[str, str, str]]) -> list[_AxisPart]:
-    """The axes of a mesh, where an axis of which a part is used becomes three."""
-    parts = []
-    used_parts = {name: (before, size) for name, before, size in used}
-    for name, total in sizes.items():
-        before, size = used_parts.get(name, ("", ""))
-        if size:
-            parts += [_AxisPart(int(before), False), _AxisPart(int(size), True)]
-            parts.append(_AxisPart(total // int(before) // int(size), False))
-        else:
-            parts.append(_AxisPart(total, name in used_parts))
-    return parts
-
-
 def _join_pairs(pairs: Groups) -> Groups:
     """Groups of devices that send to one another, directly or not."""
     group_of: dict[int, set[int]] = {}
     for pair in pairs:
         joined = set().union(*(group_of.get(device, {device}) for device in pair))
         group_of.update(dict.fromkeys(joined, joined))
+    # Devices of one group share a set.
     return list(dict.fromkeys(tuple(sorted(group)) for group in group_of.values()))
 
 

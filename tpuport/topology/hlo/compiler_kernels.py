@@ -61,20 +61,22 @@ class _Body(NamedTuple):
     """What a body's text says.
 
     Attributes:
-        grid: the number of steps along each axis, 0 if it is known only at run time.
+        grid: the number of steps along each axis, 1 if it is known only at run time.
+        is_known: whether the numbers of steps are known.
         prefetched: how many operands have no window.
         windows: of the other operands, then of the results.
         work: of a step.
     """
 
     grid: tuple[int, ...]
+    is_known: bool
     prefetched: int
     windows: tuple[_Window, ...]
     work: _StepWork
 
     @property
     def steps(self) -> int:
-        return math.prod(max(1, length) for length in self.grid)
+        return math.prod(self.grid)
 
 
 def count_compiler_kernel(
@@ -199,7 +201,7 @@ def _ragged_cost(
 
 def _grid_cost(body: _Body, operands: Sequence[Array], results: Sequence[Array]) -> KernelCost:
     bound = None
-    if 0 in body.grid:
+    if not body.is_known:
         bound = "at least"
     if body.work.is_nested:
         bound = "about"
@@ -223,18 +225,21 @@ def _cost(flops: float, read: tuple[float, ...], written: tuple[float, ...], bou
 
 @functools.lru_cache(maxsize=64)
 def _read_body(text: str) -> _Body:
-    starts = [(match[1], match.start()) for match in _FUNCTION.finditer(text)]
-    ends = [start for _, start in starts[1:]] + [len(text)]
-    functions = {name: text[start:end] for (name, start), end in zip(starts, ends, strict=True)}
+    _, *parts = _FUNCTION.split(text)
+    functions = dict(zip(parts[::2], parts[1::2], strict=True))
     main = functions["main"]
+    bounds = parse_numbers(search_group(_BOUNDS, main))
+    windows = [
+        _Window(parse_numbers(extents), _window_indices(functions[name]))
+        for name, extents in _WINDOW.findall(main)
+    ]
+    # A negative bound is one that is not known.
     return _Body(
-        tuple(max(0, length) for length in parse_numbers(search_group(_BOUNDS, main))),  # negative: not known
-        int(search_group(_PREFETCHED, main, "0")),
-        tuple(
-            _Window(parse_numbers(extents), _window_indices(functions[name]))
-            for name, extents in _WINDOW.findall(main)
-        ),
-        _step_work(main),
+        grid=tuple(max(1, bound) for bound in bounds),
+        is_known=min(bounds, default=1) > 0,
+        prefetched=int(search_group(_PREFETCHED, main, "0")),
+        windows=tuple(windows),
+        work=_step_work(main),
     )
 
 
@@ -276,17 +281,16 @@ def _window_bytes(grid: tuple[int, ...], array: Array, window: _Window) -> float
     """Bytes of an array that come in or go out: a window does when its index differs from the step before."""
     if len(window.indices) != len(array.dims) or not array.size:
         return float(array.nbytes)
-    steps = [max(1, length) for length in grid]  # an axis of unknown size counts once
     axes = frozenset().union(*(index.axes for index in window.indices))
     # The last axis of the grid is the fastest: with those after the last that the window varies with it stays.
-    varying = [axis for axis, count in enumerate(steps) if axis in axes and count > 1]
-    changes = math.prod(steps[: max(varying, default=-1) + 1])
+    varying = [axis for axis, steps in enumerate(grid) if axis in axes and steps > 1]
+    changes = math.prod(grid[: max(varying, default=-1) + 1])
     area = 1
     for index, extent, dim in zip(window.indices, window.extents, array.dims, strict=True):
         # Along an axis of the grid the windows lie beside each other, and the last may be cut off.
         beside = 1
         if index.is_axis:
-            beside = math.prod(steps[axis] for axis in index.axes)
+            beside = math.prod(grid[axis] for axis in index.axes)
         area *= min(dim, extent * beside)
         changes //= beside
     return changes * area * array.nbytes / array.size

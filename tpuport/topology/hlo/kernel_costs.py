@@ -3,7 +3,7 @@
 Kernels that the compiler makes by itself are among them: `compiler_kernels` counts those.
 """
 
-import collections
+import dataclasses
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -75,28 +75,28 @@ def _mean_cost(calls: Sequence[KernelCall]) -> KernelCost:
     times = [call.times for call in calls]
     if len(set(costs)) == 1 or not any(times):
         return costs[0]
+    flops, nbytes, _, bounds, read, written, copied = zip(*costs, strict=True)
 
     # Calls with different masks look the same in the text of the compiled program.
     def mean(values: Iterable[float]) -> float:
         return statistics.fmean(values, times)
 
     # One that states its cost has no bytes by operand, and then the mean has none either.
-    def means(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+    def column_means(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
         return tuple(map(mean, zip(*rows, strict=False)))
 
-    bounds = {cost.bound for cost in costs} - {None}
+    bound, *others = {*bounds} - {None} or {None}
     # Calls that are counted too high and too low may cancel out in the mean.
-    bound = "about"
-    if len(bounds) < 2:
-        bound = next(iter(bounds), None)
+    if others:
+        bound = "about"
     return KernelCost(
-        flops=mean(cost.flops for cost in costs),
-        nbytes=mean(cost.nbytes for cost in costs),
-        source=costs[0].source,
-        bound=bound,
-        read=means(cost.read for cost in costs),
-        written=means(cost.written for cost in costs),
-        copied=mean(cost.copied for cost in costs),
+        mean(flops),
+        mean(nbytes),
+        costs[0].source,
+        bound,
+        column_means(read),
+        column_means(written),
+        mean(copied),
     )
 
 
@@ -143,23 +143,19 @@ def list_kernels(program: Program) -> tuple[Kernel, ...]:
             return 0.0
         return _TINY + kernel_flops(program, instruction)
 
-    groups: dict[_Group, list[Instruction]] = collections.defaultdict(list)
+    reports: dict[_Group, Kernel] = {}
     for instruction in program.executed_instructions(branch_cost):
         if not instruction.is_kernel:
             continue
         cost = program.kernel_costs.get(instruction.name, KernelCost(0.0, 0.0, "kernel"))
         # None cannot be sorted.
         group = _Group(_COPY.sub("", instruction.name), cost.source, cost.bound or "")
-        groups[group].append(instruction)
-    return tuple(_report(program, group, kernels) for group, kernels in sorted(groups.items()))
-
-
-def _report(program: Program, group: _Group, kernels: Sequence[Instruction]) -> Kernel:
-    return Kernel(
-        group.name,
-        count=sum(kernel.times for kernel in kernels),
-        flops=sum(kernel.times * kernel_flops(program, kernel) for kernel in kernels),
-        hbm_bytes=sum(kernel.times * (kernel_bytes(program, kernel) or 0.0) for kernel in kernels),
-        source=group.source,
-        bound=group.bound or None,
-    )
+        times = instruction.times
+        total = reports.get(group, Kernel(group.name, 0, 0.0, 0.0, cost.source, cost.bound))
+        reports[group] = dataclasses.replace(
+            total,
+            count=total.count + times,
+            flops=total.flops + times * kernel_flops(program, instruction),
+            hbm_bytes=total.hbm_bytes + times * (kernel_bytes(program, instruction) or 0.0),
+        )
+    return tuple(reports[group] for group in sorted(reports))

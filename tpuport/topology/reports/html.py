@@ -4,7 +4,7 @@ from html import escape
 from importlib import resources
 from typing import Any, Final
 
-from tpuport.topology.mesh_splits import RANKED_BY, untried_reasons
+from tpuport.topology.mesh_splits import RANKED_BY, tried_splits, untried_reasons
 from tpuport.topology.reports import quantities
 from tpuport.topology.reports.html_markup import card, cell, number_cell, prose, quiet, table, text_cell
 from tpuport.topology.reports.html_sections import buffers, sections
@@ -63,8 +63,8 @@ def _result(index: int, result: dict[str, Any]) -> str:
     report = result["report"]
     failure = result["failure"]
     figures = body = ""
-    # A program that does not fit has a report, and its failure is in there.
     if report is not None:
+        # A program that does not fit has a report, and its failure is in there.
         failure = report["failure"]
         unit = quantities.memory_unit(report["generation"])
         figures = f"<span>{quantities.used_memory(report['memory'])} a {unit}</span>"
@@ -110,8 +110,7 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
             number_cell(quantities.units_per_second(split)),
             text_cell(split["binds"] or split["why"]),
         ]
-        for split in splits
-        if split["tried"]
+        for split in tried_splits(splits)
     ]
     headings = ("program", "split", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
     notes = [f"Left out for {program}: {reasons}" for program, reasons in untried_reasons(splits).items()]

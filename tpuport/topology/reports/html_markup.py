@@ -16,8 +16,9 @@ def card(title: str, body: str) -> str:
 
 def cell(markup: str, name: str = "") -> str:
     """A table's cell, with a CSS class."""
-    attribute = f' class="{name}"' if name else ""
-    return f"<td{attribute}>{markup}</td>"
+    if not name:
+        return f"<td>{markup}</td>"
+    return f'<td class="{name}">{markup}</td>'
 
 
 def text_cell(text: Any, name: str = "") -> str:
@@ -34,8 +35,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table that scrolls in a box of its own; a heading that starts with ">" is of numbers."""
     head = ""
     for heading in headings:
-        attribute = " class=n" if heading.startswith(">") else ""
-        head += f'<th scope="col"{attribute}>{escape(heading.removeprefix(">"))}</th>'
+        attributes = 'scope="col"'
+        if heading.startswith(">"):
+            attributes += " class=n"
+        head += f"<th {attributes}>{escape(heading.removeprefix('>'))}</th>"
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -54,7 +57,7 @@ def prose(text: str) -> str:
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and their descriptions as text, without those that are empty."""
     entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text)
-    return f"<dl>{entries}</dl>" if entries else ""
+    return f"<dl>{entries}</dl>"
 
 
 def source_cell(source: dict[str, Any] | None) -> str:

@@ -25,8 +25,7 @@ _ESTIMATE: Final = "An estimate from public peak figures, which the hardware can
 def sections(report: dict[str, Any]) -> str:
     """All cards of a report."""
     cards = [card("Memory of one device", _memory(report["memory"])), _work(report)]
-    # A program whose code could not be generated may still have its collectives.
-    has_program = report["costs"] is not None or bool(report["collectives"])
+    has_program = quantities.has_program(report)
     if has_program or report["advice"]:
         cards.append(card("Advice", _advice(report["advice"])))
     if has_program:
@@ -57,7 +56,10 @@ def _memory(memory: dict[str, Any]) -> str:
     # The compiler does not always say by how much a program is too large.
     if memory["used"] is not None:
         free = capacity - memory["used"]
-        rows.append(_memory_row("free", "free" if free >= 0 else "too much", abs(free), capacity))
+        name = "free"
+        if free < 0:
+            name = "too much"
+        rows.append(_memory_row("free", name, abs(free), capacity))
     used = quantities.optional(quantities.memory_size, memory["used"], missing="unknown")
     label = escape(f"{used} of {quantities.memory_size(capacity)}")
     return (
@@ -78,7 +80,7 @@ def _memory_row(swatch: str, name: str, nbytes: int | None, capacity: int) -> li
     return [
         cell(f'<i class="swatch {swatch}"></i>{name}'),
         number_cell(quantities.optional(quantities.memory_size, nbytes, missing="unknown")),
-        number_cell("" if nbytes is None else f"{nbytes / capacity:.1%}"),
+        number_cell(quantities.optional(lambda nbytes: f"{nbytes / capacity:.1%}", nbytes)),
     ]
 
 
@@ -188,8 +190,8 @@ def _attention(calls: list[dict[str, Any]]) -> str:
             text_cell(call["implementation"], "nowrap"),
             number_cell(f"{call['calls']:,}"),
             cell(
-                f"<code>{escape(call['dtype'])}{_dimensions(call['query'])}</code><br>"
-                f"on <code>{_dimensions(call['key'])}</code>",
+                f"<code>{escape(call['dtype'])}{quantities.dimensions(call['query'])}</code><br>"
+                f"on <code>{quantities.dimensions(call['key'])}</code>",
                 "nowrap",
             ),
             text_cell(quantities.attention_reasons(call, "reason", "mask", "padding"), "wide"),
@@ -208,13 +210,16 @@ def _advice(findings: list[dict[str, Any]]) -> str:
 
 
 def _finding(finding: dict[str, Any]) -> str:
-    source = finding["source"]
-    line = quiet(f"{quantities.short_source(source)} {source['function']}") if source else ""
+    line = quantities.optional(_source_line, finding["source"])
     return (
         f'<article class="finding"><h4><span class="rule">{escape(finding["rule"])}</span>'
         f"{escape(finding['name'])}</h4><p>{prose(finding['message'])}</p>"
         f"<p><strong>Do:</strong> {prose(finding['remedy'])}</p>{line}</article>"
     )
+
+
+def _source_line(source: dict[str, Any]) -> str:
+    return quiet(f"{quantities.short_source(source)} {source['function']}")
 
 
 def _program(report: dict[str, Any]) -> str:
@@ -234,7 +239,3 @@ def _program(report: dict[str, Any]) -> str:
             ("versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),
         ]
     )
-
-
-def _dimensions(shape: list[int]) -> str:
-    return f"[{','.join(map(str, shape))}]"

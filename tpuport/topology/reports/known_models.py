@@ -55,5 +55,7 @@ def hint(target: str) -> str:
     """What to name instead of a target that does not exist: similar names first, then all of them."""
     name = target.lower().rstrip("/").rpartition("/")[2]
     similar = difflib.get_close_matches(name, names(), n=3, cutoff=0.6)
-    question = f"did you mean {' or '.join(similar)}? " if similar else ""
-    return f"{question}the names that come with tpuport are {', '.join(names())}"
+    names_text = f"the names that come with tpuport are {', '.join(names())}"
+    if not similar:
+        return names_text
+    return f"did you mean {' or '.join(similar)}? {names_text}"

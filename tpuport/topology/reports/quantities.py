@@ -29,7 +29,9 @@ MEMORY_PARTS: Final = ("weights", "cache", "arguments", "outputs", "temporaries"
 
 def optional(render: Callable[[Any], str], value: Any, missing: str = "") -> str:
     """The value as text, or another text if it is None."""
-    return missing if value is None else render(value)
+    if value is None:
+        return missing
+    return render(value)
 
 
 def memory_size(nbytes: Number) -> str:
@@ -101,6 +103,16 @@ def number_in_words(number: int) -> str:
         if number >= size:
             return f"{number / size:.2f} {name}"
     return f"{number:,}"
+
+
+def has_program(report: dict[str, Any]) -> bool:
+    """Whether the compiler made a program. One whose code could not be generated may still have its collectives."""
+    return report["costs"] is not None or bool(report["collectives"])
+
+
+def dimensions(shape: list[int]) -> str:
+    """A shape as HLO writes it: "[8,128]"."""
+    return f"[{','.join(map(str, shape))}]"
 
 
 def units_per_second(units: dict[str, Any]) -> str:
@@ -180,8 +192,10 @@ def model_operations(costs: dict[str, Any], per: str = "") -> str:
     # With fewer product FLOPs than the model's, the compiler has turned products into elementwise work.
     if costs["product_flops"] < model_flops:
         return text
-    reason = ", as few rows are multiplied by all experts" if costs["expanded_flops"] else ""
-    return f"{text}; the program's products are {costs['product_flops'] / model_flops:.2f} times that{reason}"
+    text += f"; the program's products are {costs['product_flops'] / model_flops:.2f} times that"
+    if costs["expanded_flops"]:
+        text += ", as few rows are multiplied by all experts"
+    return text
 
 
 def attention_reasons(call: dict[str, Any], *fields: str) -> str:

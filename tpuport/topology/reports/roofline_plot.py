@@ -26,7 +26,8 @@ class Rates(NamedTuple):
         peak, bandwidth: that the estimate was made with: the program's work over the time that it takes at the peak.
         intensity: of the program.
         reached: FLOP/s with compute, memory and interconnect at the same time; apart: one after another.
-        interconnect: FLOP/s if only the interconnect took time; None if the program sends nothing.
+        interconnect: FLOP/s if only the interconnect took time; None if the program sends nothing, or too little for
+            the axes.
     """
 
     peak: float
@@ -34,7 +35,7 @@ class Rates(NamedTuple):
     intensity: float
     reached: float
     apart: float
-    interconnect: float | None
+    interconnect: float | None = None
 
 
 class Axes:
@@ -76,14 +77,16 @@ def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
         intensity=flops / nbytes,
         reached=flops / estimate["seconds"],
         apart=flops / estimate["seconds_apart"],
-        interconnect=flops / estimate["interconnect"] if estimate["interconnect"] else None,
     )
     ridge = rates.peak / rates.bandwidth
     left = min(rates.intensity, ridge) / 3
     right = max(rates.intensity, ridge) * 3
     axes = Axes((left, right), (min(rates.apart, rates.bandwidth * left), rates.peak))
-    if rates.interconnect is not None and not axes.bottom < rates.interconnect < axes.top:
-        rates = rates._replace(interconnect=None)
+    if estimate["interconnect"]:
+        interconnect = flops / estimate["interconnect"]
+        # A line far above the roof would only make the picture small.
+        if axes.bottom < interconnect < axes.top:
+            rates = rates._replace(interconnect=interconnect)
     body = "".join([*_grid(axes), _roof(axes, rates), _interconnect(axes, rates), _program(axes, rates)])
     return (
         f'<figure><svg class="plot" role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-label="roofline" '

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuport.topology.compile_messages import CompileResult
-from tpuport.topology.mesh_splits import RANKED_BY, untried_reasons
+from tpuport.topology.mesh_splits import RANKED_BY, tried_splits, untried_reasons
 from tpuport.topology.reports import quantities
 
 _PART_COLOURS: Final = dict(
@@ -90,7 +90,7 @@ def _program_line(report: dict[str, Any]) -> Text:
 def _compilation_line(result: CompileResult, report: dict[str, Any]) -> Text:
     """How long compiling took, and how the program was compiled."""
     times = ", ".join(f"{stage} {quantities.duration(seconds)}" for stage, seconds in result.seconds.items())
-    if times and result.cached:
+    if result.cached:
         times += " (kept from an earlier run)"
     loops = ", ".join(f"{loop['name']} ({loop['count']} blocks in a loop)" for loop in report["scanned"])
     effort = quantities.optional("effort {:g}".format, report["effort"])
@@ -103,8 +103,7 @@ def _sections(report: dict[str, Any]) -> Iterator[RenderableType]:
         yield from _section("Work a step", _costs(report["costs"]))
     if report["estimate"] is not None:
         yield from _section("Roofline, an estimate from public peak figures", _estimate(report["estimate"]))
-    # A program whose code could not be generated may still have its collectives.
-    has_program = report["costs"] is not None or bool(report["collectives"])
+    has_program = quantities.has_program(report)
     if has_program:
         yield from _section("Collectives a step", _collectives(report["collectives"]))
     if report["buffers"] and not report["failure"]:
@@ -169,12 +168,10 @@ def _estimate(estimate: dict[str, Any]) -> RenderableType:
     parts = {name: estimate[name] for name in ("compute", "memory", "interconnect")}
     # A program that does nothing takes no time.
     longest = max(parts.values()) or 1.0
+    styles = dict.fromkeys(parts, "dim") | {estimate["binds"]: "yellow"}
     for name, seconds in parts.items():
         bar = "█" * round(seconds / longest * _BAR_COLUMNS)
-        styles = {estimate["binds"]: "yellow"}
-        grid.add_row(
-            name, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, styles.get(name, "dim")))
-        )
+        grid.add_row(name, Text.assemble(f"{quantities.duration(seconds):>8} ", (bar, styles[name])))
     grid.add_row(
         "a step",
         f"{quantities.duration(estimate['seconds'])}, bound by {estimate['binds']} "
@@ -233,7 +230,7 @@ def _attention(calls: list[dict[str, Any]]) -> RenderableType:
         rows.append(
             Text.assemble(
                 (f"{implementation} x{call['calls']:,}", style),
-                f"  {call['dtype']} {_dimensions(call['query'])} on {_dimensions(call['key'])}",
+                f"  {call['dtype']} {quantities.dimensions(call['query'])} on {quantities.dimensions(call['key'])}",
                 (f"  {call['module']} {site}", "dim"),
             )
         )
@@ -284,9 +281,7 @@ def _failure(failure: dict[str, Any], *, with_message: bool) -> Iterator[Rendera
 def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
     yield Rule(Text("Mesh splits, the best first", style="bold"), align="left", style="dim")
     rows = table("program", "split", "", ">GiB used", ">a step", ">a second", "bound by")
-    for split in splits:
-        if not split["tried"]:
-            continue
+    for split in tried_splits(splits):
         verdict = Text("fits", style="green")
         if not split["fits"]:
             verdict = Text(split["why"], style="red")
@@ -332,7 +327,3 @@ def _source_line(source: dict[str, Any] | None) -> Text:
     if source is None:
         return Text("")
     return Text(f"{quantities.short_source(source)} {source['function']}", style="dim")
-
-
-def _dimensions(shape: list[int]) -> str:
-    return f"[{','.join(map(str, shape))}]"
