@@ -7,7 +7,7 @@ import pathlib
 from typing import Any, Final
 
 from tpuport.hardware.generations import GENERATIONS, GIB, Figure, Generation
-from tpuport.hardware.slices import Slice, legal_slices
+from tpuport.hardware.slices import Slice, all_slices, listed_slices
 
 _PAGE: Final = pathlib.Path(__file__).parents[2] / "docs/topologies.md"
 _MARK: Final = "python -m tpuport.hardware.listing` -->\n"
@@ -26,8 +26,10 @@ def slice_rows(*, every: bool = False) -> list[dict[str, Any]]:
         Rows with name, generation, shape, chips, devices; bytes of HBM a chip and a device; a chip's FLOP/s in bf16,
         its bytes a second to HBM, over all links both ways, and over one link one way; and the source of each figure.
     """
-    slices = [candidate for generation in GENERATIONS.values() for candidate in legal_slices(generation)]
-    return [_row(candidate) for candidate in slices if every or candidate.is_listed]
+    slices = listed_slices()
+    if every:
+        slices = all_slices()
+    return [_row(candidate) for candidate in slices]
 
 
 def markdown() -> str:

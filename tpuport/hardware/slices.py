@@ -98,8 +98,12 @@ def legal_slices(generation: Generation) -> tuple[Slice, ...]:
 
 def listed_slices() -> list[Slice]:
     """The slices of all generations that Google's pages list, in the order of `legal_slices`."""
-    slices = itertools.chain.from_iterable(map(legal_slices, GENERATIONS.values()))
-    return [candidate for candidate in slices if candidate.is_listed]
+    return [candidate for candidate in all_slices() if candidate.is_listed]
+
+
+def all_slices() -> list[Slice]:
+    """The slices of all generations."""
+    return list(itertools.chain.from_iterable(map(legal_slices, GENERATIONS.values())))
 
 
 def _three_dimensional_shapes(pod: int) -> list[Shape]:

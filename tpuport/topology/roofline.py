@@ -148,8 +148,7 @@ def collective_seconds(
 def _gather_seconds(along: tuple[Ring, ...]) -> float:
     """Seconds to gather a byte: between chips, whose devices each fetch a part and share it, or on the chip."""
     # The links on a chip and those between chips work at the same time.
-    on_chip = [ring for ring in along if ring.on_chip]
-    between_chips = [ring for ring in along if not ring.on_chip]
+    on_chip, between_chips = _by_place(along)
     inside = sum(((ring.size - 1) / ring.size / ring.rate for ring in on_chip), 0.0)
     if not between_chips:
         return inside
@@ -157,6 +156,14 @@ def _gather_seconds(along: tuple[Ring, ...]) -> float:
     rate_of_links = sum(ring.links * ring.rate for ring in between_chips)
     devices_a_chip = prod(ring.size for ring in on_chip)
     return max((chips - 1) / chips / (devices_a_chip * rate_of_links), inside)
+
+
+def _by_place(rings: Iterable[Ring]) -> tuple[list[Ring], list[Ring]]:
+    """The rings on a chip, and those between chips."""
+    by_place: dict[bool, list[Ring]] = {True: [], False: []}
+    for ring in rings:
+        by_place[ring.on_chip].append(ring)
+    return by_place[True], by_place[False]
 
 
 def _exchange_seconds(ring: Ring) -> float:
@@ -259,9 +266,9 @@ def _single_ring(size: int, hardware: Generation) -> Ring:
 
 def _quality(rings: tuple[Ring, ...]) -> tuple[int, ...]:
     """What makes one box better than another: devices on one chip, links, closed rings, few hops."""
-    between_chips = [ring for ring in rings if not ring.on_chip]
+    on_chip, between_chips = _by_place(rings)
     return (
-        prod(ring.size for ring in rings if ring.on_chip),
+        prod(ring.size for ring in on_chip),
         sum(ring.links for ring in between_chips),
         sum(ring.closed for ring in between_chips),
         -sum(ring.hops for ring in between_chips),

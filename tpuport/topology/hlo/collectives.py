@@ -91,9 +91,9 @@ def _scattered(program: Program, instruction: Instruction) -> tuple[Array, ...]:
     if not instruction.is_fused or instruction.operation != "all-reduce":
         return ()
     uses = list(program.computations[instruction.computation].uses(instruction.name))
-    if all(use.user.operation == "dynamic-slice" and use.positions == (0,) for use in uses):
-        return tuple(array for use in uses for array in use.user.results)
-    return ()
+    if {(use.user.operation, use.positions) for use in uses} != {("dynamic-slice", (0,))}:
+        return ()
+    return tuple(use.user.arrays[0] for use in uses)
 
 
 def _is_overlapped(program: Program, instruction: Instruction) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tpuport.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
-from tpuport.topology.kernels.axis_splits import entry_axes, result_splits, sending_axes, spec_split
+from tpuport.topology.kernels.axis_splits import result_splits, sending_axes, spec_split
 from tpuport.topology.kernels.grid_steps import (
     UNKNOWN,
     Environment,
@@ -117,12 +117,12 @@ class _Counter:
     Attributes:
         calls: of kernels, in order.
         may_be_less: whether a branch was counted that may not be taken.
-        may_be_more: whether a loop was counted that may run longer.
+        may_be_more: whether a loop or a grid was counted that may be longer.
     """
 
     def __init__(self, grid: Grid, *, rounds: int) -> None:
         self.calls: list[KernelCall] = []
-        self.may_be_less = self.may_be_more = False
+        self.may_be_less, self.may_be_more = False, not grid.is_known
         self._grid = grid
         self._rounds = rounds
         self._kernel_costs: dict[Any, tuple[Any, KernelCost]] = {}
@@ -277,6 +277,7 @@ class _Counter:
     def _platform_index(self, equation: Equation, operands: _Values, execution: _Execution) -> _Outcome:
         """The branch that a TPU has."""
         for number, platforms in enumerate(equation.params["platforms"]):
+            # None stands for the platforms that no other branch names.
             if platforms is None or "tpu" in platforms:
                 return np.zeros(2), [constant(number)]
         return np.zeros(2), _unknown(equation)
@@ -335,17 +336,19 @@ def _kernel_cost(equation: Equation, operands: _Values) -> KernelCost:
     counter = _Counter(grid, rounds=_MOST_ROUNDS)
     references = [*prefetched, *[_ANY] * (len(body.invars) - len(prefetched))]
     (flops, copied), _ = counter.run(body, references, _Execution(steps=grid.steps))
-    blocks = [count_block_bytes(grid, block, prefetched) for block in mapping.block_mappings]
-    may_be_less = counter.may_be_less or not all(block.is_exact for block in blocks)
-    may_be_more = counter.may_be_more or not grid.is_known
-    bound = _BOUNDS[may_be_less, may_be_more]
-    whole = [block.array_aval for block in mapping.block_mappings if is_in_hbm(block.block_aval)]
+    whole, moved = 0, []
+    for block in mapping.block_mappings:
+        traffic = count_block_bytes(grid, block, prefetched)
+        counter.may_be_less |= not traffic.is_exact
+        moved.append(traffic.nbytes)
+        if is_in_hbm(block.block_aval):
+            whole += array_bytes(block.array_aval)
+    bound = _BOUNDS[counter.may_be_less, counter.may_be_more]
     # It may copy in ways that the walk does not know.
     if whole and not copied:
-        copied, bound = float(sum(map(array_bytes, whole))), "about"
+        copied, bound = float(whole), "about"
     first_block = len(operands) - mapping.num_inputs
     read_whole = [float(array_bytes(variable.aval)) for variable in equation.invars[:first_block]]
-    moved = [block.nbytes for block in blocks]
     return KernelCost(
         float(flops), sum(read_whole) + sum(moved) + copied, "counted", bound,
         read=(*read_whole, *moved[: mapping.num_inputs]), written=tuple(moved[mapping.num_inputs :]),
@@ -373,7 +376,8 @@ def _has_decisions(jaxpr: Jaxpr) -> bool:
 def _dividing_axes(params: dict[str, Any]) -> dict[str, int]:
     """Sizes of the axes that a shard_map divides its work over."""
     specs = (*params["in_specs"], *params["out_specs"])
-    named = {axis for spec in specs for entry in spec for axis in entry_axes(entry)}
-    # In a shard_map inside of another, only the axes that the inner one adds; older jax has no name for these.
-    manual = params.get("newly_manual_axes", params.get("manual_axes"))
-    return {axis: size for axis, size in params["mesh"].shape.items() if axis in named and axis in manual}
+    # An entry of a spec is an axis, a tuple of axes, or None.
+    named = set(jax.tree.leaves([tuple(spec) for spec in specs]))
+    # In a shard_map inside of another, only the axes that the inner one adds.
+    dividing = named & params["newly_manual_axes"]
+    return {axis: size for axis, size in params["mesh"].shape.items() if axis in dividing}

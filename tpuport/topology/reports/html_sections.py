@@ -39,9 +39,7 @@ def sections(report: dict[str, Any]) -> str:
 
 def _memory(memory: dict[str, Any]) -> str:
     """A bar of the parts against the capacity, and their table. What is too much extends beyond the capacity's mark."""
-    parts = {part: memory[part] for part in quantities.MEMORY_PARTS}
-    if unattributed := quantities.unattributed_bytes(memory):
-        parts["other"] = unattributed
+    parts = quantities.memory_parts(memory)
     capacity = memory["capacity"]
     sizes = {part: nbytes for part, nbytes in parts.items() if nbytes is not None}
     whole = max(capacity, sum(sizes.values()), memory["used"] or 0)

@@ -56,10 +56,13 @@ def used_memory(memory: dict[str, Any]) -> str:
     return f"{gib(used)} of {capacity}"
 
 
-def unattributed_bytes(memory: dict[str, Any]) -> int:
-    """Used bytes beyond the known parts, of a program that does not fit."""
-    known = sum(memory[part] or 0 for part in MEMORY_PARTS)
-    return max(0, (memory["used"] or 0) - known)
+def memory_parts(memory: dict[str, Any]) -> dict[str, int | None]:
+    """The bytes of each part, None if unknown; and "other" if a program that does not fit uses more than those."""
+    parts = {part: memory[part] for part in MEMORY_PARTS}
+    other = (memory["used"] or 0) - sum(filter(None, parts.values()))
+    if other > 0:
+        parts["other"] = other
+    return parts
 
 
 def memory_unit(generation: str) -> str:

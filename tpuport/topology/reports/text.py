@@ -16,9 +16,10 @@ from tpuport.topology.compile_messages import CompileResult
 from tpuport.topology.mesh_splits import RANKED_BY, tried_splits, untried_reasons
 from tpuport.topology.reports import quantities
 
-_PART_COLOURS: Final = dict(
-    zip(quantities.MEMORY_PARTS, ("blue", "cyan", "magenta", "green", "yellow", "white"), strict=True)
-)
+_PART_COLOURS: Final = {
+    "weights": "blue", "cache": "cyan", "arguments": "magenta", "outputs": "green", "temporaries": "yellow",
+    "code": "white", "other": "red",
+}  # fmt: skip
 # Any other implementation is slower than tpuport's own kernel.
 _KERNEL_STYLES: Final = {"flash": "green"}
 _BAR_COLUMNS: Final = 24
@@ -125,10 +126,8 @@ def _memory(memory: dict[str, Any]) -> RenderableType:
     # Bars: one that wraps cannot be read.
     grid.add_column(no_wrap=True)
     capacity = memory["capacity"]
-    for part, colour in _PART_COLOURS.items():
-        grid.add_row(part, *_memory_cells(memory[part], capacity, colour))
-    if unattributed := quantities.unattributed_bytes(memory):
-        grid.add_row("other", *_memory_cells(unattributed, capacity, "red"))
+    for part, nbytes in quantities.memory_parts(memory).items():
+        grid.add_row(part, *_memory_cells(nbytes, capacity, _PART_COLOURS[part]))
     if memory["used"] is None:
         return grid
     free = capacity - memory["used"]

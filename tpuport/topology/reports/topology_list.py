@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tpuport.hardware import GENERATIONS, Generation
 from tpuport.hardware.listing import slice_rows
+from tpuport.hardware.slices import listed_slices
 from tpuport.topology.reports import quantities
 from tpuport.topology.reports.text import table
 
@@ -47,8 +48,11 @@ def as_json() -> str:
 
 def _slices_of(generation: str) -> list[str]:
     """Layouts with their chips: "2x4 (8)"."""
-    rows = [row for row in slice_rows() if row["generation"] == generation]
-    return [f"{row['name'].partition(':')[2]} ({row['chips']:,})" for row in rows]
+    return [
+        f"{candidate.layout} ({candidate.chips:,})"
+        for candidate in listed_slices()
+        if candidate.generation.name == generation
+    ]
 
 
 def _figures_by_page(generation: Generation) -> dict[str, list[str]]:
