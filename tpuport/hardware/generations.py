@@ -48,7 +48,10 @@ class DeviceShare:
     hbm_bandwidth: float
 
 
-@dataclasses.dataclass(frozen=True)
+_HOP: Final = Figure(1e-6, "s", COLLECTIVES, '"typically around 1us", for every generation')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation:
     """What is known of one generation.
 
@@ -82,17 +85,17 @@ class Generation:
     title: str
     page: str
     kinds: tuple[str, ...]
-    accelerator_types: tuple[str, ...]
+    accelerator_types: tuple[str, ...] = ()
     block_sizes: str
     hbm: Figure
     bf16: Figure
-    int8: Figure | None
-    fp8: Figure | None
+    int8: Figure | None = None
+    fp8: Figure | None = None
     hbm_bandwidth: Figure
     ici: Figure
     link: Figure
-    hop: Figure
-    on_chip: Figure | None
+    hop: Figure = _HOP
+    on_chip: Figure | None = None
     cores: int
     devices: int
     dimensions: int
@@ -128,7 +131,9 @@ def _page(name: str) -> str:
 
 def _figure(unit: str, value: float | int, source: str, note: str) -> Figure:
     """A figure whose source is a URL, or the name of one of Google's pages."""
-    return Figure(float(value), unit, source if "/" in source else _page(source), note)
+    if "/" not in source:
+        source = _page(source)
+    return Figure(float(value), unit, source, note)
 
 
 def _bytes(gib: float | int, source: str, note: str = "") -> Figure:
@@ -146,53 +151,44 @@ def _rate(giga: float | int, source: str, note: str = "") -> Figure:
 _LINK_NOTE: Final = (
     "what the book computes with; half of Google's figure for all links, divided by their number, is 11% more"
 )
-_HOP: Final = Figure(1e-6, "s", COLLECTIVES, '"typically around 1us", for every generation')
 
 GENERATIONS: Final[dict[str, Generation]] = {
     generation.name: generation
     for generation in (
         Generation(
-            "v4", "TPU v4", _page("v4"),
+            name="v4", title="TPU v4", page=_page("v4"),
             kinds=("TPU v4",),
-            accelerator_types=(),
             block_sizes="v4",
             hbm=_bytes(32, "v4"),
             bf16=_flops(275, "v4"),
             int8=_flops(275, "v4"),
-            fp8=None,
             hbm_bandwidth=_rate(1200, "v4"),
             ici=_rate(540, SCALING_BOOK, "6 links, both ways, at the book's rate: Google's page for v4 has no figure"),
             link=_rate(45, SCALING_BOOK),
-            hop=_HOP,
-            on_chip=None,
             cores=2, devices=1, dimensions=3, wraps=4, pod=4096,
             program_hbm=31485 * MIB,
             vmem=16 * MIB,
             bytes_per_cycle=585,
         ),
         Generation(
-            "v5e", "TPU v5e", _page("v5e"),
+            name="v5e", title="TPU v5e", page=_page("v5e"),
             kinds=("TPU v5 lite", "TPU v5e"),
             accelerator_types=("v5litepod", "v5lite"),
             block_sizes="v5e",
             hbm=_bytes(16, "v5e", 'given as "16 GB"; the compiler has 15.75 GiB of 16'),
             bf16=_flops(197, "v5e"),
             int8=_flops(393, "v5e"),
-            fp8=None,
             hbm_bandwidth=_rate(819, "v5e", "another version of the page has 800 GiB/s"),
             ici=_rate(400, "v5e"),
             link=_rate(45, SCALING_BOOK, _LINK_NOTE),
-            hop=_HOP,
-            on_chip=None,
             cores=1, devices=1, dimensions=2, wraps=16, pod=256,
             program_hbm=16126 * MIB,
             vmem=128 * MIB,
             bytes_per_cycle=546,
         ),
         Generation(
-            "v5p", "TPU v5p", _page("v5p"),
+            name="v5p", title="TPU v5p", page=_page("v5p"),
             kinds=("TPU v5", "TPU v5p"),
-            accelerator_types=(),
             block_sizes="v5p",
             hbm=_bytes(96, "v5p", "the page's table has 95, which leaves out what the runtime keeps"),
             bf16=_flops(459, "v5p"),
@@ -201,17 +197,14 @@ GENERATIONS: Final[dict[str, Generation]] = {
             hbm_bandwidth=_rate(2765, "v5p"),
             ici=_rate(1200, "v5p"),
             link=_rate(90, SCALING_BOOK, _LINK_NOTE),
-            hop=_HOP,
-            on_chip=None,
             cores=2, devices=1, dimensions=3, wraps=4, pod=6144,
             program_hbm=98041 * MIB,
             vmem=64 * MIB,
             bytes_per_cycle=790,
         ),
         Generation(
-            "v6e", "TPU v6e (Trillium)", _page("v6e"),
+            name="v6e", title="TPU v6e (Trillium)", page=_page("v6e"),
             kinds=("TPU v6 lite", "TPU v6e"),
-            accelerator_types=(),
             block_sizes="v6e",
             hbm=_bytes(32, "tpu7x", 'v6e\'s own page says "32 GB"'),
             bf16=_flops(918, "v6e"),
@@ -220,27 +213,23 @@ GENERATIONS: Final[dict[str, Generation]] = {
             hbm_bandwidth=_rate(1638, "v6e"),
             ici=_rate(800, "v6e"),
             link=_rate(90, SCALING_BOOK, _LINK_NOTE),
-            hop=_HOP,
-            on_chip=None,
             cores=1, devices=1, dimensions=2, wraps=16, pod=256,
             program_hbm=31996 * MIB,
             vmem=128 * MIB,
             bytes_per_cycle=937,
         ),
         Generation(
-            "tpu7x", "TPU7x (Ironwood)", _page("tpu7x"),
+            name="tpu7x", title="TPU7x (Ironwood)", page=_page("tpu7x"),
             kinds=("TPU7x", "TPU v7x"),
             accelerator_types=("v7x",),
             # Nothing was measured for it; v6e has the most similar units.
             block_sizes="v6e",
             hbm=_bytes(192, "tpu7x"),
             bf16=_flops(2307, "tpu7x"),
-            int8=None,
             fp8=_flops(4614, "tpu7x"),
             hbm_bandwidth=_rate(7380, "tpu7x"),
             ici=_rate(1200, "tpu7x"),
             link=_rate(90, SCALING_BOOK, _LINK_NOTE),
-            hop=_HOP,
             on_chip=_rate(540, "tpu7x", '"six times faster than a 1D inter-chip interconnect (ICI) link"'),
             cores=2, devices=2, dimensions=3, wraps=4, pod=9216,
             program_hbm=97020 * MIB,

@@ -60,6 +60,7 @@ def described(name: str) -> "TopologyDescription":
             where=f"topology {name}",
             fix="pip install libtpu (Linux on x86-64; no TPU is needed)",
         )
+    # jax takes a second to import, and names of slices are checked without it.
     from jax.errors import JaxRuntimeError
     from jax.experimental import topologies
 

@@ -96,11 +96,13 @@ def _sources_table() -> str:
     return _table(("generation", "figure", "value", "source", "note"), rows)
 
 
+# Padding the columns would change every line when one cell becomes longer.
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, ("---",) * len(header), *rows))
 
 
 if __name__ == "__main__":
     text = _PAGE.read_text(encoding="utf-8")
+    # What comes before the mark is written by hand.
     introduction = text[: text.index(_MARK) + len(_MARK)]
     _PAGE.write_text(f"{introduction}\n{markdown()}\n", encoding="utf-8")

@@ -135,6 +135,7 @@ def parse_slice(name: str) -> Slice:
     generation = GENERATIONS.get(generation_name)
     if generation is None:
         return _parse_accelerator_type(name)
+    # Another number of dimensions than the generation's is told apart below.
     if not _LAYOUT.fullmatch(layout):
         raise _not_a_layout(name, generation, layout)
     parsed = Slice(generation, tuple(map(int, layout.split("x"))))
@@ -150,6 +151,7 @@ def _parse_accelerator_type(name: str) -> Slice:
     generation = _BY_ACCELERATOR_TYPE[match["type"]]
     chips, half_chip = divmod(int(match["count"]), generation.cores)
     candidates = _slices_with(generation, chips)
+    # An odd number of cores would be half a chip.
     if candidates and not half_chip:
         return candidates[0]
     counts = "chips"
@@ -199,6 +201,7 @@ def _layouts(generation: Generation, shapes: tuple[Shape, ...]) -> str:
 def _not_a_layout(name: str, generation: Generation, layout: str) -> PortError:
     if not _NUMBER.fullmatch(layout):
         return _unknown(name)
+    # "v5e:8" counts chips, and several layouts may have as many.
     chips = int(layout)
     examples = [f": {candidate.name} has {chips} chips" for candidate in _slices_with(generation, chips)]
     explanation = "".join([": a slice is written as a layout", *examples[:1]])

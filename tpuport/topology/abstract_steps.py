@@ -180,6 +180,7 @@ def decode(model: Any, task: Decode, weights: dict[str, Any], mesh: Mesh) -> Ste
     decoder = _decoder(model, mesh)
     slots = bucket_length(task.max_cache_len)
     _check_positions(model, slots, task)
+    # The state after the shortest prompt: only its shapes matter, which follow from the batch and the cache's length.
     prompt = _abstract_prompt(_padded_batch(task.batch, mesh), min(bucket_length(1), slots), mesh)
     state = _abstract_state(model, _first_step(decoder, slots), (weights, *prompt), mesh)
 
@@ -216,7 +217,7 @@ def _first_step(decoder: Decoder, slots: int) -> Callable[..., State]:
 
 def _padded_batch(batch: int, mesh: Mesh) -> int:
     """The rows after `generate` has padded the batch to a multiple of dp."""
-    dp = mesh.shape.get("dp", 1)
+    dp = mesh.shape.get("dp", 1)  # a mesh of the caller's may have other axes
     return -(-batch // dp) * dp
 
 

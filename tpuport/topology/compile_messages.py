@@ -151,7 +151,7 @@ class WarningEvents(logging.Handler):
     """Emits tpuport's log messages from the level of warnings on as events."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.WARNING)  # progress has events of its own
         self._emit = emit
 
     def emit(self, record: logging.LogRecord) -> None:

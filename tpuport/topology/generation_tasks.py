@@ -19,6 +19,7 @@ class Prefill:
     @property
     def positions(self) -> int:
         """Positions of the model that it needs."""
+        # A cache longer than the prompt is for the tokens that decoding adds.
         return self.max_cache_len or self.length
 
     def __post_init__(self) -> None:
@@ -49,5 +50,6 @@ class Decode:
 
 def _check_positive(task: Prefill | Decode) -> None:
     for name, value in vars(task).items():
+        # None is a default that depends on the other fields.
         if value is not None and value < 1:
             raise PortError(f"{name} is {value}", where=type(task).__name__, fix="use a positive number")

@@ -314,6 +314,7 @@ def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
         first_parameter = next(iter(inspect.signature(block.forward).parameters))
         # Blocks are called with the hidden states first, by position or by name.
         hidden = (*args, kwargs.get(first_parameter))[0]
+        # What has other dimensions than [B, S, E] has no sequence for sp to divide.
         if isinstance(hidden, torch.Tensor) and hidden.ndim == 3:
             lengths.add(int(hidden.shape[1]))
 

@@ -100,6 +100,7 @@ def suitable_splits(devices: int, facts: Facts) -> tuple[Split, ...]:
     if not suitable:
         tp = max(split.tp for split in reasons if not uneven(split.tp, facts.heads, facts.kv_heads))
         suitable.add(Split(devices // tp, 1, tp))
+    # The default mesh is always compared.
     suitable.add(Split(1, 1, devices))
     return tuple(split for split in reasons if split in suitable)
 

@@ -239,6 +239,7 @@ def _extents(device_mesh: Any, axis: int, torus_dimensions: int) -> tuple[int, .
     """The box around the first devices along a mesh axis: chips in each dimension, and last devices on a chip."""
     devices = device_mesh.devices
     index: list[Any] = [0] * devices.ndim
+    # The devices along the axis, at the first place of every other.
     index[axis] = slice(None)
     coordinates = [
         (*device.coords[:torus_dimensions], device.core_on_chip) for device in devices[tuple(index)]
@@ -261,6 +262,7 @@ def _rings_of_box(
 
 
 def _single_ring(size: int, hardware: Generation) -> Ring:
+    # Two devices have one link between them.
     return Ring(size, closed=size > 2, rate=hardware.link.value / hardware.devices)
 
 

@@ -131,6 +131,7 @@ class _Search:
 
     def lower(self, split: Split, first: Lowered) -> Lowered:
         """The program of the split, which `first` may be already."""
+        # Tracing a large model again would take as long as the first time.
         if split == Split(**first.mesh.shape):
             return first
         return self._lower(**split._asdict())
@@ -154,10 +155,11 @@ class _Search:
 
     def untried_outcomes(self, facts: Facts) -> list[SplitOutcome]:
         """The splits that were neither compiled nor refused, with the reason."""
+        tried = self.reports.keys() | self.refusals
         return [
             SplitOutcome(split, tried=False, why=reason)
             for split, reason in self.matching_splits(facts).items()
-            if split not in self.reports and split not in self.refusals
+            if split not in tried
         ]
 
 

@@ -24,7 +24,9 @@ _KINDS: Final = (
 )  # fmt: skip
 # Half a byte more for each collective, so that a branch that sends only empty arrays still costs something.
 _EMPTY_COST: Final = 0.5
+# "[2,4]<=[4,2]T(1,0)": the numbers from 0 in an array of [4,2], transposed, are the rows of one of [2,4].
 _IOTA: Final = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+# Lists, "{{0,1},{2,3}}" or "{0,1}", or nothing, "{}", which is all devices; an iota; or axes of a mesh.
 _GROUPS: Final = re.compile(r"\breplica_groups=(\{\{.*?\}\}|\{\}|\{[\d,]+\}|\[[^ ]*|mesh\[.*?\}(?=,|$))")
 _PAIRS: Final = re.compile(r"\bsource_target_pairs=\{(\{.*?\}|)\}")
 _LIST: Final = re.compile(r"\{([\d,]*)\}")
@@ -193,6 +195,7 @@ def group_axes(groups: Groups, mesh: Mesh, whole: bool = True) -> tuple[str, ...
     shape = np.array(mesh.devices.shape)
     differs = np.zeros(shape.size, bool)
     for group in groups:
+        # The program is one for more devices than the mesh has.
         if max(group) >= mesh.devices.size:
             return ()
         coordinates = np.array(np.unravel_index(group, mesh.devices.shape))

@@ -139,6 +139,7 @@ class _RaggedProduct:
     """
 
     def __init__(self, call: KernelCall) -> None:
+        # A third operand has the sizes of the groups.
         (_, rows), (_, self.matrices), *_ = call.operands
         self.rows, self.inner = rows[:2]
         self.flops = call.counted.flops
@@ -256,6 +257,7 @@ def _step_work(main: str) -> _StepWork:
         if matmul is not None:
             contracted = math.prod(vectors[0][dim] for dim in parse_numbers(matmul[1]))
             products += 2.0 * math.prod(vectors[-1]) * contracted
+            # The text is indented by the branches and loops around a line.
             is_nested |= len(line) - len(line.lstrip()) > _TOP_LEVEL_INDENT
         elif _ELEMENTWISE.search(line):
             elementwise += math.prod(vectors[0])

@@ -131,7 +131,7 @@ def _product_flops(program: Program, instruction: Instruction) -> float:
     """Two for each multiplication of a matrix product or a convolution; 0 for all other instructions."""
     if instruction.operation not in _PRODUCTS:
         return 0.0
-    left, right = (operand.arrays[0].dims for operand in program.operands(instruction)[:2])
+    left, right, *_ = (operand.arrays[0].dims for operand in program.operands(instruction))
     out = instruction.arrays[0].dims
     if instruction.operation == "convolution":
         return 2.0 * _convolution_products(instruction.attributes, left, right, out)

@@ -237,6 +237,7 @@ def _temporaries(program: Program, instruction: Instruction) -> list[Array]:
 def _returned_instructions(program: Program) -> set[Instruction]:
     """The instructions that make what the program returns, or what a loop or an update changes into that."""
     root = program.computations[program.entry].root
+    # The result of a loop is in the memory of what the loop starts with, so that its body need not be followed.
     flow = ValueFlow(program.computations, _operand_in_memory, looks_inside=False)
     return {value.instruction for value in flow.trace([Value(root)])}
 

@@ -140,6 +140,7 @@ class _LoopReader:
         body = self._callee(loop, "body")
         path = number.carried.path
         result = self._linear(Value(body.root, path))
+        # A counter that takes its next value from another element is none.
         if result.carried != Value(body.parameters[0], path):
             raise _UnknownNumber
         return result.offset
@@ -187,9 +188,10 @@ def _subtract(left: _Linear, right: _Linear) -> _Linear:
 
 def _count_steps(first: int, limit: int, step: int, direction: str) -> int:
     """How many steps lead from `first` to where the comparison with `limit` fails."""
+    # Counters are integers: "at most" is "less than the next".
     match direction:
         case "LE":
-            limit, direction = limit + 1, "LT"  # of integers
+            limit, direction = limit + 1, "LT"
         case "GE":
             limit, direction = limit - 1, "GT"
     # A loop that goes away from its limit, or as long as two numbers are equal, may never end.

@@ -83,6 +83,7 @@ class ValueFlow:
             case "tuple":
                 return _values(operands)
         roots = self._roots(instruction)
+        # The elements of what a loop carries keep their places from round to round.
         if instruction.operation == "while":
             return _values([*operands, *roots], path)
         if roots:
@@ -135,6 +136,7 @@ class ValueFlow:
         """The roots of the computations whose results are the instruction's."""
         if not self._looks_inside:
             return []
+        # A fragment may name computations that it does not have.
         names = instruction.result_computations
         return [self._computations[name].root for name in names if name in self._computations]
 

@@ -4,6 +4,7 @@ An array of a shard_map has the axes of its spec. They are followed through what
 and forgotten anywhere else.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -33,13 +34,15 @@ def spec_split(spec: Any, ndim: int) -> Split:
 def entry_axes(entry: Any) -> tuple[str, ...]:
     """The axes that an entry of a PartitionSpec, or a collective's parameter, names."""
     if isinstance(entry, tuple | list):
+        # An axis of `jax.vmap` has a number in place of a name.
         return tuple(name for name in entry if isinstance(name, str))
     return entry_axes([entry])
 
 
 def result_splits(equation: Equation, operands: Sequence[Split]) -> list[Split]:
     """The splits of the results of an equation that runs no other jaxpr."""
-    if not any(any(split) for split in operands):
+    # Most arrays are of no shard_map.
+    if not any(itertools.chain.from_iterable(operands)):
         return [UNSPLIT] * len(equation.outvars)
     shape = equation.invars[0].aval.shape
     result = equation.outvars[0].aval.shape

@@ -1,7 +1,7 @@
 """Calls of Pallas kernels as they were traced: what they state that they cost, and what was counted."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tpuport.jaxprs import Equation
@@ -86,8 +86,10 @@ class KernelCall(NamedTuple):
         if self.stated is None:
             return self.counted
         flops, nbytes = self.stated
+        # The author of a kernel may know what only data decides.
         if self.counted.bound is not None:
             return KernelCost(flops, nbytes, "kernel")
+        # A kernel without products has none that were counted.
         if self.counted.flops:
             flops = min(flops, self.counted.flops)
         return self.counted._replace(flops=flops)
@@ -146,7 +148,11 @@ def _matrix_multiplications(equation: Equation) -> int:
 def _contractions(equation: Equation, contracted: Iterable[int]) -> int:
     """One for each element of the result and each element of the left operand that is contracted for it."""
     left = equation.invars[0].aval.shape
-    return math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+    return math.prod(equation.outvars[0].aval.shape) * math.prod(_extents(left, contracted))
+
+
+def _extents(shape: Sequence[int], axes: Iterable[int]) -> list[int]:
+    return [shape[axis] for axis in axes]
 
 
 def _ragged_multiplications(equation: Equation) -> int:
@@ -162,14 +168,14 @@ def _ragged_multiplications(equation: Equation) -> int:
 
 def _convolution_multiplications(equation: Equation) -> int:
     """As torch's FLOP counter has it: padding counts, the zeros between the elements of a transposed one do not."""
-    images, kernel = (variable.aval.shape for variable in equation.invars)
-    out = equation.outvars[0].aval.shape
+    images, kernel = equation.invars
     numbers = equation.params["dimension_numbers"]
-    batch, features, *positions = (out[axis] for axis in numbers.out_spec)
-    if any(size > 1 for size in equation.params["lhs_dilation"]):
-        positions = [images[axis] for axis in numbers.lhs_spec[2:]]
+    batch, features, *positions = _extents(equation.outvars[0].aval.shape, numbers.out_spec)
+    # A dilation of the images is how jax writes a transposed convolution.
+    if max(equation.params["lhs_dilation"], default=1) > 1:
+        positions = _extents(images.aval.shape, numbers.lhs_spec[2:])
     # The channels of a feature group, and the taps.
-    taps = math.prod(kernel[axis] for axis in numbers.rhs_spec[1:])
+    taps = math.prod(_extents(kernel.aval.shape, numbers.rhs_spec[1:]))
     return batch * features * math.prod(positions) * taps
 
 

@@ -22,10 +22,10 @@ _BUFFERS: Final = ".after_optimizations-buffer-assignment.txt"
 _RANGES: Final = ".after_optimizations-live-range.txt"
 # "allocation 6: size 512, color 1, preallocated-temp:", "allocation 0: size 32, parameter 2, shape |..| at ..:". The
 # color is the memory space; HBM's is often left out.
-_ALLOCATION: Final = re.compile(r"allocation \d+: size (\d+)(?:, color (\d+))?,? ?(.*):$")
+_ALLOCATION: Final = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?,? ?(.*):$", re.MULTILINE)
 # " value: <57 fusion.3{0} @0> (size=512,offset=0): bf16[8,128]{1,0}"; a value where others meet has "(phi)".
 _VALUE: Final = re.compile(
-    r" value: <\d+ (\S+?)(\{[\d,]*\})? (?:\(phi\) )?@\d+> \(size=(\d+),offset=(\d+)\): (.*)$"
+    r"^ value: <\d+ (\S+?)(\{[\d,]*\})? (?:\(phi\) )?@\d+> \(size=(\d+),offset=(\d+)\): (.*)$", re.MULTILINE
 )
 _RANGE: Final = re.compile(r"^\s+(\S+\{[\d,]*\}):(\d+)-(\d+)$", re.MULTILINE)
 
@@ -144,18 +144,11 @@ def parse(buffers: str, ranges: str, text: str) -> BufferAssignment:
 
 def _read_allocations(buffers: str) -> Iterator[_Allocation]:
     """The allocations in HBM."""
-    allocation: _Allocation | None = None
-    for line in buffers.splitlines():
-        header = _ALLOCATION.match(line)
-        if header is not None:
-            allocation = _Allocation(int(header[1]), header[3], [])
-            if int(header[2] or HBM) == HBM:
-                yield allocation  # its arrays are added as they are read
-            continue
-        value = _VALUE.match(line)
-        # Lines before the first allocation are about the program as a whole.
-        if value is not None and allocation is not None:
-            allocation.arrays.append(_read_array(value))
+    # Lines before the first allocation are about the program as a whole.
+    _, *parts = _ALLOCATION.split(buffers)
+    for size, color, kind, values in zip(*(parts[field::4] for field in range(4)), strict=True):
+        if int(color or HBM) == HBM:
+            yield _Allocation(int(size), kind, list(map(_read_array, _VALUE.finditer(values))))
 
 
 def _read_array(value: re.Match[str]) -> _PlacedArray:

@@ -24,6 +24,7 @@ def page(document: dict[str, Any]) -> str:
     title = escape(", ".join(dict.fromkeys(result["target"] for result in results)))
     topologies = escape(", ".join(dict.fromkeys(result["topology"] for result in results)))
     style = resources.files("tpuport.topology.reports").joinpath("page.css").read_text(encoding="utf-8")
+    # Numbered, so that the rows of the summary can link to them.
     body = "".join(_result(index, result) for index, result in enumerate(results))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -79,15 +80,11 @@ def _result(index: int, result: dict[str, Any]) -> str:
 
 
 def _failure(failure: dict[str, Any]) -> str:
-    source, rule = failure["source"], failure["rule"]
-    parts = [f"<p>{prose(failure['message'])}</p>"]
-    if source:
-        parts.append(quiet(f"{source['file']}:{source['line']}, in {source['function']}"))
-        if source["code"]:
-            parts.append(f"<pre><code>{escape(source['code'])}</code></pre>")
-    if rule:
-        command = f"tpuport lint --explain {escape(rule)}"
-        parts.append(f"<p>Lint rule {escape(rule)}: <code>{command}</code></p>")
+    parts = [
+        f"<p>{prose(failure['message'])}</p>",
+        quantities.optional(_failing_line, failure["source"]),
+        quantities.optional(_lint_rule, failure["rule"]),
+    ]
     if failure["remedy"]:
         parts.append(f"<p><strong>Do:</strong> {prose(failure['remedy'])}</p>")
     if failure["traceback"]:
@@ -95,6 +92,18 @@ def _failure(failure: dict[str, Any]) -> str:
         parts.append(f"<details><summary>All that was said</summary>{traceback}</details>")
     arrays = card("What the compiler wanted to keep", buffers(failure["buffers"]))
     return card("Why", "".join(parts)) + arrays
+
+
+def _failing_line(source: dict[str, Any]) -> str:
+    place = quiet(f"{source['file']}:{source['line']}, in {source['function']}")
+    # The file may be gone, or not be one.
+    if not source["code"]:
+        return place
+    return f"{place}<pre><code>{escape(source['code'])}</code></pre>"
+
+
+def _lint_rule(rule: str) -> str:
+    return f"<p>Lint rule {escape(rule)}: <code>tpuport lint --explain {escape(rule)}</code></p>"
 
 
 def _suggestion(splits: list[dict[str, Any]] | None) -> str:
@@ -113,6 +122,7 @@ def _suggestion(splits: list[dict[str, Any]] | None) -> str:
         for split in tried_splits(splits)
     ]
     headings = ("program", "split", "", ">memory", ">a step, estimated", ">a second, at most", "bound by")
+    # Splits that were not tried have a sentence for each program in place of a row each.
     notes = [f"Left out for {program}: {reasons}" for program, reasons in untried_reasons(splits).items()]
     return card(
         "Mesh splits, the best first", table(headings, rows) + "".join(map(quiet, [*notes, RANKED_BY]))

@@ -40,6 +40,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
             attributes += " class=n"
         head += f"<th {attributes}>{escape(heading.removeprefix('>'))}</th>"
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    # With a tab stop, a table can be scrolled by the keyboard.
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -69,6 +70,7 @@ def source_cell(source: dict[str, Any] | None) -> str:
 
 def site_cell(path: str, function: str, code: str = "") -> str:
     """A cell of at most two lines: file name and function, and the code; a tooltip has both in full."""
+    # Paths are long, and file names of models are telling.
     name = escape(f"{PurePath(path).name} {function}".strip())
     markup = f'<span title="{escape(path)}">{name}</span>'
     if code:

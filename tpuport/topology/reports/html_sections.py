@@ -30,6 +30,7 @@ def sections(report: dict[str, Any]) -> str:
         cards.append(card("Advice", _advice(report["advice"])))
     if has_program:
         cards.append(card("Collectives a step", _collectives(report["collectives"])))
+    # The arrays of a program that does not fit are shown with the failure.
     if not report["failure"]:
         cards.append(card("Largest temporaries", buffers(report["buffers"])))
     cards.append(card("Attention", _attention(report["attention"])))
@@ -42,6 +43,7 @@ def _memory(memory: dict[str, Any]) -> str:
     parts = quantities.memory_parts(memory)
     capacity = memory["capacity"]
     sizes = {part: nbytes for part, nbytes in parts.items() if nbytes is not None}
+    # The bar is as long as what is larger: the capacity, or what is used.
     whole = max(capacity, sum(sizes.values()), memory["used"] or 0)
     bar = "".join(_bar_part(part, nbytes, whole) for part, nbytes in sizes.items())
     end = f"{quantities.gib(whole)} GiB"
@@ -167,6 +169,7 @@ def _collectives(collectives: list[dict[str, Any]]) -> str:
         ]
         for collective in collectives[:_MAX_ROWS]
     ]
+    # The sums are of all rows, also of those that are not shown.
     count = sum(collective["count"] for collective in collectives)
     nbytes = sum(collective["nbytes"] for collective in collectives)
     empty = text_cell("")
@@ -224,6 +227,7 @@ def _program(report: dict[str, Any]) -> str:
     dtypes = ", ".join(
         f"{name} {quantities.memory_size(nbytes)}" for name, nbytes in report["dtypes"].items()
     )
+    # Facts without a text are left out: a program without loops, the default effort.
     inputs = quantities.compiled_inputs(report).items()
     return facts(
         [

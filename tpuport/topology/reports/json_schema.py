@@ -24,6 +24,7 @@ _DATACLASSES: Final = (
     compile_report.Collective, compile_report.Buffer, compile_report.Estimate, compile_report.Finding,
     compile_report.Failure, compile_report.Source, compile_report.Scanned, Call,
 )  # fmt: skip
+_HIDDEN_FIELDS: Final = {(compile_report.Report, "program"), (compile_report.Report, "seconds")}
 _TYPE_NAMES: Final = {
     int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
 }  # fmt: skip
@@ -114,6 +115,7 @@ def schema() -> dict[str, Any]:
 
 def _object(fields: dict[str, tuple[dict[str, Any], str]]) -> dict[str, Any]:
     """An object with exactly these fields, given by type and description."""
+    # The dialect lets a description stand beside a reference.
     return _closed_object({name: {**kind, "description": text} for name, (kind, text) in fields.items()})
 
 
@@ -138,7 +140,7 @@ def _dataclass_schema(dataclass: Any) -> dict[str, Any]:
     properties = {}
     for field in dataclasses.fields(dataclass):
         # `Report.to_dict` leaves these out.
-        if dataclass is compile_report.Report and field.name in ("program", "seconds"):
+        if (dataclass, field.name) in _HIDDEN_FIELDS:
             continue
         properties[field.name] = _type_schema(types_by_name[field.name])
         if field.name in descriptions:

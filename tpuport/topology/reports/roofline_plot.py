@@ -78,6 +78,7 @@ def roofline(costs: dict[str, Any], estimate: dict[str, Any]) -> str:
         reached=flops / estimate["seconds"],
         apart=flops / estimate["seconds_apart"],
     )
+    # Where the slope meets the roof: with less intensity, HBM binds.
     ridge = rates.peak / rates.bandwidth
     left = min(rates.intensity, ridge) / 3
     right = max(rates.intensity, ridge) * 3
@@ -113,6 +114,7 @@ def _caption_row(name: str, text: str) -> str:
 
 
 def _grid(axes: Axes) -> Iterator[str]:
+    # A line and a label for each decade.
     for power in range(axes.x[0], axes.x[1] + 1):
         x, y = axes.position(10.0**power, axes.bottom)
         yield _line("grid", (x, y), axes.position(10.0**power, axes.top))
@@ -168,6 +170,7 @@ def _engineering_notation(power: int) -> str:
 
 def _decades(least: float, largest: float) -> tuple[int, int]:
     """The powers of ten around an interval, with some room above it."""
+    # Rounding up after adding a little leaves room above a roof that is close to a whole decade.
     low = math.floor(math.log10(least))
     high = math.ceil(math.log10(largest) + 0.05)
     return low, max(high, low + 1)

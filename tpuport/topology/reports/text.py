@@ -61,6 +61,7 @@ def _headline(result: CompileResult) -> Text:
 def _result(result: CompileResult) -> Iterator[RenderableType]:
     report = result.report
     title = quantities.title(result.target, result.topology, report)
+    # Names of models and paths are `Text`, as rich would read brackets in a plain string as markup.
     yield Rule(Text(title, style="bold"), align="left", style="dim")
     yield _headline(result)
     notes = [Text(f"note: {note}", style="dim") for note in result.notes]
@@ -68,13 +69,13 @@ def _result(result: CompileResult) -> Iterator[RenderableType]:
         assert result.failure is not None
         yield from notes
         # The headline has the message already.
-        yield from _failure(result.failure, with_message=False)
+        yield from _failure({**result.failure, "message": ""})
     else:
         yield _program_line(report)
         yield _compilation_line(result, report)
         yield from notes
         if report["failure"] is not None:
-            yield from _failure(report["failure"], with_message=True)
+            yield from _failure(report["failure"])
         yield from _sections(report)
     yield Text("")
 
@@ -144,6 +145,7 @@ def _memory_cells(
     """Size, share of the capacity, and a bar that is cut off at twice the capacity."""
     if nbytes is None:
         return Text("unknown", justify="right"), "", ""
+    # A program that does not fit may need a hundred times the capacity.
     share = nbytes / capacity
     bar = block * min(2 * _BAR_COLUMNS, round(share * _BAR_COLUMNS))
     if not bar and share >= _SMALLEST_BAR:
@@ -254,20 +256,19 @@ def _advice(findings: list[dict[str, Any]]) -> RenderableType:
     return Group(*rows)
 
 
-def _failure(failure: dict[str, Any], *, with_message: bool) -> Iterator[RenderableType]:
+def _failure(failure: dict[str, Any]) -> Iterator[RenderableType]:
     """Why there is no program that fits."""
-    # `Text` and not markup: messages and code may contain brackets.
+    explanations = {
+        "what": failure["message"],
+        "where": quantities.optional(_source_and_code, failure["source"]),
+        "rule": quantities.optional("{0}: `tpuport lint --explain {0}` explains it".format, failure["rule"]),
+        "do": failure["remedy"],
+    }
     body = _grid(2)
-    source, rule = failure["source"], failure["rule"]
-    if with_message:
-        body.add_row("what", Text(failure["message"]))
-    if source:
-        lines = [f"{source['file']}:{source['line']}, in {source['function']}", source["code"]]
-        body.add_row("where", Text("\n".join(filter(None, lines))))
-    if rule:
-        body.add_row("rule", Text(f"{rule}: `tpuport lint --explain {rule}` explains it"))
-    if failure["remedy"]:
-        body.add_row("do", Text(failure["remedy"]))
+    for name, text in explanations.items():
+        if text:
+            # `Text` and not markup: messages and code may contain brackets.
+            body.add_row(name, Text(text))
     yield Text("")
     yield _indent(body, expand=True)
     if failure["buffers"]:
@@ -275,6 +276,10 @@ def _failure(failure: dict[str, Any], *, with_message: bool) -> Iterator[Rendera
         yield _indent(_buffers(failure["buffers"]))
     if failure["traceback"]:
         yield Text(failure["traceback"].rstrip(), style="dim")
+
+
+def _source_and_code(source: dict[str, Any]) -> str:
+    return f"{source['file']}:{source['line']}, in {source['function']}\n{source['code']}".rstrip()
 
 
 def _suggestion(splits: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
