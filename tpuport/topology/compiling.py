@@ -112,10 +112,7 @@ def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
         compilation = _compile_despite_memory(lowered, effort, compilation.refusal)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
     memory = _memory(lowered, compilation)
-    failure = None
-    if compilation.refusal is not None:
-        memory = _add_refused_bytes(memory, compilation.refusal)
-        failure = _failure(compilation, memory)
+    failure = _failure(compilation, memory)
     program, collectives = None, ()
     if compilation.text:
         program = hlo.parse(compilation.text)
@@ -199,29 +196,29 @@ def _try_compiler(lowered: Lowered, effort: float | None, options: dict[str, Any
         return None
 
 
-def _required_bytes(refusal: Exception) -> int | None:
+def _required_bytes(refusal: Exception | None) -> int | None:
     """The memory that a program would need; None if it was refused for another reason, or nothing states it."""
     if not _is_out_of_memory(refusal):
         return None
     return requested_hbm(str(refusal))
 
 
-def _is_out_of_memory(refusal: Exception) -> bool:
+def _is_out_of_memory(refusal: Exception | None) -> bool:
     return "RESOURCE_EXHAUSTED" in str(refusal)
 
 
-def _add_refused_bytes(memory: Memory, refusal: Exception) -> Memory:
-    """The memory with `used` from the refusal, if the known parts alone would fit."""
-    required = _required_bytes(refusal)
-    known = memory.used or 0
-    if required is None or known > memory.capacity:
-        return memory
-    return dataclasses.replace(memory, used=max(required, known))
+def _used_bytes(compilation: Compilation, known: int | None, capacity: int) -> int | None:
+    """The bytes that a program takes: those of its known parts or, if they alone would fit, by the refusal."""
+    required = _required_bytes(compilation.refusal)
+    if required is None or (known or 0) > capacity:
+        return known
+    return max(required, known or 0)
 
 
-def _failure(compilation: Compilation, memory: Memory) -> Failure:
+def _failure(compilation: Compilation, memory: Memory) -> Failure | None:
     refusal = compilation.refusal
-    assert refusal is not None
+    if refusal is None:
+        return None
     if not _is_out_of_memory(refusal):
         return Failure(**vars(trace_errors.explain_refusal(refusal)))
     return explain_oversize(str(refusal), memory, compilation.assignment)
@@ -246,16 +243,17 @@ def _memory(lowered: Lowered, compilation: Compilation) -> Memory:
     if sizes is None:
         arguments = max(0, _argument_bytes(lowered) - weights - cache_arguments)
         return Memory(
-            capacity, weights, cache, arguments, outputs=None, temporaries=None, code=None, used=None
-        )
-    memory = Memory(
+            capacity, weights, cache, arguments, outputs=None, temporaries=None, code=None,
+            used=_used_bytes(compilation, None, capacity),
+        )  # fmt: skip
+    code = None
+    if compilation.program is not None:
+        code = compilation.program.memory_analysis().generated_code_size_in_bytes
+    return Memory(
         capacity, weights, cache, max(0, sizes.arguments - weights - cache_arguments),
-        outputs=max(0, sizes.outputs - cache_outputs), temporaries=sizes.temporaries, code=None, used=sum(sizes),
+        outputs=max(0, sizes.outputs - cache_outputs), temporaries=sizes.temporaries, code=code,
+        used=_used_bytes(compilation, sum(sizes) + (code or 0), capacity),
     )  # fmt: skip
-    if compilation.program is None:
-        return memory
-    code = compilation.program.memory_analysis().generated_code_size_in_bytes
-    return dataclasses.replace(memory, code=code, used=sum(sizes) + code)
 
 
 def _memory_sizes(compilation: Compilation) -> MemorySizes | None:

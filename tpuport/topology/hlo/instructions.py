@@ -18,6 +18,7 @@ _LINE: Final = re.compile(r'^ .*(?:\n(?!\}$|\}, execution_thread)["}].*)*', re.M
 _INSTRUCTION: Final = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (][^ ]*) ([a-z][\w-]*)\(")
 _OPERAND: Final = re.compile(r"%([\w.-]+)")
 _BARE_OPERAND: Final = re.compile(r"([\w.-]+)(?=,|$)")
+# An attribute with a list of names in braces, or with one name.
 _CALLEES: Final = re.compile(
     r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation"
     r"|called_computations)=(?:\{([^}]*)\}|%?([\w.-]+))"
@@ -70,11 +71,10 @@ class Instruction:
         if self.operation != "constant":
             self.operands = _operand_names(text[match.end() : closing])
         # Metadata and the backend's configuration are long, and may quote names of computations.
-        stops = (text.find(marker, closing, end) for marker in ("metadata={", "backend_config="))
-        stop = next((position for position in stops if position >= 0), end)
+        attributes = text[closing:end].partition("metadata={")[0].partition("backend_config=")[0]
         self.calls: dict[str, tuple[str, ...]] = {}
-        for callees in _CALLEES.finditer(text, closing, stop):
-            self.calls[callees[1]] = _computation_names(callees)
+        for attribute, names, name in _CALLEES.findall(attributes):
+            self.calls[attribute] = tuple(_NAME.findall(names or name))
 
     @property
     def kind(self) -> str:
@@ -201,11 +201,6 @@ def _operand_names(text: str) -> tuple[str, ...]:
     if not names and not text.isdigit():
         names = _BARE_OPERAND.findall(text)
     return tuple(names)
-
-
-def _computation_names(callees: re.Match[str]) -> tuple[str, ...]:
-    names = callees[3] or callees[2]  # one name, or a list in braces
-    return tuple(_NAME.findall(names))
 
 
 class Use(NamedTuple):
