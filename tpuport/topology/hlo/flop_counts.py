@@ -23,9 +23,9 @@ _WINDOW: Final = re.compile(r"\bwindow=\{([^}]*)\}")
 _CONTRACTED: Final = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
 _BATCH_GROUPS: Final = re.compile(r"\bbatch_group_count=(\d+)")
 _PRECISION: Final = re.compile(r"\boperand_precision=\{(\w+,\w+)\}")
-# The beginnings of their names: those of fp8 have suffixes, "f8e4m3fn".
-_INT8: Final = ("s2", "s4", "s8", "u2", "u4", "u8")
-_FP8: Final = ("f8", "f4")
+# The first two letters of their names: those of fp8 have suffixes, "f8e4m3fn".
+_INT8: Final = {"s2", "s4", "s8", "u2", "u4", "u8"}
+_FP8: Final = {"f8", "f4"}
 # A float32 number is the sum of three of bfloat16. A product of two has nine partial products, of which "high" and
 # "highest" compute three and six.
 _PASSES: Final = {"high": 3, "highest": 6}
@@ -55,18 +55,17 @@ def count_other_rate_flops(program: Program) -> OtherRateFlops:
     )
 
 
-def _narrow_flops(program: Program, dtypes: tuple[str, ...], instruction: Instruction) -> float:
+def _narrow_flops(program: Program, dtypes: set[str], instruction: Instruction) -> float:
     """FLOPs of a product if both of its operands have one of these dtypes."""
-    if instruction.operation not in _PRODUCTS:
-        return 0.0
-    if not all(dtype.startswith(dtypes) for dtype in _operand_dtypes(program, instruction)):
+    operand_dtypes = {dtype[:2] for dtype in _operand_dtypes(program, instruction)}
+    if not operand_dtypes <= dtypes:
         return 0.0
     return _product_flops(program, instruction)
 
 
 def _pass_flops(program: Program, instruction: Instruction) -> float:
     """FLOPs of a float32 product beyond those of its first pass."""
-    if instruction.operation not in _PRODUCTS or _operand_dtypes(program, instruction) != {"f32"}:
+    if _operand_dtypes(program, instruction) != {"f32"}:
         return 0.0
     precisions = search_group(_PRECISION, instruction.attributes).split(",")
     passes = max(_PASSES.get(precision, 1) for precision in precisions)
@@ -74,6 +73,9 @@ def _pass_flops(program: Program, instruction: Instruction) -> float:
 
 
 def _operand_dtypes(program: Program, product: Instruction) -> set[str]:
+    """The dtypes of a product's operands; none of any other instruction."""
+    if product.operation not in _PRODUCTS:
+        return set()
     return {operand.arrays[0].dtype for operand in program.operands(product)[:2]}
 
 

@@ -6,7 +6,7 @@ it is used from there. Here only an array whose layout puts it in HBM counts, wi
 
 import collections
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from tpuport.topology.compile_report import Buffer, Source
@@ -41,15 +41,18 @@ def count_hbm_bytes(program: Program) -> float:
 
 def instruction_bytes(program: Program, instruction: Instruction) -> float:
     """Bytes of HBM that one execution of an instruction reads and writes."""
-    if not stores_arrays(instruction) or instruction.target == "AllocateBuffer":
+    # A prefetch counts in the step that uses it, and a collective in the fusion that starts it.
+    if (
+        not stores_arrays(instruction)
+        or instruction.target == "AllocateBuffer"
+        or _is_prefetch_for_next_step(program, instruction)
+        or _ends_collective(program, instruction)
+    ):
         return 0.0
-    known = kernel_bytes(program, instruction)
-    if known is not None:
-        return known
-    # The copy counts in the step that uses it; what a fusion ends counts where it starts.
-    if _is_prefetch_for_next_step(program, instruction) or _ends_collective(program, instruction):
-        return 0.0
-    return float(_read_bytes(program, instruction) + _written_bytes(program, instruction))
+    nbytes = kernel_bytes(program, instruction)
+    if nbytes is None:
+        nbytes = _read_bytes(program, instruction) + _written_bytes(program, instruction)
+    return float(nbytes)
 
 
 def stores_arrays(instruction: Instruction) -> bool:
@@ -140,11 +143,17 @@ def _written_bytes(program: Program, instruction: Instruction) -> int:
     """Bytes that go to HBM; of a result that is an operand changed in place, those of the change."""
     updates = _in_place_updates(program, instruction)
     unchanged = _unchanged_results(program, instruction)
-    return sum(
-        _tiled_bytes(updates.get(index, (array,)))
+    results = _results_in_hbm(instruction, unchanged)
+    return sum(_tiled_bytes(updates.get(index, (array,))) for index, array in results.items())
+
+
+def _results_in_hbm(instruction: Instruction, left_out: Collection[int]) -> dict[int, Array]:
+    """The arrays that it computes in HBM, by their indices, without some."""
+    return {
+        index: array
         for index, array in enumerate(instruction.results)
-        if array.space == HBM and index not in unchanged
-    )
+        if array.space == HBM and index not in left_out
+    }
 
 
 def _unchanged_results(program: Program, instruction: Instruction) -> set[int]:
@@ -227,11 +236,7 @@ def _temporaries(program: Program, instruction: Instruction) -> list[Array]:
     if _ends_collective(program, instruction):
         return []
     in_place = instruction.aliased_results | _in_place_updates(program, instruction).keys()
-    return [
-        array
-        for index, array in enumerate(instruction.results)
-        if array.space == HBM and index not in in_place
-    ]
+    return list(_results_in_hbm(instruction, in_place).values())
 
 
 def _returned_instructions(program: Program) -> set[Instruction]:
