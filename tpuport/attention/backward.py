@@ -194,8 +194,9 @@ def _block_gradients(
 def _block_edge(heads: int) -> int:
     """Queries and keys of a block that is computed for `heads` heads at a time."""
     edge = min(math.isqrt(xla_attention.SCORES_LIMIT // (4 * heads)), _MAX_EDGE)
+    # Whole tiles of the matrix unit.
     if edge > 128:
-        edge = edge // 128 * 128  # whole tiles of the matrix unit
+        edge = edge // 128 * 128
     return max(edge, 1)
 
 
@@ -223,18 +224,17 @@ def _add_slice(whole: jax.Array, part: jax.Array, first: jax.Array, axis: int) -
 
 def _varying_axes(*values: Any) -> tuple[str, ...]:
     """Mesh axes over which any of the arrays varies, inside a `shard_map` that checks this; else none."""
-    axes: set[str] = set()
-    for value in values:
-        if isinstance(value, jax.Array):
-            axes |= jax.typeof(value).mat.varying
-    return tuple(sorted(axes))
+    arrays = [value for value in values if isinstance(value, jax.Array)]
+    return tuple(sorted(set().union(*(jax.typeof(array).mat.varying for array in arrays))))
 
 
 def _cast_like(primal: jax.Array, gradient: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """Traced. The gradient in shape and dtype of its array, summed over batch rows and devices that share the array."""
+    # A bias may have one row for the whole batch.
     if gradient.shape[0] != primal.shape[0]:
         gradient = gradient.sum(0, keepdims=True)
     shared = tuple(axis for axis in axes if axis not in jax.typeof(primal).mat.varying)
+    # Every device has computed what its own part of the queries or keys contributes.
     if shared:
         gradient = jax.lax.psum(gradient, shared)
     return gradient.astype(primal.dtype)

@@ -82,8 +82,11 @@ def flash(
         # Before the kernel, so that XLA and gradients have the same fault as the kernel: it is for comparison.
         key_BKTD, value_BKTC, _ = pad.zeroed(key_BKTD, value_BKTC, mask.keys_BT)
         mask = replace(mask, keys_BT=None)
-    arrays = {name: getattr(mask, name) for name in _MASK_ARRAYS if getattr(mask, name) is not None}
-    offset = arrays.pop("offset") if isinstance(mask.offset, int) else None
+    arrays = mask.present(_MASK_ARRAYS)
+    offset = None
+    # A number is a part of the program, a traced scalar an argument of it.
+    if isinstance(mask.offset, int):
+        offset = arrays.pop("offset")
     chosen_blocks = _choose_blocks(query_BHQD, key_BKTD, value_BKTC, mask, padding, blocks)
     static = _Static(
         mask.left, mask.right, offset, float(scale), softcap, padding, chosen_blocks,

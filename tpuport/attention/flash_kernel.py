@@ -90,11 +90,13 @@ class Layout:
         """The most blocks of keys that any block of queries sees, at least one."""
         rows, keys, _ = self.blocks
         all_blocks = pl.cdiv(self.keys, keys)
+        # The grid has as many steps for each block of queries; those that need fewer do nothing in the last ones.
         if isinstance(offset, int):
             spans = [self.key_blocks(i, offset) for i in range(pl.cdiv(self.queries, rows))]
             return max(1, *(last - first + 1 for first, last in spans))
         if self.left is None or self.right is None:
             return all_blocks
+        # One more, because the band may begin anywhere within a block.
         return min(all_blocks, pl.cdiv(rows + self.left + self.right, keys) + 1)
 
 
@@ -172,6 +174,7 @@ def _tile_rows(dtype: Any) -> int:
 
 def _pad(x: jax.Array, axis: int, multiple: int, **options: Any) -> jax.Array:
     missing = -x.shape[axis] % multiple
+    # A pad of nothing would still be an equation of the program.
     if missing == 0:
         return x
     widths = [(0, 0)] * x.ndim
@@ -194,6 +197,7 @@ def _segments(numbers_BN: jax.Array | None, multiple: int) -> jax.Array | None:
 def _bias(layout: Layout, bias_BT: jax.Array | None) -> jax.Array | None:
     if bias_BT is None:
         return None
+    # -inf would make differences of two hidden scores NaN.
     bias = jnp.maximum(bias_BT.astype(jnp.float32), HIDDEN)
     return _pad(bias, 1, layout.blocks[1], constant_values=HIDDEN)[:, None]
 
@@ -207,6 +211,7 @@ def _weights(
         if hides_tail or layout.keys % layout.blocks[1] == 0:
             return None
         weights_BT = jnp.ones((1, layout.keys), dtype)
+    # The padded keys get 0. A row of the kernel's operand has to be a whole tile.
     weights = _pad(weights_BT.astype(dtype), 1, layout.blocks[1])
     return jnp.broadcast_to(weights[:, None], (weights.shape[0], _tile_rows(dtype), weights.shape[1]))
 
@@ -250,6 +255,7 @@ def _call(
             operands.append(operand)
             specs.append(make_spec(operand))
     steps = layout.steps(offset)
+    # The offset is fetched before the grid starts, because the blocks to fetch depend on it.
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=1,
         grid=(batch, heads, queries // rows, steps),
@@ -280,6 +286,7 @@ def _call(
         out_shape=[
             jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, (query.dtype, jnp.float32), strict=True)
         ],
+        # Only the steps over the keys of one block of queries depend on one another: they share the scratch memory.
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
             vmem_limit_bytes=vmem_limit_bytes,
@@ -345,6 +352,7 @@ def _kernel(
     def _finish() -> None:
         width = value_ref.shape[0]
         top, total = top_ref[...], sum_ref[width : width + 1, :]
+        # All scores are hidden, or all weights are 0.
         is_empty = (top <= HIDDEN / 2) | (total == 0.0)
         total = jnp.where(is_empty, 1.0, total)
         out = jnp.where(is_empty, 0.0, sum_ref[:width, :] / total)
@@ -403,6 +411,7 @@ def _scores(
     size = layout.blocks[2]
     keys = pl.ds(chunk * size, size)
     scores = _dot(key_ref[keys, :], query, _NT)
+    # A soft cap needs the scaled scores themselves, and so does a bias.
     if layout.softcap is not None:
         scores = jnp.tanh(scores * (layout.scale / layout.softcap)) * layout.softcap
     elif not layout.late:
@@ -422,6 +431,7 @@ def _scores(
 
 def _column(row: jax.Array) -> jax.Array:
     """[1, n] as [n, 1]."""
+    # Mosaic transposes whole tiles, of 8 rows.
     return jnp.broadcast_to(row, (8, row.shape[1])).T[:, :1]
 
 
@@ -435,6 +445,7 @@ def _band(layout: Layout, first_key: Any, position: Any, shape: tuple[int, ...])
         parts.append(distance <= start + layout.right)
     if layout.left is not None:
         parts.append(distance >= start - layout.left)
+    # A call with a band has no weights that would leave out the padding after the last key.
     if layout.keys % layout.blocks[1]:
         parts.append(key < layout.keys - first_key)
     return functools.reduce(jnp.logical_and, parts)

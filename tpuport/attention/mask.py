@@ -5,11 +5,15 @@ Shapes: B batch, H query heads, Q query length, T key/value length.
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+# The parts of a mask that are arrays.
+ARRAYS: Final = ("keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT", "bias_BT", "dense")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +71,10 @@ class Mask:
             return None
         return jnp.broadcast_to(dense, (*dense.shape[:2], queries, keys))
 
+    def present(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of the named parts that the mask has."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
     def slice_queries(self, first: Any, size: int) -> "Mask":
         """Traced. The mask of `size` queries from index `first` on, over all keys."""
         return dataclasses.replace(
@@ -91,12 +99,10 @@ class Mask:
 
     def select_head(self, row: Any, head: Any) -> "Mask":
         """Traced. The mask of one head of one row of the batch, both dimensions 1."""
-        rows = {
-            name: _select(getattr(self, name), row, 0)
-            for name in ("keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT", "bias_BT", "dense")
-        }
-        rows["dense"] = _select(rows["dense"], head, 1)
-        return dataclasses.replace(self, **rows)
+        parts = {name: _select(array, row, 0) for name, array in self.present(ARRAYS).items()}
+        if self.dense is not None:
+            parts["dense"] = _select(parts["dense"], head, 1)
+        return dataclasses.replace(self, **parts)
 
     def _split_dense(self) -> tuple[jax.Array | None, jax.Array | None]:
         """(where `dense` lets a query see a key, what it adds to the scores)."""
@@ -108,6 +114,7 @@ class Mask:
     def _band(self, queries: int, keys: int) -> jax.Array | None:
         if not self.has_band:
             return None
+        # Key position less query position.
         distance = jnp.arange(keys)[None, :] - (jnp.arange(queries)[:, None] + self.offset)
         limits = []
         if self.right is not None:
@@ -128,6 +135,13 @@ def intersect(*masks: jax.Array | None) -> jax.Array | None:
     return functools.reduce(jnp.logical_and, present) if present else None
 
 
+def broadcasts_to(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether every dimension is 1 or that of the whole shape, which has as many."""
+    if len(shape) != len(whole):
+        return False
+    return all(size in (1, full) for size, full in zip(shape, whole, strict=True))
+
+
 def _expand(array: jax.Array | None, axes: tuple[int, int]) -> jax.Array | None:
     return None if array is None else jnp.expand_dims(array, axes)
 
@@ -136,8 +150,8 @@ def _slice(array: jax.Array | None, first: Any, size: int, axis: int) -> jax.Arr
     return None if array is None else jax.lax.dynamic_slice_in_dim(array, first, size, axis)
 
 
-def _select(array: jax.Array | None, index: Any, axis: int) -> jax.Array | None:
+def _select(array: jax.Array, index: Any, axis: int) -> jax.Array:
     """One index of a dimension, which stays; a dimension of 1 is shared by all indices."""
-    if array is None or array.shape[axis] == 1:
+    if array.shape[axis] == 1:
         return array
     return jax.lax.dynamic_slice_in_dim(array, index, 1, axis)

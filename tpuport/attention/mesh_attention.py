@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from tpuport.attention.attention_settings import Settings
 from tpuport.attention.backward import backward
 from tpuport.attention.flash import flash
-from tpuport.attention.mask import Mask
+from tpuport.attention.mask import ARRAYS, Mask
 from tpuport.attention.reference import apply_sinks
 from tpuport.attention.ring import ring
 from tpuport.attention.sharding_plan import (
@@ -44,7 +44,6 @@ _DIMENSIONS: Final = {
     "key_segments_BT": "Bt", "bias_BT": "Bt", "sinks_H": "H", "offset": "",
 }  # fmt: skip
 _LENGTHS: Final = frozenset("QqTt")
-_MASK_ARRAYS: Final = ("keys_BT", "queries_BQ", "query_segments_BQ", "key_segments_BT", "bias_BT")
 
 
 @dataclass(frozen=True)
@@ -103,15 +102,22 @@ def attention_on_mesh(
     if sinks_H is not None:
         arrays["sinks_H"] = sinks_H
     axes = free_axes(mesh)
+    plan = plan_sharding(CallSizes.of(query_BHQD, key_BKTD), mesh, settings.sequence)
+    # Inside of manual code jax itself knows the mesh, and takes no other.
+    if manual_axes():
+        mesh = None
+    padding = settings.padding
+    # "zero" is not a mask, so it must not hide the keys that are added here to make parts equal.
+    if mask.keys_BT is None:
+        padding = "exact"
     call = _MeshCall(
-        mesh=None if manual_axes() else mesh,
+        mesh=mesh,
         axes=frozenset(axes),
-        plan=plan_sharding(CallSizes.of(query_BHQD, key_BKTD), mesh, settings.sequence),
+        plan=plan,
         band=band,
         scale=float(scale),
         softcap=softcap,
-        # "zero" is not a mask, so it must not hide the keys that are added here to make parts equal.
-        padding="exact" if mask.keys_BT is None else settings.padding,
+        padding=padding,
         interpret=settings.interpret,
     )
     if math.prod(axes.values()) == 1:
@@ -121,7 +127,7 @@ def attention_on_mesh(
 
 def _separate_arrays(mask: Mask) -> tuple[Mask, dict[str, jax.Array]]:
     """The mask's numbers, and its arrays by name; an offset that is traced counts as an array."""
-    arrays = {name: getattr(mask, name) for name in _MASK_ARRAYS if getattr(mask, name) is not None}
+    arrays = mask.present(ARRAYS)
     if not mask.has_band:
         return Mask(), arrays
     if isinstance(mask.offset, (int, np.integer)):
@@ -132,6 +138,7 @@ def _separate_arrays(mask: Mask) -> tuple[Mask, dict[str, jax.Array]]:
 def _dimension_letters(name: str, array: jax.Array, plan: ShardingPlan) -> str:
     """The array's dimensions; a batch of 1 that all rows share is never divided."""
     letters = _DIMENSIONS[name]
+    # Each device needs all of the one row.
     if letters.startswith("B") and array.shape[0] == 1 and plan.batch.size > 1:
         return "." + letters[1:]
     return letters

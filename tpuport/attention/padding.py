@@ -63,5 +63,6 @@ def zeroed(
 
 def segments(keys_BT: Bool[Array, "#B T"], key_segments_BT: jax.Array | None = None) -> jax.Array:
     """Traced. Segment numbers [B or 1, T] in which padding has -1, which no query has."""
+    # Without packed sequences, all real keys are in segment 0.
     numbers = 0 if key_segments_BT is None else key_segments_BT
     return jnp.where(keys_BT, numbers, -1).astype(jnp.int32)

@@ -79,14 +79,10 @@ def ring(
     first, last = 0, devices - 1
     if mask.has_band and isinstance(mask.offset, int):
         first, last = needed_shifts(mask, devices, queries, keys)
-    traveling = {"key": key_BKTD, "value": value_BKTC} | _present_parts(mask, _TRAVEL_WITH_KEYS)
-    staying = {"offset": jnp.asarray(mask.offset, jnp.int32)} | _present_parts(mask, _STAY_WITH_QUERIES)
+    traveling = {"key": key_BKTD, "value": value_BKTC} | mask.present(_TRAVEL_WITH_KEYS)
+    staying = {"offset": jnp.asarray(mask.offset, jnp.int32)} | mask.present(_STAY_WITH_QUERIES)
     call = _RingCall(attend, gradients, Mask(mask.left, mask.right), first, last)
     return _ring(call, query_BHQD, traveling, staying)
-
-
-def _present_parts(mask: Mask, names: tuple[str, ...]) -> Arrays:
-    return {name: getattr(mask, name) for name in names if getattr(mask, name) is not None}
 
 
 def needed_shifts(mask: Mask, devices: int, queries: int, keys: int) -> tuple[int, int]:
@@ -101,6 +97,7 @@ def needed_shifts(mask: Mask, devices: int, queries: int, keys: int) -> tuple[in
         return any(_sees_any(mask, offset, queries, keys) for offset in offsets)
 
     needed = list(filter(is_needed, range(devices)))
+    # One step is computed in any case: it gives the zeros of queries that see no key.
     if not needed:
         return 0, 0
     # The shifts form a circle. Steps run over all of it but the longest gap between two needed shifts.
@@ -108,6 +105,7 @@ def needed_shifts(mask: Mask, devices: int, queries: int, keys: int) -> tuple[in
     gaps = [(shift - before - 1) % devices for before, shift in zip(previous, needed, strict=True)]
     longest = max(gaps)
     start, count = needed[gaps.index(longest)], devices - longest
+    # Steps that begin before the circle closes, and go on after it, are counted from a negative number.
     if start > 0 and start + count > devices:
         start -= devices
     return start, start + count - 1
@@ -151,9 +149,10 @@ class _RingCall:
         self, use: Any, unchanged: Any, shift: Any, query: jax.Array, current: Arrays, staying: Arrays
     ) -> Any:
         """Traced. `use(mask)` with the keys of step `shift`, or `unchanged` if the band hides them all."""
-        arrays = staying | current
-        names = [name for name in (*_TRAVEL_WITH_KEYS, *_STAY_WITH_QUERIES) if name in arrays]
-        mask = dataclasses.replace(self.band, **{name: arrays[name] for name in names})
+        parts = staying | current
+        # The offset is that of the whole sequence, and counts below.
+        mask_parts = {name: parts[name] for name in parts.keys() - {"key", "value", "offset"}}
+        mask = dataclasses.replace(self.band, **mask_parts)
         if not mask.has_band:
             return use(mask)
         queries, keys = query.shape[2], current["key"].shape[2]
@@ -227,6 +226,7 @@ def _backward(call: _RingCall, residuals: Any, cotangents: Any) -> tuple[jax.Arr
     current, d_query, d_current = jax.lax.fori_loop(call.first, call.last, send_and_step, carry)
     d_query, d_current = step(call.last, current, d_query, d_current)
     d_current = _shift_along_ring(d_current, -call.last)
+    # Arrays of whole numbers have no gradient.
     d_traveling: dict[str, Any] = dict.fromkeys(traveling)
     for name in names:
         d_traveling[name] = d_current[name].astype(traveling[name].dtype)

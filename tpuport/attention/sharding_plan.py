@@ -159,6 +159,7 @@ def free_axes(mesh: Mesh | None) -> dict[str, int]:
 
 
 def _explain_idle_axes(axes: dict[str, int]) -> str:
+    # An axis of one device repeats nothing.
     unknown = [axis for axis, size in axes.items() if axis not in AXES and size > 1]
     if not unknown:
         return ""

@@ -42,6 +42,7 @@ def ulysses(
         lengths: queries and keys of the whole sequence; what the parts have beyond it is padding, and cut off.
     """
     queries, keys = lengths
+    # An exchange deals out each head once, so one that several devices need is there several times.
     if kv_heads is not None:
         key_BKTD = jnp.take(key_BKTD, kv_heads, axis=1, mode="clip")
         value_BKTC = jnp.take(value_BKTC, kv_heads, axis=1, mode="clip")
@@ -49,6 +50,7 @@ def ulysses(
     key = _exchange_sequence_for_heads(key_BKTD, keys)
     value = _exchange_sequence_for_heads(value_BKTC, keys)
     out, lse = attend(query, key, value, mask)
+    # Of all heads, this device now has those at its own position along sp.
     if sinks_H is not None:
         heads = out.shape[1]
         sinks_H = jax.lax.dynamic_slice_in_dim(sinks_H, jax.lax.axis_index(AXIS) * heads, heads)

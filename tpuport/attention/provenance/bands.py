@@ -56,6 +56,15 @@ class Affine:
         low = self.constant + sum(min(total, 0) for total in growth)
         return low, self.constant + sum(max(total, 0) for total in growth)
 
+    def multiply(self, other: "Affine") -> "Affine":
+        """The product, element by element, if one of the two is a number; else UnknownError."""
+        # The number comes second.
+        left, right = sorted((self, other), key=lambda growth: growth.is_number)
+        if not right.is_number:
+            raise UnknownError("mul")
+        product = left.times(right.constant)
+        return replace(product, steps=product.steps or right.steps)
+
     def times(self, factor: int) -> "Affine":
         """All elements times a number."""
         symbols = {scalar: factor * own for scalar, own in self.symbols.items()}
@@ -107,10 +116,10 @@ def _known_growth(node: Node) -> Affine:
 def _find_growth(node: Node) -> Affine:
     if node.known is not None:
         return _growth_of_array(np.asarray(node.known))
-    if node.name in _ELEMENTWISE_RULES and is_elementwise(node):
-        return _ELEMENTWISE_RULES[node.name](node)
-    if node.name in _MOVE_RULES:
-        return _MOVE_RULES[node.name](node, _known_growth(node.operands[0]))
+    if node.name in _PAIRWISE_RULES and is_elementwise(node):
+        return _PAIRWISE_RULES[node.name](*map(_known_growth, node.operands))
+    if node.name in _SINGLE_RULES:
+        return _SINGLE_RULES[node.name](node, _known_growth(node.operands[0]))
     if node.name == "iota":
         axes = np.arange(node.rank) == node.params["dimension"]
         return Affine(_steps(axes, node.shape), 0)
@@ -144,8 +153,9 @@ def _growth_of_array(array: np.ndarray) -> Affine:
     is_number = np.issubdtype(array.dtype, np.integer) or array.dtype == np.float32
     if not is_number or not 0 < array.size <= _MAX_CONSTANT:
         raise UnknownError(array.dtype)
-    # NaN and infinity fail one of these too.
-    if not (array == np.round(array)).all() or not np.abs(array).max() <= _MAX_INTEGER:
+    # NaN and infinity are not among these either.
+    is_integer = (array == np.round(array)) & (np.abs(array) <= _MAX_INTEGER)
+    if not is_integer.all():
         raise UnknownError(array.dtype)
     integers = array.astype(np.int64)
     first = integers.flat[0]
@@ -160,38 +170,13 @@ def _growth_of_array(array: np.ndarray) -> Affine:
     return Affine(tuple(steps), int(first))
 
 
-def _convert(node: Node) -> Affine:
-    # The growth is not known for a float source whose numbers are not integers.
-    source = node.operands[0]
-    if source.dtype == np.bool_:
-        raise UnknownError(node.name)
-    return _known_growth(source)
+def _convert(node: Node, source: Affine) -> Affine:
+    # The growth of the source is known only if its numbers are integers, which a conversion keeps.
+    return source
 
 
-def _negate(node: Node) -> Affine:
-    return _known_growth(node.operands[0]).times(-1)
-
-
-def _add(node: Node) -> Affine:
-    left, right = map(_known_growth, node.operands)
-    return left.plus(right)
-
-
-def _subtract(node: Node) -> Affine:
-    left, right = map(_known_growth, node.operands)
-    return left.minus(right)
-
-
-def _multiply(node: Node) -> Affine:
-    """A product with one number."""
-    left, right = map(_known_growth, node.operands)
-    # The number comes second.
-    if left.is_number:
-        left, right = right, left
-    if not right.is_number:
-        raise UnknownError(node.name)
-    product = left.times(right.constant)
-    return replace(product, steps=product.steps or right.steps)
+def _negate(node: Node, source: Affine) -> Affine:
+    return source.times(-1)
 
 
 def _broadcast(node: Node, source: Affine) -> Affine:
@@ -206,8 +191,6 @@ def _transpose(node: Node, source: Affine) -> Affine:
 def _reshape(node: Node, source: Affine) -> Affine:
     """Growth goes on evenly through a group of axes if each step is that of the last axis times its stride."""
     shape = node.operands[0].shape
-    if node.params.get("dimensions") is not None:
-        raise UnknownError(node.name)
     steps = [0] * node.rank
     for group in reshape_groups(shape, node.shape):
         last_step = source.steps[group.before[-1]]
@@ -240,11 +223,12 @@ def _reverse(node: Node, source: Affine) -> Affine:
     return replace(source, steps=tuple(steps), constant=constant)
 
 
-_ELEMENTWISE_RULES: dict[str, Callable[[Node], Affine]] = {
-    "add": _add, "sub": _subtract, "neg": _negate, "mul": _multiply, "convert_element_type": _convert,
+_PAIRWISE_RULES: dict[str, Callable[[Affine, Affine], Affine]] = {
+    "add": Affine.plus, "sub": Affine.minus, "mul": Affine.multiply,
 }  # fmt: skip
-_MOVE_RULES: dict[str, Callable[[Node, Affine], Affine]] = {
+_SINGLE_RULES: dict[str, Callable[[Node, Affine], Affine]] = {
     "broadcast_in_dim": _broadcast, "transpose": _transpose, "reshape": _reshape, "slice": _slice, "rev": _reverse,
+    "neg": _negate, "convert_element_type": _convert,
 }  # fmt: skip
 
 
@@ -271,43 +255,46 @@ class Band:
 
     def clip(self, queries: int, keys: int) -> "Band":
         """Without the bounds that no pair of these queries and keys comes up against."""
+        # How far apart they are does not help if it is not known where the bounds are counted from.
+        if self.shift:
+            return self
         low, high = self.low, self.high
-        if not self.shift and low <= 1 - queries:
+        if low <= 1 - queries:
             low = -math.inf
-        if not self.shift and high >= keys - 1:
+        if high >= keys - 1:
             high = math.inf
-        return Band(low, high, self.shift)
+        return Band(low, high)
 
     def is_empty(self, queries: int, keys: int) -> bool:
         """Whether no pair of these queries and keys is in it, as far as that is known."""
-        # How far apart they are does not help if it is not known where the bounds are counted from.
-        is_out_of_reach = not self.shift and (self.low > keys - 1 or self.high < 1 - queries)
-        return self.low > self.high or is_out_of_reach
+        low, high = self.low, self.high
+        if not self.shift:
+            low, high = max(low, 1 - queries), min(high, keys - 1)
+        return low > high
 
 
 def comparison_band(condition: Condition) -> Band | None:
     """The band of a comparison of positions along queries with positions along keys; None for another condition."""
     node = condition.node
-    if node.name not in _FLIPPED or len(condition.allowed) != 1 or node.dtype != bool:
-        return None
-    name = node.name
+    name: str | None = node.name
     if True not in condition.allowed:
         # "Not equal" is not a band, so `eq` has no negation here.
-        name = _NEGATED.get(name)
+        name = _NEGATED.get(node.name)
+    if name not in _FLIPPED:
+        return None
     try:
         return _band_of_operands(name, *node.operands)
     except UnknownError:
         return None
 
 
-def _band_of_operands(name: str | None, left: Node, right: Node) -> Band | None:
+def _band_of_operands(name: str, left: Node, right: Node) -> Band | None:
     """The band of `left name right`.
 
     Raises:
         UnknownError: the operands are not known, or do not grow as positions do.
     """
-    if name is None:
-        raise UnknownError
+    # As "abs(...) compared with something".
     if right.name == "abs":
         name, left, right = _FLIPPED[name], right, left
     if left.name == "abs":
@@ -328,8 +315,6 @@ def _symmetric_band(name: str, distance: Node, limit: Node) -> Band | None:
 def _difference_band(name: str, difference: Affine) -> Band:
     """The band in which `difference` compares with 0, if that grows along keys as it falls along queries."""
     # A band is along the last two of the mask's four axes.
-    if len(difference.steps) != 4:
-        raise UnknownError(name)
     *others, by_query, by_key = difference.steps
     if any(others) or by_key == 0 or by_query != -by_key:
         raise UnknownError(name)

@@ -86,9 +86,10 @@ def split_additive_mask(node: Node) -> AdditiveMask:
     lowest = lowest_number(node.dtype)
     while True:
         node = simplify(node)
-        # What is visible gets nothing added, so that no addend remains.
-        if has_only(node, lambda value: value == 0 or value <= lowest):
-            return AdditiveMask(conditions + find_conditions(node, _visible_values(node, lowest)), [])
+        values = _added_values(node, lowest)
+        if values.only_hide:
+            # What is visible gets nothing added, so that no addend remains.
+            return AdditiveMask(conditions + find_conditions(node, values.visible), [])
         step = _split_selection(node, lowest) or _split_sum(node, lowest)
         # Another dtype has another lowest number.
         if step is None or step.addends[0].dtype != node.dtype:
@@ -103,7 +104,8 @@ def _split_selection(node: Node, lowest: float) -> AdditiveMask | None:
         return None
     condition, if_false, if_true = node.operands
     for hidden, visible, allowed in ((if_false, if_true, True), (if_true, if_false, False)):
-        always_hides = has_only(hidden, lambda value: value <= lowest)
+        always_hides = not _added_values(hidden, lowest).visible
+        # The rest is taken apart further, so it must have an element for each of the scores.
         if always_hides and visible.shape == node.shape:
             return AdditiveMask(find_conditions(condition, [allowed]), [visible])
     return None
@@ -114,24 +116,34 @@ def _split_sum(node: Node, lowest: float) -> AdditiveMask | None:
     if node.name != "add" or not is_elementwise(node):
         return None
     for mask, addend in (node.operands, node.operands[::-1]):
-        if addend.shape == node.shape and _only_hides(mask, addend, lowest):
-            return AdditiveMask(find_conditions(mask, _visible_values(mask, lowest)), [addend])
+        values = _added_values(mask, lowest)
+        if addend.shape == node.shape and values.only_hide and _stays_hidden(values.hiding, addend, lowest):
+            return AdditiveMask(find_conditions(mask, values.visible), [addend])
     return None
 
 
-def _visible_values(node: Node, lowest: float) -> list[Any]:
-    return [value for value in possible_values(node) or () if value > lowest]
+class _AddedValues(NamedTuple):
+    """The values that a node adds to the scores of visible pairs, and those that hide a pair."""
+
+    visible: list[Any]
+    hiding: list[Any]
+
+    @property
+    def only_hide(self) -> bool:
+        """Whether visible pairs get nothing added."""
+        return not any(self.visible)
 
 
-def _only_hides(mask: Node, addend: Node, lowest: float) -> bool:
-    """Whether `mask + addend`, after rounding, is `addend` where `mask` is visible, and hidden where it is hidden."""
-    if not has_only(mask, lambda value: value == 0 or value <= lowest):
-        return False
-    hiding = [value for value in possible_values(mask) or () if value <= lowest]
-    addend_values = possible_values(addend)
-    if addend_values is None:
-        # Only infinity hides whatever is added to it.
-        return bool(np.isneginf(hiding).all())
-    sums = np.add.outer(hiding, addend_values)
+def _added_values(node: Node, lowest: float) -> _AddedValues:
+    # NaN stands for values that are not known: it does not hide, and is not 0.
+    values = possible_values(node) or (math.nan,)
+    visible = [value for value in values if not value <= lowest]
+    return _AddedValues(visible, [value for value in values if value <= lowest])
+
+
+def _stays_hidden(hiding: list[Any], addend: Node, lowest: float) -> bool:
+    """Whether each of the hiding values still hides when the addend is added to it."""
+    # Nothing known is more than the greatest number. To -inf it adds nothing, from the lowest number it makes 0.
+    sums = np.add.outer(hiding, possible_values(addend) or (-lowest,))
     # A sum that is NaN, inf - inf, is not visible either.
     return not (sums > lowest).any()

@@ -1,6 +1,7 @@
 """Arrays computed from nodes, without the axes along which they do not vary: what is not needed is never computed."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax import lax
 from tpuport.attention.provenance.graph import MAX_DEPTH, Node, UnknownError, go_deeper
 from tpuport.attention.provenance.primitives import (
     is_elementwise,
+    needed_operands,
     order_operations,
     pick_axes,
     reshape_groups,
@@ -53,15 +55,17 @@ def _emit(node: Node, single: Axes) -> jax.Array:
     smaller = _RULES.get(node.name, _emit_nothing)(node, single)
     if smaller is not None:
         return smaller
-    if node.array is not None:
-        whole = jnp.asarray(node.array)
-    else:
-        whole = run_operation(node, [emit(operand, (False,) * operand.rank) for operand in node.operands])
-    return _take_first(whole, single)
+    return _take_first(_emit_whole(node), single)
 
 
 def _emit_nothing(node: Node, single: Axes) -> None:
     """Of an operation without a rule, no part is computed alone."""
+
+
+def _emit_whole(node: Node) -> jax.Array:
+    if node.array is not None:
+        return jnp.asarray(node.array)
+    return run_operation(node, [emit(operand, (False,) * operand.rank) for operand in node.operands])
 
 
 def _take_first(array: jax.Array, single: Axes) -> jax.Array:
@@ -89,8 +93,6 @@ def _emit_transpose(node: Node, single: Axes) -> jax.Array:
 def _emit_reshape(node: Node, single: Axes) -> jax.Array | None:
     """None if only some axes of a group are single."""
     source = node.operands[0]
-    if node.params.get("dimensions") is not None:
-        return None
     source_single = [False] * source.rank
     for group in reshape_groups(source.shape, node.shape):
         if len(set(pick_axes(single, group.after))) > 1:
@@ -123,8 +125,9 @@ def _emit_concatenation(node: Node, single: Axes) -> jax.Array | None:
 
 def _emit_pad(node: Node, single: Axes) -> jax.Array | None:
     config = node.params["padding_config"]
-    is_padded = map(any, config)
-    if any(np.logical_and(single, list(is_padded))):
+    is_padded = list(map(any, config))
+    # The first element along such an axis may be padding.
+    if np.logical_and(single, is_padded).any():
         return None
     array, value = node.operands
     return lax.pad(emit(array, single), emit(value, ()), config)
@@ -136,7 +139,8 @@ def _emit_gather(node: Node, single: Axes) -> jax.Array | None:
     source, indices = node.operands
     if numbers.operand_batching_dims or any(pick_axes(single, numbers.offset_dims)):
         return None
-    index_axes = tuple(own for axis, own in enumerate(single) if axis not in numbers.offset_dims)
+    # The axes of the result that are not the slices' own are those of the indices, in their order.
+    index_axes = np.delete(single, numbers.offset_dims).tolist()
     return run_operation(node, [emit(source, (False,) * source.rank), emit(indices, (*index_axes, False))])
 
 
@@ -151,12 +155,10 @@ def evaluate(node: Node, single: Axes) -> np.ndarray:
     """The value, computed now, of a node for which `is_constant` holds."""
     copies: dict[Node, Node] = {}
     for original in order_operations(node) or ():
-        operands = ()
-        if original.known is None:
-            operands = tuple(map(copies.__getitem__, original.operands))
+        operands = tuple(map(copies.__getitem__, needed_operands(original)))
         # Without the arrays that are tracers, which cannot be read now.
         copies[original] = Node(
-            original.graph, original.shape, original.dtype, original.equation, operands, original.known,
+            original.graph, original.shape, original.dtype, original.equation, partial(tuple, operands), original.known,
             original.output,
         )  # fmt: skip
     if node not in copies:

@@ -7,7 +7,7 @@ there; then only the shape of a mask is known.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ MAX_NODES = 2000
 MAX_DEPTH = 48
 # Calls that do what their bodies do; not those with derivatives of their own.
 _CALLS = frozenset({"jit", "closed_call", "remat2"})
+_ARRAYS = (jax.Array, np.ndarray)
 _EQUATION_FIELDS = ("primitive", "params", "effects", "invars", "outvars")
 
 
@@ -29,14 +30,12 @@ class UnknownError(Exception):
     """A part of the graph cannot be understood or computed again."""
 
 
-class Operation:
+class Operation(NamedTuple):
     """An operation that is in no program: a rewritten one."""
 
-    effects = frozenset()
-
-    def __init__(self, primitive: Any, params: dict[str, Any]) -> None:
-        self.primitive = primitive
-        self.params = params
+    primitive: Any
+    params: dict[str, Any]
+    effects: frozenset[Any] = frozenset()
 
 
 class Node:
@@ -45,9 +44,11 @@ class Node:
     Attributes:
         graph: the graph that it is in.
         shape, dtype: of the array.
-        equation: what to run again to compute the array: anything with `primitive`, `params` and `effects`.
+        equation: what to run again to compute the array: anything with `primitive`, `params` and `effects`; None for
+            a leaf.
         name: the primitive's name; "" for a leaf.
         params: the primitive's parameters.
+        can_rerun: whether it is an operation without side effects.
         array: the array itself, traced or not; None inside of a jitted function and for a rewritten operation.
         output: its index among the results of the equation.
         memo: results of analyses of this node.
@@ -59,7 +60,7 @@ class Node:
         shape: tuple[int, ...],
         dtype: Any,
         equation: Any = None,
-        operands: Callable[[], tuple["Node", ...]] | tuple["Node", ...] = (),
+        read_operands: Callable[[], tuple["Node", ...]] = tuple,
         array: Any = None,
         output: int = 0,
     ) -> None:
@@ -68,21 +69,23 @@ class Node:
         # NumPy does not have the dtype of keys of random numbers.
         self.dtype: Any = dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
         self.equation = equation
-        self.name: str = "" if equation is None else equation.primitive.name
-        self.params: dict[str, Any] = {} if equation is None else equation.params
+        self.name = ""
+        self.params: dict[str, Any] = {}
+        self.can_rerun = False
+        if equation is not None:
+            self.name, self.params = _name_operation(equation), equation.params
+            self.can_rerun = not equation.effects
         self.array = array
         self.output = output
         self.memo: dict[Any, Any] = {}
-        self._operands = operands
+        self._read_operands = read_operands
         graph.count += 1
 
-    @property
+    @functools.cached_property
     def operands(self) -> tuple["Node", ...]:
         """The arrays that the operation takes."""
         # Read when they are first needed: a mask may be computed from the whole model before it.
-        if not isinstance(self._operands, tuple):
-            self._operands = self._operands()
-        return self._operands
+        return self._read_operands()
 
     @property
     def rank(self) -> int:
@@ -96,6 +99,14 @@ class Node:
         if isinstance(self.array, Tracer) or not getattr(self.array, "is_fully_addressable", True):
             return None
         return self.array
+
+
+def _name_operation(equation: Any) -> str:
+    name: str = equation.primitive.name
+    # A reshape that permutes axes as well is nothing that the rules for reshapes understand.
+    if name == "reshape" and equation.params.get("dimensions") is not None:
+        return "reshape of a transpose"
+    return name
 
 
 class Graph:
@@ -128,7 +139,7 @@ class Graph:
         params: dict[str, Any],
     ) -> Node:
         """A new operation on nodes."""
-        return Node(self, shape, dtype, Operation(primitive, params), operands)
+        return Node(self, shape, dtype, Operation(primitive, params), lambda: operands)
 
     def number(self, value: Any, dtype: Any) -> Node:
         """A number as a leaf."""
@@ -138,8 +149,8 @@ class Graph:
         constant = constant_of_trace(array)
         if constant is not None:
             return Node(self, constant.shape, constant.dtype, array=constant)
-        producer = producing_equation(array) if self.count < MAX_NODES else None
-        if producer is None:
+        producer = producing_equation(array)
+        if producer is None or self.count >= MAX_NODES:
             return Node(self, array.shape, array.dtype, array=array)
         return self.result_node(producer, array.aval, self.node, self._scopes, array)
 
@@ -164,7 +175,10 @@ class Graph:
         scope = scopes.get(id(equation)) or _enter_call(self, equation, read)
         if scope is None:
             sources = tuple(equation.invars)
-            operands = functools.partial(_read_all, read, sources)
+
+            def operands() -> tuple[Node, ...]:
+                return tuple(map(read, sources))
+
             return Node(self, aval.shape, aval.dtype, equation, operands, array, producer.output)
         scopes[id(equation)] = scope
         # The body's own node, so that a mask looks the same whether a part of it was jitted or not.
@@ -172,10 +186,6 @@ class Graph:
         if node.array is None:
             node.array = array
         return node
-
-
-def _read_all(read: Callable[[Any], Node], sources: tuple[Any, ...]) -> tuple[Node, ...]:
-    return tuple(map(read, sources))
 
 
 class _Scope:
@@ -209,7 +219,10 @@ class _Scope:
 
 def _enter_call(graph: Graph, equation: Any, read: Callable[[Any], Node]) -> _Scope | None:
     """The scope of a call; None if the equation is not one that can be looked through."""
-    body = jaxprs.callee(equation) if equation.primitive.name in _CALLS else None
+    if equation.primitive.name not in _CALLS:
+        return None
+    body = jaxprs.callee(equation)
+    # Without the values of its constants, the body cannot be read.
     if body is None or len(body.jaxpr.constvars) != len(body.consts):
         return None
     return _Scope(graph, equation, body, read)
@@ -260,8 +273,10 @@ def producing_equation(tracer: Any) -> jaxprs.Producer | None:
 
 def constant_of_trace(value: Any) -> jax.Array | np.ndarray | None:
     """The array itself if `value` is not a tracer or is a tracer for a constant of the trace; else None."""
+    if isinstance(value, _ARRAYS) and not isinstance(value, Tracer):
+        return value
     if not isinstance(value, Tracer):
-        return value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
+        return np.asarray(value)
     if not _is_traced_by_jit(value):
         return None
     atom: Any = getattr(value, "val", None)
@@ -272,8 +287,10 @@ def constant_of_trace(value: Any) -> jax.Array | np.ndarray | None:
         constant = getattr(frame, "constvar_to_val", {}).get(atom)
     except TypeError:  # an atom of another jax, which cannot be hashed
         return None
-    is_array = isinstance(constant, jax.Array | np.ndarray) and not isinstance(constant, Tracer)
-    return constant if is_array else None
+    # A tracer of a trace outside may be a constant of this one.
+    if isinstance(constant, Tracer) or not isinstance(constant, _ARRAYS):
+        return None
+    return constant
 
 
 def _is_traced_by_jit(tracer: Any) -> bool:

@@ -12,18 +12,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tpuport.attention.mask import broadcasts_to
 from tpuport.attention.provenance.graph import Node, UnknownError, analysis
 
+
+def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    # The condition may be boolean, which NumPy does not take as an index.
+    return np.choose(which.astype(np.int64), cases)
+
+
+# The result is converted to the dtype of the node.
 _NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": np.abs, "add": np.add, "add_any": np.add, "and": np.bitwise_and, "eq": np.equal, "ge": np.greater_equal,
-    "gt": np.greater, "le": np.less_equal, "lt": np.less, "max": np.maximum, "min": np.minimum, "mul": np.multiply,
-    "ne": np.not_equal, "neg": np.negative, "not": np.invert, "or": np.bitwise_or, "sign": np.sign,
-    "sub": np.subtract, "xor": np.bitwise_xor,
+    "abs": np.abs, "add": np.add, "add_any": np.add, "and": np.bitwise_and, "convert_element_type": np.asarray,
+    "eq": np.equal, "ge": np.greater_equal, "gt": np.greater, "le": np.less_equal, "lt": np.less, "max": np.maximum,
+    "min": np.minimum, "mul": np.multiply, "ne": np.not_equal, "neg": np.negative, "not": np.invert,
+    "or": np.bitwise_or, "select_n": _select, "sign": np.sign, "sub": np.subtract, "xor": np.bitwise_xor,
 }  # fmt: skip
 # Elementwise too, but NumPy may round otherwise than the device does.
 _OTHER_ELEMENTWISE = frozenset(
-    "cbrt ceil clamp convert_element_type cos div erf exp exp2 expm1 floor integer_pow is_finite log log1p logistic "
-    "nextafter pow reduce_precision rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical "
+    "cbrt ceil clamp cos div erf exp exp2 expm1 floor integer_pow is_finite log log1p logistic "
+    "nextafter pow reduce_precision rem round rsqrt shift_left shift_right_arithmetic shift_right_logical "
     "sin sqrt square tanh".split()
 )
 _ELEMENTWISE = _NUMPY_FUNCTIONS.keys() | _OTHER_ELEMENTWISE
@@ -58,7 +66,8 @@ class Combination(NamedTuple):
     result: Any
 
 
-Values = tuple[Any, ...] | None
+# Of the elements of an array; empty if they are not known.
+Values = tuple[Any, ...]
 
 
 def pick_axes(values: Sequence[Any], axes: Iterable[int]) -> tuple[Any, ...]:
@@ -77,30 +86,14 @@ def is_elementwise(node: Node) -> bool:
 
     An operand without axes counts everywhere, and so does one of size 1 along its axis.
     """
-    return node.name in _ELEMENTWISE and all(_broadcasts(operand, node) for operand in node.operands)
-
-
-def _broadcasts(operand: Node, node: Node) -> bool:
-    if not operand.shape:
-        return True
-    sizes = zip(operand.shape, node.shape, strict=False)
-    return operand.rank == node.rank and all(own in (1, size) for own, size in sizes)
+    if node.name not in _ELEMENTWISE:
+        return False
+    return all(not operand.shape or broadcasts_to(operand.shape, node.shape) for operand in node.operands)
 
 
 def is_move(node: Node) -> bool:
     """Whether each element is an element of the operand, whose index depends on its own index alone."""
     return node.name in _MOVES
-
-
-def apply_numpy(node: Node, *operands: np.ndarray) -> np.ndarray | None:
-    """The elementwise operation done by NumPy; None if that may not be what the device does."""
-    if node.name in _NUMPY_FUNCTIONS:
-        return np.asarray(_NUMPY_FUNCTIONS[node.name](*operands), node.dtype)
-    if node.name == "convert_element_type":
-        return operands[0].astype(node.dtype)
-    if node.name == "select_n":
-        return np.choose(operands[0].astype(np.int64), operands[1:])
-    return None
 
 
 def reshape_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[AxisGroup]:
@@ -109,22 +102,16 @@ def reshape_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[Axis
     if 0 in before:
         return [AxisGroup(list(range(len(before))), list(range(len(after))))]
     # An axis of size 1 fits anywhere, and would make groups that are not the smallest.
-    old_axes = [axis for axis, size in enumerate(before) if size != 1]
-    new_axes = [axis for axis, size in enumerate(after) if size != 1]
-    groups: list[AxisGroup] = []
-    while old_axes:
-        group = AxisGroup([old_axes.pop(0)], [new_axes.pop(0)])
-        groups.append(group)
-        old_size, new_size = before[group.before[0]], after[group.after[0]]
-        # The smaller side takes its next axis until both are equal.
-        while old_size != new_size:
-            if old_size < new_size:
-                group.before.append(old_axes.pop(0))
-                old_size *= before[group.before[-1]]
-            else:
-                group.after.append(new_axes.pop(0))
-                new_size *= after[group.after[-1]]
-    return groups
+    old_axes, new_axes = np.flatnonzero(np.not_equal(before, 1)), np.flatnonzero(np.not_equal(after, 1))
+    old_products = np.cumprod(before, dtype=np.int64)[old_axes]
+    new_products = np.cumprod(after, dtype=np.int64)[new_axes]
+    # A group ends wherever both sides have reached the same product.
+    ends = np.intersect1d(old_products, new_products)
+    old_groups = np.split(old_axes, np.searchsorted(old_products, ends, side="right"))
+    new_groups = np.split(new_axes, np.searchsorted(new_products, ends, side="right"))
+    # Nothing is left behind the last end.
+    pairs = zip(old_groups[:-1], new_groups[:-1], strict=True)
+    return [AxisGroup(old.tolist(), new.tolist()) for old, new in pairs]
 
 
 @analysis(lambda node: False)
@@ -135,27 +122,29 @@ def is_constant(node: Node) -> bool:
 
 def order_operations(node: Node) -> list[Node] | None:
     """What a node is computed of, each after its operands, the node last; None if something traced is among it."""
+    # Not recursive: a chain of operations may be longer than Python's stack.
     pending = [node]
-    done: set[Node] = set()
-    order: list[Node] = []
+    order: dict[Node, None] = {}
     while pending:
         current = pending.pop()
-        if current in done:
+        if current in order:
             continue
-        is_known = current.known is not None
-        if not is_known and (current.equation is None or current.equation.effects):
+        if current.known is None and not current.can_rerun:
             return None
-        operands = () if is_known else current.operands
-        waiting = [operand for operand in operands if operand not in done]
+        waiting = [operand for operand in needed_operands(current) if operand not in order]
         if waiting:
             # Once more after its operands.
             pending += [current, *waiting]
         else:
-            done.add(current)
-            order.append(current)
-        if len(pending) + len(done) > _MAX_OPERATIONS:
+            order[current] = None
+        if len(pending) + len(order) > _MAX_OPERATIONS:
             return None
-    return order
+    return list(order)
+
+
+def needed_operands(node: Node) -> tuple[Node, ...]:
+    """What has to be computed before a node: nothing if its values are known."""
+    return node.operands if node.known is None else ()
 
 
 def run_operation(node: Node, operands: list[jax.Array]) -> jax.Array:
@@ -164,7 +153,7 @@ def run_operation(node: Node, operands: list[jax.Array]) -> jax.Array:
     Raises:
         UnknownError: the node is a leaf, or its operation has side effects.
     """
-    if node.equation is None or node.equation.effects:
+    if not node.can_rerun:
         raise UnknownError(node.name)
     primitive = node.equation.primitive
     results = primitive.bind(*operands, **node.params)
@@ -177,19 +166,15 @@ def gather_axis(node: Node) -> int | None:
         return None
     numbers = node.params["dimension_numbers"]
     source, indices = node.operands
-    if len(numbers.collapsed_slice_dims) != 1 or numbers.start_index_map != numbers.collapsed_slice_dims:
-        return None
-    (axis,) = numbers.collapsed_slice_dims
-    # Everything else about the gather has to be as `array[:, indices]` makes it.
-    other_axes = tuple(other for other in range(source.rank) if other != axis)
-    whole_slice = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
+    axis = min(numbers.collapsed_slice_dims, default=0)
     form = (
-        numbers.offset_dims,
-        tuple(node.params["slice_sizes"]),
-        indices.rank,
-        numbers.operand_batching_dims,
-    )
-    if form != (other_axes, whole_slice, 2, ()):
+        numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims,
+        tuple(node.params["slice_sizes"]), indices.rank, numbers.operand_batching_dims,
+    )  # fmt: skip
+    # Everything about the gather has to be as `array[:, indices]` makes it.
+    other_axes = (*range(axis), *range(axis + 1, source.rank))
+    whole_slice = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
+    if form != ((axis,), (axis,), other_axes, whole_slice, 2, ()):
         return None
     return axis
 
@@ -220,14 +205,13 @@ def _compute(node: Node) -> jax.Array:
 
 
 def _any_value(node: Node) -> Values:
-    return (np.False_, np.True_) if node.dtype == np.bool_ else None
+    return (np.False_, np.True_) if node.dtype == np.bool_ else ()
 
 
 @analysis(_any_value)
 def possible_values(node: Node) -> Values:
-    """Every value that an element can have, each once and none NaN; None if they are not known, or too many."""
-    values = _find_values(node)
-    return _any_value(node) if values is None else values
+    """Every value that an element can have, each once and none NaN; empty if they are not known, or too many."""
+    return _find_values(node) or _any_value(node)
 
 
 def _find_values(node: Node) -> Values:
@@ -235,23 +219,56 @@ def _find_values(node: Node) -> Values:
         return _array_values(np.asarray(node.known))
     if is_elementwise(node):
         return _few_values(combination.result for combination in operand_combinations(node))
-    if node.name in IDENTITIES and node.output < len(node.operands):
-        return possible_values(node.operands[node.output])
-    if node.name in _SELECTIONS or gather_indices(node) is not None:
-        return possible_values(node.operands[0])
-    if node.name in ("concatenate", "pad"):
-        parts = [possible_values(operand) for operand in node.operands]
-        return None if None in parts else _few_values(itertools.chain.from_iterable(parts))
-    if is_outer_product(node):
-        products = itertools.product(*map(possible_values, node.operands))
-        return tuple({node.dtype.type(left * right) for left, right in products})
-    return None
+    return _VALUE_RULES.get(node.name, _no_values)(node)
+
+
+def _no_values(node: Node) -> Values:
+    return ()
+
+
+def _values_of_source(node: Node) -> Values:
+    return possible_values(node.operands[0])
+
+
+def _values_of_identity(node: Node) -> Values:
+    # An operation that only orders others has results without operands.
+    if node.output >= len(node.operands):
+        return ()
+    return possible_values(node.operands[node.output])
+
+
+def _values_of_gather(node: Node) -> Values:
+    # Beyond the end of the array, a gather gives another value.
+    if gather_indices(node) is None:
+        return ()
+    return possible_values(node.operands[0])
+
+
+def _values_of_parts(node: Node) -> Values:
+    parts = list(map(possible_values, node.operands))
+    # Of one part nothing is known, so neither of the whole.
+    if () in parts:
+        return ()
+    return _few_values(itertools.chain.from_iterable(parts))
+
+
+def _values_of_product(node: Node) -> Values:
+    if not is_outer_product(node):
+        return ()
+    products = itertools.product(*map(possible_values, node.operands))
+    return tuple({node.dtype.type(left * right) for left, right in products})
+
+
+_VALUE_RULES: dict[str, Callable[[Node], Values]] = (
+    dict.fromkeys(_SELECTIONS, _values_of_source)
+    | dict.fromkeys(IDENTITIES, _values_of_identity)
+    | dict.fromkeys(("concatenate", "pad"), _values_of_parts)
+    | {"gather": _values_of_gather, "dot_general": _values_of_product}
+)
 
 
 def is_outer_product(node: Node) -> bool:
-    """Whether it is a matrix product of zeros and ones over an axis of size 1: a matrix unit keeps those exactly."""
-    if node.name != "dot_general":
-        return False
+    """Whether a matrix product is one of zeros and ones over an axis of size 1: a matrix unit keeps those exactly."""
     contracted, _ = node.params["dimension_numbers"][0]
     has_own_dtype = {operand.dtype for operand in node.operands} == {node.dtype}
     are_numbers = all(has_only(operand, {0, 1}.__contains__) for operand in node.operands)
@@ -261,23 +278,22 @@ def is_outer_product(node: Node) -> bool:
 def has_only(node: Node, predicate: Callable[[Any], bool]) -> bool:
     """Whether all elements are known to satisfy a predicate."""
     values = possible_values(node)
-    return values is not None and all(map(predicate, values))
+    return bool(values) and all(map(predicate, values))
 
 
 def _few_values(values: Iterable[Any]) -> Values:
     unique = tuple(dict.fromkeys(values))
-    # NaN would be equal to none of the values that conditions compare with.
-    has_nan = any(value != value for value in unique)
-    return unique if 0 < len(unique) <= _MAX_VALUES and not has_nan else None
+    # NaN, which is not equal to itself, would be equal to none of the values that conditions compare with.
+    if len(unique) > _MAX_VALUES or any(value != value for value in unique):
+        return ()
+    return unique
 
 
 def _array_values(array: np.ndarray) -> Values:
-    if array.size == 0:
-        return None
-    if array.dtype == np.bool_:
+    if array.dtype == np.bool_ and array.size:
         return _few_values([array.min(), array.max()])
     if array.size > _MAX_ELEMENTS:
-        return None
+        return ()
     # One more than allowed is enough to know that there are too many.
     return _few_values(np.unique(array)[: _MAX_VALUES + 1])
 
@@ -287,19 +303,19 @@ def operand_combinations(node: Node) -> list[Combination]:
 
     Empty if the values are not known, or there are many, or the operation is not elementwise.
     """
-    operands = distinct_operands(node)
-    if not is_elementwise(node):
+    # Of other elementwise operations, NumPy's results may not be the device's.
+    function = _NUMPY_FUNCTIONS.get(node.name)
+    if function is None or not is_elementwise(node):
         return []
+    operands = distinct_operands(node)
     # An operand of unknown values leaves no combination.
-    values = [possible_values(operand) or () for operand in operands]
+    values = list(map(possible_values, operands))
     if not 0 < math.prod(map(len, values)) <= _MAX_COMBINATIONS:
         return []
     choices = list(itertools.product(*values))
     columns = dict(zip(operands, zip(*choices, strict=True), strict=True))
     arrays = [np.asarray(columns[operand], operand.dtype) for operand in node.operands]
-    results = apply_numpy(node, *arrays)
-    if results is None:
-        return []
+    results = np.asarray(function(*arrays), node.dtype)
     return list(map(Combination, choices, results))
 
 

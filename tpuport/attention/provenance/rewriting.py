@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jax import lax
@@ -57,7 +58,10 @@ def _skip_identity(node: Node) -> Node:
     if node.output >= len(node.operands):
         return node
     source = node.operands[node.output]
-    return source if (source.shape, source.dtype) == (node.shape, node.dtype) else node
+    # Such an operation may still convert, as a copy to another device can.
+    if (source.shape, source.dtype) != (node.shape, node.dtype):
+        return node
+    return source
 
 
 def _sink_move(move: Node) -> Node:
@@ -85,15 +89,17 @@ def _move_operand(move: Node, operand: Node) -> Node:
 
 def _broadcast_operands(node: Node) -> Node:
     """An elementwise operation whose operands have all its shape or none."""
-    complete = ((), node.shape)
-    if all(operand.shape in complete for operand in node.operands):
+    if {operand.shape for operand in node.operands} <= {(), node.shape}:
         return node
-    axes = tuple(range(node.rank))
-    operands = tuple(
-        operand if operand.shape in complete else _broadcast(operand, node.shape, axes)
-        for operand in node.operands
-    )
+    operands = tuple(_broadcast_sizes(operand, node.shape) for operand in node.operands)
     return node.graph.apply(node.equation.primitive, operands, node.shape, node.dtype, node.params)
+
+
+def _broadcast_sizes(node: Node, shape: tuple[int, ...]) -> Node:
+    """`node` in a shape of as many axes, of which its own may have size 1; one without axes stays."""
+    if node.shape in ((), shape):
+        return node
+    return _broadcast(node, shape, tuple(range(node.rank)))
 
 
 def _simplify_conversion(node: Node) -> Node:
@@ -110,12 +116,10 @@ def _simplify_conversion(node: Node) -> Node:
 
 def _simplify_reshape(node: Node) -> Node:
     """One reshape in place of two, and none that keeps the shape."""
-    if node.params.get("dimensions") is not None:
-        return node
     source = simplify(node.operands[0])
     if source.shape == node.shape:
         return source
-    if source.name == "reshape" and source.params.get("dimensions") is None:
+    if source.name == "reshape":
         return reshape(source.operands[0], node.shape)
     return node
 
@@ -176,9 +180,11 @@ def _split_as_slice(node: Node) -> Node:
 
 def _simplify_gather(node: Node) -> Node:
     """Slices at even distances as a strided slice; all of them, each several times, as a broadcast."""
-    indices, axis = gather_indices(node), gather_axis(node)
-    if indices is None or axis is None:
+    indices = gather_indices(node)
+    if indices is None:
         return node
+    # A gather whose indices are known has one.
+    axis: Any = gather_axis(node)
     return _gather_as_slice(node, indices, axis) or _gather_as_broadcast(node, indices, axis) or node
 
 
@@ -249,8 +255,9 @@ def _varying_axes_of_array(node: Node) -> Axes:
 
 def _axes_of_any(node: Node) -> Axes:
     """The axes along which any operand varies; one without axes does not."""
-    operands = [varying_axes(operand) for operand in node.operands if operand.shape]
-    return tuple(map(any, zip(*operands, strict=True))) if operands else (False,) * node.rank
+    of_operands = [varying_axes(operand) for operand in node.operands if operand.shape]
+    no_axes = (False,) * node.rank
+    return tuple(map(any, zip(no_axes, *of_operands, strict=True)))
 
 
 def _axes_of_source(node: Node) -> Axes:
@@ -263,8 +270,6 @@ def _axes_of_broadcast(node: Node) -> Axes:
 
 
 def _axes_of_reshape(node: Node) -> Axes:
-    if node.params.get("dimensions") is not None:
-        return _all_axes(node)
     source = varying_axes(node.operands[0])
     axes = [False] * node.rank
     for group in reshape_groups(node.operands[0].shape, node.shape):
@@ -280,7 +285,8 @@ def _axes_of_transpose(node: Node) -> Axes:
 
 def _axes_along(node: Node) -> Axes:
     """An operation along one axis, which may make the elements along it differ."""
-    axis: int = node.params["axis" if "axis" in node.params else "dimension"]
+    # Cumulative operations call it an axis, a sort and a concatenation a dimension.
+    axis: Any = node.params.get("axis", node.params.get("dimension"))
     axes = list(_axes_of_any(node))
     axes[axis] = True
     return tuple(axes)

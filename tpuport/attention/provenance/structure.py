@@ -1,12 +1,14 @@
 """What a dense mask is known to be when it is traced."""
 
+import functools
+import operator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpuport.attention.mask import Mask
+from tpuport.attention.mask import Mask, broadcasts_to, intersect
 from tpuport.attention.provenance.bands import Band, comparison_band, inspect_known_mask, mask_fields
 from tpuport.attention.provenance.conditions import (
     Condition,
@@ -51,18 +53,16 @@ def structure_of(mask: jax.Array, *, batch: int, heads: int, queries: int, keys:
     try:
         # Constants are computed with NumPy, where infinite masks give NaN on purpose.
         with np.errstate(all="ignore"):
-            structure = _find_structure(reshape(Graph().node(mask), shape), queries, keys)
+            return _find_structure(reshape(Graph().node(mask), shape), queries, keys)
     except UnknownError:
-        structure = None
-    return _dense_mask(mask, queries, keys) if structure is None else structure
+        return _dense_mask(mask, queries, keys)
 
 
 def _check_mask(mask: jax.Array, sizes: tuple[int, int, int, int]) -> None:
     where = f"attn_mask, {mask.dtype}{list(mask.shape)}"
     if mask.dtype != jnp.bool_ and not jnp.issubdtype(mask.dtype, jnp.floating):
         raise PortError("an attention mask is neither boolean nor float", where=where, fix="mask.bool()")
-    own_sizes = zip(reversed(mask.shape), reversed(sizes), strict=False)
-    if mask.ndim > 4 or any(own not in (1, size) for own, size in own_sizes):
+    if not broadcasts_to((1,) * (4 - mask.ndim) + mask.shape, sizes):
         raise PortError(
             "an attention mask does not broadcast to the scores",
             where=where,
@@ -75,18 +75,25 @@ def _dense_mask(mask: jax.Array, queries: int, keys: int) -> Mask:
     return Mask(dense=jnp.broadcast_to(array, (*array.shape[:2], queries, keys)))
 
 
-def _find_structure(node: Node, queries: int, keys: int) -> Mask | None:
+def _find_structure(node: Node, queries: int, keys: int) -> Mask:
+    """The structure of a mask; UnknownError if it has none."""
     builder = _MaskBuilder(queries, keys)
     if node.dtype == np.bool_:
         conditions, addends = find_conditions(node, [True]), []
     else:
         conditions, addends = split_additive_mask(node)
-    is_understood = all(map(builder.add_condition, conditions)) and all(map(builder.add_bias, addends))
-    return builder.mask() if is_understood else None
+    for condition in conditions:
+        builder.add_condition(condition)
+    for addend in addends:
+        builder.add_bias(addend)
+    return builder.mask()
 
 
 class _MaskBuilder:
-    """The parts of a mask so far. Each `add_` and `try_` method returns whether it could add what it got."""
+    """The parts of a mask so far.
+
+    An `add` method raises UnknownError if a Mask has no part for what it gets; a `try` method returns whether it has.
+    """
 
     def __init__(self, queries: int, keys: int) -> None:
         self._queries = queries
@@ -97,25 +104,30 @@ class _MaskBuilder:
         self._segments: tuple[jax.Array, jax.Array] | None = None
         self._bias: jax.Array | None = None
 
-    def add_condition(self, condition: Condition) -> bool:
+    def add_condition(self, condition: Condition) -> None:
         """A condition for pairs to be visible."""
         if not condition.allowed:
             self._hide_all()
-            return True
+            return
         if not condition.node.shape:
             condition = Condition(reshape(condition.node, (1, 1, 1, 1)), condition.allowed)
         varies = varying_axes(condition.node)
         # A Mask has no part that differs from head to head.
         if varies[_HEADS]:
-            return False
+            raise UnknownError(condition.node.name)
         if varies[_QUERIES] and varies[_KEYS]:
-            is_band = self._try_band(comparison_band(condition))
-            return is_band or self._try_segments(condition) or self._try_known_condition(condition)
-        if varies[_QUERIES]:
+            self._add_pairs(condition)
+        elif varies[_QUERIES]:
             self._visible_queries += self._vector(condition, _QUERIES, self._queries)
         else:
             self._visible_keys += self._vector(condition, _KEYS, self._keys)
-        return True
+
+    def _add_pairs(self, condition: Condition) -> None:
+        """A condition that depends on the query and on the key."""
+        # The first two stay what they are for any length; the values of all pairs are the last resort.
+        tries = (self._try_comparison, self._try_segments, self._try_known_condition)
+        if not any(try_part(condition) for try_part in tries):
+            raise UnknownError(condition.node.name)
 
     def _hide_all(self) -> None:
         # This is enough, whatever else there is of the mask.
@@ -137,15 +149,20 @@ class _MaskBuilder:
         batch = visible.shape[0]
         return [jnp.broadcast_to(visible.reshape(batch, -1), (batch, size))]
 
-    def _try_band(self, band: Band | None) -> bool:
-        if band is not None:
-            band = self._band.intersect(band)
-        if band is None:
+    def _try_comparison(self, condition: Condition) -> bool:
+        """A comparison of positions."""
+        band = comparison_band(condition)
+        return band is not None and self._try_band(band)
+
+    def _try_band(self, band: Band) -> bool:
+        both = self._band.intersect(band)
+        if both is None:
             return False
-        self._band = band
+        self._band = both
         return True
 
     def _try_segments(self, condition: Condition) -> bool:
+        # A Mask has one pair of segment numbers.
         if self._segments is not None:
             return False
         self._segments = _find_segments(condition)
@@ -166,16 +183,15 @@ class _MaskBuilder:
             self._visible_queries.append(jnp.asarray(known.queries_BQ))
         return True
 
-    def add_bias(self, node: Node) -> bool:
-        """Numbers added to the scores, of which the lowest hide."""
+    def add_bias(self, node: Node) -> None:
+        """Numbers added to the scores, of which the lowest hide. A mask has one such node at most."""
         varies = varying_axes(node)
         # A bias is float32, and has the same numbers for all heads.
         if node.dtype.itemsize > 4 or varies[_HEADS]:
-            return False
+            raise UnknownError(node.name)
         if varies[_QUERIES]:
-            return self._try_known_bias(node)
-        if self._bias is not None:
-            return False
+            self._add_known_bias(node)
+            return
         bias = emit(node, _single_axes(node, _KEYS))
         batch = bias.shape[0]
         bias = jnp.broadcast_to(bias.reshape(batch, -1), (batch, self._keys))
@@ -185,20 +201,17 @@ class _MaskBuilder:
             self._visible_keys.append(visible)
             bias = jnp.where(visible, bias, 0)
         self._bias = bias.astype(jnp.float32)
-        return True
 
-    def _try_known_bias(self, node: Node) -> bool:
+    def _add_known_bias(self, node: Node) -> None:
         """Known numbers that only hide."""
         values = _known_pairs(node)
         if values is None:
-            return False
+            raise UnknownError(node.name)
         visible = ~(values <= lowest_number(node.dtype))
+        every_pair = np.broadcast_to(visible, (len(visible), self._queries, self._keys))
         # A bias for each pair is not a part of a Mask.
-        if values[visible].any():
-            return False
-        if not varying_axes(node)[_KEYS]:
-            visible = visible[:, :, :1]
-        return self._try_known_mask(np.broadcast_to(visible, (len(visible), self._queries, self._keys)))
+        if values[visible].any() or not self._try_known_mask(every_pair):
+            raise UnknownError(node.name)
 
     def mask(self) -> Mask:
         """All the parts together."""
@@ -208,7 +221,7 @@ class _MaskBuilder:
             band_fields = {}
         query_segments, key_segments = self._segments or (None, None)
         return Mask(
-            keys_BT=_all_of(self._visible_keys), queries_BQ=_all_of(self._visible_queries), bias_BT=self._bias,
+            keys_BT=intersect(*self._visible_keys), queries_BQ=intersect(*self._visible_queries), bias_BT=self._bias,
             query_segments_BQ=query_segments, key_segments_BT=key_segments, **band_fields,
         )  # fmt: skip
 
@@ -229,22 +242,12 @@ def _known_pairs(node: Node) -> np.ndarray | None:
 
 def _is_among(array: Any, allowed: frozenset[Any]) -> Any:
     """Where the elements are among `allowed`, which is not empty."""
+    # A condition that both truth values satisfy is none.
+    if array.dtype == np.bool_ and True in allowed:
+        return array
     if array.dtype == np.bool_:
-        return array if True in allowed else ~array
-    first, *others = allowed
-    is_allowed = array == first
-    for value in others:
-        is_allowed = is_allowed | (array == value)
-    return is_allowed
-
-
-def _all_of(parts: list[jax.Array]) -> jax.Array | None:
-    if not parts:
-        return None
-    visible, *others = parts
-    for part in others:
-        visible = visible & part
-    return visible
+        return ~array
+    return functools.reduce(operator.or_, [array == value for value in allowed])
 
 
 def _find_segments(condition: Condition) -> tuple[jax.Array, jax.Array] | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tpuport.attention.mask import Mask
+from tpuport.attention.mask import Mask, broadcasts_to
 from tpuport.attention.provenance import structure_of
 from tpuport.errors import PortError
 
@@ -138,10 +138,3 @@ def _broadcast_mask(
     if set(leading) <= {1}:
         return mask.reshape(1, *shape[-3:])
     return jnp.broadcast_to(mask, (*batch, *shape[-3:])).reshape(math.prod(batch), *shape[-3:])
-
-
-def broadcasts_to(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether every dimension is 1 or that of the whole shape, which has as many."""
-    if len(shape) != len(whole):
-        return False
-    return all(size in (1, full) for size, full in zip(shape, whole, strict=True))

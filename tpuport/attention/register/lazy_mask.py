@@ -14,8 +14,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
-from tpuport.attention.mask import Mask
-from tpuport.attention.register.broadcasting import broadcasts_to
+from tpuport.attention.mask import Mask, broadcasts_to
 
 
 class LazyMask:

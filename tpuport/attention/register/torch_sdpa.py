@@ -18,8 +18,8 @@ from torch.utils._mode_utils import no_dispatch
 from tpuport import compat
 from tpuport.attention.attend import attend
 from tpuport.attention.attention_settings import current_settings
-from tpuport.attention.mask import Mask
-from tpuport.attention.register.broadcasting import arrange, broadcasts_to
+from tpuport.attention.mask import Mask, broadcasts_to
+from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.errors import PortError
 
