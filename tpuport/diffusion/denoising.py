@@ -61,9 +61,7 @@ def denoise(
 
     All steps are a single program, in which start and stop are numbers passed at run time: a warm-up of two steps
     compiles what a run of fifty then uses. With a progress bar or a callback the same program is called once for each
-    step, and the host reads the clock and the latents when the step is done. That costs about a millisecond a step and
-    works on every platform (callbacks from inside a program are not supported on all of them, nor ordered on several
-    devices), and an interrupt takes effect after a step, not after the run.
+    step, which costs about a millisecond a step; an interrupt then takes effect after a step, not after the run.
 
     Args:
         model: of diffusers or your own, ported; its forward takes latents and timestep, and returns what the scheduler
@@ -149,10 +147,13 @@ class _Run:
         self._arrays = self._denoiser.collect_arrays(array, tables, inputs, settings)
         carry = Carry(array, initial_state(tables, array))
         stop = len(self._timesteps)
+        # Before the first call, which donates the carry: an error leaves everything as it was.
         self._denoiser.check(self._arrays, carry, tables, inputs, settings)
         if not progress and callback is None:
             carry, _ = self._run_steps(carry, start, stop)
             return compat.wrap(carry.latents)
+        # The host looks between two calls: callbacks from inside a program are not supported on every platform, nor
+        # ordered on several devices.
         with StepBar(total=stop - start, disable=not progress, desc="denoising") as bar:
             for index in range(start, stop):
                 carry, done = self._run_steps(carry, index, index + 1)
@@ -177,6 +178,7 @@ def _example_input(latents: torch.Tensor, input_key: Any, function_tensors: list
     def compute_input(array: jax.Array, tensors: list[jax.Array]) -> jax.Array:
         return compat.as_jax(lower_function(input_key, tensors)(compat.wrap(array)))
 
+    # Only its shape is computed: the user's function may concatenate condition latents.
     description = jax.ShapeDtypeStruct(tuple(latents.shape), compat.jax_dtype(latents.dtype))
     with compat.environment():
         model_input = jax.eval_shape(compute_input, description, function_tensors)
@@ -220,25 +222,31 @@ def _plan_calls(
         flat_branches.append(_FlatConditions.flatten(arguments))
     merged = _merge(flat_branches, batch)
     repeats = len(branches) // len(merged)
-    calls, tensors_by_call = [], []
-    for leaves, tree in merged:
-        kinds: list[str | StaticValue] = []
-        tensors = []
-        for leaf in leaves:
-            if isinstance(leaf, StaticValue):
-                kinds.append(leaf)
-                continue
-            has_rows = _has_rows(leaf, repeats * batch)
-            kinds.append("rows" if has_rows else "whole")
-            tensors.append(denoiser.put(leaf, has_rows=has_rows))
-        calls.append(ModelCall(tree, repeats, tuple(kinds)))
-        tensors_by_call.append(tensors)
-    return tuple(calls), tensors_by_call
+    plans = [_plan_call(denoiser, conditions, repeats, repeats * batch) for conditions in merged]
+    calls, tensors = zip(*plans, strict=True)
+    return calls, list(tensors)
+
+
+def _plan_call(
+    denoiser: Denoiser, conditions: _FlatConditions, repeats: int, rows: int
+) -> tuple[ModelCall, list[jax.Array]]:
+    """A call of the model for a batch of `rows`, and its tensors on the devices."""
+    kinds: list[str | StaticValue] = []
+    tensors = []
+    for leaf in conditions.leaves:
+        if isinstance(leaf, StaticValue):
+            kinds.append(leaf)
+            continue
+        has_rows = _has_rows(leaf, rows)
+        kinds.append("rows" if has_rows else "whole")
+        tensors.append(denoiser.put(leaf, has_rows=has_rows))
+    return ModelCall(conditions.tree, repeats, tuple(kinds)), tensors
 
 
 def _merge(branches: list[_FlatConditions], batch: int) -> list[_FlatConditions]:
     """The conditions of one batch for all branches; the branches themselves if shapes or plain values differ."""
     first_branch = branches[0]
+    # A plain value that differs is another program, and shapes that differ cannot be concatenated.
     if len({branch.kind for branch in branches}) > 1:
         return branches
     leaves: list[jax.Array | StaticValue] = []
@@ -317,6 +325,7 @@ def _check_conditions(model: torch.nn.Module, conditions: Conditions, where: str
             where=where,
             fix=f"it takes {', '.join(parameters)}",
         )
+    # Not *args and **kwargs, which have no default either.
     named_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     required = {
         key
@@ -349,14 +358,15 @@ def _check_guidance(negative: Any, scale: Any, rescale: Any, guidance: Any) -> N
     for value, name in ((scale, "guidance_scale"), (rescale, "guidance_rescale")):
         if not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
             raise PortError(f"{value!r} is not a finite number", where=name, fix="give a number")
-    has_numbers = (scale, rescale) != (1, 0)
-    if negative is None and (has_numbers or guidance is not None):
+    # The two ways to guide, which exclude each other.
+    ways = guidance is not None, (scale, rescale) != (1, 0)
+    if negative is None and any(ways):
         raise PortError(
             "guidance needs a prediction to lead away from",
             where="negative",
             fix="give the negative conditions too; a guidance scale that the model itself takes is a condition",
         )
-    if guidance is not None and has_numbers:
+    if all(ways):
         raise PortError(
             "a custom guidance replaces guidance_scale and guidance_rescale",
             where="guidance",

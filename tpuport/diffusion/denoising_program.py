@@ -94,8 +94,10 @@ class Denoiser:
         self.sample_name = next((name for name in _SAMPLE_NAMES if name in names), names[0])
         self.time_name = next((name for name in _TIME_NAMES if name in names), None)
         self._rotary = rotary.ProgramTables()
+        # Shapes and settings whose constants were looked at: tracing once more takes seconds.
         self._checked: set[Hashable] = set()
         name = f"{type(model).__name__} denoising"
+        # Settings are static. The carry is donated, because every call returns a new one.
         self.program = Program(self._trace_steps, name, static_argnums=(6,), donate_argnums=(1,))
 
     @property
@@ -118,18 +120,9 @@ class Denoiser:
         return arrays
 
     def check(
-        self,
-        arrays: dict[str, Any],
-        carry: Carry,
-        tables: StepTables,
-        inputs: Inputs,
-        settings: LoopSettings,
+        self, arrays: dict[str, Any], carry: Carry, tables: StepTables, inputs: Inputs, settings: LoopSettings
     ) -> None:
-        """Trace a new program, and check its constants.
-
-        Raises:
-            PortError: the model cannot be traced, or a weight of a model would be a constant.
-        """
+        """Trace a new program; PortError if that fails, or if a weight of a model would be a constant."""
         key = settings, _shapes_key((carry, tables, inputs))
         if key in self._checked:
             return
@@ -184,6 +177,7 @@ class Denoiser:
                 outputs += jnp.split(output, call.repeats)
             if not settings.is_guided:
                 return outputs[0]
+            # In the order of the branches, whether they were one call or two.
             negative, positive = outputs
             if guidance is not None:
                 guided = compat.as_jax(guidance(compat.wrap(positive), compat.wrap(negative)))
@@ -208,6 +202,7 @@ class Denoiser:
         arguments = jax.tree_util.tree_unflatten(call.tree, values)
         hidden = self.shard_rows(jnp.concatenate([hidden] * call.repeats))
         arguments[self.sample_name] = compat.wrap(hidden)
+        # Models embed a timestep for each row.
         if self.time_name is not None:
             arguments[self.time_name] = compat.wrap(jnp.broadcast_to(timestep, (hidden.shape[0],)))
         if "return_dict" in self.parameters:
@@ -264,15 +259,18 @@ def _guide(positive: jax.Array, negative: jax.Array, inputs: Inputs, *, is_resca
     return inputs.guidance_rescale * rescaled + (1 - inputs.guidance_rescale) * guided
 
 
-_denoisers: weakref.WeakKeyDictionary[Any, tuple[Hashable, Denoiser]] = weakref.WeakKeyDictionary()
+# By model, each with the settings that its programs were traced for.
+_denoisers: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
 def find_denoiser(model: torch.nn.Module) -> Denoiser:
     """The compiled loop of a ported model, created on first use, and again after the model was ported or changed."""
     key = settings_key(model)
-    if model not in _denoisers or _denoisers[model][0] != key:
-        _denoisers[model] = key, Denoiser(model)
-    return _denoisers[model][1]
+    last_key, denoiser = _denoisers.get(model, (None, None))
+    if key != last_key:
+        denoiser = Denoiser(model)
+        _denoisers[model] = key, denoiser
+    return denoiser
 
 
 # The user's functions as arguments of a program: the tensors that they hold are traced, everything else is static.
@@ -309,18 +307,15 @@ class _PartialKey:
 def lift_function(value: Any, tensors: list[jax.Array], depth: int = 0) -> Hashable:
     """A key of a function, equal for functions of the same code and plain values; `tensors` is extended by its own.
 
-    Closures, defaults, tensors among the globals and `functools.partial` are followed, so that
-    `lambda x: torch.cat([x, condition], 1)`, created again for every call, is a single program, and `condition` is not
-    a constant of it.
-
-    Raises:
-        PortError: the function holds something that is neither a tensor nor hashable.
+    PortError if the function holds something that is neither a tensor nor hashable.
     """
     lift = functools.partial(lift_function, tensors=tensors, depth=depth + 1)
     match value:
         case torch.Tensor() | jax.Array():
             tensors.append(as_array(value))
             return _TensorKey(len(tensors) - 1)
+        # A `lambda x: torch.cat([x, condition], 1)` that is created again for every call is then a single program, of
+        # which `condition` is an argument and not a constant.
         case types.FunctionType() if depth < _MAX_DEPTH:
             global_names = value.__globals__
             global_tensors = {

@@ -92,8 +92,10 @@ class Decoder:
         Rows from `real_rows` on only fill up the batch: they have ended before they begin.
         """
         batch, columns = tokens.shape
+        # The layout of the batch decides that of everything computed from it.
         tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
         cache = make_cache(self.model.config, slots, self.mesh)
+        # Padding on the left does not count as positions.
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         # The model is changed while it is traced: no other thread may trace it.
         with trace_lock, summed_once(self.model, self.mesh):
@@ -126,6 +128,7 @@ class Decoder:
         def step(state: State) -> State:
             return self.run_step(arrays, state, keys, prompt_columns, settings)
 
+        # A loop's carry has one layout, and `prefill` has replicated what the host reads.
         split = state._replace(
             tokens=self._shard_rows(state.tokens), finished=self._shard_rows(state.finished)
         )
@@ -140,6 +143,7 @@ class Decoder:
         settings: SamplingSettings,
     ) -> State:
         """Traced. Generate one token: the body of the loop."""
+        # The token chosen last, which is not in the cache yet.
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         is_written = jnp.arange(state.present.shape[1]) <= column
@@ -190,6 +194,7 @@ class Decoder:
         settings: SamplingSettings,
     ) -> State:
         """Traced. Choose the next token of each row and write it; rows that have ended get the padding id."""
+        # Draws are numbered by tokens generated, whatever the bucket's padding.
         new_tokens = state.length - prompt_columns
         is_token = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)
         scores = process_logits(logits, state.tokens, is_token, new_tokens, settings)

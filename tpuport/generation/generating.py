@@ -25,7 +25,7 @@ from tpuport.generation.prompts import (
 from tpuport.patches import transformers_rotary
 
 _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
-_decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Decoder]] = weakref.WeakKeyDictionary()
+_decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
 def decoder_for(model: torch.nn.Module) -> Decoder:
@@ -36,11 +36,13 @@ def decoder_for(model: torch.nn.Module) -> Decoder:
     """
     # The key has whatever a trace depends on.
     key = settings_key(model)
-    if model not in _decoders or _decoders[model][0] != key:
+    last_key, decoder = _decoders.get(model, (None, None))
+    if key != last_key:
         # A model on no mesh is refused later, by the names of its weights on the host.
         mesh = checkpoint.model_mesh(model) or one_device_mesh()
-        _decoders[model] = key, Decoder(model, mesh)
-    return _decoders[model][1]
+        decoder = Decoder(model, mesh)
+        _decoders[model] = key, decoder
+    return decoder
 
 
 def generate(
@@ -86,6 +88,7 @@ def generate(
     input_ids, attention_mask = _split_encoding(input_ids, attention_mask)
     token_ids = read_token_ids(input_ids)
     request = read_options(model, generation_config, options, token_ids.shape[-1])
+    # The embedding's, because the config of a resized model may still have the old one.
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
     seed = check_seed(seed)
@@ -98,6 +101,7 @@ def generate(
         raise PortError(
             "this streamer takes one row", where=type(streamer).__name__, fix="stream rows one by one"
         )
+    # The prompt runs here already, in its own program.
     loop = HostLoop(decoder, prompts, request, _cache_length(model, prompts, request))
     if streamer is None and not criteria:
         return loop.run()
@@ -142,6 +146,7 @@ def _split_encoding(input_ids: Any, attention_mask: Any) -> tuple[Any, Any]:
     if not isinstance(input_ids, Mapping):
         return input_ids, attention_mask
     encoding = input_ids
+    # Pixels, for example, would be dropped in silence.
     if "input_ids" not in encoding or encoding.keys() - _PROMPT_FIELDS:
         raise PortError(
             "generate() takes input_ids and attention_mask",
@@ -156,10 +161,7 @@ def _split_encoding(input_ids: Any, attention_mask: Any) -> tuple[Any, Any]:
 def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
     """Columns of the cache; the bucket's own padding takes columns as the prompt does.
 
-    max_cache_len fixes the length, so that requests for fewer tokens run in the same program.
-
-    Raises:
-        PortError: the requested tokens exceed max_cache_len or the positions that the model knows.
+    PortError if the requested tokens exceed max_cache_len or the positions that the model knows.
     """
     total = prompts.length + options.max_new
     text_config = model.config.get_text_config(decoder=True)
@@ -176,8 +178,10 @@ def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
             )
     _check_rotary_switch(model, prompts, options)
     new_tokens = options.max_new
+    # A length that the user fixes, so that requests for fewer tokens run in the same program.
     if options.max_cache_len is not None:
         new_tokens = options.max_cache_len - prompts.length
+    # A bucket too, so that requests of similar lengths share a program.
     columns = bucket_length(prompts.tokens.shape[1] + new_tokens)
     _check_local_window(model, columns)
     return columns

@@ -118,6 +118,7 @@ class HostLoop:
         # Rows that only fill up the batch have ended.
         rows = np.ones(len(self._state.finished), bool)
         rows[:real_rows] = finished
+        # A copy: arrays of jax cannot be written to.
         buffer = np.array(self._state.tokens)
         buffer[:real_rows, self._first : self._first + tokens.shape[1]] = tokens
         self._state = self._state._replace(

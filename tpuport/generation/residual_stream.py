@@ -30,8 +30,9 @@ def summed_once(model: torch.nn.Module, mesh: Mesh) -> Iterator[None]:
     """
 
     def end_chain(block: Any, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple) and output:
-            return (_constrain(output[0], mesh), *output[1:])
+        match output:
+            case (hidden, *others):
+                return (_constrain(hidden, mesh), *others)
         return _constrain(output, mesh)
 
     def share_input(linear: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -71,9 +72,7 @@ def _norms(owner: torch.nn.Module, blocks: torch.nn.ModuleList) -> list[torch.nn
     children = list(owner.children())
     after = children[children.index(blocks) + 1 :]
     norms = [child for child in after if re.search(r"(RMS|Layer)_?Norm$", type(child).__name__)]
-    if len(norms) > 1:
-        return []
-    return norms
+    return norms if len(norms) == 1 else []
 
 
 @contextlib.contextmanager
@@ -91,9 +90,7 @@ def _only_last_column(norm: torch.nn.Module) -> Iterator[None]:
 
     def fill(module: Any, args: Any, output: Any) -> Any:
         count = columns.pop()
-        if not count:
-            return None
-        return output.expand(-1, count, -1)
+        return output.expand(-1, count, -1) if count else None
 
     # Hooks of torch remove themselves on the way out.
     with norm.register_forward_pre_hook(cut), norm.register_forward_hook(fill):
