@@ -117,6 +117,7 @@ class ChildProcess:
             line = self._lines.get(timeout=timeout)
         except queue.Empty:
             raise TimeoutError(f"no message within {timeout:g} seconds") from None
+        # The reading thread puts an empty line when the output ends.
         if not line:
             raise ChildDiedError(self.process.wait(), self._log_lines())
         return json.loads(line)

@@ -82,6 +82,7 @@ def _kind(cls: type) -> str:
         return "coded"
     if cls in _CONTAINERS:
         return "container"
+    # A namedtuple's constructor takes its fields one by one, unlike tuple's.
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "record"
     if issubclass(cls, np.generic) or tree_util.is_tree_node(cls):  # np.float64 is a float, and an array too
@@ -227,6 +228,7 @@ def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
     remaining = iter(children)
     attributes, items = structure
     base = _mapping_base(cls)
+    # `cls.__new__` may be the class's own, and want arguments.
     instance = base.__new__(cls)
     state = {name: _give(skeleton, remaining) for name, skeleton in attributes}
     slots = _slots(cls)
@@ -239,6 +241,7 @@ def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
     for key, skeleton in items:
         item = state[key] if skeleton is _SAME else _give(skeleton, remaining)
         base.__setitem__(instance, key, item)
+    # Only such an object needs the mark; one with arrays is described by its own fields.
     if any(_kind(type(child)) != "child" for child in children):
         instance.__dict__[_MARK] = (dict(attributes), dict(items))
     return instance

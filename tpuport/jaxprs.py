@@ -94,6 +94,7 @@ def sub_jaxprs(equation: Equation) -> tuple[SubJaxpr, ...]:
         case "cond":
             operands = tuple(equation.invars[1:])
             return tuple(_sub_jaxpr("branch", branch, operands) for branch in equation.params["branches"])
+    # Any other primitive with a jaxpr is a call: jit, remat, custom_vjp, shard_map.
     callees = [jaxpr for value in equation.params.values() for jaxpr in _jaxprs_in(value)]
     return tuple(_sub_jaxpr("call", callee, tuple(equation.invars)) for callee in callees)
 

@@ -51,6 +51,7 @@ def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...
     text = ", ".join(f"{axis}={size!r}" for axis, size in requested.items())
     if any(isinstance(size, bool) or not isinstance(size, int) for size in requested.values()):
         raise PortError("the size of a mesh axis is a whole number of devices", where=text)
+    # -1 stands for whatever the other axes leave.
     open_axes = [axis for axis, size in requested.items() if size == -1]
     fixed_sizes = [size for size in requested.values() if size != -1]
     if len(open_axes) > 1 or min(fixed_sizes, default=1) < 1:
@@ -92,6 +93,7 @@ def _suggest_sizes(requested: dict[str, int], count: int) -> str:
     options = []
     if -1 not in requested.values():
         product = math.prod(requested.values())
+        # tp first: that is the axis that most users mean to change.
         for axis in reversed(AXES):
             others = product // requested[axis]
             if count % others == 0:
@@ -119,6 +121,7 @@ def check_mesh(mesh: Any) -> None:
             where=f"mesh={mesh!r:.60}",
             fix="mesh=tpuport.create_mesh(tp=-1)",
         )
+    # jax.make_mesh gives Explicit axes by default in newer versions.
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     others = [f"axis {axis!r} is {kind.name}" for axis, kind in types.items() if kind != AxisType.Auto]
     if others:

@@ -80,6 +80,7 @@ def register() -> None:
     global _listening, _hooked
     with _lock:
         _listening = True
+        # After `retract` the hooks of modules that are imported have been called, and are not called again.
         for name in _BASES:
             if name in sys.modules:
                 _register_module(sys.modules[name])
@@ -185,6 +186,7 @@ def _flatten_with_keys(value: Any) -> tuple[list[tuple[_Field, Any]], fields.Str
 
 def _watch(base: type) -> None:
     """Register the classes that the libraries derive from a base class in the future."""
+    # `register` may be called again.
     if base in _watched:
         return
     original = base.__dict__.get("__init_subclass__")

@@ -49,6 +49,7 @@ def _digest(function: Callable[..., Any], qualname: str) -> str:
 
 def _syntax_tree(function: Callable[..., Any], qualname: str) -> ast.AST | None:
     """The syntax tree of the function under its decorators."""
+    # The digest is of the function that `functools.wraps` wrapped, whatever wraps it.
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
     if code is not None and code.co_qualname != qualname:
@@ -94,6 +95,7 @@ def _lines(node: ast.AST) -> Iterator[str]:
         if field in _IGNORED_FIELDS or value is None or value == []:
             continue
         yield f".{field}"
+        # The docstring is the first statement of the body.
         if field == "body" and isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False):
             value = value[1:]
         if isinstance(node, ast.JoinedStr):

@@ -55,6 +55,7 @@ class GpuShim:
             if _current is not None:
                 raise PortError("a GPU shim is on already", where="tpuport.gpu_shim", fix="leave it first")
             _current = self
+            # `_current` is set first, because `disable` undoes only the current shim.
             try:
                 self._install()
             except BaseException:
@@ -184,6 +185,7 @@ def _describe(value: Any) -> str:
     if value is None:
         return "nothing"
     text = repr(value)
+    # A record of device properties would fill the line.
     if len(text) > 60 or "\n" in text:
         return type(value).__name__
     return text

@@ -61,6 +61,7 @@ def _without_cuda(
         positions.append(1)  # a number is a CUDA device
     if func is torch.Tensor.type and len(args) > 1 and str(args[1]).startswith(_CUDA_TYPE):
         return (args[0], str(args[1]).replace(_CUDA_TYPE, "torch."), *args[2:]), kwargs
+    # A number is a CUDA device here too; True is not (its type is bool).
     device = kwargs.get("device")
     has_cuda_device = is_cuda(device) or type(device) is int
     is_pinned = bool(kwargs.get("pin_memory"))
@@ -135,6 +136,7 @@ def autocast_classes(calls: Calls) -> dict[str, type]:
             else:
                 super().__init__(device_type, *args, **kwargs)
 
+    # It has no argument for the device.
     class cuda_autocast(original):  # noqa: N801
         """torch.cuda.amp's, switched off."""
 

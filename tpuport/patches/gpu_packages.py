@@ -67,6 +67,7 @@ class StandIn(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if name == "__version__":
             return f"{PACKAGES.get(self.__name__, '0.0')}+tpuport"
+        # Imported late: most repositories import the package without using its attention.
         if name in WORKING.get(self.__name__, ()):
             value = getattr(importlib.import_module("tpuport.patches.gpu_attention"), name)
         else:
@@ -113,6 +114,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = StandIn(spec.name, "Stands in for a package that is not installed.")
+        # `uninstall` removes these, and no module that the user has put in their place.
         self.modules.append(module)
         return module
 

@@ -127,6 +127,7 @@ def without_empty_streams(model: Any, args: tuple, kwargs: dict[str, Any]) -> tu
     Raises:
         PortError: the inputs do not match each other or the model.
     """
+    # By name, so that both ways of passing an argument are seen.
     arguments = inspect.signature(forward).bind_partial(model, *args, **kwargs).arguments
     del arguments["self"]
     check(model, *(arguments.get(name) for name in _INPUTS))
@@ -145,6 +146,7 @@ def without_empty_streams(model: Any, args: tuple, kwargs: dict[str, Any]) -> tu
 def _is_known_zero(tensor: Any) -> bool:
     """Whether a tensor has concrete values, on the host or a device, that are all zero."""
     array = compat.as_jax(tensor)
+    # Inside a trace nothing is known, and asking would end it.
     if isinstance(array, Tracer):
         return False
     if isinstance(array, jax.Array):

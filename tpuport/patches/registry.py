@@ -68,6 +68,7 @@ def register(patch: Patch) -> None:
     Raises:
         PortError: another patch has this name, or the patch cannot be applied (see `apply_all`).
     """
+    # Registered even if it cannot be applied: `statuses` then says why.
     _register(patch, "registered in code")
     if _strictness != "off":
         _apply([patch.module])
@@ -81,12 +82,14 @@ def _register(patch: Patch, origin: str) -> None:
                 f"two patches are named {patch.name!r}, for {known.target} and {patch.target}",
                 where=f"registered by {_origins[patch.name]} and {origin}", fix="rename one",
             )  # fmt: skip
+        # The first registration is the one that a conflict is reported with.
         _origins.setdefault(patch.name, origin)
 
 
 def unregister(name: str) -> None:
     """Revert a patch if it is applied, and forget it. Does nothing for an unknown name."""
     with _lock:
+        # Before it is forgotten: a patch in force is reverted by its name.
         _revert([name])
         _patches.pop(name, None)
         _origins.pop(name, None)
@@ -115,11 +118,13 @@ def apply_all(strictness: Strictness | None = None) -> None:
         _requested = strictness or _requested
         _strictness = effective
         _refused.clear()
+    # Entry points are not even loaded then: their packages may be what is broken.
     if effective == "off":
         return
     try:
         _load(strict=effective == "error")
         _apply([patch.module for patch in list(_patches.values())])
+    # All or nothing: a program with half of its patches is hard to explain.
     except BaseException:
         revert_all()
         raise
@@ -157,6 +162,7 @@ def original(target: str) -> Callable[..., Any]:
         for record in _applied.values():
             if record.switch.patch.target == target:
                 return record.definition.function
+    # No patch is in force, so the definition is the original.
     module, _, qualname = target.partition(":")
     return targets.locate(importlib.import_module(module), qualname).function
 
@@ -168,6 +174,7 @@ def prepared(
 
     They are unchanged if there are no such functions, or the patches of the class are not in force.
     """
+    # A copy, because preparations may change their arguments in place.
     args, kwargs = tuple(args), dict(kwargs)
     for cls in reversed(type(module).__mro__):
         name = f"{cls.__module__}:{cls.__qualname__}"
@@ -183,6 +190,7 @@ def prepared(
 
 def _is_patched(cls: str) -> bool:
     """Whether a class is patched now; while patches are in force, true for a class without patches as well."""
+    # Patches name methods, and preparations the class.
     own = [patch for patch in list(_patches.values()) if patch.target.rpartition(".")[0] == cls]
     with _lock:
         records = [_applied[patch.name] for patch in own if patch.name in _applied]
@@ -199,6 +207,7 @@ def statuses() -> list[Status]:
 
 
 def _status(patch: Patch) -> Status:
+    # In this order: a patch that was refused before may have been applied by a later call.
     state, detail = _refused.get(patch.name, ("waiting for import", ""))
     if patch.name in _applied:
         state = "applied"
@@ -218,6 +227,7 @@ def environment_strictness() -> Strictness:
     Raises:
         PortError: the value is not "error", "warn" or "off".
     """
+    # Set but empty counts as not set: `TPUPORT_PATCHES= python ...`.
     value = os.environ.get(VARIABLE) or "error"
     if value not in ("error", "warn", "off"):
         raise PortError(f"{VARIABLE} is {value!r}", fix='set it to "error", "warn" or "off"')
@@ -249,6 +259,7 @@ def _load(*, strict: bool = False) -> None:
 def _apply(names: list[str]) -> None:
     """Patch the modules that have been imported, and the others upon their import."""
     records: list[_Record] = []
+    # Several patches often have one module.
     for name in dict.fromkeys(names):
         module = _imported_module(name)
         if module is None:
@@ -277,6 +288,7 @@ def _arm(name: str) -> None:
         if name in _armed or name in sys.modules:
             return
         _armed.add(name)
+    # Outside the lock: if another thread has imported the module by now, wrapt calls the hook at once.
     wrapt.register_post_import_hook(_after_import, name)
 
 
@@ -351,6 +363,7 @@ def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record 
             raise Refusal("failed", PortError(what, where=patch.target))
     definition = _check_definition(patch, module)
     switch = Switch(patch, definition.function)
+    # A replacement that cannot be imported is better refused now than in the first call.
     try:
         switch.prepare()
     except PortError as error:
@@ -364,6 +377,7 @@ def _check_definition(patch: Patch, module: ModuleType) -> targets.Definition:
     Raises:
         Refusal: it does not exist, or its source is not one that the patch supports.
     """
+    # A patch of a module without a distribution (a research repository) has no version.
     version = module.__name__
     if patch.package:
         version = f"{patch.package} {installed_version(patch)}"
@@ -401,6 +415,7 @@ def _activate(records: list[_Record]) -> None:
             logger.info("patched %s: %s", record.switch.patch.target, record.switch.patch.why)
             pairs[definition.raw] = record.raw
             pairs[definition.function] = record.switch.wrapper
+        # One pass for all records: it looks at every module of the process.
         count = targets.rebind([record.module for record in records], pairs)
         logger.debug("rebound %d more names to patched functions", count)
 

@@ -45,6 +45,7 @@ def valid_first(
             mask = masks[index].unsqueeze(-1)
             streams[index] = torch.where(mask, streams[index], torch.zeros_like(streams[index]))
     tokens = torch.cat(streams, dim=1)
+    # The order of the streams decides ties, so both concatenations must agree.
     valid = torch.cat(masks, dim=1)
     # Stable: valid tokens, and padding, keep their order.
     order = torch.argsort((~valid).to(torch.int32), dim=1, stable=True)

@@ -22,6 +22,7 @@ class Switch:
         self.patch = patch
         self.original = original
         self.active = False
+        # Imported on first use, because it may import the module of the target.
         self._replacement: Callable[..., Any] | None = None
         self.wrapper = self._wrapper()
 
@@ -45,6 +46,7 @@ class Switch:
         original = self.original
         always = self.patch.when == "always"
 
+        # inspect.signature must still show the original arguments: transformers reads them.
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
             if self.active and (always or _any_ported([*args, *kwargs.values()])):

@@ -54,6 +54,7 @@ def locate(module: ModuleType, qualname: str) -> Definition:
         PortError: there is no such name, another module or class defines it, or it is not a function.
     """
     where = f"{module.__name__}:{qualname}"
+    # First, because the errors below would be about the wrong module.
     _check_home(module, qualname, where)
     holder: Any = module
     *outer, name = qualname.split(".")
@@ -67,6 +68,7 @@ def locate(module: ModuleType, qualname: str) -> Definition:
             home = f"{inherited.__module__}:{inherited.__qualname__}.{name}"
             raise PortError(f"{name} is inherited", where=where, fix=f"name {home}")
         raise PortError(f"there is no {name}", where=where)
+    # Not getattr, which would bind a class method and unwrap a static one.
     raw = vars(holder)[name]
     function = underlying(raw)
     if isinstance(raw, type) or not callable(function):
@@ -80,6 +82,7 @@ def _check_home(module: ModuleType, qualname: str, where: str) -> None:
     """Refuse a name that the module only imports: patching it there would reach everyone who has it."""
     first = qualname.partition(".")[0]
     value = vars(module).get(first)
+    # Some values have `__module__` None.
     home = sys.modules.get(getattr(value, "__module__", None) or "")
     if home is not None and home is not module and vars(home).get(first) is value:
         fix = f"name {home.__name__}:{qualname}"
@@ -98,6 +101,7 @@ def bind(definition: Definition, value: Any, former: Any) -> None:
     # Past the metaclass: some classes refuse or redirect assignments to their attributes.
     type.__setattr__(definition.holder, definition.name, value)
     replacements = {id(former): (former, value)}
+    # A set, because of diamonds: a class may be reached through two bases.
     for cls in set(_with_subclasses(definition.holder)):
         _rebind_class(cls, replacements)
 
@@ -124,9 +128,11 @@ def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
     homes = {id(module) for module in modules}
     count = 0
     for module in list(sys.modules.values()):
+        # sys.modules may contain anything: None, or lazy modules that import when they are asked.
         namespace = getattr(module, "__dict__", None)
         if not isinstance(namespace, dict):
             continue
+        # A copy: another thread may import something into the namespace meanwhile.
         values = list(namespace.values())
         value_ids = {id(value) for value in values}
         has_target = not value_ids.isdisjoint(replacements)

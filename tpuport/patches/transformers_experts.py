@@ -63,6 +63,7 @@ def dense_experts(
     if not transposed:
         weights = weights.with_output_last()
     experts = weights.first.shape[0]
+    # Comparison instead of a scatter: a number outside the range matches no expert.
     routing_NX = jnp.einsum("ncx,nc->nx", chosen_NC[..., None] == jnp.arange(experts), weight_NC)
     up = jnp.einsum("ne,xef->xnf", hidden_NE, weights.first)
     if weights.first_bias is not None:
@@ -92,6 +93,7 @@ def ragged_experts(
     expert_S = jnp.where((flat_S >= 0) & (flat_S < experts), flat_S, experts)
     order_S = jnp.argsort(expert_S, stable=True)
     sizes_X = jnp.sum(expert_S[:, None] == jnp.arange(experts), axis=0, dtype=jnp.int32)
+    # Rows of other devices read some bias too; they are set to zero below.
     sorted_S = jnp.minimum(expert_S[order_S], experts - 1)
     up = jax.lax.ragged_dot(hidden_NE[order_S // choices], weights.first, sizes_X)
     if weights.first_bias is not None:

@@ -74,6 +74,7 @@ def prepare(model: torch.nn.Module) -> None:
             _reset(table)
         elif table.kind == "longrope":
             name = f"{table.prefix}long_inv_freq"
+            # An earlier call may have stored it already.
             if not compat.is_ported(getattr(table.module, name, None)):
                 # One position beyond the original length selects the formula's table for long sequences.
                 frequencies = table.frequencies(torch.device("cpu"), table.original_length + 1)
@@ -121,6 +122,7 @@ def _tables_from_positions(module: Any, tables: list[_Table]) -> Iterator[None]:
     former = module.forward
 
     def forward(x: torch.Tensor, position_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        # Traced values must not stay in the module, also if the forward raises.
         buffers = dict(module._buffers)
         for table in tables:
             name = f"{table.prefix}inv_freq"
