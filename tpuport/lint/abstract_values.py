@@ -4,16 +4,39 @@
 be either, so no error may rest on it. Values are immutable and compared by content: equal calls are interpreted once.
 """
 
+import functools
+import itertools
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
 
+# None is a constant that programs use, so `...` marks a constant that the source text does not tell.
+NOT_CONSTANT: Final = ...
+
 
 class Value:
-    """Base of all abstract values."""
+    """Base of all abstract values. What only some classes know has the value for "not known" here.
+
+    Attributes:
+        kind: of a `Static` or a `Sequence`.
+        constant: of a `Static`.
+        items: of a `Sequence`.
+        dtype, exact, ndim: of a `Tensor`.
+    """
 
     __slots__ = ()
+    kind: str = ""
+    constant: Any = NOT_CONSTANT
+    items: "tuple[Value, ...] | None" = None
+    dtype: str = ""
+    exact: str = ""
+    ndim: int = -1
+
+    @property
+    def mask_origin(self) -> str:
+        """The origin that a result computed from this value inherits: only being a mask is passed on."""
+        return ""
 
 
 class Unknown(Value):
@@ -26,11 +49,33 @@ class Unknown(Value):
 
 
 UNKNOWN: Final = Unknown()
-# None is a constant that programs use, so `...` marks a constant that the source text does not tell.
-NOT_CONSTANT: Final = ...
 
 
-class Static(Value):
+class _ByContent(Value):
+    """A value that is compared by its parts. The hash is computed once."""
+
+    __slots__ = ("_hash", "_key")
+    _key: tuple[Any, ...]
+    _hash: int
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            type(self) is type(other) and self._hash == other._hash and self._key == other._key  # pyright: ignore[reportAttributeAccessIssue]
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={getattr(self, name)!r}" for name in self.__slots__]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _set_key(self, *key: Any) -> None:
+        self._key = key
+        self._hash = hash((type(self).__name__, key))
+
+
+class Static(_ByContent):
     """A Python object, whose value is known while tracing.
 
     Attributes:
@@ -41,20 +86,9 @@ class Static(Value):
     __slots__ = ("constant", "kind")
 
     def __init__(self, kind: str = "", constant: Any = NOT_CONSTANT) -> None:
-        self.kind = kind
-        self.constant = constant
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is Static
-            and self.kind == other.kind
-            # 1 == True == 1.0 in Python, but they are different constants.
-            and type(self.constant) is type(other.constant)
-            and self.constant == other.constant
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.constant))
+        self.kind, self.constant = kind, constant
+        # With the type, since True == 1 in Python, but they are different constants.
+        self._set_key(kind, type(constant), constant)
 
     def __repr__(self) -> str:
         if self.constant is NOT_CONSTANT:
@@ -99,7 +133,6 @@ class Tensor(Value):
 
     @property
     def mask_origin(self) -> str:
-        """The origin that a result computed from this tensor inherits: only being a mask is passed on."""
         return "mask" if self.origin == "mask" else ""
 
     def __repr__(self) -> str:
@@ -134,30 +167,6 @@ INT_TENSOR: Final = tensor("int")
 BOOL_TENSOR: Final = tensor("bool")
 
 
-class _ByContent(Value):
-    """A value that is compared by its parts. The hash is computed once."""
-
-    __slots__ = ("_hash", "_key")
-    _key: tuple[Any, ...]
-    _hash: int
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            type(self) is type(other) and self._hash == other._hash and self._key == other._key  # pyright: ignore[reportAttributeAccessIssue]
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        parts = [f"{name}={getattr(self, name)!r}" for name in self.__slots__]
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-    def _set_key(self, *key: Any) -> None:
-        self._key = key
-        self._hash = hash((type(self).__name__, key))
-
-
 class Sequence(_ByContent):
     """A tuple, list, set or iterator.
 
@@ -174,8 +183,12 @@ class Sequence(_ByContent):
         self, kind: str, items: tuple[Value, ...] | None, element: Value, tensors: bool = False
     ) -> None:
         self.kind, self.items, self.element = kind, items, element
-        self.tensors = tensors or type(element) is Tensor or any(type(item) is Tensor for item in items or ())
+        self.tensors = tensors or Tensor in map(type, (element, *(items or ())))
         self._set_key(kind, items, element, self.tensors)
+
+    def of_any_length(self) -> "Sequence":
+        """The same elements, but not how many."""
+        return Sequence(self.kind, None, self.element, self.tensors)
 
     def with_element(self, value: Value) -> "Sequence":
         """The container after it got one more element, or another element in place of one."""
@@ -194,12 +207,22 @@ class Mapping(_ByContent):
         self.entries, self.element = entries, element
         self._set_key(entries, element)
 
+    @property
+    def values(self) -> list[Value]:
+        """The values of `entries`."""
+        return [value for _, value in self.entries]
+
     def get(self, key: Any) -> Value:
         """The value at a key."""
-        for name, value in self.entries:
-            if name == key:
-                return value
-        return self.element
+        return dict(self.entries).get(key, self.element)
+
+    def with_entry(self, key: Any, value: Value) -> "Mapping":
+        """The dict after `dict[key] = value`; the key is `NOT_CONSTANT` if the source text does not tell it."""
+        if key is not NOT_CONSTANT:
+            others = tuple(entry for entry in self.entries if entry[0] != key)
+            return Mapping((*others, (key, value)), self.element)
+        # A dict that has been empty so far says nothing about its values.
+        return Mapping(self.entries, join(self.element, value) if self.entries else value)
 
 
 class External(_ByContent):
@@ -303,7 +326,7 @@ class Arguments(NamedTuple):
     @property
     def first(self) -> Value:
         """The first positional argument, `UNKNOWN` if there is none."""
-        return self.positional[0] if self.positional else UNKNOWN
+        return self.get(0)
 
     def get(self, position: int, *names: str, default: Value = UNKNOWN) -> Value:
         """An argument by position, or by the first of its names that is given."""
@@ -332,25 +355,9 @@ class Arguments(NamedTuple):
 # --- questions that most of the interpreter asks ---
 
 
-def constant_of(value: Value | None) -> Any:
-    """The constant that a value is, `NOT_CONSTANT` if the source text does not tell it."""
-    if isinstance(value, Static):
-        return value.constant
-    return NOT_CONSTANT
-
-
-def dtype_of(value: Value, default: str = "") -> str:
-    """Dtype family of a tensor; `default` for everything else."""
-    if isinstance(value, Tensor):
-        return value.dtype
-    return default
-
-
 def options_of(value: Value) -> tuple[Value, ...]:
     """The callables that a value may be: the options of a choice, or only the value itself."""
-    if isinstance(value, Choice):
-        return value.options
-    return (value,)
+    return value.options if isinstance(value, Choice) else (value,)
 
 
 def without_none(value: Value) -> Value:
@@ -377,7 +384,6 @@ def is_config_name(name: str) -> bool:
 
 # --- joins ---
 
-_CALLABLES: Final = (Instance, Class, Function, Layer, Partial, Choice)
 # Each further option is interpreted at each call, and more than a few say little about any of them.
 _MOST_OPTIONS: Final = 4
 
@@ -410,10 +416,8 @@ def join(left: Value, right: Value) -> Value:
 
 def join_all(values: Iterable[Value]) -> Value:
     """The join of several values; `UNKNOWN` if there are none."""
-    result: Value | None = None
-    for value in values:
-        result = join_optional(result, value)
-    return UNKNOWN if result is None else result
+    remaining = iter(values)
+    return functools.reduce(join, remaining, next(remaining, UNKNOWN))
 
 
 def join_optional(joined: Value | None, value: Value) -> Value:
@@ -423,29 +427,23 @@ def join_optional(joined: Value | None, value: Value) -> Value:
 
 def choice(values: list[Value]) -> Value:
     """One of these callables; `UNKNOWN` if there are too many, or if some cannot be called."""
-    options: dict[Value, None] = {}
-    for value in values:
-        is_sequential = isinstance(value, Sequence) and value.kind == "sequential"
-        if not isinstance(value, _CALLABLES) and not is_sequential:
+    options: dict[Any, Value] = {}
+    for option in itertools.chain.from_iterable(map(options_of, values)):
+        match option:
+            case Instance(info=info):
+                # Objects of one class become one option, with the attributes that they share.
+                options[info] = join_optional(options.pop(info, None), option)
+            case Class() | Function() | Layer() | Partial() | Sequence(kind="sequential"):
+                options[option] = option
+            case _:
+                return UNKNOWN
+    match tuple(options.values()):
+        case (only_option,):
+            return only_option
+        case several if len(several) <= _MOST_OPTIONS:
+            return Choice(several)
+        case _:
             return UNKNOWN
-        for option in options_of(value):
-            _add_option(options, option)
-    if len(options) > _MOST_OPTIONS:
-        return UNKNOWN
-    if len(options) > 1:
-        return Choice(tuple(options))
-    return next(iter(options))
-
-
-def _add_option(options: dict[Value, None], option: Value) -> None:
-    """Add an option. Objects of one class become one option, with the attributes that they share."""
-    if isinstance(option, Instance):
-        for known in options:
-            if isinstance(known, Instance) and known.info is option.info:
-                del options[known]
-                option = join(known, option)
-                break
-    options[option] = None
 
 
 def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], ...]:
@@ -474,10 +472,13 @@ def _common(left: _T, right: _T, default: _T) -> _T:
 
 def _join_sequences(left: Sequence, right: Sequence) -> Value:
     kind = _common(left.kind, right.kind, "list")
-    if left.items is None or right.items is None or len(left.items) != len(right.items):
-        return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
-    items = tuple(map(join, left.items, right.items))
-    return Sequence(kind, items, join(left.element, right.element) if items else UNKNOWN)
+    match left.items, right.items:
+        case tuple(left_items), tuple(right_items) if len(left_items) == len(right_items):
+            items = tuple(map(join, left_items, right_items))
+            return Sequence(kind, items, join(left.element, right.element))
+        case _:
+            # One branch may have appended in a loop, so any length is possible.
+            return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
 
 
 def joint_element(left: Sequence, right: Sequence) -> Value:

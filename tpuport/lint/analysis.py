@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tpuport.lint.abstract_values import Function, Instance, Partial, Value, class_of
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.modules import FunctionInfo, FunctionNode, ModuleInfo, definitions
+from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
@@ -25,7 +25,7 @@ _COMPILERS: Final = frozenset(
 )
 _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
 # A file without one of these words is not searched for compilers; `re.compile` is too common to count.
-_MAY_COMPILE: Final = re.compile(r"\bjit\b|\bjax_jit\b|(?<!\bre\.)\bcompile\b|\btrace\b")
+_MAY_COMPILE: Final = re.compile(r"\b(?:jit|jax_jit|trace|(?<!\bre\.)compile)\b")
 # diffusers calls an attention processor instead of the attention module's own forward.
 _PROCESSOR: Final = re.compile(r"(Attn|Attention)Processor")
 # A call in the linted code costs some thirty calls here, and may be forty deep.
@@ -99,15 +99,15 @@ class Analyser:
     def _analyse_module(self, module: ModuleInfo) -> Outcome:
         record = self._interpreter.start_recording()
         entry_points = dict.fromkeys(self._entry_points(module))
-        for entry_point in entry_points:
-            function, receiver = entry_point
+        for function, receiver in entry_points:
             # An outer model has called this one with real arguments, which are better than declared ones.
-            if (function, class_of(receiver)) not in record.reached:
+            if (function, class_of(receiver)) not in record.traced:
                 self._interpreter.interpret_entry_point(function, receiver)
-        traced = sorted(record.traced, key=_position)
-        for owner, function in traced:
-            self._scanner.scan_traced(owner, function)
-        self._scanner.scan_rest(module, {function.node for owner, function in traced if owner is module})
+        # In the order of the text, since a set has none that two runs share.
+        traced = sorted({function for function, _ in record.traced}, key=_position)
+        for function in traced:
+            self._scanner.scan_traced(function)
+        self._scanner.scan_rest(module, {function.node for function in traced})
         self._interpreter.stop_recording()
         self._interpreter.forget_calls()
         path = str(module.path)
@@ -116,7 +116,7 @@ class Analyser:
             findings=sorted(record.findings.values()),
             dependencies=tuple(sorted(dependencies)),
             entry_points=len(entry_points),
-            traced=frozenset(f"{owner.path}:{function.qualname}" for owner, function in traced),
+            traced=frozenset(f"{function.module.path}:{function.qualname}" for function in traced),
         )
 
     # --- entry points ---
@@ -124,7 +124,7 @@ class Analyser:
     def _entry_points(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         # Files define their parts first and the whole last; the whole calls its parts with real arguments.
         yield from self._model_methods(module)
-        if any(_MAY_COMPILE.search(line) for line in module.lines):
+        if _MAY_COMPILE.search("\n".join(module.lines)):
             nested = _nested_functions(module)
             yield from _decorated_functions(module, nested)
             yield from self._functions_passed_to_compilers(module, nested)
@@ -132,25 +132,31 @@ class Analyser:
 
     def _model_methods(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """The forward of each module, and the `__call__` of each attention processor."""
-        classes = self._interpreter.classes
-        for info in itertools.filterfalse(classes.is_replaced, reversed(module.classes)):
-            method = None
-            if classes.is_module(info):
-                method = classes.method(info, "forward")
-            elif _PROCESSOR.search(info.node.name):
-                method = info.methods.get("__call__")
+        for info in itertools.filterfalse(self._interpreter.classes.is_replaced, reversed(module.classes)):
+            method = self._traced_method(info)
             if method is not None:
                 yield EntryPoint(method, Instance(info))
+
+    def _traced_method(self, info: ClassInfo) -> FunctionInfo | None:
+        classes = self._interpreter.classes
+        if classes.is_module(info):
+            return classes.method(info, "forward")
+        if _PROCESSOR.search(info.node.name):
+            return info.methods.get("__call__")
+        return None
 
     def _functions_passed_to_compilers(
         self, module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]
     ) -> Iterator[EntryPoint]:
         nested_by_name = {info.name: info for info in nested.values()}
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and module.dotted(node.func) in _COMPILERS:
-                named = [keyword.value for keyword in node.keywords if keyword.arg in _COMPILED_ARGUMENTS]
-                for argument in [*node.args, *named][:1]:
-                    yield from self._compiled_functions(module, argument, nested_by_name)
+            match node:
+                case ast.Call(func=function, args=arguments, keywords=keywords) if (
+                    module.dotted(function) in _COMPILERS
+                ):
+                    named = [keyword.value for keyword in keywords if keyword.arg in _COMPILED_ARGUMENTS]
+                    for argument in [*arguments, *named][:1]:
+                        yield from self._compiled_functions(module, argument, nested_by_name)
 
     def _compiled_functions(
         self, module: ModuleInfo, argument: ast.expr, nested_by_name: dict[str, FunctionInfo]
@@ -185,20 +191,14 @@ class Analyser:
 
     def _configured_functions(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """Functions and methods that a pattern of the settings matches."""
-        if not self.options.entry_points:
-            return
-        candidates = [EntryPoint(function) for function in module.functions]
-        for info in module.classes:
-            candidates += [EntryPoint(method, Instance(info)) for method in info.methods.values()]
-        for candidate in candidates:
-            qualname = candidate.function.qualname
-            if any(matches_function(pattern, module.path, qualname) for pattern in self.options.entry_points):
-                yield candidate
+        patterns = self.options.entry_points
+        for function in module.functions_and_methods:
+            if any(matches_function(pattern, module.path, function.qualname) for pattern in patterns):
+                yield _entry_point(function)
 
 
-def _position(traced: tuple[ModuleInfo, FunctionInfo]) -> tuple[str, int, int]:
-    module, function = traced
-    return str(module.path), function.node.lineno, function.node.col_offset
+def _position(function: FunctionInfo) -> tuple[str, int, int]:
+    return str(function.module.path), function.node.lineno, function.node.col_offset
 
 
 def _nested_functions(module: ModuleInfo) -> dict[ast.AST, FunctionInfo]:
@@ -212,8 +212,7 @@ def _nested_functions(module: ModuleInfo) -> dict[ast.AST, FunctionInfo]:
 
 def _decorated_functions(module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]) -> Iterator[EntryPoint]:
     """Functions and methods with a compiler as a decorator."""
-    methods = (info.methods.values() for info in module.classes)
-    known = nested | {info.node: info for info in itertools.chain(module.functions, *methods)}
+    known = nested | {info.node: info for info in module.functions_and_methods}
     for node, prefix, _ in definitions(module.tree):
         is_compiled = any(_is_compiler(module, decorator) for decorator in node.decorator_list)
         if is_compiled and isinstance(node, FunctionNode):

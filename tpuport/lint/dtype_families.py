@@ -56,18 +56,21 @@ def is_dtype_name(name: str) -> bool:
 
 def dtype_of_argument(value: Value | None) -> Dtype | None:
     """The dtype that a `dtype=` argument names; None if the source text names none."""
-    if isinstance(value, External):
-        return _DTYPES.get(value.name) or _PYTHON_TYPES.get(value.name)
-    if isinstance(value, Static) and value.kind == "dtype":
-        return _DTYPES.get(value.constant)
-    return None
+    match value:
+        case External(name=name):
+            return _DTYPES.get(name) or _PYTHON_TYPES.get(name)
+        case Static(kind="dtype", constant=name):
+            return _DTYPES.get(name)
+        case _:
+            return None
 
 
 def family_of(value: Value) -> str:
     """Dtype family that a value brings into arithmetic; "" if not known."""
     if isinstance(value, Tensor):
         return value.dtype
-    if isinstance(value, Static) and value.kind in _FAMILIES:
+    # Python's numbers promote as scalars of their family.
+    if value.kind in _FAMILIES:
         return value.kind
     return ""
 

@@ -11,6 +11,14 @@ class Severity(enum.StrEnum):
     WARNING = "warning"
     INFO = "info"
 
+    @property
+    def rank(self) -> int:
+        """0 for the worst."""
+        return _RANKS[self]
+
+
+_RANKS = dict(zip(Severity, range(len(Severity)), strict=True))
+
 
 class Applicability(enum.StrEnum):
     """What `--fix` may do: `SAFE` keeps every result, `UNSAFE` needs a look at the result (`--unsafe-fixes`)."""

@@ -1,10 +1,13 @@
 """An index of the linted code: modules, their names, classes and functions, from the syntax alone."""
 
 import ast
+import collections
+import functools
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 # Packages that the linter knows from tables, and whose code it does not follow.
 NOT_FOLLOWED: Final = frozenset(
@@ -27,9 +30,10 @@ class FunctionInfo:
         name: `forward`, `<lambda>`.
         qualname: `Model.forward`, `helper`, `Model.forward.inner`.
         decorators: dotted names, resolved through imports: "property", "torch.no_grad", "functools.lru_cache".
+        closure: of a function inside a function, the interpreter's frame in which it was defined.
     """
 
-    __slots__ = ("__dict__", "decorators", "module", "name", "node", "owner", "qualname")
+    __slots__ = ("__dict__", "closure", "decorators", "module", "name", "node", "owner", "qualname")
 
     def __init__(
         self, node: FunctionNode | ast.Lambda, module: "ModuleInfo", owner: "ClassInfo | None", prefix: str
@@ -37,8 +41,9 @@ class FunctionInfo:
         self.node = node
         self.module = module
         self.owner = owner
+        self.closure: Any = None
         self.name = getattr(node, "name", "<lambda>")
-        self.qualname = _join_names(prefix, self.name)
+        self.qualname = join_names(prefix, self.name)
         self.decorators = _decorator_names(module, getattr(node, "decorator_list", []))
 
     def __repr__(self) -> str:
@@ -47,6 +52,27 @@ class FunctionInfo:
     def is_a(self, *names: str) -> bool:
         """Whether a decorator has one of these names, in whatever module it is."""
         return any(decorator.rpartition(".")[2] in names for decorator in self.decorators)
+
+    @functools.cached_property
+    def positional_parameters(self) -> list[ast.arg]:
+        """The parameters that positional arguments may fill, `self` included."""
+        return self.node.args.posonlyargs + self.node.args.args
+
+    @functools.cached_property
+    def named_parameters(self) -> list[ast.arg]:
+        """All parameters but `*args` and `**kwargs`, `self` included."""
+        return self.positional_parameters + self.node.args.kwonlyargs
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, ast.expr]:
+        """Default expressions by parameter."""
+        arguments = self.node.args
+        pairs = [
+            # The last parameters have the defaults.
+            *zip(reversed(self.positional_parameters), reversed(arguments.defaults), strict=False),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        return {parameter.arg: default for parameter, default in pairs if default is not None}
 
 
 class ClassInfo:
@@ -65,7 +91,7 @@ class ClassInfo:
     def __init__(self, node: ast.ClassDef, module: "ModuleInfo", prefix: str) -> None:
         self.node = node
         self.module = module
-        self.qualname = _join_names(prefix, node.name)
+        self.qualname = join_names(prefix, node.name)
         self.decorators = _decorator_names(module, node.decorator_list)
         self.methods: dict[str, FunctionInfo] = {}
         self.assigned: dict[str, ast.expr | None] = {}
@@ -108,6 +134,8 @@ class ModuleInfo:
         imported: the bindings by imports, even if another statement binds the name later.
         classes: all classes, those inside functions and other classes first; several may have one name.
         functions: module-level functions; several may have one name.
+        annotations, values, contexts: what the interpreter has found that annotations and module-level names mean,
+            and what it tells rules about functions.
     """
 
     def __init__(
@@ -123,6 +151,9 @@ class ModuleInfo:
         self.imported: dict[str, tuple[str, ...]] = {}
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
+        self.annotations: dict[ast.expr, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.contexts: dict[str, Any] = {}
         self._class_by_node: dict[ast.ClassDef, ClassInfo] = {}
         statements = _statements_of_scope(tree.body)
         # Imports come first, because the dotted names of decorators and bases need them wherever in the file they
@@ -142,6 +173,12 @@ class ModuleInfo:
     def __repr__(self) -> str:
         return self.name
 
+    @property
+    def functions_and_methods(self) -> list[FunctionInfo]:
+        """The module-level functions, and the methods of all classes."""
+        methods = itertools.chain.from_iterable(info.methods.values() for info in self.classes)
+        return [*self.functions, *methods]
+
     def klass(self, node: ast.ClassDef, prefix: str) -> ClassInfo:
         """The class that a definition in this file creates.
 
@@ -154,11 +191,11 @@ class ModuleInfo:
         return self._class_by_node[node]
 
     def _add_inner_classes(self) -> None:
-        inner = [
-            self.klass(definition.node, definition.prefix)
-            for definition in definitions(self.tree)
-            if isinstance(definition.node, ast.ClassDef) and definition.parent is not None
-        ]
+        inner: list[ClassInfo] = []
+        for definition in definitions(self.tree):
+            match definition:
+                case Definition(ast.ClassDef() as node, prefix, ast.AST()):
+                    inner.append(self.klass(node, prefix))
         self.classes = inner + self.classes
 
     def _is_from_own_package(self, statement: ast.ImportFrom) -> bool:
@@ -233,13 +270,14 @@ class ModuleInfo:
         return canonical(".".join([head, *reversed(attributes)]))
 
 
-def _join_names(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name
+def join_names(prefix: str, name: str) -> str:
+    """The qualified name of something in a class or function, whose own is "" at module level."""
+    return f"{prefix}.{name}".removeprefix(".")
 
 
 def _decorator_names(module: ModuleInfo, decorators: list[ast.expr]) -> tuple[str, ...]:
-    functions = (decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in decorators)
-    return tuple(map(module.dotted, functions))
+    # Of a call, `@lru_cache(maxsize=1)`, the name of what is called.
+    return tuple(module.dotted(getattr(decorator, "func", decorator)) for decorator in decorators)
 
 
 def _target_names(statement: ast.Assign) -> list[str]:
@@ -299,9 +337,18 @@ def definitions(tree: ast.Module) -> Iterator[Definition]:
             continue
         if isinstance(node, DefinitionNode):
             yield Definition(node, prefix, parent)
-            prefix = _join_names(prefix, node.name)
+            prefix = join_names(prefix, node.name)
             parent = node
         stack += [(child, prefix, parent) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def statements_within(node: ast.AST) -> Iterator[ast.AST]:
+    """Like `ast.walk`, but without expressions, which are nine nodes in ten."""
+    pending = collections.deque([node])
+    while pending:
+        node = pending.popleft()
+        yield node
+        pending.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
 
 
 def _statements_of_scope(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -340,6 +387,7 @@ def is_file(path: Path) -> bool:
 
 def package_root(path: Path) -> tuple[Path, str]:
     """The directory that would be on `sys.path` for this file, and the file's dotted name from there."""
+    # A package has the name of its directory, which the loop adds.
     parts = [] if path.name == "__init__.py" else [path.stem]
     directory = path.parent
     while is_file(directory / "__init__.py") and directory.parent != directory:

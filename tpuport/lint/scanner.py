@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, join_names
 
 # Text without one of these contains nothing that a rule wants to know from the scanner.
-_RELEVANT: Final = re.compile(
-    r"cuda|autocast|compile|dynamo|distributed|flex_attention|pin_memory|pin_memory_device|non_blocking|half|float16"
-    r"|float64|double|load_inline|cpp_extension|triton|[Ss]tream|nccl|flash_attn|xformers|sageattention|apex"
-    r"|bitsandbytes|inference_mode|lru_cache|nvtx|CUDA|jit|\.cpu|backends|deepspeed|megatron|sequence_parallel"
-)
+_RELEVANT: Final = (
+    "cuda autocast compile dynamo distributed flex_attention pin_memory non_blocking half float16 float64 double"
+    " load_inline cpp_extension triton Stream stream nccl flash_attn xformers sageattention apex bitsandbytes"
+    " inference_mode lru_cache nvtx CUDA jit .cpu backends deepspeed megatron sequence_parallel"
+).split()
 _DEVICE: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:\d+)?$")
 # Conditions that check for a GPU, or for a library that needs one, before the code uses it.
 _CHECKS: Final = re.compile(r"cuda|_available|is_initialized|\b(?i:has|have)_|gpu|triton|flash|xformers|apex")
@@ -27,26 +27,29 @@ class Scanner:
     def __init__(self, interpreter: TracingInterpreter) -> None:
         self.interpreter = interpreter
 
-    def scan_traced(self, module: ModuleInfo, function: FunctionInfo) -> None:
+    def scan_traced(self, function: FunctionInfo) -> None:
         """Scan a function that tracing reaches."""
-        scan = _Scan(self.interpreter, module)
+        scan = _Scan(self.interpreter, function.module)
         scan.function = function.qualname
         scan.owner = function.owner
         scan.is_traced = True
         _report_definition(scan, function)
         node = function.node
-        if _is_relevant(module.lines[node.lineno - 1 : node.end_lineno]):
+        if _is_relevant(function.module.lines[node.lineno - 1 : node.end_lineno]):
             # The walk starts inside the function, which does not run on import.
             scan.depth = 1
-            body = node.body if isinstance(node.body, list) else [node.body]
-            scan.visit_all(body)
+            match node.body:
+                case list() as statements:
+                    scan.visit_all(statements)
+                case expression:
+                    scan.visit(expression)
 
     def scan_rest(self, module: ModuleInfo, traced: set[ast.AST]) -> None:
         """Scan a file, except for the bodies of traced functions.
 
         Args:
             module: the file.
-            traced: the definitions of these functions.
+            traced: the definitions of the traced functions, of other files too.
         """
         scan = _Scan(self.interpreter, module)
         scan.skipped = traced
@@ -54,14 +57,12 @@ class Scanner:
             scan.visit_all(module.tree.body)
         else:
             scan.visit_all(node for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom))
-        methods = [method for info in module.classes for method in info.methods.values()]
-        for function in (*module.functions, *methods):
+        for function in module.functions_and_methods:
             if function.node not in traced:
                 _report_definition(scan, function)
-        for info in module.classes:
-            if self.interpreter.classes.is_module(info):
-                with scan.inside(info.qualname, info):
-                    scan.report(self._module_class(info))
+        for info in filter(self.interpreter.classes.is_module, module.classes):
+            with scan.inside(info.qualname, info):
+                scan.report(self._module_class(info))
 
     def _module_class(self, info: ClassInfo) -> ModuleClass:
         assignments: dict[str, ast.AST] = {}
@@ -79,7 +80,9 @@ def _report_definition(scan: "_Scan", function: FunctionInfo) -> None:
 
 
 def _is_relevant(lines: Iterable[str]) -> bool:
-    return bool(_RELEVANT.search("\n".join(lines)))
+    # Four times as fast as a regular expression of so many words that differ in their first letters.
+    text = "\n".join(lines)
+    return any(word in text for word in _RELEVANT)
 
 
 def _self_assignments(node: ast.AST) -> Iterator[ast.Attribute]:
@@ -167,14 +170,14 @@ class _Scan:
         self.in_init |= node.name == "__init__" and self._is_in_module_class()
         # The function may be called from anywhere, also from unguarded code.
         self.guards = 0
-        with self.inside(self._qualname(node.name), self.owner):
+        with self.inside(join_names(self.function, node.name), self.owner):
             self.visit_all(node.body)
         self.depth, self.in_init, self.guards = before
 
     def _visit_class(self, node: ast.ClassDef) -> None:
         self._visit_decorators(node.decorator_list)
         owner = next((info for info in self.module.classes if info.node is node), None)
-        with self.inside(self._qualname(node.name), owner):
+        with self.inside(join_names(self.function, node.name), owner):
             self.visit_all(node.body)
 
     def _is_in_module_class(self) -> bool:
@@ -187,9 +190,6 @@ class _Scan:
         self.in_decorator = True
         self.visit_all(decorators)
         self.in_decorator = False
-
-    def _qualname(self, name: str) -> str:
-        return f"{self.function}.{name}" if self.function else name
 
     def _visit_if(self, node: ast.If) -> None:
         self.visit(node.test)
@@ -205,7 +205,7 @@ class _Scan:
         self, test: ast.expr, body: Iterable[ast.AST], orelse: Iterable[ast.AST], is_main: bool = False
     ) -> None:
         lines = self.module.lines[test.lineno - 1 : test.end_lineno]
-        is_check = any(_CHECKS.search(line) for line in lines)
+        is_check = _CHECKS.search("\n".join(lines)) is not None
         self.guards += 1
         self.depth += is_main
         self.checks += is_check
@@ -226,9 +226,11 @@ class _Scan:
         self.visit_all((*node.orelse, *node.finalbody))
 
     def _visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
-        prefix = f"{self.module.absolute(node)}." if isinstance(node, ast.ImportFrom) else ""
+        prefix = ""
+        if isinstance(node, ast.ImportFrom):
+            prefix = self.module.absolute(node)
         for alias in node.names:
-            self.report(Import(node, prefix + alias.name, self.guards > 0, self.depth == 0))
+            self.report(Import(node, join_names(prefix, alias.name), self.guards > 0, self.depth == 0))
 
     # --- names ---
 
@@ -240,12 +242,12 @@ class _Scan:
         was_in_decorator = self.in_decorator
         self.in_decorator = False
         match node.func:
-            case ast.Name():
+            # Of `f(x).cuda` only the method has been reported.
+            case ast.Attribute(value=value) if callee.startswith("."):
+                self.visit(value)
+            # Of `torch.cuda.synchronize` the whole.
+            case ast.Name() | ast.Attribute():
                 pass
-            case ast.Attribute(value=value):
-                # Of `torch.cuda.synchronize` the whole has been reported, of `f(x).cuda` only the method.
-                if callee.startswith("."):
-                    self.visit(value)
             case function:
                 self.visit(function)
         for argument in node.args:
@@ -271,12 +273,12 @@ class _Scan:
 
     def _library_name(self, node: ast.expr) -> str:
         """Dotted name through imports, `.method` for a method of anything else, "" for local names."""
-        dotted = self.module.dotted(node)
         head = node
         while isinstance(head, ast.Attribute):
             head = head.value
-        if dotted and isinstance(head, ast.Name) and isinstance(self.module.binding(head.id), tuple):
-            return dotted
+        # The binding of an import is a tuple.
+        if isinstance(head, ast.Name) and isinstance(self.module.binding(head.id), tuple):
+            return self.module.dotted(node)
         return f".{node.attr}" if isinstance(node, ast.Attribute) else ""
 
     # --- device strings ---

@@ -10,7 +10,7 @@ from tpuport.errors import PortError
 from tpuport.lint import baseline, source, suppressions, workers
 from tpuport.lint.configuration import Settings
 from tpuport.lint.diagnostics import ALWAYS_ENABLED
-from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.findings import Applicability, Finding
 from tpuport.lint.paths import common_directory, discover_files
 from tpuport.lint.patterns import Excluder
 from tpuport.lint.result_cache import Cache, cache_directory_for
@@ -165,7 +165,7 @@ class Session:
             elif finding.stops_trace:  # whatever rules are selected: the verdict needs all of them
                 collected.outside.append(finding)
         # Every rule has run, whatever is selected: the cache and the verdict need them all.
-        enabled_ids = [id_ for id_ in all_ids() if self.settings.is_enabled(id_)]
+        enabled_ids = list(filter(self.settings.is_enabled, all_ids()))
         for path, result in self.results.items():
             self._add_findings_of_file(result, findings_by_file[path], enabled_ids, collected)
         if self._baseline is not None:
@@ -188,13 +188,8 @@ class Session:
             enabled_ids = [id_ for id_ in enabled_ids if not id_.startswith(ignored_prefixes)]
         # `per-file-ignores` cannot hide that a file has not been analysed.
         selected_ids = {*enabled_ids, *ALWAYS_ENABLED}
-        selected: list[Finding] = []
-        unselected: list[Finding] = []
-        for finding in findings:
-            if finding.rule in selected_ids:
-                selected.append(finding)
-            elif finding.stops_trace:
-                unselected.append(finding)
+        selected = [finding for finding in findings if finding.rule in selected_ids]
+        unselected = [f for f in findings if f.stops_trace and f.rule not in selected_ids]
         filtered = suppressions.filter_findings(selected, result.suppressions, result.path, enabled_ids)
         comment_findings = [finding for finding in filtered.comment_findings if finding.rule in selected_ids]
         collected.reported += filtered.findings + comment_findings
@@ -202,9 +197,6 @@ class Session:
         # A suppressed error is one that somebody has looked at, whether or not its rule is selected now.
         filtered = suppressions.filter_findings(unselected, result.suppressions, result.path, ())
         collected.unselected += filtered.findings
-
-
-_SEVERITY_RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def _merge_duplicates(results: Iterable[FileResult]) -> Iterable[Finding]:
@@ -215,7 +207,7 @@ def _merge_duplicates(results: Iterable[FileResult]) -> Iterable[Finding]:
             key = (finding.rule, finding.path, finding.line, finding.column)
             known = worst.setdefault(key, finding)
             # Of equally severe findings the first in the order of findings, whichever file was analysed first.
-            if (_SEVERITY_RANK[finding.severity], finding) < (_SEVERITY_RANK[known.severity], known):
+            if (finding.severity.rank, finding) < (known.severity.rank, known):
                 worst[key] = finding
     return worst.values()
 
@@ -224,6 +216,7 @@ def _create_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        # For a file in the way, the system's message is only that something exists.
         reason = "this is not a directory" if isinstance(error, FileExistsError) else error.strerror
         raise PortError(
             f"the cache cannot be written here: {reason}",

@@ -46,7 +46,11 @@ _CHECKPOINT_OPTIONS: Final = frozenset({"use_reentrant", "context_fn"})
 
 def evaluate_call(frame: Frame, node: ast.Call) -> Value:
     """What a call expression returns."""
-    callee = _evaluate_callee(frame, node.func)
+    match node.func:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+            callee = super_attribute(frame, name)
+        case function:
+            callee = frame.evaluate(function)
     arguments = _evaluate_arguments(frame, node)
     # Unknown arguments that are passed on as a whole say less than the callee's own declaration.
     if _passes_everything_on(frame, node):
@@ -57,14 +61,6 @@ def evaluate_call(frame: Frame, node: ast.Call) -> Value:
     return apply(frame, callee, arguments, node)
 
 
-def _evaluate_callee(frame: Frame, node: ast.expr) -> Value:
-    match node:
-        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-            return super_attribute(frame, name)
-        case _:
-            return frame.evaluate(node)
-
-
 def _passes_everything_on(frame: Frame, node: ast.Call) -> bool:
     """Whether it is `f(*args, **kwargs)` of arguments that are not known."""
     match node:
@@ -72,14 +68,10 @@ def _passes_everything_on(frame: Frame, node: ast.Call) -> bool:
             args=[ast.Starred(value=ast.Name(id=args))],
             keywords=[ast.keyword(arg=None, value=ast.Name(id=kwargs))],
         ):
-            positional, named = frame.lookup(args), frame.lookup(kwargs)
-        case _:
-            return False
-    match positional, named:
-        case Sequence(items=None), Mapping(entries=()):
-            return True
-        case _:
-            return False
+            match frame.lookup(args), frame.lookup(kwargs):
+                case Sequence(items=None), Mapping(entries=()):
+                    return True
+    return False
 
 
 def _functions(frame: Frame, callee: Value) -> list[Function]:
@@ -89,7 +81,8 @@ def _functions(frame: Frame, callee: Value) -> list[Function]:
     for option in options_of(callee):
         if isinstance(option, Instance) and classes.is_module(option.info):
             forward = classes.method(option.info, "forward")
-            option = Function(forward, option) if forward else option
+            if forward is not None:
+                option = Function(forward, option)
         if not isinstance(option, Function):
             return []
         functions.append(option)
@@ -101,12 +94,12 @@ def _evaluate_arguments(frame: Frame, node: ast.Call) -> Arguments:
     positional, _ = evaluate_starred(frame, node.args)
     keywords: dict[str, Value] = {}
     for keyword in node.keywords:
-        value = frame.evaluate(keyword.value)
-        if keyword.arg is not None:
-            keywords[keyword.arg] = value
-        # Entries of `**mapping` whose keys are not known could be any argument, so they are dropped.
-        elif isinstance(value, Mapping):
-            keywords.update((key, entry) for key, entry in value.entries if isinstance(key, str))
+        match keyword.arg, frame.evaluate(keyword.value):
+            case str(name), value:
+                keywords[name] = value
+            # Entries of `**mapping` whose keys are not known could be any argument, so they are dropped.
+            case None, Mapping(entries=entries):
+                keywords.update((key, entry) for key, entry in entries if isinstance(key, str))
     return Arguments(positional, keywords)
 
 
@@ -122,7 +115,7 @@ def evaluate_starred(frame: Frame, nodes: list[ast.expr]) -> tuple[list[Value], 
             values.append(frame.evaluate(node))
             continue
         iterable = frame.evaluate(node.value)
-        if isinstance(iterable, Sequence) and iterable.items is not None:
+        if iterable.items is not None:
             values.extend(iterable.items)
         else:
             values.append(frame.element_of(iterable))
@@ -215,14 +208,14 @@ def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Ca
     positional, keywords = arguments
     if name.startswith("builtins."):
         return python_builtins.call_builtin(frame, name.removeprefix("builtins."), arguments, node)
-    if positional:
-        if name == "functools.partial":
-            return Partial(positional[0], tuple(positional[1:]), tuple(keywords.items()))
-        if name in _WRAP_FIRST:
-            return positional[0]
-        if name in _CALL_FIRST:
+    match positional:
+        case [target, *others] if name == "functools.partial":
+            return Partial(target, tuple(others), tuple(keywords.items()))
+        case [target, *_] if name in _WRAP_FIRST:
+            return target
+        case [target, *others] if name in _CALL_FIRST:
             passed_on = {key: value for key, value in keywords.items() if key not in _CHECKPOINT_OPTIONS}
-            return apply(frame, positional[0], Arguments(positional[1:], passed_on), node)
+            return apply(frame, target, Arguments(others, passed_on), node)
     # A library function that the tables do not know may call the functions that it gets.
     result = library.call(name, arguments)
     if result is UNKNOWN:

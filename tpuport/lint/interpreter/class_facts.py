@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from tpuport.lint.abstract_values import Class, External, Instance, Value, join_optional
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, statements_within
 
 # Bases that make a class a module, whichever library they come from.
 _MODULE_BASES: Final = frozenset("Module LightningModule ModelMixin PreTrainedModel".split())
@@ -83,6 +83,7 @@ class Classes:
         value = self._evaluator.module_expression(info.module, node)
         if isinstance(value, Class | External):
             return value
+        # A name that nothing in the linted code defines may still be known by its import.
         return External(info.module.dotted(node))
 
     def mro(self, info: ClassInfo) -> list[ClassInfo]:
@@ -122,7 +123,9 @@ class Classes:
     def layer_base(self, info: ClassInfo) -> str:
         """The torch layer, with a forward of its own, that it descends from, else ""."""
         base = self.torch_base(info)
-        return "" if base == "torch.nn.Module" else base
+        if base == "torch.nn.Module":
+            return ""
+        return base
 
     @_stored
     def is_module(self, info: ClassInfo) -> bool:
@@ -234,7 +237,7 @@ class Classes:
         """Calls that are assigned to attributes outside `__init__`, by attribute."""
         assignments: dict[str, list[ast.expr]] = collections.defaultdict(list)
         methods = [method.node for name, method in info.methods.items() if name != "__init__"]
-        for node in itertools.chain.from_iterable(map(ast.walk, methods)):
+        for node in itertools.chain.from_iterable(map(statements_within, methods)):
             match node:
                 case ast.Assign(value=ast.Call() as call, targets=targets):
                     for name in filter(None, map(_attribute_of_name, targets)):

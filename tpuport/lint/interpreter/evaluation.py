@@ -1,6 +1,7 @@
 """What expressions may be: names, attributes, displays, operators, subscripts."""
 
 import ast
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,23 +27,15 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    constant_of,
     is_tensor,
     join_all,
-    join_optional,
     joint_element,
     tensor,
 )
 from tpuport.lint.dtype_families import promote
-from tpuport.lint.events import (
-    Arithmetic,
-    Membership,
-    SliceBound,
-    Subscript,
-    Truth,
-)
+from tpuport.lint.events import Arithmetic, Membership, SliceBound, Subscript, Truth
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
-from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.frame import Frame, tuple_elements
 from tpuport.lint.interpreter.members import attribute, item
 from tpuport.lint.interpreter.python_builtins import report_formatting
 from tpuport.lint.interpreter.tensor_functions import like
@@ -101,20 +94,23 @@ def _display(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
 
 def _dict(frame: Frame, node: ast.Dict) -> Value:
     entries: dict[Any, Value] = {}
-    other: Value | None = None
+    # Values whose keys the source text does not tell.
+    others: list[Value] = []
     for key, value_node in zip(node.keys, node.values, strict=True):
         value = frame.evaluate(value_node)
-        if key is None:
-            # `**mapping`
-            if isinstance(value, Mapping):
+        match key, value:
+            case ast.Constant(value=constant), _:
+                entries[constant] = value
+            # `**mapping`, which may have further entries.
+            case None, Mapping():
                 entries.update(value.entries)
-            other = UNKNOWN
-        elif isinstance(key, ast.Constant):
-            entries[key.value] = value
-        else:
-            frame.evaluate(key)
-            other = join_optional(other, value)
-    return Mapping(tuple(entries.items()), other or UNKNOWN)
+                others.append(UNKNOWN)
+            case None, _:
+                others.append(UNKNOWN)
+            case expression, _:
+                frame.evaluate(expression)
+                others.append(value)
+    return Mapping(tuple(entries.items()), join_all(others))
 
 
 def _joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
@@ -162,18 +158,19 @@ def _slice(frame: Frame, node: ast.Slice) -> Value:
 
 # --- operators ---
 
-_MASK_OPERATORS: Final = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Mult)
-_NUMBER_FORMATS: Final = ("%d", "%i", "%.", "%f", "%g", "%x")
+# Formats of `%` that take a number.
+_NUMBER_FORMAT: Final = re.compile("%[di.fgx]")
 
 
 def _binary_operation(frame: Frame, node: ast.BinOp) -> Value:
     left = frame.evaluate(node.left)
     right = frame.evaluate(node.right)
-    if isinstance(node.op, ast.Mod) and isinstance(left, Static) and left.kind == "str":
-        # A text that is not known becomes "Ellipsis", in which there is no format.
-        text = str(left.constant)
-        _report_formatted(frame, node.right, right, any(form in text for form in _NUMBER_FORMATS))
-        return STR
+    match node.op, left:
+        case ast.Mod(), Static(kind="str"):
+            # A text that is not known becomes "Ellipsis", in which there is no format.
+            has_spec = _NUMBER_FORMAT.search(str(left.constant)) is not None
+            _report_formatted(frame, node.right, right, has_spec)
+            return STR
     result = arithmetic(left, node.op, right)
     frame.report(Arithmetic(node, left, node.op, right, result))
     return result
@@ -185,7 +182,7 @@ def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
     match left, right:
         # `[x] * n` with a tensor `n`: Python asks the tensor for an integer.
         case Sequence(), Tensor() if is_repetition:
-            return _repeated(left)
+            return left.of_any_length()
         case (Tensor(), _) | (_, Tensor()):
             return _tensor_arithmetic(left, operator, right)
         case Static(), Static():
@@ -193,35 +190,34 @@ def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
         case Sequence(), Sequence() if isinstance(operator, ast.Add):
             return _concatenated(left, right)
         case (Sequence() as sequence, _) | (_, Sequence() as sequence) if is_repetition:
-            return _repeated(sequence)
+            return sequence.of_any_length()
     return UNKNOWN
 
 
-def _repeated(sequence: Sequence) -> Value:
-    return Sequence(sequence.kind, None, sequence.element, sequence.tensors)
-
-
 def _concatenated(left: Sequence, right: Sequence) -> Value:
-    if left.items is None or right.items is None:
-        return Sequence(left.kind, None, joint_element(left, right), left.tensors or right.tensors)
-    items = (*left.items, *right.items)
-    return Sequence(left.kind, items, join_all(items))
+    match left.items, right.items:
+        case tuple(left_items), tuple(right_items):
+            items = (*left_items, *right_items)
+            return Sequence(left.kind, items, join_all(items))
+        case _:
+            return Sequence(left.kind, None, joint_element(left, right), left.tensors or right.tensors)
 
 
 def _tensor_arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
-    family = "float" if isinstance(operator, ast.Div) else promote(left, right)
+    family = promote(left, right)
     ndim = _broadcast_ndim(left, right)
-    if isinstance(operator, _MASK_OPERATORS) and all(map(_is_mask, (left, right))):
-        return tensor(family, ndim=ndim, origin="mask")
-    return tensor(family, ndim=ndim)
-
-
-def _is_mask(value: Value) -> bool:
-    match value:
-        case Tensor(origin="mask") | Tensor(dtype="bool"):
-            return True
+    match operator, left, right:
+        # `/` divides integers as floats.
+        case ast.Div(), _, _:
+            return tensor("float", ndim=ndim)
+        case (
+            ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.Mult(),
+            Tensor(origin="mask") | Tensor(dtype="bool"),
+            Tensor(origin="mask") | Tensor(dtype="bool"),
+        ):
+            return tensor(family, ndim=ndim, origin="mask")
         case _:
-            return False
+            return tensor(family, ndim=ndim)
 
 
 def _broadcast_ndim(left: Value, right: Value) -> int:
@@ -230,16 +226,18 @@ def _broadcast_ndim(left: Value, right: Value) -> int:
 
 
 def _ndim(value: Value) -> int:
-    if isinstance(value, Tensor):
-        return value.ndim
-    return 0 if isinstance(value, Static) else -1
+    # Numbers broadcast as scalars.
+    return 0 if isinstance(value, Static) else value.ndim
 
 
 def _static_arithmetic(left: Static, operator: ast.operator, right: Static) -> Value:
-    kinds = {left.kind, right.kind}
-    if isinstance(operator, ast.Div) or kinds == {"int", "float"}:
-        return FLOAT
-    return STATIC if len(kinds) > 1 else Static(left.kind)
+    match operator, left.kind, right.kind:
+        case (ast.Div(), _, _) | (_, "int", "float") | (_, "float", "int"):
+            return FLOAT
+        case _, kind, other_kind if kind == other_kind:
+            return Static(kind)
+        case _:
+            return STATIC
 
 
 def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
@@ -265,7 +263,6 @@ def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
 # No tensor equals one of these, so the comparison is Python's.
 _NEVER_TENSORS: Final = frozenset({"str", "none", "shape", "dtype", "device"})
 _PYTHON_KINDS: Final = _NEVER_TENSORS | {"bool"}
-_NEVER_NONE: Final = frozenset({"bool", "int", "float", "str"})
 _HALF_PRECISION: Final = frozenset({"torch.float16", "torch.half"})
 
 
@@ -316,22 +313,22 @@ def _negated(value: Value) -> Value:
 
 def _known_to_be_bool(left: Value, right: Value) -> Value:
     """A comparison of Python objects; `UNKNOWN` if one may be a tensor."""
-    if left is not UNKNOWN and right is not UNKNOWN:
+    are_known = UNKNOWN not in (left, right)
+    if are_known or not _PYTHON_KINDS.isdisjoint((left.kind, right.kind)):
         return BOOL
-    is_python = any(isinstance(value, Static) and value.kind in _PYTHON_KINDS for value in (left, right))
-    return BOOL if is_python else UNKNOWN
+    return UNKNOWN
 
 
 def _equality(left: Value, right: Value) -> Value:
     """`left == right` without tensors, as far as the source text tells the answer."""
-    constants = (constant_of(left), constant_of(right))
-    are_half = [isinstance(constant, str) and constant in _HALF_PRECISION for constant in constants]
-    if are_half[0] != are_half[1] and DTYPE in (left, right):
+    if DTYPE in (left, right) and not _HALF_PRECISION.isdisjoint((left.constant, right.constant)):
         # Ported models run in bfloat16 or float32, so `x.dtype == torch.float16` is false.
         return FALSE
-    if all(isinstance(constant, str | int) for constant in constants):
-        return as_value(constants[0] == constants[1])
-    return _known_to_be_bool(left, right)
+    match left, right:
+        case Static(constant=str() | int()), Static(constant=str() | int()):
+            return as_value(left.constant == right.constant)
+        case _:
+            return _known_to_be_bool(left, right)
 
 
 def _is_identical(left: Value, right: Value) -> bool | None:
@@ -339,21 +336,19 @@ def _is_identical(left: Value, right: Value) -> bool | None:
     match left, right:
         case Static(constant=None), Static(constant=None):
             return True
-        case (Static(constant=None), other) | (other, Static(constant=None)):
-            # Instances and containers do not record whether they may be None.
-            return None if _may_be_none(other) else False
+        case (Static(constant=None), other) | (other, Static(constant=None)) if _is_never_none(other):
+            return False
         case _:
             return None
 
 
-def _may_be_none(value: Value) -> bool:
+def _is_never_none(value: Value) -> bool:
     match value:
-        case Tensor():
-            return value.optional
-        case Static():
-            return value.kind not in _NEVER_NONE
+        case Tensor(optional=False) | Static(kind="bool" | "int" | "float" | "str") | Function():
+            return True
         case _:
-            return not isinstance(value, Function)
+            # Instances and containers do not record whether they may be None.
+            return False
 
 
 # --- subscripts ---
@@ -367,8 +362,7 @@ _ACTIVATION: Final = Layer("torch.nn.SiLU")
 
 def evaluate_indices(frame: Frame, node: ast.Subscript, base: Value) -> list[Value]:
     """Values of an index's parts. Rules hear of the bounds of slices."""
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return [_evaluate_index(frame, part, base) for part in parts]
+    return [_evaluate_index(frame, part, base) for part in tuple_elements(node.slice)]
 
 
 def _evaluate_index(frame: Frame, node: ast.expr, base: Value) -> Value:
@@ -399,8 +393,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
                 return TENSOR
             return _indexed_sequence(base, first, node.slice)
         case Mapping():
-            key = constant_of(first)
-            return _some_entry(base) if key is NOT_CONSTANT else base.get(key)
+            # Of an unknown key, what the entries have in common.
+            return _some_entry(base) if first.constant is NOT_CONSTANT else base.get(first.constant)
         case Static(kind="shape") if isinstance(node.slice, ast.Slice):
             return base
         case Static(kind=kind):
@@ -415,38 +409,42 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
 
 def _some_entry(base: Mapping) -> Value:
     """An entry of a table of classes or functions, whose key is in a configuration."""
-    values = [value for _, value in base.entries]
+    values = base.values
     if not values:
         return base.element
     if base.element is not UNKNOWN or len(set(map(type, values))) > 1:
         return join_all([*values, base.element])
-    # Too many to try them all: the first shows what they do.
     joint = join_all(values)
+    # Too many to try them all: the first shows what they do.
     return values[0] if joint is UNKNOWN else joint
 
 
 def _indexed_sequence(base: Sequence, index: Value, node: ast.expr) -> Value:
     if isinstance(node, ast.Slice):
         return _sliced(base, node)
-    position = constant_of(index)
-    if base.items is None or not isinstance(position, int):
-        return base.element
-    is_inside = -len(base.items) <= position < len(base.items)
-    return base.items[position] if is_inside else UNKNOWN
+    match base.items, index.constant:
+        case tuple(items), int(position) if -len(items) <= position < len(items):
+            return items[position]
+        case tuple(), int():
+            return UNKNOWN
+        case _:
+            return base.element
 
 
 def _sliced(base: Sequence, node: ast.Slice) -> Value:
     kind = base.kind if base.kind in _SLICED_KINDS else "list"
-    bounds = [part and _literal_integer(part) for part in (node.lower, node.upper, node.step)]
+    bounds = list(map(_literal_bound, (node.lower, node.upper, node.step)))
     if base.items is None or NOT_CONSTANT in bounds:
         return Sequence(kind, None, base.element, base.tensors)
     items = base.items[slice(*bounds)]
     return Sequence(kind, items, join_all(items))
 
 
-def _literal_integer(node: ast.expr) -> Any:
-    """`3` or `-3`; `NOT_CONSTANT` for anything else."""
+def _literal_bound(node: ast.expr | None) -> Any:
+    """`3` or `-3`, None where no bound is written; `NOT_CONSTANT` for anything else."""
     match node:
+        case None:
+            return None
         case ast.Constant(value=int(integer)):
             return integer
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(integer))):
@@ -462,7 +460,7 @@ def _indexed_tensor(base: Tensor, indices: list[Value]) -> Value:
     ndim = base.ndim
     if ndim >= 0:
         # An integer removes a dimension, None adds one.
-        kinds = [index.kind for index in indices if isinstance(index, Static)]
+        kinds = [index.kind for index in indices]
         ndim = max(ndim + kinds.count("none") - kinds.count("int"), 0)
     return tensor(base.dtype, base.exact, ndim, view=True, origin=base.mask_origin)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
-    NOT_CONSTANT,
     UNKNOWN,
     Class,
     Mapping,
@@ -14,7 +13,6 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    constant_of,
     join,
     join_all,
     join_optional,
@@ -59,14 +57,16 @@ def _unpack(frame: Frame, targets: list[ast.expr], value: Value, source: ast.exp
 def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Value]:
     """What each target gets of a value that is unpacked."""
     is_starred = [isinstance(target, ast.Starred) for target in targets]
-    items = value.items if isinstance(value, Sequence) else None
-    if items is not None and True not in is_starred and len(items) == len(targets):
-        return list(items)
-    if items is not None and True in is_starred and len(items) >= len(targets) - 1:
-        start = is_starred.index(True)
-        stop = start + len(items) - (len(targets) - 1)
-        middle = items[start:stop]
-        return [*items[:start], Sequence("list", middle, join_all(middle)), *items[stop:]]
+    plain_count = is_starred.count(False)
+    match value.items:
+        case tuple(items) if True not in is_starred and len(items) == plain_count:
+            return list(items)
+        case tuple(items) if True in is_starred and len(items) >= plain_count:
+            start = is_starred.index(True)
+            # The starred target gets what the others leave.
+            stop = start + len(items) - plain_count
+            middle = items[start:stop]
+            return [*items[:start], Sequence("list", middle, join_all(middle)), *items[stop:]]
     # Of unknown or of another length: any target may get any element.
     element = frame.element_of(value)
     shares: dict[bool, Value] = {False: element, True: Sequence("list", None, element)}
@@ -75,9 +75,8 @@ def _distribute(frame: Frame, targets: list[ast.expr], value: Value) -> list[Val
 
 def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
     base = frame.evaluate(target.value)
-    on_self = frame.is_self(target.value)
     frame.report(AttributeStore(target, base, target.attr, value))
-    if on_self and frame.building is not None:
+    if frame.building is not None and frame.is_self(target.value):
         # `self.x = None` comes first, the real value in a branch.
         frame.building[target.attr] = join_optional(frame.building.get(target.attr), value)
     path = path_of(target)
@@ -97,27 +96,19 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
         return
     match base:
         case Mapping():
-            frame.env[path] = _with_entry(base, constant_of(indices[0]), value)
+            frame.env[path] = base.with_entry(indices[0].constant, value)
         case Sequence(kind="list"):
             frame.env[path] = base.with_element(value)
 
 
-def _with_entry(mapping: Mapping, key: Any, value: Value) -> Mapping:
-    if key is not NOT_CONSTANT:
-        others = tuple(entry for entry in mapping.entries if entry[0] != key)
-        return Mapping((*others, (key, value)), mapping.element)
-    return Mapping(mapping.entries, join(mapping.element, value) if mapping.entries else value)
-
-
 def _report_store_in_container(frame: Frame, target: ast.Subscript, value: Value) -> None:
     """Let the rules hear of `self.x[key] = value`."""
-    holder = target.value
-    if not frame.emitting or not isinstance(holder, ast.Attribute):
-        return
-    base = frame.evaluate(holder)
-    if not isinstance(base, Tensor):
-        owner = frame.evaluate(holder.value)
-        frame.report(AttributeStore(target, owner, holder.attr, value, in_container=True))
+    match target.value:
+        case ast.Attribute(value=owner, attr=name) as container if frame.emitting:
+            # Writing into a tensor keeps the tensor, and other rules hear of it.
+            if not isinstance(frame.evaluate(container), Tensor):
+                owner_value = frame.evaluate(owner)
+                frame.report(AttributeStore(target, owner_value, name, value, in_container=True))
 
 
 # --- expressions that bind names ---
@@ -258,6 +249,7 @@ def _if(frame: Frame, node: ast.If) -> bool:
     for body in possible_branches(frame, node.test, "if", node.body, node.orelse):
         if frame.execute(body):
             after = merge_optional(after, frame.env)
+    # No branch that can run reaches its end.
     if after is None:
         return False
     frame.env = after
@@ -310,13 +302,14 @@ def _loop(frame: Frame, run: Callable[[], bool]) -> None:
 def _before_next_run(start: Environment, after: Environment) -> Environment:
     """The environment of a later run, by the one before the last run and the one after it."""
     result = dict(after)
-    for name, value in start.items():
-        changed = after.get(name)
-        if changed is None or changed is value:
-            continue
-        # `total = 0; for ...: total = total + x.sum()` leaves a tensor, since loops over layers do run.
-        becomes_tensor = isinstance(changed, Tensor) and isinstance(value, Static)
-        result[name] = changed if becomes_tensor else join(value, changed)
+    # Names that the run binds for the first time stay as the run leaves them.
+    for name in start.keys() & after.keys():
+        match start[name], after[name]:
+            # `total = 0; for ...: total = total + x.sum()` leaves a tensor, since loops over layers do run.
+            case Static(), Tensor() as changed:
+                result[name] = changed
+            case value, changed:
+                result[name] = join(value, changed)
     return result
 
 
@@ -329,11 +322,14 @@ def _leave_loop(frame: Frame, node: ast.Break | ast.Continue) -> bool:
 
 def _try(frame: Frame, node: Any) -> bool:
     start = dict(frame.env)
-    goes_on = frame.execute(node.body) and frame.execute(node.orelse)
-    after = frame.env if goes_on else None
-    for handler in node.handlers:
+    before_handlers = start
+    after: Environment | None = None
+    if frame.execute(node.body) and frame.execute(node.orelse):
+        after = frame.env
         # Any statement of the body may have been the last.
-        frame.env = merge(start, frame.env) if goes_on else dict(start)
+        before_handlers = merge(start, after)
+    for handler in node.handlers:
+        frame.env = dict(before_handlers)
         if handler.name:
             frame.env[handler.name] = UNKNOWN
         if frame.execute(handler.body):
@@ -353,23 +349,29 @@ def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> bool:
 def _match(frame: Frame, node: ast.Match) -> None:
     subject = frame.evaluate(node.subject)
     start = dict(frame.env)
-    after: Environment | None = None
+    # No case need match.
+    after = start
     for case in node.cases:
         frame.env = dict(start)
         _bind_pattern(frame, case.pattern, subject)
         if case.guard is not None:
             decide(frame, case.guard, "if")
         if frame.execute(case.body):
-            after = merge_optional(after, frame.env)
-    # No case need match.
-    frame.env = start if after is None else merge(start, after)
+            after = merge(after, frame.env)
+    frame.env = after
 
 
 def _bind_pattern(frame: Frame, pattern: ast.pattern, subject: Value) -> None:
     for part in ast.walk(pattern):
-        for name in (getattr(part, "name", None), getattr(part, "rest", None)):
-            if name:
-                frame.env[name] = subject if part is pattern else UNKNOWN
+        match part:
+            case (
+                ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name))
+            ):
+                frame.env[name] = UNKNOWN
+    # `case x:` and `case ... as x:` bind the whole subject.
+    match pattern:
+        case ast.MatchAs(name=str(name)):
+            frame.env[name] = subject
 
 
 STATEMENT_HANDLERS: Final[dict[type[ast.AST], Callable[[Frame, Any], bool | None]]] = {

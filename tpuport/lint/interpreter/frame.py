@@ -32,7 +32,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Event
 from tpuport.lint.interpreter.class_facts import Classes, Evaluator
-from tpuport.lint.modules import FunctionInfo, ModuleInfo
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.project import Project
 
 # Values by name; what is known of attributes is stored under paths such as "self.x".
@@ -108,6 +108,7 @@ class Frame:
         interpreter: the interpreter as a whole.
         module: the module whose names are global names.
         info: the function, or None for expressions of a module or class.
+        qualname: the function's qualified name, "" outside functions.
         owner: the class that `super()` starts after.
         receiver: what `self` is; `self_name`: what the parameter is called. None in functions.
         env: values by name. `self.x` is a key too if more is known of it in this body than elsewhere.
@@ -123,7 +124,7 @@ class Frame:
 
     __slots__ = (
         "building", "depth", "emitting", "entry", "env", "exits", "info", "interpreter", "module", "owner", "parent",
-        "raising", "receiver", "returned", "self_name", "statement", "yielded",
+        "qualname", "raising", "receiver", "returned", "self_name", "statement", "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -137,7 +138,10 @@ class Frame:
         self.interpreter = interpreter
         self.module = module
         self.info = info
-        self.owner = info.owner if info else None
+        self.owner: ClassInfo | None = None
+        self.qualname = ""
+        if info is not None:
+            self.owner, self.qualname = info.owner, info.qualname
         self.receiver: Value | None = None
         self.self_name: str | None = None
         self.env: Environment = {}
@@ -151,11 +155,6 @@ class Frame:
         self.exits: list[list[Environment]] = []
         self.building: Environment | None = None
         self.depth = depth
-
-    @property
-    def qualname(self) -> str:
-        """The function's qualified name, "" outside functions."""
-        return self.info.qualname if self.info else ""
 
     def evaluate(self, node: ast.expr) -> Value:
         """What an expression may be. Rules hear of the events in it."""
@@ -205,6 +204,10 @@ class Frame:
         """Whether an expression is the method's `self`."""
         return isinstance(node, ast.Name) and node.id == self.self_name
 
+    def is_building(self, value: Value | None) -> bool:
+        """Whether this frame is inside the constructor of that object, and sees only what is set so far."""
+        return self.building is not None and value == self.receiver
+
     def report(self, event: Event) -> None:
         """Let the rules hear of an event, if this frame's events count."""
         if self.emitting:
@@ -222,7 +225,7 @@ class Frame:
         """A function defined inside this frame's function."""
         info = FunctionInfo(node, self.module, self.owner, self.qualname)
         # Its free names are looked up when it is called, by what this frame has then.
-        vars(info)["closure"] = self
+        info.closure = self
         return Function(info)
 
     def element_of(self, iterated: Value) -> Value:
@@ -231,27 +234,25 @@ class Frame:
             case Tensor():
                 ndim = max(iterated.ndim - 1, -1)
                 return tensor(iterated.dtype, iterated.exact, ndim, view=True, origin=iterated.origin)
+            case Sequence(items=(_, *_) as items):
+                return join_all(items)
             case Sequence():
-                if iterated.items:
-                    return join_all(iterated.items)
                 return iterated.element
             case Static():
                 return _STATIC_ELEMENTS.get(iterated.kind, STATIC)
             case Mapping():
                 return STATIC
             case Instance():
-                method = self.interpreter.classes.method(iterated.info, "__iter__")
-                if method is not None:
-                    iterator = self.interpreter.call_function(
-                        self, Function(method, iterated), Arguments([], {})
-                    )
-                    return self.element_of(iterator)
-        return UNKNOWN
+                return self._element_of_instance(iterated)
+            case _:
+                return UNKNOWN
 
-
-def closure_of(info: FunctionInfo) -> Frame | None:
-    """The frame that a nested function was defined in; None for functions of modules and classes."""
-    return vars(info).get("closure")
+    def _element_of_instance(self, iterated: Instance) -> Value:
+        method = self.interpreter.classes.method(iterated.info, "__iter__")
+        if method is None:
+            return UNKNOWN
+        iterator = self.interpreter.call_function(self, Function(method, iterated), Arguments([], {}))
+        return self.element_of(iterator)
 
 
 # --- environments ---
@@ -266,6 +267,11 @@ def path_of(node: ast.AST) -> str | None:
     if isinstance(node, ast.Name):
         return ".".join([node.id, *reversed(attributes)])
     return None
+
+
+def tuple_elements(node: ast.expr) -> list[ast.expr]:
+    """The parts of an index, `a, b`, or a single expression as the only part."""
+    return node.elts if isinstance(node, ast.Tuple) else [node]
 
 
 def forget_attributes(env: Environment, path: str) -> None:
@@ -284,16 +290,13 @@ def merge(left: Environment, right: Environment) -> Environment:
     """
     if left is right:
         return left
-    result = dict(left)
-    for name, value in right.items():
-        known = result.get(name)
-        if known is None:
-            if "." not in name:
-                result[name] = value
-        elif known is not value:
-            result[name] = join(known, value)
-    for name in left:
-        if "." in name and name not in right:
+    result = left | right
+    for name in left.keys() & right.keys():
+        # Checked first, since branches leave most names alone.
+        if left[name] is not right[name]:
+            result[name] = join(left[name], right[name])
+    for name in left.keys() ^ right.keys():
+        if "." in name:
             del result[name]
     return result
 

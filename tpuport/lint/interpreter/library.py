@@ -24,7 +24,6 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    dtype_of,
     is_tensor,
     join_all,
     tensor,
@@ -92,11 +91,12 @@ def attribute(name: str) -> Value:
 def call(name: str, arguments: Arguments) -> Value:
     """What a library function returns for these arguments."""
     library = name.partition(".")[0]
-    handler = _LIBRARY_HANDLERS.get(library)
-    if handler is not None:
-        return handler(name, arguments)
     if library in _STATIC_LIBRARIES:
         return STATIC
+    return _LIBRARY_HANDLERS.get(library, _unknown)(name, arguments)
+
+
+def _unknown(name: str, arguments: Arguments) -> Value:
     return UNKNOWN
 
 
@@ -104,7 +104,7 @@ def _einops(name: str, arguments: Arguments) -> Value:
     first = arguments.first
     match name.rpartition(".")[2]:
         case "rearrange" | "repeat" | "reduce" | "einsum":
-            return tensor(dtype_of(first), origin=first.origin if isinstance(first, Tensor) else "")
+            return tensor(first.dtype, origin=first.mask_origin)
         case "pack":
             return Sequence("tuple", (TENSOR, SHAPE), UNKNOWN)
         case "unpack":
@@ -138,6 +138,7 @@ def _torch(name: str, arguments: Arguments) -> Value:
         return FALSE
     last = name.rpartition(".")[2]
     if name.startswith(_PYTHON_NAMESPACES):
+        # `torch.backends.cudnn.is_available`
         return BOOL if last.startswith("is_") else UNKNOWN
     if name.startswith("torch.nn."):
         return layer(name, arguments)
@@ -150,21 +151,24 @@ def _top_level(name: str, arguments: Arguments) -> Value:
         return _is_tensor(arguments.first)
     if name in _STATIC_FUNCTIONS:
         return _STATIC_FUNCTIONS[name]
+    if name in TENSOR_CLASSES:
+        return tensor(TENSOR_CLASSES[name])
+    # Other classes are not tensors: `torch.Event`.
     if name[:1].isupper():
-        if name in TENSOR_CLASSES:
-            return tensor(TENSOR_CLASSES[name])
         return UNKNOWN
     return tensor_function(name, arguments)
 
 
 def _is_tensor(value: Value) -> Value:
     """`torch.is_tensor(value)`."""
-    if isinstance(value, Tensor):
-        return BOOL if value.optional else TRUE
-    # A configuration may hold anything.
-    if isinstance(value, Static) and value.kind not in {"", "config"}:
-        return FALSE
-    return BOOL
+    match value:
+        case Tensor(optional=False):
+            return TRUE
+        # A configuration may hold anything.
+        case Static(kind=kind) if kind not in {"", "config"}:
+            return FALSE
+        case _:
+            return BOOL
 
 
 def _namespaced(name: str, arguments: Arguments) -> Value:
@@ -223,7 +227,9 @@ def layer(name: str, arguments: Arguments) -> Value:
     first = arguments.first
     match name.rpartition(".")[2]:
         case "Parameter" | "Buffer" | "UninitializedParameter":
-            return tensor(dtype_of(arguments.get(0, "data"), "float"), origin="parameter")
+            data = arguments.get(0, "data")
+            family = data.dtype if isinstance(data, Tensor) else "float"
+            return tensor(family, origin="parameter")
         case "ModuleList" | "ParameterList" if isinstance(first, Sequence):
             return Sequence("modules", None, first.element)
         case "ModuleList":

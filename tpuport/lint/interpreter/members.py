@@ -11,7 +11,7 @@ from tpuport.lint.abstract_values import (
     FALSE,
     INT,
     INT_TENSOR,
-    NOT_CONSTANT,
+    NONE,
     SHAPE,
     STATIC,
     STR,
@@ -32,7 +32,6 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Unknown,
     Value,
-    constant_of,
     is_config_name,
     join_all,
     join_optional,
@@ -47,7 +46,6 @@ _TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     "layout": STATIC, "is_leaf": BOOL, "is_sparse": BOOL, "is_meta": BOOL, "is_quantized": BOOL, "names": STATIC,
     "itemsize": INT, "nbytes": INT, "is_nested": BOOL, "is_mps": BOOL, "is_cpu": BOOL, "grad_fn": STATIC,
 }  # fmt: skip
-_TENSOR_PARTS: Final = frozenset("T mT data real imag grad H mH".split())
 _DTYPE_ATTRIBUTES: Final = {
     "type": STR, "is_floating_point": BOOL, "is_complex": BOOL, "itemsize": INT,
 }  # fmt: skip
@@ -67,9 +65,12 @@ def attribute(frame: Frame, base: Value, name: str) -> Value:
 
 
 def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
-    if name in _TENSOR_PARTS:
-        return tensor(base.dtype, base.exact, base.ndim, view=name != "grad", origin=base.origin)
     match name:
+        case "grad":
+            return tensor(base.dtype, base.exact, base.ndim, origin=base.origin)
+        # These share memory with the tensor.
+        case "T" | "mT" | "H" | "mH" | "data" | "real" | "imag":
+            return tensor(base.dtype, base.exact, base.ndim, view=True, origin=base.origin)
         # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.
         case "values":
             return tensor(base.dtype)
@@ -80,11 +81,14 @@ def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
 
 
 def _of_static(frame: Frame, base: Static, name: str) -> Value:
-    if base.kind == "config" and name not in {"get", "to_dict"}:
-        return CONFIG
-    if base.kind in {"config", "str", ""}:
-        return Method(base, name)
-    return _DTYPE_ATTRIBUTES.get(name) or Method(base, name)
+    match base.kind, name:
+        # Settings read other settings, apart from the methods of a configuration that is a dict.
+        case ("config", "get" | "to_dict") | ("str" | "", _):
+            return Method(base, name)
+        case "config", _:
+            return CONFIG
+        case _:
+            return _DTYPE_ATTRIBUTES.get(name) or Method(base, name)
 
 
 def _of_sequence(frame: Frame, base: Sequence, name: str) -> Value:
@@ -117,6 +121,7 @@ def _of_class(frame: Frame, base: Class, name: str) -> Value:
         return Function(method, base if method.is_a("classmethod") else None)
     if name == "apply" and classes.is_autograd_function(base.info):
         return _autograd_forward(frame, base.info)
+    # Members of an enumeration are constants, whatever their values are.
     if classes.is_enumeration(base.info):
         return STATIC
     return classes.class_level(base.info, name) or _of_function(frame, base, name)
@@ -128,8 +133,10 @@ def _autograd_forward(frame: Frame, info: ClassInfo) -> Value:
     forward = classes.method(info, "forward")
     if forward is None:
         return UNKNOWN
-    context = () if classes.method(info, "setup_context") else (STATIC,)
-    return Partial(Function(forward), context, ())
+    # In the newer style, a method of its own gets the context.
+    if classes.method(info, "setup_context"):
+        return Function(forward)
+    return Partial(Function(forward), (STATIC,), ())
 
 
 def _of_module(frame: Frame, base: Module, name: str) -> Value:
@@ -175,9 +182,8 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
     info = base.info
     classes = frame.interpreter.classes
     fields = dict(base.fields)
-    # Inside a constructor: what it has set so far.
-    if frame.building is not None and base == frame.receiver:
-        fields = frame.building | fields
+    if frame.is_building(base):
+        fields = (frame.building or {}) | fields
     if name in fields:
         return fields[name]
     method = classes.method(info, name)
@@ -202,20 +208,26 @@ def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
         return frame.interpreter.call_function(frame, Function(method, base), Arguments([], {}))
     if method.is_a("staticmethod"):
         return Function(method)
-    return Function(method, Class(base.info) if method.is_a("classmethod") else base)
+    if method.is_a("classmethod"):
+        return Function(method, Class(base.info))
+    return Function(method, base)
 
 
 def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value | None:
     classes = frame.interpreter.classes
     value = classes.attributes(info).get(name)
-    if value is None or constant_of(value) is None:
-        # `self.cache = None` in `__init__`: another method sets the real value.
-        later = classes.attribute_set_later(info, name)
-        value = join_optional(value, later) if later else value
-    if isinstance(value, Static) and value.constant not in (NOT_CONSTANT, None):
-        # A constant that `__init__` sets may be changed later, so only its kind is certain.
-        return Static(value.kind)
-    return value
+    match value:
+        case None | Static(constant=None):
+            # `self.cache = None` in `__init__`: another method sets the real value.
+            later = classes.attribute_set_later(info, name)
+            if later is not None:
+                value = join_optional(value, later)
+    match value:
+        case Static(kind=kind) if value != NONE:
+            # A constant that `__init__` sets may be changed later, so only its kind is certain.
+            return Static(kind)
+        case _:
+            return value
 
 
 def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
@@ -224,8 +236,10 @@ def _inherited_attribute(frame: Frame, base: Instance, name: str) -> Value:
     if is_config_name(name):
         return CONFIG
     match name:
+        case "training" if frame.interpreter.options.training:
+            return STATIC
         case "training":
-            return STATIC if frame.interpreter.options.training else FALSE
+            return FALSE
         case "dtype" | "device" if classes.is_module(base.info):
             return _TENSOR_ATTRIBUTES[name]
         case "__class__":
@@ -281,18 +295,17 @@ def super_attribute(frame: Frame, name: str) -> Value:
 def item(frame: Frame, base: Instance, key: Value) -> Value:
     """`instance[key]`: by its own `__getitem__`, or the fields of an output class in their order."""
     classes = frame.interpreter.classes
-    constant = constant_of(key)
-    if isinstance(constant, str):
-        return _of_instance(frame, base, constant)
+    if isinstance(key.constant, str):
+        return _of_instance(frame, base, key.constant)
     method = classes.method(base.info, "__getitem__")
     if method is not None and not classes.is_output(base.info):
         return frame.interpreter.call_function(frame, Function(method, base), Arguments([key], {}))
-    if constant == 0:
-        for _, value in base.fields or tuple(classes.declared_fields(base.info).items()):
-            # Output classes leave out fields that are None.
-            if constant_of(value) is not None:
-                return value
-    return UNKNOWN
+    # Which field is at a later position depends on how many before it are None.
+    if key.constant != 0:
+        return UNKNOWN
+    fields = dict(base.fields) or classes.declared_fields(base.info)
+    # Output classes leave out fields that are None.
+    return next((value for value in fields.values() if value.constant is not None), UNKNOWN)
 
 
 def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
@@ -307,11 +320,11 @@ def instantiate(frame: Frame, info: ClassInfo, arguments: Arguments) -> Value:
     is_dataclass = classes.method(info, "__init__") is None and classes.declared_fields(info)
     if is_dataclass or classes.is_output(info):
         return Instance(info, _known_fields(_field_values(frame, info, arguments)))
-    init = classes.constructor(info)
-    if init is None:
-        return Instance(info)
     attributes: dict[str, Value] = {}
-    frame.interpreter.build(init, Instance(info), attributes, arguments, frame)
+    init = classes.constructor(info)
+    if init is not None:
+        frame.interpreter.build(init, Instance(info), attributes, arguments, frame)
+    # Sorted, since objects with equal attributes are equal in whatever order they were set.
     return Instance(info, _known_fields(dict(sorted(attributes.items()))))
 
 

@@ -32,7 +32,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.interpreter import tensor_functions
-from tpuport.lint.interpreter.frame import Interpreter
+from tpuport.lint.interpreter.frame import Interpreter, tuple_elements
 from tpuport.lint.modules import FunctionInfo, ModuleInfo
 
 # --- annotations ---
@@ -84,6 +84,8 @@ def _quoted(interpreter: Interpreter, text: str, module: ModuleInfo) -> Value:
 def _named(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
     name = module.dotted(node)
     package, _, last = name.rpartition(".")
+    if not name:
+        return UNKNOWN
     if name in _NAMED:
         return _NAMED[name]
     if last in TENSOR_CLASSES and _TENSOR_PACKAGES.search(package):
@@ -94,7 +96,7 @@ def _named(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Valu
         return Sequence(_SEQUENCES[last], None, UNKNOWN)
     if last in _MAPPINGS:
         return Mapping((), UNKNOWN)
-    return _class_or_alias(interpreter, node, module) if name else UNKNOWN
+    return _class_or_alias(interpreter, node, module)
 
 
 def _class_or_alias(interpreter: Interpreter, node: ast.expr, module: ModuleInfo) -> Value:
@@ -115,7 +117,7 @@ def _class_or_alias(interpreter: Interpreter, node: ast.expr, module: ModuleInfo
 
 def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: ModuleInfo) -> Value:
     last = module.dotted(node.value).rpartition(".")[2]
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    parts = tuple_elements(node.slice)
 
     def promise(part: ast.expr) -> Value:
         return annotation_value(interpreter, part, module)
@@ -153,43 +155,27 @@ def _tuple(parts: list[ast.expr], values: list[Value]) -> Value:
 # --- definitions ---
 
 
-def named_parameters(info: FunctionInfo) -> list[ast.arg]:
-    """All parameters that have a name, `self` included."""
-    parameters = info.node.args
-    return [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]
-
-
-def default_expressions(info: FunctionInfo) -> dict[str, ast.expr]:
-    """Default expressions by parameter."""
-    facts = vars(info)
-    if "defaults" not in facts:
-        parameters = info.node.args
-        positional = [*parameters.posonlyargs, *parameters.args]
-        # The last parameters have the defaults.
-        pairs = [
-            *zip(reversed(positional), reversed(parameters.defaults), strict=False),
-            *zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True),
-        ]
-        facts["defaults"] = {parameter.arg: default for parameter, default in pairs if default is not None}
-    return facts["defaults"]
-
-
 def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.arg, entry: bool) -> Value:
     """What a parameter is if nothing is known of the call; `entry`: names count as evidence too."""
-    default = default_expressions(info).get(parameter.arg)
+    default = info.defaults.get(parameter.arg)
     if entry and parameter.arg == "labels" and default is not None and not interpreter.options.training:
         # A model that gets labels computes its loss, which inference does not trace.
         return NONE
-    is_none_default = isinstance(default, ast.Constant) and default.value is None
-    if parameter.annotation is not None:
-        promised = annotation_value(interpreter, parameter.annotation, info.module)
-        if is_none_default and isinstance(promised, Tensor):
+    match parameter.annotation, default:
+        case None, None | ast.Constant(value=None):
+            return _value_by_evidence(info, parameter.arg, default is not None, entry)
+        case None, expression:
+            value = interpreter.module_expression(info.module, expression)
+            # Only the kind, since callers may pass any other number or flag.
+            return Static(value.kind) if isinstance(value, Static) else UNKNOWN
+        case annotation, _:
+            promised = annotation_value(interpreter, annotation, info.module)
+    match promised, default:
+        # `mask: Tensor = None` is written for an optional tensor.
+        case Tensor(), ast.Constant(value=None):
             return join(promised, NONE)
-        return promised
-    if default is None or is_none_default:
-        return _value_by_evidence(info, parameter.arg, is_none_default, entry)
-    value = interpreter.module_expression(info.module, default)
-    return Static(value.kind) if isinstance(value, Static) else UNKNOWN
+        case _:
+            return promised
 
 
 # --- evidence ---
@@ -202,7 +188,6 @@ _TENSOR_NAMES: Final = re.compile(
     r"|.*(_states?|_mask|mask|_ids|_embeds?|_embeddings?|_values|_features|_tokens|_bias|_latents?|_timesteps?|_emb"
     r"|_logits|_cis|_hidden|_tensor|_query|_key|_value|_weights?))$"
 )
-_MASK_NAMES: Final = re.compile(".*mask$")
 # Names of numbers, flags and other Python objects, some of which look like those above.
 _PYTHON_NAMES: Final = re.compile(
     r"^(num|n|max|min|use|is|return|output|do|skip|with)_|_(size|length|len|dim|num|name|type|idx|index|config|kwargs|fn)$|^past_key_values?$|^kwargs$"
@@ -233,16 +218,18 @@ def _value_by_evidence(info: FunctionInfo, name: str, optional: bool, entry: boo
     is_tensor_by_name = entry and _is_name_of_tensor(name, optional)
     if name in evidence.others or not (name in evidence.tensors or is_tensor_by_name):
         return UNKNOWN
-    family = "int" if name.endswith("_ids") else ""
-    return tensor(family, optional=optional, origin="mask" if name.endswith("mask") else "")
+    if name.endswith("_ids"):
+        return tensor("int", optional=optional)
+    if name.endswith("mask"):
+        return tensor(optional=optional, origin="mask")
+    return tensor(optional=optional)
 
 
 def _is_name_of_tensor(name: str, optional: bool) -> bool:
     if _PYTHON_NAMES.search(name):
         return False
     # An optional parameter may be anything, but an optional mask is hardly ever a Python object.
-    names = _MASK_NAMES if optional else _TENSOR_NAMES
-    return names.match(name) is not None
+    return name.endswith("mask") if optional else _TENSOR_NAMES.match(name) is not None
 
 
 def _evidence(info: FunctionInfo) -> _Evidence:
@@ -256,12 +243,13 @@ def _collect_evidence(info: FunctionInfo) -> _Evidence:
     evidence = _Evidence(set(), set())
     for node in ast.walk(info.node):
         match node:
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-                # A constructor's `cfg.dtype` and `cfg.shape` are settings.
-                if attribute in _TENSOR_ATTRIBUTES and not info.qualname.endswith("__init__"):
-                    evidence.tensors.add(name)
-                elif attribute in _OTHER_ATTRIBUTES:
-                    evidence.others.add(name)
+            # A constructor's `cfg.dtype` and `cfg.shape` are settings.
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
+                attribute in _TENSOR_ATTRIBUTES and not info.qualname.endswith("__init__")
+            ):
+                evidence.tensors.add(name)
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute in _OTHER_ATTRIBUTES:
+                evidence.others.add(name)
             case ast.Call():
                 _add_evidence_of_call(info, node, evidence)
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str())):
@@ -298,14 +286,16 @@ def _add_evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, evide
 
 def _fillings(node: ast.If | ast.IfExp, name: str) -> list[ast.expr]:
     """What a name that is None is replaced with."""
+    fillings: list[ast.expr] = []
     match node:
-        case ast.IfExp(orelse=ast.Name(id=fallback)):
-            return [node.body] if fallback == name else []
-        case ast.If():
-            assignments = [statement for statement in node.body if isinstance(statement, ast.Assign)]
-            return [item.value for item in assignments if getattr(item.targets[0], "id", "") == name]
-        case _:
-            return []
+        case ast.IfExp(body=filling, orelse=ast.Name(id=target)) if target == name:
+            fillings.append(filling)
+        case ast.If(body=statements):
+            for statement in statements:
+                match statement:
+                    case ast.Assign(targets=[ast.Name(id=target), *_], value=filling) if target == name:
+                        fillings.append(filling)
+    return fillings
 
 
 def _creates_tensor(info: FunctionInfo, node: ast.expr) -> bool:

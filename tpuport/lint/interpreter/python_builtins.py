@@ -7,7 +7,7 @@ import ast
 import functools
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
     BOOL,
@@ -31,8 +31,8 @@ from tpuport.lint.abstract_values import (
     Sequence,
     Static,
     Tensor,
+    Unknown,
     Value,
-    constant_of,
     is_tensor,
     join,
     join_all,
@@ -55,20 +55,15 @@ _FIXED_RESULTS: Final[dict[str, Value]] = {
     "range": Sequence("iterator", None, INT),
 }  # fmt: skip
 _CONTAINER_KINDS: Final = {
-    "list": "list",
-    "tuple": "tuple",
-    "set": "set",
-    "frozenset": "set",
-    "sorted": "list",
-    "iter": "iterator",
-}
+    "list": "list", "tuple": "tuple", "set": "set", "frozenset": "set", "sorted": "list", "iter": "iterator",
+}  # fmt: skip
 # Built-in names that are known, but whose calls say nothing.
 _OTHER_NAMES: Final = frozenset("super object property staticmethod classmethod open locals globals".split())
 
 
 def is_builtin(name: str) -> bool:
     """Whether a name is that of a built-in function or class."""
-    return name in _FIXED_RESULTS or name in _HANDLERS or name in _OTHER_NAMES
+    return name in _BUILTIN_NAMES
 
 
 def call_builtin(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
@@ -202,11 +197,10 @@ def _extreme(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     values = arguments.positional
     if len(values) == 1:
         return frame.element_of(values[0])
-    tensors = list(filter(is_tensor, values))
-    if not tensors:
+    if not any(map(is_tensor, values)):
         return join_all(values)
     # Of a tensor and a number it may be either.
-    return values[0] if tensors == values else UNKNOWN
+    return values[0] if all(map(is_tensor, values)) else UNKNOWN
 
 
 def _element(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
@@ -244,6 +238,7 @@ _HANDLERS: Final[dict[str, Callable[[Frame, Arguments, ast.Call], Value]]] = {
     "abs": _number, "round": _number, "pow": _number, "dict": _dict, "type": _type, "reversed": _reversed,
     **{name: functools.partial(_container, kind) for name, kind in _CONTAINER_KINDS.items()},
 }  # fmt: skip
+_BUILTIN_NAMES: Final = _OTHER_NAMES.union(_FIXED_RESULTS, _HANDLERS)
 
 # --- methods ---
 
@@ -261,8 +256,10 @@ _STRING_METHODS: Final = frozenset("format lower upper strip replace join".split
 
 def call_method(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
     """What `receiver.name(...)` returns. A container that the method changes is changed in the frame."""
+    if isinstance(method.receiver, Tensor):
+        return tensor_method(method.receiver, method.name, arguments)
     handler = _METHOD_HANDLERS.get(type(method.receiver), _method_of_unknown)
-    return handler(frame, node, method, arguments)
+    return handler(frame, node, method.receiver, method.name, arguments)
 
 
 def call_unknown(frame: Frame, arguments: Arguments, name: str = "") -> Value:
@@ -289,47 +286,51 @@ def call_instance(frame: Frame, instance: Instance, arguments: Arguments) -> Val
         method = classes.method(instance.info, "forward")
     if method is not None:
         return frame.interpreter.call_function(frame, Function(method, instance), arguments)
+    # A subclass of a torch layer that only changes how it is constructed.
     torch_base = classes.torch_base(instance.info)
     if torch_base:
         return library.layer_call(torch_base, arguments)
     return call_unknown(frame, arguments)
 
 
-def _method_of_tensor(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    assert isinstance(method.receiver, Tensor)
-    return tensor_method(method.receiver, method.name, arguments)
-
-
-def _method_of_layer(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    assert isinstance(method.receiver, Layer)
-    if method.name == "forward":
-        return library.layer_call(method.receiver.name, arguments)
-    if method.name in _FLUENT:
-        return method.receiver
+def _method_of_layer(frame: Frame, node: ast.Call, receiver: Layer, name: str, arguments: Arguments) -> Value:
+    if name == "forward":
+        return library.layer_call(receiver.name, arguments)
+    if name in _FLUENT:
+        return receiver
     return UNKNOWN
 
 
-def _method_of_unknown(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    if method.name in _METHODS_OF_ARRAYS:
-        return tensor_method(TENSOR, method.name, arguments)
-    if method.name in _STATIC_METHODS:
+def _method_of_unknown(
+    frame: Frame, node: ast.Call, receiver: Value, name: str, arguments: Arguments
+) -> Value:
+    if name in _METHODS_OF_ARRAYS:
+        return tensor_method(TENSOR, name, arguments)
+    if name in _STATIC_METHODS:
         return STATIC
-    return _default_function(method, arguments) or call_unknown(frame, arguments, method.name)
+    return _default_function(name, arguments) or call_unknown(frame, arguments, name)
 
 
-def _method_of_static(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    assert isinstance(method.receiver, Static)
-    if method.receiver.kind == "str":
-        return _method_of_string(frame, node, method, arguments)
-    as_value = CONFIG if method.receiver.kind == "config" else STATIC
-    return _default_function(method, arguments) or as_value
+def _method_of_static(
+    frame: Frame, node: ast.Call, receiver: Static, name: str, arguments: Arguments
+) -> Value:
+    match receiver.kind:
+        case "str":
+            return _method_of_string(frame, node, name, arguments)
+        # `config.get("rope_scaling")` is a part of the configuration, or one of its settings.
+        case "config":
+            return _default_function(name, arguments) or CONFIG
+        case _:
+            return _default_function(name, arguments) or STATIC
 
 
-def _method_of_string(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    if method.name == "format":
+def _method_of_string(frame: Frame, node: ast.Call, name: str, arguments: Arguments) -> Value:
+    if name == "format":
         for part, value in zip(node.args, arguments.positional, strict=False):
             report_formatting(frame, part, value)
-    return STR if method.name in _STRING_METHODS else STATIC
+    if name in _STRING_METHODS:
+        return STR
+    return STATIC
 
 
 def report_formatting(frame: Frame, node: ast.expr, value: Value, has_spec: bool = False) -> None:
@@ -339,9 +340,9 @@ def report_formatting(frame: Frame, node: ast.expr, value: Value, has_spec: bool
         frame.report(Formatting(node, value, has_spec))
 
 
-def _default_function(method: Method, arguments: Arguments) -> Value | None:
-    """The default of `table.get(name, function)`, where the table of functions and the name are not known."""
-    if method.name in {"get_interface", "get"}:
+def _default_function(name: str, arguments: Arguments) -> Value | None:
+    """The default of `table.get(key, function)`, where the table of functions and the key are not known."""
+    if name in {"get_interface", "get"}:
         return arguments.first_function
     return None
 
@@ -349,10 +350,10 @@ def _default_function(method: Method, arguments: Arguments) -> Value | None:
 # --- methods of containers ---
 
 
-def _method_of_sequence(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    receiver = method.receiver
-    assert isinstance(receiver, Sequence)
-    match method.name, arguments.positional:
+def _method_of_sequence(
+    frame: Frame, node: ast.Call, receiver: Sequence, name: str, arguments: Arguments
+) -> Value:
+    match name, arguments.positional:
         case (("append" | "add" | "appendleft"), [value, *_]) | ("insert", [_, value, *_]):
             return _grow(frame, node, receiver, value)
         case "extend" | "update", [values, *_]:
@@ -365,9 +366,10 @@ def _method_of_sequence(frame: Frame, node: ast.Call, method: Method, arguments:
             return INT
         case "forward", _ if receiver.kind == "sequential":
             return frame.interpreter.apply(frame, receiver, Arguments(arguments.positional, {}), node)
-    if receiver.kind in {"modules", "sequential"} and method.name in _FLUENT:
-        return receiver
-    return UNKNOWN
+        case _ if receiver.kind in {"modules", "sequential"} and name in _FLUENT:
+            return receiver
+        case _:
+            return UNKNOWN
 
 
 def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Value:
@@ -381,6 +383,7 @@ def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Val
     match node.func:
         case ast.Attribute(value=holder):
             path = path_of(holder)
+        # `append = items.append` hides which name the list has.
         case _:
             return
     if path is None:
@@ -394,12 +397,12 @@ def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Val
                 frame.report(AttributeStore(node, frame.lookup(owner), name, added, in_container=True))
 
 
-def _method_of_mapping(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    receiver = method.receiver
-    assert isinstance(receiver, Mapping)
-    match method.name, arguments.positional:
+def _method_of_mapping(
+    frame: Frame, node: ast.Call, receiver: Mapping, name: str, arguments: Arguments
+) -> Value:
+    match name, arguments.positional:
         case "get" | "pop" | "setdefault" | "__getitem__", [_, *_]:
-            return _entry(receiver, method.name, arguments.positional)
+            return _entry(receiver, name, arguments.positional)
         case "items", _:
             return Sequence("iterator", None, Sequence("tuple", (STATIC, _any_entry(receiver)), UNKNOWN))
         case "values", _:
@@ -409,76 +412,83 @@ def _method_of_mapping(frame: Frame, node: ast.Call, method: Method, arguments: 
         case "copy", _:
             return receiver
         case "update", _:
-            added = arguments.first.entries if isinstance(arguments.first, Mapping) else ()
-            entries = dict(receiver.entries) | dict(added) | arguments.keywords
-            _replace_receiver(frame, node, Mapping(tuple(entries.items()), receiver.element), None)
+            _update(frame, node, receiver, arguments)
             return NONE
     return UNKNOWN
 
 
+def _update(frame: Frame, node: ast.Call, receiver: Mapping, arguments: Arguments) -> None:
+    entries = dict(receiver.entries)
+    match arguments.first:
+        case Mapping(entries=added):
+            entries.update(added)
+    entries |= arguments.keywords
+    _replace_receiver(frame, node, Mapping(tuple(entries.items()), receiver.element), None)
+
+
 def _any_entry(mapping: Mapping) -> Value:
     if mapping.entries:
-        return join_all(value for _, value in mapping.entries)
+        return join_all(mapping.values)
     return mapping.element
 
 
 def _entry(receiver: Mapping, name: str, positional: list[Value]) -> Value:
     """`mapping.get(key, default)` and the like."""
-    key = constant_of(positional[0])
-    is_known = key is not NOT_CONSTANT
-    value = receiver.get(key) if is_known else _any_entry(receiver)
-    if len(positional) == 1:
-        return value
-    default = positional[1]
-    if value is UNKNOWN:
+    key = positional[0].constant
+    value = _any_entry(receiver) if key is NOT_CONSTANT else receiver.get(key)
+    match value, positional[1:]:
         # A table of functions that is not known: its default shows what they do.
-        if name == "get" and isinstance(default, Function):
+        case Unknown(), [Function() as default, *_] if name == "get":
             return default
-        return UNKNOWN
-    is_missing = is_known and key not in dict(receiver.entries)
-    return join(value, default) if is_missing else value
+        case Unknown(), _:
+            return UNKNOWN
+        # The key is none of those that the source text tells.
+        case _, [default, *_] if key not in {NOT_CONSTANT, *dict(receiver.entries)}:
+            return join(value, default)
+        case _:
+            return value
 
 
 # --- methods of modules ---
 
-_PARAMETERS: Final = Sequence("iterator", None, tensor(origin="parameter"))
-_NAMED_PARAMETERS: Final = Sequence(
-    "iterator", None, Sequence("tuple", (STR, tensor(origin="parameter")), UNKNOWN)
-)
+_PARAMETER: Final = tensor(origin="parameter")
+_NAMED_PARAMETER: Final = Sequence("tuple", (STR, _PARAMETER), UNKNOWN)
 _INHERITED_METHODS: Final[dict[str, Value]] = {
-    **dict.fromkeys(("parameters", "buffers"), _PARAMETERS),
-    **dict.fromkeys(("named_parameters", "named_buffers"), _NAMED_PARAMETERS),
+    **dict.fromkeys(("parameters", "buffers"), Sequence("iterator", None, _PARAMETER)),
+    **dict.fromkeys(("named_parameters", "named_buffers"), Sequence("iterator", None, _NAMED_PARAMETER)),
     **dict.fromkeys(("get_seq_length", "get_max_cache_shape", "is_gradient_checkpointing"), STATIC),
 }
 _REGISTRATIONS: Final = frozenset("register_buffer register_parameter add_module register_module".split())
 
 
-def _method_of_instance(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
+def _method_of_instance(
+    frame: Frame, node: ast.Call, receiver: Instance, name: str, arguments: Arguments
+) -> Value:
     """Methods that an instance has from a library's base class, from `nn.Module` above all."""
-    if method.name in _FLUENT:
-        return method.receiver
-    if method.name in _REGISTRATIONS:
-        _register(frame, method.name, arguments)
+    if name in _FLUENT:
+        return receiver
+    if name in _REGISTRATIONS:
+        _register(frame, name, arguments)
         return NONE
-    return _INHERITED_METHODS.get(method.name) or call_unknown(frame, arguments, method.name)
+    return _INHERITED_METHODS.get(name) or call_unknown(frame, arguments, name)
 
 
 def _register(frame: Frame, method: str, arguments: Arguments) -> None:
-    name = constant_of(arguments.get(0, "name"))
+    name = arguments.get(0, "name").constant
     if frame.building is None or not isinstance(name, str):
         return
-    is_buffer = method == "register_buffer"
     value = arguments.get(1, "tensor", "param", "module", default=NONE)
-    if isinstance(value, Tensor):
-        origin = "buffer" if is_buffer else "parameter"
-        value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, origin)
-    elif is_buffer and value is UNKNOWN:
-        value = tensor(origin="buffer")
+    match method, value:
+        case "register_buffer", Unknown():
+            value = tensor(origin="buffer")
+        case "register_buffer", Tensor():
+            value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "buffer")
+        case _, Tensor():
+            value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "parameter")
     frame.building[name] = value
 
 
-_METHOD_HANDLERS: Final[dict[type, Callable[[Frame, ast.Call, Method, Arguments], Value]]] = {
-    Tensor: _method_of_tensor,
+_METHOD_HANDLERS: Final[dict[type, Callable[[Frame, ast.Call, Any, str, Arguments], Value]]] = {
     Sequence: _method_of_sequence,
     Mapping: _method_of_mapping,
     Static: _method_of_static,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tpuport.lint.abstract_values import (
     BOOL,
     BOOL_TENSOR,
+    FALSE,
     FLOAT_TENSOR,
     INT,
     INT_TENSOR,
@@ -24,8 +25,6 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    constant_of,
-    dtype_of,
     join_all,
     tensor,
 )
@@ -63,7 +62,7 @@ _BOOLEAN: Final = (
 )
 _INTEGER: Final = "argmax argmin argsort bincount searchsorted bucketize count_nonzero multinomial"
 _FLOATING: Final = (
-    "softmax log_softmax sigmoid exp log sqrt rsqrt sin cos tan tanh mean var std erf linear gelu silu relu"
+    "softmax log_softmax sigmoid exp log sqrt rsqrt sin cos tan tanh var std erf linear gelu silu relu"
     " layer_norm rms_norm group_norm scaled_dot_product_attention interpolate conv1d conv2d conv3d"
     " conv_transpose1d conv_transpose2d conv_transpose3d embedding dropout softplus normalize cosine_similarity"
     " grid_sample cross_entropy mse_loss avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d"
@@ -92,10 +91,8 @@ _Handler = Callable[[_TensorCall], Value]
 
 
 def like(value: Value) -> Tensor:
-    """A new tensor of the same dtype and dimensions."""
-    if isinstance(value, Tensor):
-        return tensor(value.dtype, value.exact, value.ndim, origin=value.mask_origin)
-    return TENSOR
+    """A new tensor of the same dtype and dimensions, as far as they are known."""
+    return tensor(value.dtype, value.exact, value.ndim, origin=value.mask_origin)
 
 
 def tensor_function(name: str, arguments: Arguments, default: str = "") -> Value:
@@ -112,50 +109,51 @@ def tensor_function(name: str, arguments: Arguments, default: str = "") -> Value
 
 def _elementwise(call: _TensorCall) -> Value:
     first = call.first
-    if isinstance(first, Tensor):
-        family, exact = requested_dtype(call.arguments.keywords, first.dtype)
-        return tensor(family, exact, first.ndim, origin=first.mask_origin)
-    return tensor(*requested_dtype(call.arguments.keywords, call.default))
+    family = first.dtype if isinstance(first, Tensor) else call.default
+    return tensor(*requested_dtype(call.arguments.keywords, family), first.ndim, origin=first.mask_origin)
 
 
 def _view(call: _TensorCall) -> Value:
     first = call.first
     if not isinstance(first, Tensor):
         return _elementwise(call)
-    dtype = "float" if call.name in _REAL_VIEWS_OF_COMPLEX else first.dtype
-    ndim = first.ndim if call.name in _VIEWS_OF_SAME_NDIM else -1
+    dtype, ndim = first.dtype, -1
+    if call.name in _REAL_VIEWS_OF_COMPLEX:
+        dtype = "float"
+    if call.name in _VIEWS_OF_SAME_NDIM:
+        ndim = first.ndim
     return tensor(dtype, first.exact, ndim, view=True, origin=first.mask_origin)
 
 
 def _floating(call: _TensorCall) -> Value:
-    family = "complex" if dtype_of(call.first) == "complex" else "float"
-    dtype = requested_dtype(call.arguments.keywords, family)
-    return tensor(*dtype, -1 if call.name == "mean" else _ndim_of(call.first))
+    return tensor(*_floating_dtype(call), call.first.ndim)
+
+
+def _mean(call: _TensorCall) -> Value:
+    # Which dimensions remain depends on `dim` and `keepdim`.
+    return tensor(*_floating_dtype(call))
+
+
+def _floating_dtype(call: _TensorCall) -> Dtype:
+    # Integers become floats, complex numbers stay complex.
+    family = "complex" if call.first.dtype == "complex" else "float"
+    return requested_dtype(call.arguments.keywords, family)
 
 
 def _boolean(call: _TensorCall) -> Value:
-    return tensor("bool", ndim=_ndim_of(call.first))
-
-
-def _ndim_of(value: Value) -> int:
-    return value.ndim if isinstance(value, Tensor) else -1
+    return tensor("bool", ndim=call.first.ndim)
 
 
 def _promoting(call: _TensorCall) -> Value:
-    positional = call.arguments.positional
-    family = promote(call.first, positional[1]) if len(positional) > 1 else ""
-    return tensor(family, origin=_mask_origin(call.first))
-
-
-def _mask_origin(value: Value) -> str:
-    if isinstance(value, Tensor):
-        return value.mask_origin
-    return ""
+    return tensor(promote(call.first, call.arguments.get(1, "other")), origin=call.first.mask_origin)
 
 
 def _concatenation(call: _TensorCall) -> Value:
-    element = call.first.element if isinstance(call.first, Sequence) else UNKNOWN
-    return tensor(dtype_of(element), origin=_mask_origin(element))
+    match call.first:
+        case Sequence(element=element):
+            return tensor(element.dtype, origin=element.mask_origin)
+        case _:
+            return TENSOR
 
 
 def _reduction(call: _TensorCall) -> Value:
@@ -163,11 +161,14 @@ def _reduction(call: _TensorCall) -> Value:
     first = call.first
     if not isinstance(first, Tensor):
         return _elementwise(call)
+    family, ndim = first.dtype, -1
     # torch counts in int64.
-    family = "int" if first.dtype == "bool" else first.dtype
-    positional, keywords = call.arguments
-    is_total = call.name in {"sum", "prod"} and len(positional) == 1 and not keywords
-    return tensor(*requested_dtype(keywords, family), 0 if is_total else -1)
+    if family == "bool":
+        family = "int"
+    # Without `dim`, a sum is over everything.
+    if call.name in {"sum", "prod"} and call.arguments == Arguments([first], {}):
+        ndim = 0
+    return tensor(*requested_dtype(call.arguments.keywords, family), ndim)
 
 
 def _parts(call: _TensorCall) -> Value:
@@ -179,7 +180,7 @@ def _values_and_indices(call: _TensorCall) -> Value:
     values = like(call.first)
     positional, keywords = call.arguments
     # `max(x, other)` compares two tensors.
-    if len(positional) > 1 and isinstance(positional[1], Tensor):
+    if isinstance(call.arguments.get(1), Tensor):
         return values
     if len(positional) > 1 or keywords.keys() & {"dim", "k"}:
         return Sequence("tuple", (values, INT_TENSOR), TENSOR)
@@ -208,8 +209,9 @@ def _where(call: _TensorCall) -> Value:
 
 
 def _nonzero(call: _TensorCall) -> Value:
-    as_tuple = call.arguments.keywords.get("as_tuple")
-    if as_tuple is None or constant_of(as_tuple) is False:
+    as_tuple = call.arguments.keywords.get("as_tuple", FALSE)
+    # Indices of one element a row, of as many columns as the argument has dimensions.
+    if as_tuple.constant is False:
         return tensor("int", ndim=2)
     return Sequence("tuple", None, INT_TENSOR)
 
@@ -218,7 +220,7 @@ def _unique(call: _TensorCall) -> Value:
     positional, keywords = call.arguments
     if keywords.keys() & {"return_inverse", "return_counts"} or len(positional) > 2:
         return Sequence("tuple", None, TENSOR)
-    return tensor(dtype_of(call.first), ndim=1)
+    return tensor(call.first.dtype, ndim=1)
 
 
 def _broadcast(call: _TensorCall) -> Value:
@@ -229,8 +231,6 @@ def _broadcast(call: _TensorCall) -> Value:
 # --- factories ---
 
 _SIZED_FACTORIES: Final = frozenset("zeros ones empty full rand randn".split())
-_FACTORY_NDIMS: Final = {"arange": 1, "linspace": 1, "logspace": 1, "randperm": 1, "eye": 2}
-_NUMBERS: Final = frozenset({"int", "float", "bool"})
 
 
 def _factory(call: _TensorCall) -> Value:
@@ -240,32 +240,32 @@ def _factory(call: _TensorCall) -> Value:
         return tensor(*requested_dtype(keywords, template.dtype), template.ndim)
     family = _FACTORY_FAMILIES.get(call.name, "float")
     if not isinstance(family, str):
-        family = family(call.arguments.positional)
+        family = family(call.arguments)
     return tensor(*requested_dtype(keywords, family), _factory_ndim(call.name, call.arguments.positional))
 
 
-def _family_of_range(bounds: list[Value]) -> str:
-    families = set(map(family_of, bounds))
+def _family_of_range(arguments: Arguments) -> str:
+    families = set(map(family_of, arguments.positional))
     if families <= {"int"}:
         return "int"
+    # One float among the bounds is enough.
     return "float" if "float" in families else ""
 
 
-def _family_of_fill_value(arguments: list[Value]) -> str:
-    if len(arguments) > 1:
-        return family_of(arguments[1])
-    return ""
+def _family_of_fill_value(arguments: Arguments) -> str:
+    return family_of(arguments.get(1))
 
 
-def _family_of_data(arguments: list[Value]) -> str:
-    if not arguments:
-        return ""
-    data = arguments[0]
-    return family_of(data.element if isinstance(data, Sequence) else data)
+def _family_of_data(arguments: Arguments) -> str:
+    match arguments.first:
+        case Sequence(element=element):
+            return family_of(element)
+        case data:
+            return family_of(data)
 
 
-# Factories that create anything but floats: a family, or a function of the positional arguments.
-_FACTORY_FAMILIES: Final[dict[str, str | Callable[[list[Value]], str]]] = {
+# Factories that create anything but floats: a family, or a function of the arguments.
+_FACTORY_FAMILIES: Final[dict[str, str | Callable[[Arguments], str]]] = {
     **dict.fromkeys("randint randint_like randperm tril_indices triu_indices".split(), "int"),
     "from_numpy": "",
     "arange": _family_of_range,
@@ -277,21 +277,23 @@ _FACTORY_FAMILIES: Final[dict[str, str | Callable[[list[Value]], str]]] = {
 
 
 def _factory_ndim(name: str, arguments: list[Value]) -> int:
-    ndim = _FACTORY_NDIMS.get(name)
-    if ndim is not None:
-        return ndim
-    if not arguments:
-        return -1
-    first = arguments[0]
-    if name == "tensor" and isinstance(first, Static) and first.kind in _NUMBERS:
-        return 0
-    if name not in _SIZED_FACTORIES:
-        return -1
-    if isinstance(first, Sequence):
-        return -1 if first.items is None else len(first.items)
-    # The second argument of `full` is the value.
-    is_sizes = name != "full" and all(isinstance(size, Static) and size.kind == "int" for size in arguments)
-    return len(arguments) if is_sizes else -1
+    match name, arguments:
+        case (("arange" | "linspace" | "logspace" | "randperm"), _):
+            return 1
+        case "eye", _:
+            return 2
+        case "tensor", [Static(kind="int" | "float" | "bool"), *_]:
+            return 0
+        # `zeros((2, 3))`, `full((2, 3), value)`
+        case _, [Sequence(items=tuple(sizes)), *_] if name in _SIZED_FACTORIES:
+            return len(sizes)
+        # `full` has no sizes in separate arguments: its second one is the value.
+        case "full", _:
+            return -1
+        case _, sizes if name in _SIZED_FACTORIES and {size.kind for size in sizes} == {"int"}:
+            return len(sizes)
+        case _:
+            return -1
 
 
 # --- the tables of functions ---
@@ -311,6 +313,7 @@ _FIXED_RESULTS: Final[dict[str, Value]] = {
 _HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(_VIEWS_OF_SAME_NDIM | _VIEWS_OF_OTHER_NDIM, _view),
     **dict.fromkeys(_FLOATING.split(), _floating),
+    "mean": _mean,
     **dict.fromkeys("cat concat stack concatenate hstack vstack".split(), _concatenation),
     **dict.fromkeys(_PROMOTING.split(), _promoting),
     **dict.fromkeys("sum cumsum prod cumprod".split(), _reduction),
@@ -350,20 +353,24 @@ def tensor_method(receiver: Tensor, name: str, arguments: Arguments) -> Value:
         return _STATIC_METHODS[name]
     if name in _CASTS:
         return with_dtype(receiver, *_CASTS[name])
+    function = name
     # `mul_` returns what `mul` does; `__getitem__` is not an in-place method.
-    function = name.removesuffix("_") if not name.startswith("_") else name
-    handler = _METHOD_HANDLERS.get(name) or _METHOD_HANDLERS.get(function)
+    if not name.startswith("_"):
+        function = name.removesuffix("_")
+    handler = _METHOD_HANDLERS.get(name, _METHOD_HANDLERS.get(function))
     if handler is not None:
         return handler(receiver, arguments)
     return tensor_function(function, Arguments([receiver, *arguments.positional], arguments.keywords))
 
 
 def _size(receiver: Tensor, arguments: Arguments) -> Value:
+    # `x.size(0)`, `x.size()`
     return INT if any(arguments) else SHAPE
 
 
 def _converted(receiver: Tensor, arguments: Arguments) -> Value:
     """`.to(...)`: the dtype if there is one among the arguments; a device does not change it."""
+    # Floats become other floats; of anything else the result may be anything.
     family_if_unchanged = "float" if receiver.dtype == "float" else ""
     for value in [*arguments.positional, arguments.keywords.get("dtype", NONE)]:
         dtype = dtype_of_argument(value)
@@ -371,7 +378,7 @@ def _converted(receiver: Tensor, arguments: Arguments) -> Value:
             return with_dtype(receiver, *dtype)
         if isinstance(value, Tensor):
             return with_dtype(receiver, value.dtype, value.exact)
-        if isinstance(value, Static) and value.kind == "dtype":
+        if value.kind == "dtype":
             # `.to(other.dtype)`: the dtype is unknown, but it is hardly ever bool.
             return with_dtype(receiver, family_if_unchanged)
     if UNKNOWN in arguments.positional:

@@ -1,9 +1,10 @@
 """The interpreter as a whole: calls and what is remembered of them, module-level names, and the rules that listen."""
 
 import ast
+import collections
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tpuport.lint.abstract_values import (
     BOOL,
@@ -26,20 +27,15 @@ from tpuport.lint.abstract_values import (
     tensor,
 )
 from tpuport.lint.events import Event, FunctionEntry
-from tpuport.lint.findings import Finding, Severity
+from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import callables, evaluation, execution
 from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
-from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter, closure_of
-from tpuport.lint.interpreter.parameters import (
-    annotation_value,
-    declared_value,
-    default_expressions,
-    named_parameters,
-)
+from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
+from tpuport.lint.interpreter.parameters import annotation_value, declared_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.project import Binding, Project
-from tpuport.lint.rules.rule import Answer, Context, Hit, Rule
+from tpuport.lint.rules.rule import Context, Hit, Rule
 from tpuport.lint.source import node_span
 
 # Calls deeper than this return what their annotations promise; no model calls that deep without recursion.
@@ -47,7 +43,6 @@ _DEPTH: Final = 40
 # After so many different calls of one function, its declaration is interpreted instead of each further call.
 _CALLS_PER_FUNCTION: Final = 8
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
-_RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 @dataclasses.dataclass
@@ -57,21 +52,20 @@ class Record:
     Attributes:
         result: the call's value.
         findings: by rule and position.
-        traced: the functions that were traced, the called one among them.
-        reached: the same with the class of the object that each was called on, or None.
+        traced: the functions that were traced, the called one among them, each with the class of the object that it
+            was called on, or None.
         consulted: files whose functions were interpreted.
     """
 
     result: Value = UNKNOWN
     findings: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
-    traced: set[tuple[ModuleInfo, FunctionInfo]] = dataclasses.field(default_factory=set)
-    reached: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
+    traced: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
     consulted: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, key: tuple[Any, ...], finding: Finding) -> None:
         """Add a finding; of two with the same key the worse stays."""
         known = self.findings.setdefault(key, finding)
-        if _RANKS[finding.severity] < _RANKS[known.severity]:
+        if finding.severity.rank < known.severity.rank:
             self.findings[key] = finding
 
     def absorb(self, inner: "Record") -> None:
@@ -79,7 +73,6 @@ class Record:
         for key, finding in inner.findings.items():
             self.add(key, finding)
         self.traced |= inner.traced
-        self.reached |= inner.reached
         self.consulted |= inner.consulted
 
 
@@ -109,13 +102,13 @@ class TracingInterpreter(Interpreter):
         self.project = project
         self.options = options
         self.classes = Classes(self)
-        self._listeners: dict[type[Event], list[Rule]] = {}
+        self._listeners: dict[type[Event], list[Rule]] = collections.defaultdict(list)
         for rule in options.rules:
             for event in rule.events:
-                self._listeners.setdefault(event, []).append(rule)
+                self._listeners[event].append(rule)
         self._remembered: dict[tuple[Any, ...], Record] = {}
         self._running: set[tuple[Any, ...]] = set()
-        self._call_counts: dict[FunctionInfo, int] = {}
+        self._call_counts: collections.Counter[FunctionInfo] = collections.Counter()
         self._route: list[str] = []
         self.records = [Record()]
 
@@ -159,7 +152,7 @@ class TracingInterpreter(Interpreter):
     def call_function(self, caller: Frame, function: Function, arguments: Arguments) -> Value:
         values = self._bind_arguments(function, arguments)
         activation = _Activation(function, values, caller.depth + 1, caller.emitting)
-        if caller.building is None or function.bound is None or function.bound != caller.receiver:
+        if not caller.is_building(function.bound):
             return self._call(activation)
         # A constructor calls a method of its object.
         info = function.info
@@ -188,10 +181,9 @@ class TracingInterpreter(Interpreter):
     def _call(self, activation: _Activation) -> Value:
         """Run a function, or take the result of an equal call."""
         function, values, depth, emitting, entry, _ = activation
-        closure = closure_of(function.info)
+        closure = function.info.closure
         key = (function, emitting, entry, tuple(values.items()), id(closure))
-        # A nested function's meaning depends on the frame around it, which changes.
-        remembered = self._remembered.get(key) if closure is None else None
+        remembered = self._remembered.get(key)
         if remembered is not None:
             self.records[-1].absorb(remembered)
             return remembered.result
@@ -205,6 +197,7 @@ class TracingInterpreter(Interpreter):
         finally:
             self._running.discard(key)
             self.stop_recording()
+        # A nested function's meaning depends on the frame around it, which changes.
         if closure is None:
             self._remembered[key] = record
         return record.result
@@ -214,25 +207,21 @@ class TracingInterpreter(Interpreter):
         info = function.info
         if depth > _DEPTH:
             return self._promised_result(info)
-        frame = Frame(self, info.module, info, closure_of(info), depth)
+        frame = Frame(self, info.module, info, info.closure, depth)
         frame.emitting, frame.entry, frame.building = emitting, entry, building
         frame.env = dict(values)
         _set_receiver(frame, function, values)
-        self._record_call(function, emitting)
+        record = self.records[-1]
+        record.consulted.add(str(info.module.path))
+        # Code that is only evaluated, a constructor's for instance, is not traced.
+        if emitting:
+            record.traced.add((info, class_of(function.bound)))
         self._route.append(info.qualname)
         try:
             frame.report(FunctionEntry(info.node, info, entry, values))
             return self._result(frame, info)
         finally:
             self._route.pop()
-
-    def _record_call(self, function: Function, emitting: bool) -> None:
-        record = self.records[-1]
-        info = function.info
-        record.consulted.add(str(info.module.path))
-        if emitting:
-            record.traced.add((info.module, info))
-            record.reached.add((info, class_of(function.bound)))
 
     def _result(self, frame: Frame, info: FunctionInfo) -> Value:
         if isinstance(info.node, ast.Lambda):
@@ -258,7 +247,7 @@ class TracingInterpreter(Interpreter):
         """What the parameters are by the definition alone."""
         info = function.info
         values = _bound_parameter(function)
-        for parameter in named_parameters(info)[len(values) :]:
+        for parameter in info.named_parameters[len(values) :]:
             values[parameter.arg] = declared_value(self, info, parameter, entry)
         variadic, keywords = info.node.args.vararg, info.node.args.kwarg
         if variadic:
@@ -272,7 +261,7 @@ class TracingInterpreter(Interpreter):
         info = function.info
         values = _bound_parameter(function)
         parameters = info.node.args
-        positional = [*parameters.posonlyargs, *parameters.args][len(values) :]
+        positional = info.positional_parameters[len(values) :]
         names = [parameter.arg for parameter in positional]
         by_name = arguments.keywords | dict(zip(names, arguments.positional, strict=False))
         # Without arguments, the defaults and declarations below apply.
@@ -284,21 +273,19 @@ class TracingInterpreter(Interpreter):
             items = tuple(map(_generalise, arguments.positional[len(positional) :]))
             values[parameters.vararg.arg] = Sequence("tuple", items, join_all(items))
         if parameters.kwarg:
-            others = dict(arguments.keywords)
-            for parameter in named_parameters(info):
-                others.pop(parameter.arg, None)
-            entries = zip(others, map(_generalise, others.values()), strict=True)
-            values[parameters.kwarg.arg] = Mapping(tuple(entries), UNKNOWN)
+            named = {parameter.arg for parameter in info.named_parameters}
+            others = arguments.keywords.items()
+            entries = tuple((name, _generalise(value)) for name, value in others if name not in named)
+            values[parameters.kwarg.arg] = Mapping(entries, UNKNOWN)
         return values
 
     def _is_called_too_often(self, info: FunctionInfo) -> bool:
         """Count a call; whether there were enough to take the function's declaration for all further ones."""
-        count = self._call_counts.get(info, 0)
-        self._call_counts[info] = count + 1
-        return count >= _CALLS_PER_FUNCTION and closure_of(info) is None
+        self._call_counts[info] += 1
+        return self._call_counts[info] > _CALLS_PER_FUNCTION and info.closure is None
 
     def _argument(self, info: FunctionInfo, parameter: ast.arg, value: Value | None) -> Value:
-        default = default_expressions(info).get(parameter.arg)
+        default = info.defaults.get(parameter.arg)
         if value is None and default is not None:
             value = self.module_expression(info.module, default)
         if value is None or value is UNKNOWN:
@@ -310,23 +297,21 @@ class TracingInterpreter(Interpreter):
     def annotation(self, node: ast.expr | None, module: ModuleInfo) -> Value:
         if node is None:
             return UNKNOWN
-        known: dict[ast.expr, Value] = vars(module).setdefault("annotations", {})
-        if node not in known:
+        if node not in module.annotations:
             # A class may be annotated with itself.
-            known[node] = UNKNOWN
-            known[node] = annotation_value(self, node, module)
-        return known[node]
+            module.annotations[node] = UNKNOWN
+            module.annotations[node] = annotation_value(self, node, module)
+        return module.annotations[node]
 
     def module_expression(self, module: ModuleInfo, node: ast.expr) -> Value:
         return Frame(self, module).evaluate(node)
 
     def global_name(self, module: ModuleInfo, name: str) -> Value:
-        known: dict[str, Value] = vars(module).setdefault("values", {})
-        if name not in known:
+        if name not in module.values:
             # Modules may import each other's names in a circle, and then it is this that they find.
-            known[name] = UNKNOWN
-            known[name] = self._resolve_name(module, name)
-        return known[name]
+            module.values[name] = UNKNOWN
+            module.values[name] = self._resolve_name(module, name)
+        return module.values[name]
 
     def _resolve_name(self, module: ModuleInfo, name: str) -> Value:
         bound = self.project.lookup(module, name)
@@ -351,17 +336,19 @@ class TracingInterpreter(Interpreter):
 
     def report(self, event: Event, module: ModuleInfo, function: str) -> None:
         context = self._context(module, function)
-        for rule in self._listeners.get(type(event), ()):
-            for hit in _hits(rule.check(event, context)):
-                self._add_finding(rule, hit, event.node, module, function)
+        for rule in self._listeners[type(event)]:
+            answer = rule.check(event, context)
+            # Nearly all answers are no.
+            if answer:
+                for hit in _hits(answer):
+                    self._add_finding(rule, hit, event.node, module, function)
 
     def _context(self, module: ModuleInfo, function: str) -> Context:
-        known: dict[str, Context] = vars(module).setdefault("contexts", {})
-        if function not in known:
-            known[function] = Context(
+        if function not in module.contexts:
+            module.contexts[function] = Context(
                 function, self.options.torchax, module.lines, str(module.path), self.options.training
             )
-        return known[function]
+        return module.contexts[function]
 
     def _add_finding(self, rule: Rule, hit: Hit, node: ast.AST, module: ModuleInfo, function: str) -> None:
         line, column, end_line, end_column = node_span(hit.node or node, module.lines)
@@ -384,15 +371,14 @@ class TracingInterpreter(Interpreter):
         self.records[-1].add((rule.id, path, line, column), finding)
 
 
-def _hits(answer: Answer) -> Iterable[Hit]:
-    # Nearly all answers are no.
-    if not answer:
-        return ()
-    if answer is True:
-        return (Hit(),)
-    if isinstance(answer, Hit):
-        return (answer,)
-    return answer
+def _hits(answer: Literal[True] | Hit | Iterable[Hit]) -> Iterable[Hit]:
+    match answer:
+        case True:
+            return (Hit(),)
+        case Hit():
+            return (answer,)
+        case hits:
+            return hits
 
 
 def _set_receiver(frame: Frame, function: Function, values: Environment) -> None:
@@ -400,23 +386,25 @@ def _set_receiver(frame: Frame, function: Function, values: Environment) -> None
     if frame.parent is not None:
         frame.self_name, frame.receiver = frame.parent.self_name, frame.parent.receiver
     elif frame.owner is not None and values and not function.info.is_a("staticmethod"):
+        # The first parameter, whatever the method calls it.
         frame.self_name = next(iter(values))
-        frame.receiver = values[frame.self_name] if function.bound is None else function.bound
+        frame.receiver = function.bound or values[frame.self_name]
 
 
 def _bound_parameter(function: Function) -> Environment:
     """The value of `self`, by what the parameter is called; empty for functions that have none."""
-    parameters = function.info.node.args
-    positional = [*parameters.posonlyargs, *parameters.args]
-    if function.bound is None or not positional or function.info.is_a("staticmethod"):
+    if function.bound is None or function.info.is_a("staticmethod"):
         return {}
-    return {positional[0].arg: function.bound}
+    # A method may collect even `self` in `*args`.
+    return {parameter.arg: function.bound for parameter in function.info.positional_parameters[:1]}
 
 
 def _generalise(value: Value) -> Value:
     """An argument without what would only multiply the ways in which a function is called."""
-    if isinstance(value, Tensor):
-        return tensor(value.dtype, "", -1, value.optional, False, value.mask_origin)
-    if isinstance(value, Static) and value.kind in {"int", "float"}:
-        return Static(value.kind)
-    return value
+    match value:
+        case Tensor():
+            return tensor(value.dtype, optional=value.optional, origin=value.mask_origin)
+        case Static(kind="int" | "float" as kind):
+            return Static(kind)
+        case _:
+            return value

@@ -1,6 +1,7 @@
 """Conditions: the truth of values, what a condition says about the names in it, `isinstance`."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
@@ -24,7 +25,7 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     choice,
-    constant_of,
+    class_of,
     join,
     join_all,
     options_of,
@@ -32,7 +33,7 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.events import Truth
-from tpuport.lint.interpreter.frame import Frame, path_of
+from tpuport.lint.interpreter.frame import Frame, path_of, tuple_elements
 
 _Branch = TypeVar("_Branch", ast.expr, list[ast.stmt])
 
@@ -40,6 +41,7 @@ _Branch = TypeVar("_Branch", ast.expr, list[ast.stmt])
 Answer = bool | None
 
 _AS_VALUES: Final[dict[Answer, Value]] = {True: TRUE, False: FALSE, None: BOOL}
+_NEGATIONS: Final[dict[Answer, Answer]] = {True: False, False: True, None: None}
 
 
 def as_value(answer: Answer) -> Value:
@@ -52,10 +54,11 @@ def decide(frame: Frame, node: ast.expr, construct: str) -> Answer:
     match node:
         case ast.BoolOp():
             return _decide_boolean(frame, node, construct)
-        case ast.UnaryOp(op=ast.Not()):
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
             # `assert not x` has a remedy of its own.
-            answer = decide(frame, node.operand, "assert" if construct == "assert" else "not")
-            return None if answer is None else not answer
+            if construct != "assert":
+                construct = "not"
+            return _NEGATIONS[decide(frame, operand, construct)]
     value = frame.evaluate(node)
     if isinstance(value, Tensor):
         frame.report(Truth(node, value, construct, frame.statement))
@@ -64,12 +67,15 @@ def decide(frame: Frame, node: ast.expr, construct: str) -> Answer:
 
 def truth_of(value: Value) -> Answer:
     """Whether a value is certainly true or certainly false."""
-    if isinstance(value, Function):
-        return True
-    constant = constant_of(value)
-    if constant is None:
-        return False
-    return constant if isinstance(constant, bool) else None
+    match value:
+        case Function():
+            return True
+        case Static(constant=None):
+            return False
+        case Static(constant=bool(answer)):
+            return answer
+        case _:
+            return None
 
 
 def _decide_boolean(frame: Frame, node: ast.BoolOp, construct: str) -> Answer:
@@ -95,33 +101,39 @@ def _decide_boolean(frame: Frame, node: ast.BoolOp, construct: str) -> Answer:
 
 def boolean_operation(frame: Frame, node: ast.BoolOp) -> Value:
     """`a and b` as a value: the last part, which the parts before it guard."""
-    deciding = isinstance(node.op, ast.Or)
-    construct = "or" if deciding else "and"
+    passing = isinstance(node.op, ast.And)
+    construct = "and" if passing else "or"
     env = frame.env
     frame.env = dict(env)
+    *guards, last = node.values
     result: Value | None = None
-    for part in node.values:
-        value = frame.evaluate(part)
-        is_last = part is node.values[-1]
+    for guard in guards:
+        value = frame.evaluate(guard)
         answer = truth_of(value)
-        if isinstance(value, Tensor) and not is_last:
-            frame.report(Truth(part, value, construct))
-        # A part that certainly does not decide is skipped, unless it is the last.
-        if is_last or answer is None or answer is deciding:
-            result = value if result is None else _guarded(result, value)
-        if is_last or answer is deciding or not narrow(frame, part, not deciding):
+        # Python does not ask the last part for its truth.
+        if isinstance(value, Tensor):
+            frame.report(Truth(guard, value, construct))
+        # A part with which evaluation certainly goes on is never the result.
+        if answer is not passing:
+            result = _guarded(result, value)
+        # Without a doubt the result is known, and what follows is not evaluated.
+        if answer is (not passing) or not narrow(frame, guard, passing):
             break
+    else:
+        result = _guarded(result, frame.evaluate(last))
     frame.env = env
     return result or UNKNOWN
 
 
-def _guarded(guard: Value, value: Value) -> Value:
-    """`guard and value`, `guard or value`."""
-    if isinstance(value, Tensor) and isinstance(guard, Static) and guard.kind in {"bool", "none"}:
-        return value
-    if isinstance(guard, Tensor) and value == NONE:
-        return guard
-    return join(guard, value)
+def _guarded(guard: Value | None, value: Value) -> Value:
+    """`guard and value`, `guard or value`; without a guard the value."""
+    match guard, value:
+        case (None, _) | (Static(kind="bool" | "none"), Tensor()):
+            return value
+        case Tensor(), Static(constant=None):
+            return guard
+        case _:
+            return join(guard, value)
 
 
 def conditional_expression(frame: Frame, node: ast.IfExp) -> Value:
@@ -169,7 +181,7 @@ def narrow(frame: Frame, test: ast.expr, holds: bool) -> bool:
             return narrow(frame, test.target, holds)
         case ast.Name() | ast.Attribute() if holds:
             path = path_of(test)
-            if path is not None and path in frame.env:
+            if path in frame.env:
                 frame.env[path] = without_none(frame.env[path])
     return True
 
@@ -188,44 +200,54 @@ def _narrow_none(frame: Frame, node: ast.expr, is_none: bool) -> bool:
     if value is not None:
         frame.env[path] = without_none(value)
         return value != NONE
-    known = frame.evaluate_silently(node)
-    if isinstance(known, Tensor) and known.optional:
-        frame.env[path] = without_none(known)
+    # Of an attribute only a tensor is worth an entry in the frame: anything else the object knows as well.
+    match frame.evaluate_silently(node):
+        case Tensor(optional=True) as known:
+            frame.env[path] = without_none(known)
     return True
 
 
 def _narrow_by_call(frame: Frame, test: ast.Call, holds: bool) -> None:
     """Narrow by `torch.is_tensor(x)` or `isinstance(x, classes)`."""
-    path = path_of(test.args[0]) if test.args else None
+    match test.args:
+        case [ast.Name() | ast.Attribute() as subject, *others]:
+            path = path_of(subject)
+        case _:
+            return
     if path is None:
         return
     value = frame.env.get(path, UNKNOWN)
-    name = frame.module.dotted(test.func)
-    if name in {"torch.is_tensor", "torch.overrides.is_tensor_like"}:
-        if holds and not isinstance(value, Tensor):
-            frame.env[path] = TENSOR
-    elif name == "isinstance" and len(test.args) == 2:
-        if isinstance(value, Choice):
-            frame.env[path] = _narrow_choice(frame, value, test.args[1], holds)
-        elif holds:
-            narrowed = _narrow_to_classes(frame, value, test.args[1])
-            if narrowed is not None:
-                frame.env[path] = narrowed
+    narrowed: Value | None = None
+    match frame.module.dotted(test.func), others, value:
+        case (("torch.is_tensor" | "torch.overrides.is_tensor_like"), _, Tensor()):
+            return
+        case (("torch.is_tensor" | "torch.overrides.is_tensor_like"), _, _) if holds:
+            narrowed = TENSOR
+        case "isinstance", [classes], Choice():
+            narrowed = _narrow_choice(frame, value, classes, holds)
+        case "isinstance", [classes], _ if holds:
+            narrowed = _narrow_to_classes(frame, value, classes)
+    # Nothing is stored if nothing follows, since an entry hides what the object itself knows of an attribute.
+    if narrowed is not None:
+        frame.env[path] = narrowed
 
 
 def _narrow_choice(frame: Frame, value: Choice, classes: ast.expr, holds: bool) -> Value:
     """The options that may be instances of the classes, or those that may not."""
-    listed = classes.elts if isinstance(classes, ast.Tuple) else [classes]
-    kinds = [value_of_class(frame, item) for item in listed]
-    infos = {kind.info for kind in kinds if isinstance(kind, Instance)}
-    if not all(isinstance(kind, Instance) for kind in kinds):
+    infos = set(map(class_of, _values_of_classes(frame, classes)))
+    # One of them is no class of the linted code.
+    if None in infos:
         return value
 
     def may_be_left(option: Value) -> bool:
-        if isinstance(option, Instance):
-            return bool(infos.intersection(frame.interpreter.classes.mro(option.info))) == holds
-        # A torch layer is not an instance of the linted code's classes; of functions nothing is known.
-        return not (isinstance(option, Layer) and holds)
+        match option:
+            case Instance(info=info):
+                return infos.isdisjoint(frame.interpreter.classes.mro(info)) != holds
+            # A torch layer is not an instance of the linted code's classes.
+            case Layer():
+                return not holds
+            case _:
+                return True
 
     options = list(filter(may_be_left, value.options))
     return choice(options) if options else value
@@ -233,20 +255,23 @@ def _narrow_choice(frame: Frame, value: Choice, classes: ast.expr, holds: bool) 
 
 def _narrow_to_classes(frame: Frame, value: Value, classes: ast.expr) -> Value | None:
     """What a value is after `isinstance(value, classes)` held; None if nothing follows."""
-    kinds = [value_of_class(frame, item) for item in _listed_classes(classes)]
-    kind = kinds[0]
     # By their texts, since lists of unknown elements of two classes are the same to us.
-    if kind is None or len(set(map(repr, kinds))) != 1:
-        return None
-    if isinstance(kind, Tensor) and isinstance(value, Tensor):
-        return without_none(value)
-    if isinstance(kind, Sequence | Mapping) and isinstance(value, Sequence | Mapping):
-        return value
-    return kind
+    kinds = {repr(kind): kind for kind in _values_of_classes(frame, classes)}
+    match list(kinds.values()), value:
+        case [Tensor()], Tensor():
+            return without_none(value)
+        case [Sequence() | Mapping()], (Sequence() | Mapping()):
+            return value
+        case [kind], _:
+            return kind
+        case _:
+            return None
 
 
 # --- isinstance ---
 
+# A bare name is not enough: any library may have a class `Tensor` of its own.
+_TENSOR_CLASS: Final = re.compile(rf"torch\.(.*\.)?({'|'.join(TENSOR_CLASSES)})")
 _BUILTIN_CLASSES: Final[dict[str, Value]] = {
     **{name: Static(name) for name in ("int", "float", "bool", "str", "complex", "bytes")},
     **dict.fromkeys(("list", "tuple", "set"), Sequence("list", None, UNKNOWN)),
@@ -256,64 +281,64 @@ _BUILTIN_CLASSES: Final[dict[str, Value]] = {
 
 def value_of_class(frame: Frame, node: ast.expr) -> Value | None:
     """What instances of a class are; None if that is not known."""
-    if isinstance(node, ast.Name) and node.id in _BUILTIN_CLASSES:
-        return _BUILTIN_CLASSES[node.id]
-    value = frame.evaluate_silently(node)
-    if isinstance(value, Class):
-        return Instance(value.info)
-    if isinstance(value, External):
-        if value.name.startswith("torch.") and value.name.rpartition(".")[2] in TENSOR_CLASSES:
+    match node:
+        case ast.Name(id=name) if name in _BUILTIN_CLASSES:
+            return _BUILTIN_CLASSES[name]
+    match frame.evaluate_silently(node):
+        case Class(info=info):
+            return Instance(info)
+        case External(name=name) if _TENSOR_CLASS.fullmatch(name):
             return TENSOR
-        if value.name.startswith("numpy"):
+        case External(name=name) if name.startswith("numpy"):
             return STATIC
-    return None
+        case _:
+            return None
 
 
 def is_instance(frame: Frame, value: Value, classes: ast.expr) -> Value:
     """What `isinstance(value, classes)` returns."""
-    kinds = [value_of_class(frame, item) for item in _listed_classes(classes)]
+    kinds = _values_of_classes(frame, classes)
     answers = {_is_any_of(frame, option, kinds) for option in options_of(value)}
-    if len(answers) == 1:
-        return as_value(answers.pop())
-    return BOOL
+    # Of a choice, some options may be instances and others not.
+    if len(answers) > 1:
+        return BOOL
+    return as_value(answers.pop())
 
 
-def _listed_classes(classes: ast.expr) -> list[ast.expr]:
-    """`A`, `(A, B)` or `A | B`."""
+def _values_of_classes(frame: Frame, classes: ast.expr) -> list[Value | None]:
+    """What instances of `A`, `(A, B)` or `A | B` are, class by class."""
+    parts = tuple_elements(classes)
     match classes:
-        case ast.Tuple():
-            return classes.elts
-        case ast.BinOp():
-            return [classes.left, classes.right]
-        case _:
-            return [classes]
+        case ast.BinOp(left=left, right=right):
+            parts = [left, right]
+    return [value_of_class(frame, part) for part in parts]
 
 
 def _is_any_of(frame: Frame, value: Value, kinds: list[Value | None]) -> Answer:
     answers = {_is_of_kind(frame, value, kind) for kind in kinds}
     if True in answers:
         return True
-    return False if answers == {False} else None
+    return None if None in answers else False
 
 
 def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
     match value, kind:
-        case Tensor(), Tensor():
-            return None if value.optional else True
-        case Tensor(), Static() | Sequence() | Mapping():
-            return False
         # A configuration may hold anything, and a shape is a tuple.
-        case Static(kind="" | "config" | "shape"), _:
+        case (Static(kind="" | "config" | "shape"), _) | (Static(), Static(kind="")):
             return None
-        case Static(), Tensor() | Sequence() | Mapping():
-            return False
         case Static(), Static():
-            return value.kind == kind.kind if kind.kind else None
+            return value.kind == kind.kind
+        case Tensor(optional=False), Tensor():
+            return True
         case Instance(), Instance():
             # The variable may hold an instance of a subclass that the interpreter does not see.
             return kind.info in frame.interpreter.classes.mro(value.info) or None
-        case Instance(), Tensor() | Static() | Sequence():
+        case (
+            (Tensor(), Static() | Sequence() | Mapping())
+            | (Static(), Tensor() | Sequence() | Mapping())
+            | (Sequence() | Mapping(), Tensor() | Static())
+            | (Instance(), Tensor() | Static() | Sequence())
+        ):
             return False
-        case ((Sequence() | Mapping()), (Tensor() | Static())):
-            return False
-    return None
+        case _:
+            return None
