@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
+import itertools
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tpuport.lint.diagnostics import is_failure
 from tpuport.lint.findings import Applicability, Finding, Severity
@@ -79,39 +81,38 @@ class Report:
         # Even with errors elsewhere: what could not be linted may have more.
         if self.failed:
             return 2
-        return 1 if self.errors else 0
+        return min(self.errors, 1)
 
     @property
     def expected_to_trace(self) -> bool:
         """Whether something is traced, all of it could be read, and no error in it stops the trace."""
         # A file that could not be read may contain anything.
-        has_obstacles = self.failed or self.stops or self.unasked or self._errors_outside_libraries
-        return self.entry_points > 0 and not has_obstacles
+        obstacles = (self.failed, self.stops, self.unasked, self._errors_outside_libraries)
+        return self.entry_points > 0 and not any(obstacles)
 
     @property
     def _errors_outside_libraries(self) -> list[Finding]:
         """Errors in the project's own other files: the model need not run the code of a library that has one."""
-        return [
-            finding for finding in self.outside if _LIBRARY_DIRECTORIES.isdisjoint(Path(finding.path).parts)
-        ]
+        return list(itertools.filterfalse(_is_in_library, self.outside))
 
     def count(self, severity: Severity) -> int:
         """Number of findings with a severity."""
-        return sum(finding.severity == severity for finding in self.findings)
+        return self._count_by(operator.attrgetter("severity"))[severity]
 
     def fixable(self, applicability: Applicability) -> int:
         """Number of findings that `--fix` can rewrite (SAFE), or only `--unsafe-fixes` (UNSAFE)."""
-        return sum(finding.fix == applicability for finding in self.findings)
+        return self._count_by(operator.attrgetter("fix"))[applicability]
 
     def by_rule(self) -> dict[str, int]:
-        """Number of findings by rule id."""
-        counts = collections.Counter(finding.rule for finding in self.findings)
-        return dict(sorted(counts.items()))
+        """Number of findings by rule id, in the order of ids."""
+        return dict(sorted(self._count_by(operator.attrgetter("rule")).items()))
 
     def by_family(self) -> dict[str, int]:
         """Number of findings by family, named by the start of its ids."""
-        counts = collections.Counter(finding.rule[:4] for finding in self.findings)
-        return dict(sorted(counts.items()))
+        return dict(sorted(self._count_by(lambda finding: finding.rule[:4]).items()))
+
+    def _count_by(self, key: Callable[[Finding], Any]) -> collections.Counter[Any]:
+        return collections.Counter(map(key, self.findings))
 
     def verdict(self) -> str:
         """Whether the model is expected to trace, and why, in one sentence."""
@@ -124,11 +125,7 @@ class Report:
         if self.unasked:
             return f"Not expected to trace: {self._describe_unselected()}."
         if not self.entry_points:
-            missing = "of the settings is in them" if self.unmatched_entry_points else "is set"
-            return (
-                "Nothing in these files is traced: no nn.Module has a forward, nothing is compiled, "
-                f"and no entry point {missing}."
-            )
+            return self._verdict_on_nothing()
         if outside := self._errors_outside_libraries:
             first = outside[0]
             return (
@@ -136,17 +133,25 @@ class Report:
                 f"which these call: the first is {first.rule} in {first.path}:{first.line}."
             )
         # The settings may make an error of a finding that does not stop the trace.
-        qualifier = "that stops it " if self.errors else ""
-        return (
-            f"Expected to trace: no error {qualifier}in the {self._describe_reach()}.{self._library_remark()}"
-        )
+        error = "error that stops it" if self.errors else "error"
+        return f"Expected to trace: no {error} in the {self._describe_reach()}.{self._library_remark()}"
 
     def _verdict_on_stops(self) -> str:
-        where = (
-            f"in or before the {self._describe_reach()}" if self.entry_points else "before anything is traced"
-        )
-        unselected = f", and {self._describe_unselected()}" if self.unasked else ""
-        return f"Not expected to trace: {count_noun(self.stops, 'error')} {where}{unselected}."
+        verdict = f"Not expected to trace: {count_noun(self.stops, 'error')} "
+        if self.entry_points:
+            verdict += f"in or before the {self._describe_reach()}"
+        else:
+            verdict += "before anything is traced"
+        if self.unasked:
+            verdict += f", and {self._describe_unselected()}"
+        return f"{verdict}."
+
+    def _verdict_on_nothing(self) -> str:
+        reason = "no nn.Module has a forward, nothing is compiled, and no entry point"
+        # A pattern that matches nothing is a mistake in the settings.
+        if self.unmatched_entry_points:
+            return f"Nothing in these files is traced: {reason} of the settings is in them."
+        return f"Nothing in these files is traced: {reason} is set."
 
     def _describe_reach(self) -> str:
         functions = count_noun(self.traced, "function")
@@ -167,7 +172,10 @@ class Report:
         )
 
 
+def _is_in_library(finding: Finding) -> bool:
+    return not _LIBRARY_DIRECTORIES.isdisjoint(Path(finding.path).parts)
+
+
 def count_noun(number: int, noun: str) -> str:
     """`1 error`, `1,234 errors`."""
-    plural = "" if number == 1 else "s"
-    return f"{number:,} {noun}{plural}"
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -8,10 +8,10 @@ from tpuport.lint.run_report import Report
 def render(report: Report, options: Options) -> str:
     """The report as text."""
     style = Style(options.color)
+    lines = [headline(finding, style) for finding in report.findings]
     if options.statistics:
         lines = statistics(report, style)
-    else:
-        lines = [headline(finding, style) for finding in report.findings]
+    # An empty line sets the summary off, if there is anything before it.
     if lines:
         lines.append("")
     return "\n".join([*lines, *summary(report, style, by_family=False)]) + "\n"

@@ -24,6 +24,7 @@ def render(report: Report, _: Options) -> str:
             {
                 "description": f"{finding.rule}: {finding.reason}. {finding.remedy}",
                 "check_name": finding.rule,
+                # Hexadecimal like the fingerprint itself, and of the same length for all.
                 "fingerprint": f"{fingerprint}{occurrences[fingerprint]:04x}",
                 "severity": _SEVERITIES[finding.severity],
                 "location": {

@@ -15,6 +15,7 @@ SCHEMA_VERSION: Final = 1
 
 def render(report: Report, options: Options) -> str:
     """The report as one JSON object."""
+    # Statistics leave the findings out.
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "tpuport lint", "version": tpuport.__version__},
@@ -44,6 +45,7 @@ def _summary_fields(report: Report) -> dict[str, Any]:
         "suppressed": report.suppressed,
         "known_by_baseline": report.known,
         "stale_in_baseline": report.stale,
+        # The only fields that two runs over the same files may differ in.
         "cached_files": report.cached,
         "seconds": round(report.seconds, 3),
     }

@@ -83,6 +83,7 @@ def _results(report: Report) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for finding in report.findings:
         fingerprint = report.fingerprint(finding)
+        # A number tells equal lines of one function apart.
         occurrences[fingerprint] += 1
         result: dict[str, Any] = {
             "ruleId": finding.rule,
@@ -92,6 +93,7 @@ def _results(report: Report) -> list[dict[str, Any]]:
             "locations": [_location(finding)],
             "partialFingerprints": {"tpuportLint/v1": f"{fingerprint}:{occurrences[fingerprint]}"},
         }
+        # The first function of a route is the entry point itself, which the location names.
         if finding.fix != Applicability.NONE or len(finding.route) > 1:
             result["properties"] = {"fix": finding.fix.value, "route": list(finding.route)}
         results.append(result)
@@ -114,6 +116,7 @@ def _location(finding: Finding) -> dict[str, Any]:
 
 def _artifact_location(path: str) -> dict[str, str]:
     relative = os.path.relpath(path)
+    # Viewers resolve paths below SRCROOT against their own checkout; others are this machine's.
     if relative.startswith(".."):
         absolute = os.path.abspath(path)  # noqa: PTH100 - symbolic links are not resolved
         return {"uri": "file://" + _percent_encoded(absolute)}

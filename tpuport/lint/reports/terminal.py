@@ -1,5 +1,6 @@
 """What the reports for people share: colours, a finding's headline, statistics, and the summary at the end."""
 
+import operator
 import unicodedata
 from typing import Final
 
@@ -35,12 +36,12 @@ class Style:
 def printable(text: str) -> str:
     """Text of the linted code without the characters that control a terminal, tabs as four blanks."""
     # The carets below a line count on one column per blank.
-    text = text.replace("\t", "    ")
-    return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(char) else char for char in text)
+    return "".join(map(_printable_character, text.replace("\t", "    ")))
 
 
-def _is_control(char: str) -> bool:
-    return unicodedata.category(char).startswith("C")
+def _printable_character(char: str) -> str:
+    # Category C: escape codes, but also marks that reverse the direction of what follows.
+    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char).startswith("C") else char
 
 
 def display_width(text: str) -> int:
@@ -49,9 +50,10 @@ def display_width(text: str) -> int:
 
 
 def _character_width(char: str) -> int:
-    # A combining character is drawn over the one before it, and East Asian ones are twice as wide.
+    # A combining character is drawn over the one before it.
     if unicodedata.combining(char):
         return 0
+    # Wide and full-width East Asian characters.
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
@@ -65,7 +67,8 @@ def headline(finding: Finding, style: Style) -> str:
 def statistics(report: Report, style: Style) -> list[str]:
     """One line per rule, the most frequent first: count, id, name, summary."""
     lines: list[str] = []
-    for id_, count in sorted(report.by_rule().items(), key=lambda item: (-item[1], item[0])):
+    # The sort is stable: rules that are equally frequent stay in the order of their ids.
+    for id_, count in sorted(report.by_rule().items(), key=operator.itemgetter(1), reverse=True):
         entry = entry_for(id_)
         lines.append(f"{count:>6,}  {style(id_, 'bold')}  {entry.name:<28} {entry.summary}")
     return lines
@@ -82,45 +85,64 @@ def summary(report: Report, style: Style, *, by_family: bool) -> list[str]:
     if report.suppressed:
         lines.append(f"{count_noun(report.suppressed, 'finding')} suppressed by comments.")
     if report.known or report.stale:
-        stale = f"; {report.stale:,} of its entries no longer occur" if report.stale else ""
-        lines.append(f"{count_noun(report.known, 'finding')} known by the baseline{stale}.")
+        lines.append(_baseline_line(report))
     return [*lines, style(report.verdict(), "bold", _verdict_color(report))]
+
+
+def _baseline_line(report: Report) -> str:
+    known = f"{count_noun(report.known, 'finding')} known by the baseline"
+    if not report.stale:
+        return f"{known}."
+    return f"{known}; {report.stale:,} of its entries no longer occur."
 
 
 def _verdict_color(report: Report) -> str:
     if report.expected_to_trace:
         return "green"
-    return "red" if report.stops else "yellow"
+    if report.stops:
+        return "red"
+    # Nothing is known to stop the trace, but not everything is known.
+    return "yellow"
 
 
 def _counts_line(report: Report, style: Style) -> str:
     size = f"{count_noun(report.files, 'file')} with {count_noun(report.lines, 'line')}"
-    cached = f", {report.cached:,} unchanged since the last run" if report.cached else ""
-    return f"{size}: {_finding_counts(report, style)} ({report.seconds:.2f} s{cached})"
+    remarks = [f"{report.seconds:.2f} s"]
+    if report.cached:
+        remarks.append(f"{report.cached:,} unchanged since the last run")
+    return f"{size}: {_finding_counts(report, style)} ({', '.join(remarks)})"
 
 
 def _finding_counts(report: Report, style: Style) -> str:
     """`2 errors, 1 warning and 3 notes`."""
     parts: list[str] = []
-    for severity, noun in _SEVERITY_NOUNS.items():
-        count = report.count(severity)
-        if count:
-            parts.append(style(count_noun(count, noun), SEVERITY_COLORS[severity]))
-            if severity == Severity.ERROR:
-                parts[-1] += _passable_remark(report)
-    if not parts:
-        return "no findings"
-    *first_parts, last_part = parts
-    return " and ".join([", ".join(first_parts), last_part]) if first_parts else last_part
+    for severity in filter(report.count, Severity):
+        counted = count_noun(report.count(severity), _SEVERITY_NOUNS[severity])
+        parts.append(style(counted, SEVERITY_COLORS[severity]))
+    # Errors, if there are any, come first.
+    if report.errors:
+        parts[0] += _passable_remark(report)
+    match parts:
+        case []:
+            return "no findings"
+        case [part]:
+            return part
+        case [*first_parts, last_part]:
+            return f"{', '.join(first_parts)} and {last_part}"
 
 
 def _passable_remark(report: Report) -> str:
-    verb = "does" if report.passable == 1 else "do"
-    if not report.passable:
-        return ""
+    match report.passable:
+        case 0:
+            return ""
+        case 1:
+            remark = "does not stop the trace"
+        case _:
+            remark = "do not stop the trace"
+    # A relative clause is enough where it is about all of them.
     if report.passable == report.errors:
-        return f" that {verb} not stop the trace"
-    return f" ({report.passable:,} of them {verb} not stop the trace)"
+        return f" that {remark}"
+    return f" ({report.passable:,} of them {remark})"
 
 
 def _fix_lines(report: Report) -> list[str]:
@@ -132,9 +154,9 @@ def _fix_lines(report: Report) -> list[str]:
     unsafe = report.fixable(Applicability.UNSAFE)
     # Without a look at the code, some of these may turn out not to be fixable.
     at_most = "" if report.exact_fixes else "Up to "
+    more = "more " if safe else ""
     if safe:
         lines.append(f"{at_most}{count_noun(safe, 'finding')} can be fixed with --fix.")
     if unsafe:
-        more = "more " if safe else ""
         lines.append(f"{at_most}{unsafe:,} {more}can be rewritten with --unsafe-fixes; look at the result.")
     return lines

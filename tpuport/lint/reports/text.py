@@ -24,11 +24,10 @@ def render(report: Report, options: Options) -> str:
     """The report as text."""
     style = Style(options.color)
     lines: list[str] = []
+    for finding in report.findings:
+        lines += _finding_lines(finding, report, options, style)
     if options.statistics:
         lines = [*statistics(report, style), ""]
-    else:
-        for finding in report.findings:
-            lines += _finding_lines(finding, report, options, style)
     return "\n".join([*lines, *summary(report, style, by_family=True)]) + "\n"
 
 
@@ -47,14 +46,21 @@ def _source_lines(finding: Finding, lines: Sequence[str], style: Style) -> list[
     if finding.line > len(lines) or not lines[finding.line - 1].strip():
         return []
     text = lines[finding.line - 1]
-    start = min(finding.column - 1, len(text))
-    end = finding.end_column - 1 if finding.end_line == finding.line else len(text.rstrip())
-    window_start = max(0, start - _CONTEXT) if len(text) > _MAX_WIDTH else 0
+    start, end = min(finding.column - 1, len(text)), finding.end_column - 1
+    # Of a finding over several lines, the rest of the first.
+    if finding.end_line > finding.line:
+        end = len(text.rstrip())
+    window_start = 0
+    if len(text) > _MAX_WIDTH:
+        window_start = max(0, start - _CONTEXT)
     window_end = window_start + _MAX_WIDTH
     before = printable(text[window_start:start])
     highlighted = printable(text[start : min(max(end, start + 1), window_end)])
     visible = printable(text[window_start:window_end])
-    indent = 0 if window_start else len(before) - len(before.lstrip())
+    indent = len(before) - len(before.lstrip())
+    # What a window starts with is the middle of the line, and no indent.
+    if window_start:
+        indent = 0
     line_number = f"{finding.line}"
     bar = style("|", "dim")
     padding = " " * display_width(before[indent:])
