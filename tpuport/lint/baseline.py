@@ -44,6 +44,7 @@ def finding_key(finding: Finding, read_lines: ReadLines, root: Path) -> FindingK
         root: the directory that the key's path is relative to.
     """
     lines = read_lines(finding.path)
+    # A file may have become shorter since it was analysed.
     line = lines[finding.line - 1] if finding.line <= len(lines) else ""
     path = _relative_posix_path(finding.path, root)
     return FindingKey(finding.rule, path, finding.function, " ".join(line.split()))
@@ -112,6 +113,7 @@ def split_by_baseline(
         file: the baseline's file.
     """
     root = _root_directory(file)
+    # A copy, because each finding uses up one of its key's entries.
     unmatched = collections.Counter(baseline)
     split = BaselineSplit([], [], 0)
     for finding in findings:

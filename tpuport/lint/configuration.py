@@ -1,10 +1,11 @@
 """The linter's settings: `[tool.tpuport.lint]` in the nearest pyproject.toml, and options of the command line."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tpuport.errors import PortError
 from tpuport.lint.diagnostics import ALWAYS_ENABLED, DIAGNOSTIC_PREFIX
@@ -12,6 +13,8 @@ from tpuport.lint.findings import Severity
 from tpuport.lint.paths import common_directory
 from tpuport.lint.patterns import Excluder
 from tpuport.lint.rule_catalogue import longest_match, normalize_prefixes
+
+_T = TypeVar("_T")
 
 TABLE: Final = "tool.tpuport.lint"
 # The torchax that the rules' claims were tested with; a rule's `until` is compared with the target.
@@ -82,9 +85,10 @@ def find_settings(paths: Sequence[str | Path]) -> Settings:
     directory = common_directory(paths)
     for parent in (directory, *directory.parents):
         file = parent / "pyproject.toml"
+        # The nearest file may be about other tools only.
         if _has_table(file):
             return load_settings(file)
-    return Settings(root=Path.cwd())
+    return Settings()
 
 
 def _has_table(file: Path) -> bool:
@@ -155,15 +159,9 @@ def _prefixes(value: Any, where: str) -> tuple[str, ...]:
     return normalize_prefixes(_strings(value, where), where)
 
 
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise PortError(f"this must be text, and is {value!r}", where=where)
-    return value
-
-
-def _boolean(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise PortError(f"this must be true or false, and is {value!r}", where=where)
+def _instance(value: Any, where: str, kind: type[_T], description: str) -> _T:
+    if not isinstance(value, kind):
+        raise PortError(f"this must be {description}, and is {value!r}", where=where)
     return value
 
 
@@ -174,14 +172,8 @@ def _process_count(value: Any, where: str) -> int:
     return value
 
 
-def _path(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise PortError(f"this must be the path of a file, and is {value!r}", where=where)
-    return value
-
-
 def _torchax(value: Any, where: str) -> tuple[int, ...]:
-    return parse_torchax_version(_text(value, where), where)
+    return parse_torchax_version(_instance(value, where, str, "text"), where)
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
@@ -200,10 +192,8 @@ def _severities(value: Any, where: str) -> tuple[tuple[str, Severity], ...]:
     severities: list[tuple[str, Severity]] = []
     for prefix, name in _table(value, where).items():
         if name not in list(Severity):
-            names = ", ".join(Severity)
-            raise PortError(
-                f"{name!r} is not a severity", where=f"{where}.{prefix}", fix=f"use one of {names}"
-            )
+            remedy = f"use one of {', '.join(Severity)}"
+            raise PortError(f"{name!r} is not a severity", where=f"{where}.{prefix}", fix=remedy)
         (normalized,) = normalize_prefixes((prefix,), where)
         severities.append((normalized, Severity(name)))
     return tuple(severities)
@@ -218,7 +208,7 @@ _CONVERTERS: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "entry-points": ("entry_points", _strings),
     "severities": ("severities", _severities),
     "target-torchax": ("torchax", _torchax),
-    "training": ("training", _boolean),
+    "training": ("training", functools.partial(_instance, kind=bool, description="true or false")),
     "jobs": ("jobs", _process_count),
-    "baseline": ("baseline", _path),
+    "baseline": ("baseline", functools.partial(_instance, kind=str, description="the path of a file")),
 }

@@ -93,6 +93,8 @@ DIAGNOSTICS: Final = (
 
 DIAGNOSTIC_BY_ID: Final = {diagnostic.id: diagnostic for diagnostic in DIAGNOSTICS}
 
+_FAILURES: Final = frozenset(diagnostic.id for diagnostic in DIAGNOSTICS if diagnostic.failure)
+
 # A file with one of these has not been analysed. No selection of rules may hide that.
 ALWAYS_ENABLED: Final = frozenset({"TPU001", "TPU002", "TPU006"})
 
@@ -102,8 +104,8 @@ DIAGNOSTIC_PREFIX: Final = "TPU0"
 
 def is_failure(finding: Finding) -> bool:
     """Whether a finding means that the linter could not do its work."""
-    diagnostic = DIAGNOSTIC_BY_ID.get(finding.rule)
-    return diagnostic is not None and diagnostic.failure and finding.severity == Severity.ERROR
+    # A warning, about a directory's notebook for instance, leaves nothing out that the user asked for.
+    return finding.rule in _FAILURES and finding.severity == Severity.ERROR
 
 
 def is_diagnostic(finding: Finding) -> bool:

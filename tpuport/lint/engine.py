@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,9 +64,9 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         traced=len(traced),
         unmatched_entry_points=_unmatched_entry_points(session, traced),
         # Counted before the settings change severities, because they do not change what stops a trace.
-        stops=sum(_is_rule_stop(finding) for finding in (*collected.reported, *collected.known)),
+        stops=sum(f.stops_trace and not is_diagnostic(f) for f in (*collected.reported, *collected.known)),
         passable=_count_passable(collected.reported, displayed),
-        outside=tuple(_with_relative_path(finding) for finding in sorted(collected.outside)),
+        outside=tuple(map(_with_relative_path, sorted(collected.outside))),
         suppressed=collected.suppressed,
         known=len(collected.known),
         stale=collected.stale,
@@ -83,16 +84,18 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
 def _write_baseline(session: Session, collected: CollectedFindings) -> None:
     """Write all findings of rules to the baseline; from then on they are known ones."""
     assert session.baseline_file is not None
-    collected.known = [finding for finding in collected.reported if not is_diagnostic(finding)]
-    collected.reported = [finding for finding in collected.reported if is_diagnostic(finding)]
+    # Diagnostics stay: a file that cannot be read is not something to get used to.
+    collected.known = list(itertools.filterfalse(is_diagnostic, collected.reported))
+    collected.reported = list(filter(is_diagnostic, collected.reported))
     baseline.write_baseline(session.baseline_file, collected.known, session.lines)
 
 
 def _displayed_path_findings(session: Session, fix_result: FixResult) -> list[Finding]:
     """The findings on paths and whole files."""
     findings = [*session.path_findings, *fix_result.problems]
-    enabled = [finding for finding in findings if session.settings.is_enabled(finding.rule)]
-    return [_as_displayed(finding, session) for finding in enabled]
+    return [
+        _as_displayed(finding, session) for finding in findings if session.settings.is_enabled(finding.rule)
+    ]
 
 
 def _with_relative_path(finding: Finding) -> Finding:
@@ -112,10 +115,6 @@ def _unmatched_entry_points(session: Session, traced: frozenset[str]) -> tuple[s
     # A pattern that only matches a function of some library is a mistake too.
     functions = [function for function in traced if function.rpartition(":")[0] in session.files]
     return unmatched_patterns(session.settings.entry_points, functions)
-
-
-def _is_rule_stop(finding: Finding) -> bool:
-    return finding.stops_trace and not is_diagnostic(finding)
 
 
 def _count_passable(findings: Sequence[Finding], displayed: Sequence[Finding]) -> int:

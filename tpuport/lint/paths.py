@@ -152,10 +152,11 @@ def _kind_of_path(path: Path) -> str:
     try:
         if path.is_dir():
             return "directory"
-        exists = path.exists() or path.is_symlink()
+        if path.exists() or path.is_symlink():
+            return "file"
     except (OSError, ValueError):  # a name that is too long, or has a null byte
-        return "missing"
-    return "file" if exists else "missing"
+        pass
+    return "missing"
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
@@ -167,12 +168,14 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 def common_directory(paths: Sequence[str | Path]) -> Path:
     """The innermost directory that contains all the paths."""
-    directories: list[str] = []
-    for path in paths:
-        absolute = os.path.abspath(path)  # noqa: PTH100 - symbolic links are not resolved
-        is_directory = os.path.isdir(absolute)  # noqa: PTH112
-        directories.append(absolute if is_directory else os.path.dirname(absolute))  # noqa: PTH120
-    return Path(os.path.commonpath(directories)) if directories else Path.cwd()
+    if not paths:
+        return Path.cwd()
+    return Path(os.path.commonpath(map(_enclosing_directory, paths)))
+
+
+def _enclosing_directory(path: str | Path) -> str:
+    absolute = os.path.abspath(path)  # noqa: PTH100 - symbolic links are not resolved
+    return absolute if os.path.isdir(absolute) else os.path.dirname(absolute)  # noqa: PTH112, PTH120
 
 
 def relative_to_working_directory(path: str) -> str:

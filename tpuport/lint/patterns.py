@@ -26,10 +26,17 @@ class Excluder:
         # Checked first because this runs for every file of a directory, mostly without any pattern.
         if not self.patterns:
             return False
-        is_below_root = path.is_relative_to(self.root)
-        parts = path.relative_to(self.root).parts if is_below_root else path.parts[1:]
-        prefixes = ["/".join(parts[: length + 1]) for length in range(len(parts))]
-        return any(matches_path(pattern, prefix) for pattern in self.patterns for prefix in prefixes)
+        root = Path(path.anchor)
+        if path.is_relative_to(self.root):
+            root = self.root
+        relative = path.relative_to(root)
+        # The last parent is the root itself, which no pattern leaves out.
+        candidates = [relative, *relative.parents][:-1]
+        return any(
+            matches_path(pattern, candidate.as_posix())
+            for pattern in self.patterns
+            for candidate in candidates
+        )
 
 
 def matches_path(pattern: str, path: str) -> bool:
@@ -38,10 +45,8 @@ def matches_path(pattern: str, path: str) -> bool:
     if "/" not in pattern:
         return fnmatch.fnmatchcase(path.rpartition("/")[2], pattern)
     pattern = pattern.removeprefix("/")
-    if fnmatch.fnmatchcase(path, pattern):
-        return True
     # `**/` also matches no directory at all, which fnmatch does not know.
-    return pattern.startswith("**/") and fnmatch.fnmatchcase(path, pattern.removeprefix("**/"))
+    return any(fnmatch.fnmatchcase(path, form) for form in (pattern, pattern.removeprefix("**/")))
 
 
 def matches_function(pattern: str, path: Path, qualname: str) -> bool:
@@ -56,13 +61,14 @@ def matches_function(pattern: str, path: Path, qualname: str) -> bool:
     module_pattern, _, name_pattern = pattern.rpartition(":")
     if not fnmatch.fnmatchcase(qualname, name_pattern):
         return False
-    if not module_pattern:
-        return True
-    return any(fnmatch.fnmatchcase(name, module_pattern) for name in _module_names(path))
+    names = _module_names(path)
+    # Without a module, the function may be in any.
+    return not module_pattern or any(fnmatch.fnmatchcase(name, module_pattern) for name in names)
 
 
 def _module_names(path: Path) -> list[str]:
     """Every dotted name that the file could have, from the longest to the file's own stem."""
+    # A package's `__init__.py` has the name of its directory.
     parts = path.with_suffix("").parts[1:]
     if path.stem == "__init__":
         parts = parts[:-1]

@@ -4,7 +4,7 @@ import ast
 import builtins
 import collections
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -84,7 +84,7 @@ class Project:
             self._locations[key] = self._locate(dotted, importer.path)
         path, consulted = self._locations[key]
         self._consulted[str(importer.path)].update(consulted)
-        return None if path is None else self._load(path)
+        return self._load(path) if path else None
 
     def _locate(self, dotted: str, importer: Path) -> _Location:
         parts = dotted.split(".")
@@ -101,8 +101,9 @@ class Project:
                     return _Location(candidate, (*consulted, str(candidate)))
             # If the whole package is missing, its appearance is all there is to watch for.
             package = directory / parts[0]
-            missing = candidates if package.is_dir() else (directory / f"{parts[0]}.py", package)
-            consulted += map(str, missing)
+            if not package.is_dir():
+                candidates = (directory / f"{parts[0]}.py", package)
+            consulted += map(str, candidates)
         return _Location(None, tuple(consulted))
 
     def _package_root(self, path: Path) -> Path:
@@ -154,18 +155,17 @@ class Project:
     def imported(self, dotted: str, importer: ModuleInfo) -> Value:
         """A module as a value."""
         module = self.module(dotted, importer)
-        return External(canonical(dotted)) if module is None else Module(module)
+        return Module(module) if module else External(canonical(dotted))
 
     def member(self, dotted: str, name: str, importer: ModuleInfo, depth: int = 0) -> Value:
         """`from dotted import name` as a value."""
-        value = self._value_in(dotted, name, importer, depth) if depth < _MAX_DEPTH else None
-        # Otherwise it is a submodule, or a name that a lazily importing package provides.
-        return value or self.imported(f"{dotted}.{name}", importer)
+        # A name that no module binds is a submodule, or a lazily importing package provides it.
+        return self._value_in(dotted, name, importer, depth) or self.imported(f"{dotted}.{name}", importer)
 
     def _value_in(self, dotted: str, name: str, importer: ModuleInfo, depth: int) -> Value | None:
         """The value of a name in another module; None if that does not exist, or does not bind the name."""
         module = self.module(dotted, importer)
-        if module is None or module is importer:
+        if module is None or module is importer or depth >= _MAX_DEPTH:
             return None
         value = self.lookup(module, name, depth + 1)
         return Binding(module, name) if isinstance(value, ast.expr) else value
@@ -179,15 +179,10 @@ class Project:
             value = self._value_in(dotted, name, module, depth)
             if value is not None:
                 return value
-        is_builtin = hasattr(builtins, name) and name not in _HIDDEN_BY_TORCH
-        torch_module = next(_torch_stars(module), None)
-        if is_builtin or torch_module is None:
+        if hasattr(builtins, name) and name not in _HIDDEN_BY_TORCH:
             return None
-        return External(canonical(f"{torch_module}.{name}"))
-
-
-def _torch_stars(module: ModuleInfo) -> Iterator[str]:
-    return (dotted for dotted in module.stars if dotted.partition(".")[0] == "torch")
+        torch_modules = [dotted for dotted in module.stars if dotted.partition(".")[0] == "torch"]
+        return External(canonical(f"{torch_modules[0]}.{name}")) if torch_modules else None
 
 
 class Binding(Value):

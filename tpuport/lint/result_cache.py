@@ -164,6 +164,8 @@ def _read_bucket(file: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         bucket = json.loads(file.read_bytes())
         if bucket["format"] == _FORMAT:
+            # JSON turns the tuples of stamps into lists, which cannot be keys of a table.
+            bucket["stamps"] = list(map(tuple, bucket["stamps"]))
             stamp_count = len(bucket["stamps"])
             files = bucket["files"].items()
             bucket["files"] = {path: entry for path, entry in files if _has_stamps(entry, stamp_count)}
@@ -197,9 +199,7 @@ class _Table:
         self._values: list[Any] = bucket[name]
         key = name + _INDEX_SUFFIX
         if key not in bucket:
-            # JSON turns the tuples of stamps into lists, which cannot be keys.
-            hashable = [tuple(value) if isinstance(value, list) else value for value in self._values]
-            bucket[key] = {value: index for index, value in enumerate(hashable)}
+            bucket[key] = {value: index for index, value in enumerate(self._values)}
         self._indices: dict[Any, int] = bucket[key]
 
     def index(self, value: Any) -> int:
@@ -221,7 +221,7 @@ def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, 
         path, _, name = function.rpartition(":")
         traced.setdefault(path, []).append(texts.index(name))
     return [
-        [stamp_table.index(tuple(stamp)) for stamp in stamps],
+        list(map(stamp_table.index, stamps)),
         result.lines,
         [_encode_finding(finding, texts) for finding in result.findings],
         result.entry_points,
@@ -232,15 +232,18 @@ def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, 
 
 def _encode_finding(finding: Finding, texts: _Table) -> list[Any]:
     """The fields in order, each text as its index."""
-    encoded: list[Any] = []
-    for name in _FIELDS:
-        value = getattr(finding, name)
-        if isinstance(value, str):
-            value = texts.index(value)
-        elif isinstance(value, tuple):
-            value = [texts.index(text) for text in value]
-        encoded.append(value)
-    return encoded
+    return [_encode_field(getattr(finding, name), texts) for name in _FIELDS]
+
+
+def _encode_field(value: Any, texts: _Table) -> Any:
+    match value:
+        # Severities and kinds of fixes are strings too.
+        case str():
+            return texts.index(value)
+        case tuple():
+            return list(map(texts.index, value))
+        case _:
+            return value
 
 
 def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileResult:

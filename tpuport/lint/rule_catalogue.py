@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import operator
 
 from tpuport.errors import PortError
-from tpuport.lint.diagnostics import DIAGNOSTICS
+from tpuport.lint.diagnostics import DIAGNOSTICS, Diagnostic
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.rules.rule_registry import all_rules, families, rule_by_id
@@ -44,11 +45,15 @@ _SHARED_FIELDS = ("id", "name", "severity", "summary", "why", "reason", "remedy"
 @functools.cache
 def all_entries() -> tuple[Entry, ...]:
     """Every diagnostic and rule, by id."""
-    entries: list[Entry] = []
-    for source in (*DIAGNOSTICS, *all_rules()):
-        fields = {name: getattr(source, name) for name in _SHARED_FIELDS}
-        entries.append(Entry(**fields, rule=source if isinstance(source, Rule) else None))
-    return tuple(sorted(entries, key=lambda entry: entry.id))
+    entries = [_entry(source) for source in (*DIAGNOSTICS, *all_rules())]
+    return tuple(sorted(entries, key=operator.attrgetter("id")))
+
+
+def _entry(source: Diagnostic | Rule) -> Entry:
+    fields = {name: getattr(source, name) for name in _SHARED_FIELDS}
+    # Only rules have examples and a version from which they no longer apply.
+    rule = source if isinstance(source, Rule) else None
+    return Entry(**fields, rule=rule)
 
 
 @functools.cache
@@ -116,16 +121,18 @@ _FIX_SENTENCES = {
 
 def entry_markdown(entry: Entry) -> str:
     """Everything known about a rule or diagnostic, as Markdown without a heading."""
+    rule = entry.rule
     parts = [
         f"Finds {entry.summary.removesuffix('.')}.",
         f"Family: {entry.family}. Severity: {entry.severity}. {_FIX_SENTENCES[entry.fix]}",
     ]
-    rule = entry.rule
-    if rule is not None and rule.until:
-        parts.append(f"Only with torchax before {rule.until}.")
-    parts += ["## Why", entry.why, "## What to do", f"{entry.remedy[:1].upper()}{entry.remedy[1:]}."]
+    advice = ["## Why", entry.why, "## What to do", f"{entry.remedy[:1].upper()}{entry.remedy[1:]}."]
+    # A diagnostic is about the linter's own work: it has no code to show.
     if rule is None:
-        return "\n\n".join(parts)
+        return "\n\n".join(parts + advice)
+    if rule.until:
+        parts.append(f"Only with torchax before {rule.until}.")
+    parts += advice
     parts += ["## Before", _code_block(rule.bad.code), "## After", _code_block(rule.good.code)]
     if rule.quiet:
         parts += ["## Not found", "Code that looks alike and is all right:"]

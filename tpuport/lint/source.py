@@ -117,10 +117,9 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
         reason = f"Python cannot read this file: there is a null byte on line {line}"
         raise Unreadable(_unreadable(display, reason, "remove the null bytes, or exclude the file", line))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the linted code's own invalid escapes and odd comparisons
-            with _garbage_collection_off():
-                tree = ast.parse(text)
+        # The linted code's own invalid escapes and odd comparisons are for others to report.
+        with warnings.catch_warnings(action="ignore"), _garbage_collection_off():
+            tree = ast.parse(text)
     except SyntaxError as error:
         raise Unreadable(_syntax_error(display, error)) from None
     except (RecursionError, MemoryError):
@@ -212,11 +211,12 @@ def node_span(node: ast.AST, lines: tuple[str, ...]) -> Span:
     column = getattr(node, "col_offset", 0)
     end_line = getattr(node, "end_lineno", None) or line
     end_column = getattr(node, "end_col_offset", None) or column
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        method = node.func
-        if method.end_lineno and method.end_lineno != line:
-            line = method.end_lineno
-            column = (method.end_col_offset or 0) - len(method.attr.encode())
+    match node:
+        case ast.Call(
+            func=ast.Attribute(attr=name, end_lineno=int(name_line), end_col_offset=int(name_end))
+        ) if name_line != line:
+            # Offsets are bytes of UTF-8.
+            line, column = name_line, name_end - len(name.encode())
     return Span(
         line, _character_column(lines, line, column), end_line, _character_column(lines, end_line, end_column)
     )

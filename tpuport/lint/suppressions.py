@@ -160,7 +160,8 @@ class _TokenReader:
             reason = "the comment names no rule: it suppresses nothing"
             self.problems.append(CommentProblem(line, column, end_column, reason))
             return
-        names = [part.strip() for part in ignore["ids"].split(",") if part.strip()]
+        # A comma at the end is no mistake.
+        names = list(filter(None, map(str.strip, ignore["ids"].split(","))))
         # Names are as good as ids: `ignore[item]` is `ignore[TPU201]`.
         ids = tuple(id_by_name().get(name.lower(), name.upper()) for name in names)
         problem = _problem_with_names(names, ids)
@@ -259,11 +260,10 @@ def filter_findings(
 
 def _uses(suppressions: Suppressions, finding: Finding) -> list[tuple[Suppression, str]]:
     """The comments that suppress a finding, each with the prefix that does it."""
-    uses: list[tuple[Suppression, str]] = []
-    for comment in suppressions.comments:
-        if comment.covers(finding):
-            uses += [(comment, prefix) for prefix in comment.ids if finding.rule.startswith(prefix)]
-    return uses
+    covering = [comment for comment in suppressions.comments if comment.covers(finding)]
+    return [
+        (comment, prefix) for comment in covering for prefix in comment.ids if finding.rule.startswith(prefix)
+    ]
 
 
 def _unused_suppression(comment: Suppression, unused: Sequence[str], path: str) -> Finding:
