@@ -126,13 +126,12 @@ def entry_markdown(entry: Entry) -> str:
         f"Finds {entry.summary.removesuffix('.')}.",
         f"Family: {entry.family}. Severity: {entry.severity}. {_FIX_SENTENCES[entry.fix]}",
     ]
-    advice = ["## Why", entry.why, "## What to do", f"{entry.remedy[:1].upper()}{entry.remedy[1:]}."]
+    if rule is not None and rule.until:
+        parts.append(f"Only with torchax before {rule.until}.")
+    parts += ["## Why", entry.why, "## What to do", f"{entry.remedy[:1].upper()}{entry.remedy[1:]}."]
     # A diagnostic is about the linter's own work: it has no code to show.
     if rule is None:
-        return "\n\n".join(parts + advice)
-    if rule.until:
-        parts.append(f"Only with torchax before {rule.until}.")
-    parts += advice
+        return "\n\n".join(parts)
     parts += ["## Before", _code_block(rule.bad.code), "## After", _code_block(rule.good.code)]
     if rule.quiet:
         parts += ["## Not found", "Code that looks alike and is all right:"]

@@ -24,6 +24,7 @@ def test_types(check):
             if isinstance(scale, (int, float)):
                 if scale > 1: x = x + 1
             if isinstance(x, list): return x[0].item()
+            if isinstance(scale, ()): x = x + 1
             return x
     """)
 

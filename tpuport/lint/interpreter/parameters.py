@@ -229,7 +229,9 @@ def _is_name_of_tensor(name: str, optional: bool) -> bool:
     if _PYTHON_NAMES.search(name):
         return False
     # An optional parameter may be anything, but an optional mask is hardly ever a Python object.
-    return name.endswith("mask") if optional else _TENSOR_NAMES.match(name) is not None
+    if optional:
+        return name.endswith("mask")
+    return _TENSOR_NAMES.match(name) is not None
 
 
 def _evidence(info: FunctionInfo) -> _Evidence:

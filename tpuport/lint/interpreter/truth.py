@@ -26,6 +26,7 @@ from tpuport.lint.abstract_values import (
     Value,
     choice,
     class_of,
+    is_tensor,
     join,
     join_all,
     options_of,
@@ -219,9 +220,7 @@ def _narrow_by_call(frame: Frame, test: ast.Call, holds: bool) -> None:
     value = frame.env.get(path, UNKNOWN)
     narrowed: Value | None = None
     match frame.module.dotted(test.func), others, value:
-        case (("torch.is_tensor" | "torch.overrides.is_tensor_like"), _, Tensor()):
-            return
-        case (("torch.is_tensor" | "torch.overrides.is_tensor_like"), _, _) if holds:
+        case ("torch.is_tensor" | "torch.overrides.is_tensor_like", _, _) if holds and not is_tensor(value):
             narrowed = TENSOR
         case "isinstance", [classes], Choice():
             narrowed = _narrow_choice(frame, value, classes, holds)

@@ -132,13 +132,9 @@ def _finding_counts(report: Report, style: Style) -> str:
 
 
 def _passable_remark(report: Report) -> str:
-    match report.passable:
-        case 0:
-            return ""
-        case 1:
-            remark = "does not stop the trace"
-        case _:
-            remark = "do not stop the trace"
+    if not report.passable:
+        return ""
+    remark = "does not stop the trace" if report.passable == 1 else "do not stop the trace"
     # A relative clause is enough where it is about all of them.
     if report.passable == report.errors:
         return f" that {remark}"
