@@ -100,12 +100,13 @@ def _take(value: Any, children: list[Any], guide: Skeleton | None = None) -> Ske
     if guide is _CHILD or kind == "child":
         children.append(value)
         return _CHILD
-    if kind == "plain":
-        return (cls, value)
-    if kind == "coded":
-        return (cls, _CODES[cls][0](value))
-    if kind == "constant":
-        return (cls, _Constant(value))
+    match kind:
+        case "plain":
+            return (cls, value)
+        case "coded":
+            return (cls, _CODES[cls][0](value))
+        case "constant":
+            return (cls, _Constant(value))
     keys = None
     items = value
     if issubclass(cls, dict):
@@ -124,13 +125,15 @@ def _give(skeleton: Skeleton, children: Iterator[Any]) -> Any:
         return next(children)
     cls, content = skeleton[:2]
     kind = _kind(cls)
-    if kind == "plain":
-        return content
-    if kind == "coded":
-        return _CODES[cls][1](content)
-    if kind == "constant":
-        return content.value
+    match kind:
+        case "plain":
+            return content
+        case "coded":
+            return _CODES[cls][1](content)
+        case "constant":
+            return content.value
     values = [_give(item, children) for item in skeleton[2]]
+    # The content of a dictionary are its keys; other containers have none.
     if content is not None:
         return cls(zip(content, values, strict=True))
     if kind == "record":

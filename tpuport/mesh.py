@@ -49,7 +49,8 @@ def create_mesh(dp: int = 1, sp: int = 1, tp: int = 1, *, devices: Sequence[Any]
 def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...]:
     """The size of each axis, in order, with the -1 replaced."""
     text = ", ".join(f"{axis}={size!r}" for axis, size in requested.items())
-    if any(isinstance(size, bool) or not isinstance(size, int) for size in requested.values()):
+    # Not isinstance, by which True would be a size.
+    if any(type(size) is not int for size in requested.values()):
         raise PortError("the size of a mesh axis is a whole number of devices", where=text)
     # -1 stands for whatever the other axes leave.
     open_axes = [axis for axis, size in requested.items() if size == -1]
@@ -63,10 +64,9 @@ def _axis_sizes(requested: dict[str, int], devices: list[Any]) -> tuple[int, ...
     if not devices:
         raise PortError("a mesh needs devices, and the list is empty", where="devices")
     count, product = len(devices), math.prod(fixed_sizes)
-    if open_axes and count % product == 0:
-        return tuple((requested | {open_axes[0]: count // product}).values())
-    if not open_axes and product == count:
-        return tuple(fixed_sizes)
+    sizes = requested | dict.fromkeys(open_axes, count // product)
+    if math.prod(sizes.values()) == count:
+        return tuple(sizes.values())
     platform = devices[0].platform
     needed = _count_devices(product)
     if open_axes:

@@ -7,6 +7,7 @@ itself must do so before `tpuport.enable()`, or not at all.
 """
 
 import functools
+import itertools
 import logging
 import sys
 import threading
@@ -117,9 +118,13 @@ def _has_base(cls: type) -> bool:
 
 def _bases() -> Iterator[type]:
     """The classes of _BASES that have been defined so far."""
-    for module, names in _BASES.items():
-        namespace = getattr(sys.modules.get(module), "__dict__", {})
-        yield from (namespace[name] for name in names if name in namespace)
+    return itertools.chain.from_iterable(map(_bases_of, _BASES))
+
+
+def _bases_of(module: str) -> list[type]:
+    """The classes of _BASES that a module has defined so far; a release of its library may lack some."""
+    namespace = getattr(sys.modules.get(module), "__dict__", {})
+    return [namespace[name] for name in _BASES[module] if name in namespace]
 
 
 def _parts(values: Iterable[Any]) -> Iterator[Any]:
@@ -139,11 +144,9 @@ def _register_module(module: ModuleType) -> None:
     with _lock:
         if not _listening:
             return
-        for name in _BASES[module.__name__]:
-            base = vars(module).get(name)  # a release of the library may lack it
-            if base is not None:
-                _register_family(base)
-                _watch(base)
+        for base in _bases_of(module.__name__):
+            _register_family(base)
+            _watch(base)
 
 
 def _register_family(cls: type) -> None:

@@ -57,22 +57,25 @@ def _syntax_tree(function: Callable[..., Any], qualname: str) -> ast.AST | None:
         definition = _find_definition(inspect.getmodule(function), qualname)
         if definition is not None:
             return definition
+    source = _parse_source(inner)
+    return source and source.body[0]
+
+
+def _parse_source(of: Any) -> ast.Module | None:
+    """The syntax tree of the source of a function or module; None if it cannot be read."""
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(inner))).body[0]
+        return ast.parse(textwrap.dedent(inspect.getsource(of)))
     except (OSError, TypeError, SyntaxError):
         return None
 
 
 def _find_definition(module: ModuleType | None, qualname: str) -> ast.AST | None:
-    try:
-        scope: ast.AST = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]  # None: TypeError
-    except (OSError, TypeError, SyntaxError):
-        return None
+    scope: ast.AST | None = _parse_source(module)
     for part in qualname.split("."):
-        definitions = [node for node in _definitions(scope) if node.name == part]
-        if not definitions:
-            return None
-        scope = definitions[-1]  # the last one counts, as it does when the module runs
+        if scope is None:
+            break
+        # The last definition of a name counts, as it does when the module runs.
+        scope = {node.name: node for node in _definitions(scope)}.get(part)
     return scope
 
 
@@ -92,7 +95,8 @@ def _lines(node: ast.AST) -> Iterator[str]:
     """The tree as text, in a form of our own: that of `ast.dump` differs between versions of Python."""
     yield f"({type(node).__name__}"
     for field, value in ast.iter_fields(node):
-        if field in _IGNORED_FIELDS or value is None or value == []:
+        # Versions of Python differ in whether a missing part is None, an empty list or no field at all.
+        if field in _IGNORED_FIELDS or value in (None, []):
             continue
         yield f".{field}"
         # The docstring is the first statement of the body.

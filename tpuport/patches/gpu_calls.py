@@ -1,5 +1,6 @@
 """The calls that the GPU shim rewrote: each once per calling line, logged when it first occurs."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -43,14 +44,16 @@ class Calls:
 
     def __init__(self) -> None:
         self.active = False
-        self.counts: dict[Call, int] = {}
+        self.counts: collections.Counter[Call] = collections.Counter()
 
     def note(self, name: str, became: str) -> None:
-        """Count a call of the current caller."""
+        """Count a call of the current caller, while active."""
+        if not self.active:
+            return
         call = Call(name, became, *_caller())
         if call not in self.counts:
             logger.info("gpu shim: %s", call)
-        self.counts[call] = self.counts.get(call, 0) + 1
+        self.counts[call] += 1
 
 
 def _caller() -> tuple[str, int]:

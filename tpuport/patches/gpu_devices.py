@@ -52,7 +52,7 @@ def _without_cuda(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments with the CPU instead of CUDA devices; None if they name no CUDA device."""
     named_by_text = func in (torch.Tensor.to, torch.as_tensor)
-    positions = []
+    positions: list[int] = []
     for position, value in enumerate(args):
         # Elsewhere a text such as "cuda" need not be a device.
         if is_cuda(value) and (named_by_text or not isinstance(value, str)):
@@ -141,8 +141,7 @@ def autocast_classes(calls: Calls) -> dict[str, type]:
         """torch.cuda.amp's, switched off."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            if calls.active:
-                calls.note("torch.cuda.amp.autocast", "switched off")
+            calls.note("torch.cuda.amp.autocast", "switched off")
             super().__init__("cuda", enabled=False)
 
     return {"autocast": autocast, "amp.autocast": autocast, "cuda.amp.autocast": cuda_autocast}

@@ -187,10 +187,12 @@ def check(
 
 
 def _check_latents(model: Any, latents: Any) -> None:
-    if getattr(latents, "ndim", None) != 5 or latents.shape[1] != model.config.in_channels:
+    shape = tuple(getattr(latents, "shape", ()))
+    channels = model.config.in_channels
+    if len(shape) != 5 or shape[1] != channels:
         raise PortError(
-            f"latents of shape {list(getattr(latents, 'shape', ()))}", where="hidden_states",
-            fix=f"give [batch, {model.config.in_channels} channels, frames, height, width]: noise, condition and mask",
+            f"latents of shape {list(shape)}", where="hidden_states",
+            fix=f"give [batch, {channels} channels, frames, height, width]: noise, condition and mask",
         )  # fmt: skip
     for name, size, patch in zip(
         ("frames", "height", "width"), latents.shape[2:], _patch(model), strict=True
@@ -203,6 +205,7 @@ def _check_latents(model: Any, latents: Any) -> None:
 
 
 def _suggest_sizes(name: str, size: int, patch: int) -> str:
+    # A size of zero has no multiple below.
     below = size // patch * patch
     above = max(-(-size // patch) * patch, patch)
     sizes = f"{below} or {above}" if below else f"{above}"
@@ -226,7 +229,8 @@ def _check_stream(suffix: str, states: Any, mask: Any, batch: int, width: int) -
 
 
 def _check_states(name: str, states: Any, batch: int, width: int) -> None:
-    if states.ndim != 3 or states.shape[0] != batch or states.shape[2] != width:
+    # One row too many would be taken for a batch of another size only deep inside the model.
+    if states.ndim != 3 or (states.shape[0], states.shape[2]) != (batch, width):
         raise PortError(
             f"embeddings of shape {list(states.shape)}", where=name,
             fix=f"give [{batch}, tokens, {width}]: a row for each video of the batch, of the model's width",

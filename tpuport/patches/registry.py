@@ -61,6 +61,11 @@ class _Record:
     definition: targets.Definition
     raw: Any
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether the target's name still refers to what replaced it."""
+        return vars(self.definition.holder).get(self.definition.name) is self.raw
+
 
 def register(patch: Patch) -> None:
     """Add a patch; it is applied at once if patches are in force. Registering it again changes nothing.
@@ -179,12 +184,10 @@ def prepared(
     for cls in reversed(type(module).__mro__):
         name = f"{cls.__module__}:{cls.__qualname__}"
         # A derived class that overrides forward has its own signature; the base's forward is met inside the trace.
-        if not _is_patched(name) or getattr(type(module), "forward", None) is not getattr(
-            cls, "forward", None
-        ):
-            continue
-        for function in preparations(name):
-            args, kwargs = function(module, args, kwargs)
+        runs_forward_of = getattr(type(module), "forward", None) is getattr(cls, "forward", None)
+        if runs_forward_of and _is_patched(name):
+            for function in preparations(name):
+                args, kwargs = function(module, args, kwargs)
     return args, kwargs
 
 
@@ -350,8 +353,7 @@ def _check(patch: Patch, module: ModuleType, pending: list[_Record]) -> _Record 
     with _lock:
         record = _applied.get(patch.name)
         if record is not None:
-            definition = record.definition
-            if record.module is module and vars(definition.holder).get(definition.name) is record.raw:
+            if record.module is module and record.is_bound:
                 return None
             _revert([patch.name])  # the module was imported again, or reloaded
         others = [*pending, *_applied.values()]
@@ -429,8 +431,8 @@ def _revert(names: list[str]) -> None:
     for record in records:
         record.switch.active = False
         definition = record.definition
-        # If it is something else, somebody has replaced our function since, and theirs must stay.
-        if vars(definition.holder).get(definition.name) is record.raw:
+        # If not, somebody has replaced our function since, and theirs must stay.
+        if record.is_bound:
             targets.bind(definition, definition.raw, former=record.raw)
         pairs[record.raw] = definition.raw
         pairs[record.switch.wrapper] = definition.function

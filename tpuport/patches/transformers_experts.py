@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
@@ -66,11 +67,9 @@ def dense_experts(
     # Comparison instead of a scatter: a number outside the range matches no expert.
     routing_NX = jnp.einsum("ncx,nc->nx", chosen_NC[..., None] == jnp.arange(experts), weight_NC)
     up = jnp.einsum("ne,xef->xnf", hidden_NE, weights.first)
-    if weights.first_bias is not None:
-        up = up + weights.first_bias[:, None]
+    up = _add_bias(up, weights.first_bias, np.s_[:, None])
     down = jnp.einsum("xnf,xfe->xne", activation(up), weights.second)
-    if weights.second_bias is not None:
-        down = down + weights.second_bias[:, None]
+    down = _add_bias(down, weights.second_bias, np.s_[:, None])
     out = jnp.einsum("xne,nx->ne", down, routing_NX, preferred_element_type=jnp.float32)
     return out.astype(hidden_NE.dtype)
 
@@ -96,17 +95,22 @@ def ragged_experts(
     # Rows of other devices read some bias too; they are set to zero below.
     sorted_S = jnp.minimum(expert_S[order_S], experts - 1)
     up = jax.lax.ragged_dot(hidden_NE[order_S // choices], weights.first, sizes_X)
-    if weights.first_bias is not None:
-        up = up + weights.first_bias[sorted_S]
+    up = _add_bias(up, weights.first_bias, sorted_S)
     down = jax.lax.ragged_dot(activation(up), weights.second, sizes_X)
-    if weights.second_bias is not None:
-        down = down + weights.second_bias[sorted_S]
+    down = _add_bias(down, weights.second_bias, sorted_S)
     # Pairs of other devices' experts are sorted last; the products leave undefined values in their rows.
     is_local_S1 = (jnp.arange(flat_S.shape[0]) < jnp.sum(sizes_X))[:, None]
     inverse_S = jnp.argsort(order_S)
     pairs_NCE = jnp.where(is_local_S1, down, 0)[inverse_S].reshape(*chosen_NC.shape, -1)
     out = jnp.einsum("nce,nc->ne", pairs_NCE, weight_NC, preferred_element_type=jnp.float32)
     return out.astype(hidden_NE.dtype)
+
+
+def _add_bias(product: jax.Array, bias: jax.Array | None, rows: Any) -> jax.Array:
+    """Traced. The product plus these rows of a bias [X, out], if there is a bias."""
+    if bias is None:
+        return product
+    return product + bias[rows]
 
 
 def _on_this_platform(*operands: Any, activation: Activation, transposed: bool) -> jax.Array:
