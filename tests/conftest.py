@@ -28,7 +28,7 @@ from jaxtyping import install_import_hook  # noqa: E402
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 # For properties whose every example compiles a program, or computes attention in full.
-settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THOROUGH") else 8)
+settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THOROUGH") else 5)
 
 install_import_hook("tpuport", "beartype.beartype")
 

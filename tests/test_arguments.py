@@ -74,6 +74,7 @@ print(json.dumps(outcomes))
 """
 
 
+# The process generates, and must then exit by itself: nothing that it started may keep it waiting.
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     calls = json.dumps({name: call for name, (call, _) in (CALLS | WORKS).items()})

@@ -162,11 +162,11 @@ def test_trees_of_axes_and_shardings():
     box = Box([np.zeros((4, 2)), 3])
     axes = jax.tree.map(lambda _: 1, box)
     assert jax.vmap(lambda b: b.content[0].sum(), in_axes=(axes,))(box).shape == (2,)
-    for made in (NamedSharding(mesh, PartitionSpec("tp")), None):
-        shardings = jax.tree.map(lambda _, made=made: made, box)
+    for sharding in (NamedSharding(mesh, PartitionSpec("tp")), None):
+        shardings = jax.tree.map(lambda _, sharding=sharding: sharding, box)
         placed = jax.jit(lambda x: x, in_shardings=(shardings,), out_shardings=shardings)(box)
         assert placed.content[1] == 3
-        assert made is None or placed.content[0].sharding.spec == PartitionSpec("tp")
+        assert sharding is None or placed.content[0].sharding.spec == PartitionSpec("tp")
 
 
 def test_changing_an_object_does_not_change_a_structure():

@@ -18,14 +18,14 @@ def pins(name: str) -> dict[str, str]:
 
 def imported() -> set[str]:
     """Top-level packages that the package's code imports, wherever it does."""
-    found = set()
+    packages = set()
     for path in (ROOT / "tpuport").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
+                packages |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found.add(node.module.split(".")[0])
-    return found - set(sys.stdlib_module_names) - {"tpuport"}
+                packages.add(node.module.split(".")[0])
+    return packages - set(sys.stdlib_module_names) - {"tpuport"}
 
 
 def test_the_recommended_versions_are_the_pinned_ones() -> None:

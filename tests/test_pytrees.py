@@ -63,8 +63,8 @@ NEEDING_OTHERS = {"QuantoQuantizedLayer", "HQQQuantizedLayer"}
 
 
 def family(*bases):
-    found = {cls for base in bases for cls in base.__subclasses__()}
-    return found | family(*found) if found else found
+    derived = {cls for base in bases for cls in base.__subclasses__()}
+    return derived | family(*derived) if derived else derived
 
 
 LAYERS = sorted(
@@ -82,8 +82,8 @@ LAYERS = sorted(
 
 def make_layer(cls):
     possible = {"max_cache_len": 6, "sliding_window": 4, "number_of_states": 2}
-    wanted = inspect.signature(cls.__init__).parameters
-    return cls(**{name: value for name, value in possible.items() if name in wanted})
+    parameters = inspect.signature(cls.__init__).parameters
+    return cls(**{name: value for name, value in possible.items() if name in parameters})
 
 
 def fill(layer, length=3):
@@ -326,10 +326,10 @@ def test_outputs_of_diffusers():
 
 
 def test_every_class_that_is_imported_is_registered():
-    found = family(ModelOutput, BaseOutput, cache_utils.Cache, cache_utils.CacheLayerMixin) | {
+    classes = family(ModelOutput, BaseOutput, cache_utils.Cache, cache_utils.CacheLayerMixin) | {
         cache_utils.DummyLayer
     }
-    ours = [cls for cls in found if cls.__module__.split(".")[0] in ("transformers", "diffusers")]
+    ours = [cls for cls in classes if cls.__module__.split(".")[0] in ("transformers", "diffusers")]
     assert len(ours) > 50
     assert all(map(tree_util.is_tree_node, ours))
 

@@ -51,55 +51,55 @@ def _check(got: tuple, problem: Any) -> None:
     parts=st.frozensets(st.sampled_from(["keys", "queries", "segments", "bias"]), max_size=3),
 )
 def test_equals_float64(problem: Callable, seed: int, padding: str, **kinds: Any) -> None:
-    made = problem(seed, **kinds)
-    if "keys_BT" in made.parts and seed % 3 == 0:
-        made.parts["keys_BT"][0] = False
-    _check(_run(made, padding=padding), made)
+    example = problem(seed, **kinds)
+    if "keys_BT" in example.parts and seed % 3 == 0:
+        example.parts["keys_BT"][0] = False
+    _check(_run(example, padding=padding), example)
 
 
 @pytest.mark.parametrize("band", [(None, 0, 0), (40, 0, -17), (10, 300, 5), (30, None, 90)])
 def test_an_offset_may_be_traced(problem: Callable, band: tuple) -> None:
-    made = problem(0, shape=(1, 1, 2, 300, 500), dims=(64, 64), band=band)
+    example = problem(0, shape=(1, 1, 2, 300, 500), dims=(64, 64), band=band)
 
     @jax.jit
     def run(offset: jax.Array) -> tuple[jax.Array, jax.Array]:
         mask = Mask(left=band[0], right=band[1], offset=offset)
-        return flash(*made.arrays(), mask, scale=made.scale, blocks=BLOCKS, interpret=True)
+        return flash(*example.arrays(), mask, scale=example.scale, blocks=BLOCKS, interpret=True)
 
     for offset in (band[2], band[2] + 200, band[2] - 500):
-        made.parts["offset"] = offset
-        _check(run(jnp.int32(offset)), made)
+        example.parts["offset"] = offset
+        _check(run(jnp.int32(offset)), example)
 
 
 @pytest.mark.parametrize("parts", [{}, {"right": 0}, {"bias_BT": np.zeros((1, 300), np.float32)}])
 @pytest.mark.parametrize("padding", ["exact", "segment_ids"])
 def test_what_padding_holds_does_not_matter(problem: Callable, parts: dict, padding: str) -> None:
-    made = problem(1, shape=(2, 2, 1, 200, 300), dims=(64, 64))
+    example = problem(1, shape=(2, 2, 1, 200, 300), dims=(64, 64))
     real = np.random.default_rng(1).random((2, 300)) < 0.5
-    made.parts |= {"keys_BT": real} | parts
-    expected = made.torch()["out"].detach()
-    made.k, made.v = (np.where(real[:, None, :, None], x, np.nan) for x in (made.k, made.v))
-    np.testing.assert_allclose(_run(made, padding=padding)[0], expected, atol=2e-5)
+    example.parts |= {"keys_BT": real} | parts
+    expected = example.torch()["out"].detach()
+    example.k, example.v = (np.where(real[:, None, :, None], x, np.nan) for x in (example.k, example.v))
+    np.testing.assert_allclose(_run(example, padding=padding)[0], expected, atol=2e-5)
 
 
 def _hard(problem: Callable, case: str, dtype: Any) -> Any:
     """A problem of 256 queries and 512 keys whose scores or padding are extreme."""
-    made = problem(3, shape=(2, 1, 1, 256, 512), dims=(64, 64), dtype=dtype)
+    example = problem(3, shape=(2, 1, 1, 256, 512), dims=(64, 64), dtype=dtype)
     real = np.random.default_rng(2).random((2, 512)) < 0.6
     if case == "far below zero":
-        made.q, made.k = np.abs(made.q) * 10 + 10, -np.abs(made.k) - 5
+        example.q, example.k = np.abs(example.q) * 10 + 10, -np.abs(example.k) - 5
     elif case == "one valid key":
         real = np.arange(512)[None] == np.array([[7], [300]])
     elif case == "all padded":
         real[1] = False
     elif case == "huge":
-        made.q, made.k = made.q * 100, made.k * 100
+        example.q, example.k = example.q * 100, example.k * 100
     elif case == "huge padding":
-        made.k = made.k * np.where(np.arange(512) == 5, 1e4, 1.0)[:, None]
+        example.k = example.k * np.where(np.arange(512) == 5, 1e4, 1.0)[:, None]
         real[:, 5] = False
-    made.q, made.k = (np.asarray(jnp.asarray(x, dtype), np.float32) for x in (made.q, made.k))
-    made.parts["keys_BT"] = real
-    return made
+    example.q, example.k = (np.asarray(jnp.asarray(x, dtype), np.float32) for x in (example.q, example.k))
+    example.parts["keys_BT"] = real
+    return example
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -107,31 +107,31 @@ def _hard(problem: Callable, case: str, dtype: Any) -> Any:
     "case", ["random", "far below zero", "one valid key", "all padded", "huge", "huge padding"]
 )
 def test_exact_padding_is_no_worse_than_segment_ids(problem: Callable, case: str, dtype: Any) -> None:
-    made = _hard(problem, case, dtype)
-    expected = made.torch()["out"].detach().numpy()
+    example = _hard(problem, case, dtype)
+    expected = example.torch()["out"].detach().numpy()
     exact, segments = (
-        np.abs(np.asarray(_run(made, padding=mode)[0], np.float64) - expected).max()
+        np.abs(np.asarray(_run(example, padding=mode)[0], np.float64) - expected).max()
         for mode in ("exact", "segment_ids")
     )
     assert exact <= 2 * segments
 
 
 def test_exact_padding_equals_the_sequence_without_it(problem: Callable) -> None:
-    made = problem(4, shape=(1, 2, 1, 256, 512), dims=(64, 64), dtype=jnp.bfloat16)
-    made.parts["keys_BT"] = np.arange(512)[None] < 300
-    padded = _run(made)
-    q, k, v = made.arrays()
-    cut = flash(q, k[:, :, :300], v[:, :, :300], Mask(), scale=made.scale, blocks=BLOCKS, interpret=True)
+    example = problem(4, shape=(1, 2, 1, 256, 512), dims=(64, 64), dtype=jnp.bfloat16)
+    example.parts["keys_BT"] = np.arange(512)[None] < 300
+    padded = _run(example)
+    q, k, v = example.arrays()
+    cut = flash(q, k[:, :, :300], v[:, :, :300], Mask(), scale=example.scale, blocks=BLOCKS, interpret=True)
     np.testing.assert_array_equal(padded[0], cut[0])
 
 
 @pytest.mark.parametrize("interpret", [True, False])
 def test_zeroed_padding_is_off_by_the_share_of_the_padding(problem: Callable, interpret: bool) -> None:
-    made = problem(4, shape=(1, 2, 1, 256, 512), dims=(64, 64))
-    made.parts["keys_BT"] = np.arange(512)[None] < 300
-    expected = {name: x.detach().numpy() for name, x in made.torch().items()}
+    example = problem(4, shape=(1, 2, 1, 256, 512), dims=(64, 64))
+    example.parts["keys_BT"] = np.arange(512)[None] < 300
+    expected = {name: x.detach().numpy() for name, x in example.torch().items()}
     share = np.exp(expected["lse"] - np.logaddexp(expected["lse"], np.log(212)))
-    got, _ = _run(made, padding="zero", interpret=interpret)
+    got, _ = _run(example, padding="zero", interpret=interpret)
     np.testing.assert_allclose(got, expected["out"] * share[..., None], atol=2e-5)
     assert np.abs(np.asarray(got) - expected["out"]).max() > 0.02
 
@@ -145,25 +145,25 @@ def test_zeroed_padding_is_off_by_the_share_of_the_padding(problem: Callable, in
     ],
 )  # fmt: skip
 def test_gradients_equal_torch(problem: Callable, band: tuple, parts: set, interpret: bool) -> None:
-    made = problem(5, shape=(2, 2, 2, 150, 270), dims=(64, 32), band=band, parts=parts, softcap=3.0)
+    example = problem(5, shape=(2, 2, 2, 150, 270), dims=(64, 32), band=band, parts=parts, softcap=3.0)
     rng = np.random.default_rng(6)
     d_out, d_lse = rng.normal(size=(2, 4, 150, 32)), rng.normal(size=(2, 4, 150))
-    mask, bias = made.mask(), made.parts.get("bias_BT")
+    mask, bias = example.mask(), example.parts.get("bias_BT")
 
     def loss(leaves: dict[str, jax.Array]) -> jax.Array:
         given = {n: getattr(mask, n) for n in ("left", "right", "offset", "keys_BT", "queries_BQ")}
         given |= {n: getattr(mask, n) for n in ("query_segments_BQ", "key_segments_BT")}
         out, lse = flash(
             leaves["q"], leaves["k"], leaves["v"], Mask(**given, bias_BT=leaves.get("bias")),
-            scale=made.scale, softcap=3.0, blocks=BLOCKS, interpret=interpret,
+            scale=example.scale, softcap=3.0, blocks=BLOCKS, interpret=interpret,
         )  # fmt: skip
         return jnp.sum(out * d_out) + jnp.sum(jnp.where(jnp.isinf(lse), 0.0, lse) * d_lse)
 
-    leaves = dict(zip("qkv", made.arrays(), strict=True)) | (
+    leaves = dict(zip("qkv", example.arrays(), strict=True)) | (
         {} if bias is None else {"bias": jnp.asarray(bias)}
     )
     got = jax.jit(jax.grad(loss))(leaves)
-    theirs = made.torch()
+    theirs = example.torch()
     lse = torch.where(torch.isinf(theirs["lse"]), 0.0, theirs["lse"])
     total = (theirs["out"] * torch.from_numpy(d_out)).sum() + (lse * torch.from_numpy(d_lse)).sum()
     total.backward()

@@ -39,7 +39,7 @@ MESHES = [(2, 2, 2), (1, 8, 1), (1, 1, 8), (8, 1, 1), (1, 2, 4), (2, 4, 1)]
 HEADS = [(8, 8), (8, 2), (6, 2), (12, 6), (5, 5), (5, 1), (8, 1), (24, 6), (1, 1)]
 PARTS = ["band", "padding", "queries", "segments", "bias", "softcap", "sinks", "one row for all"]
 # Eight devices take longer to compile for than these sizes take to compute.
-FEW = settings(deadline=None, max_examples=10, derandomize=True)
+FEW = settings(settings.get_profile("few"), deadline=None, derandomize=True)
 
 
 def _draw(seed: int, *shape: int) -> jax.Array:

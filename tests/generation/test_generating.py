@@ -2,11 +2,8 @@
 
 import concurrent.futures
 import gc
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,30 +220,6 @@ def test_local_layers_are_right_or_refused(prompts: tuple, window: int, new: int
         return
     expected = reference.generate(ids, max_new_tokens=new, eos_token_id=None)
     assert torch.equal(tpuport.generate(ported, ids, max_new_tokens=new, eos_token_id=[]), expected)
-
-
-def test_the_process_exits_by_itself(tmp_path: Path) -> None:
-    script = tmp_path / "once.py"
-    script.write_text(
-        "import torch, tpuport\n"
-        "from transformers import LlamaConfig, LlamaForCausalLM\n"
-        "config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1,\n"
-        "                     num_attention_heads=2, max_position_embeddings=64)\n"
-        "model = tpuport.port(LlamaForCausalLM(config))\n"
-        "print(tpuport.generate(model, torch.tensor([[5, 6]]), max_new_tokens=3, eos_token_id=[]).shape)\n"
-    )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=_environment(root)
-    )
-    assert done.returncode == 0, done.stderr
-    assert "torch.Size([1, 5])" in done.stdout
-
-
-def _environment(root: Path) -> dict[str, str]:
-    import os
-
-    return os.environ | {"PYTHONPATH": str(root)}
 
 
 def test_a_model_is_freed_with_its_programs(make_pair: Callable, prompts: tuple) -> None:

@@ -184,7 +184,7 @@ def test_each_rewritten_call_is_logged_once_with_its_line(repository, caplog):
     for name, text in FILES.items():
         for number, line in enumerate(textwrap.dedent(text).splitlines(), 1):
             lines[str(repository / name), number] = line
-    found = {
+    values = {
         call.name: lines[call.file, call.line].strip()
         for call in shim.calls
         if (call.file, call.line) in lines
@@ -202,7 +202,7 @@ def test_each_rewritten_call_is_logged_once_with_its_line(repository, caplog):
         "eye on a CUDA device": "INSIDE = torch.eye(2)",
         "torch.cuda.synchronize": "torch.cuda.synchronize()",
     }
-    assert {name: found.get(name) for name in expected} == expected
+    assert {name: values.get(name) for name in expected} == expected
     assert all((call.file, call.line) in lines for call in shim.calls), shim.calls
     logged = [record.getMessage() for record in caplog.records if record.getMessage().startswith("gpu shim")]
     assert logged == [f"gpu shim: {call}" for call in shim.calls]

@@ -34,8 +34,8 @@ def tensors(queries=5, keys=7, heads=4, kv_heads=2, width=8):
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-def close(found, expected):
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+def close(actual, expected):
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 7), (7, 5), (6, 6), (1, 9)])
@@ -59,19 +59,19 @@ def test_flash_attention(queries, keys, scale, causal, window):
         place = i + keys - queries
         return (left < 0 or j >= place - left) and (right < 0 or j <= place + right)
 
-    found = gpu_attention.flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, window_size=window)
-    assert found.shape == q.shape
-    close(found, written_out(q, k, v, seen, scale))
+    actual = gpu_attention.flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, window_size=window)
+    assert actual.shape == q.shape
+    close(actual, written_out(q, k, v, seen, scale))
 
 
 def test_packed_forms_and_their_gradients():
     q, k, v = tensors(6, 6, kv_heads=4)
     packed = torch.stack((q, k, v), dim=2).requires_grad_()
     expected = written_out(q, k, v, lambda i, j: j <= i)
-    found = gpu_attention.flash_attn_qkvpacked_func(packed, causal=True)
-    close(found, expected)
+    actual = gpu_attention.flash_attn_qkvpacked_func(packed, causal=True)
+    close(actual, expected)
     close(gpu_attention.flash_attn_kvpacked_func(q, torch.stack((k, v), dim=2), 0.0, None, True), expected)
-    found.sum().backward()
+    actual.sum().backward()
     assert packed.grad.isfinite().all()
 
 

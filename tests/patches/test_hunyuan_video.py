@@ -92,4 +92,4 @@ def test_framepack_is_one_program_for_every_length():
         got = tpuport.to_cpu(compiled(**call(*lengths))[0])
         torch.testing.assert_close(got, host(**call(*lengths))[0], rtol=1e-4, atol=1e-5)
     assert compiled.program.compilations == 1
-    assert {found.mask for found in attention_calls(clear=True)} == {"padding"}
+    assert {record.mask for record in attention_calls(clear=True)} == {"padding"}

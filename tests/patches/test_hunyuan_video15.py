@@ -121,8 +121,8 @@ def test_one_program_for_a_shape(compiled):
 
 
 def test_every_call_of_attention_is_padding(calls):
-    assert {found.mask for found in calls} == {"padding+queries"}
-    assert {found.query[2] for found in calls} == {TEXT, 3 * 4 * 4 + TEXT + GLYPHS + IMAGE}
+    assert {record.mask for record in calls} == {"padding+queries"}
+    assert {record.query[2] for record in calls} == {TEXT, 3 * 4 * 4 + TEXT + GLYPHS + IMAGE}
 
 
 def test_one_prompt_without_empty_streams(host):
@@ -151,8 +151,8 @@ def test_a_derived_forward_takes_what_it_likes(host):
     arguments = call((5,), (2,))
     hidden, timestep = arguments.pop("hidden_states"), arguments.pop("timestep")
     compiled = tpuport.compile(tpuport.port(build(Scaled)))
-    wanted = expected(host, {"hidden_states": hidden * 2.0, "timestep": timestep, **arguments})
-    assert difference(compiled(hidden, timestep, 2.0, **arguments)[0], wanted) < 1e-5
+    reference = expected(host, {"hidden_states": hidden * 2.0, "timestep": timestep, **arguments})
+    assert difference(compiled(hidden, timestep, 2.0, **arguments)[0], reference) < 1e-5
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -229,11 +229,11 @@ def test_zero_images_on_the_device_are_seen_once(host):
 def test_glyphs_stay_once_they_came():
     model = build(num_layers=1)
     name = "encoder_hidden_states_2"
-    kept = [
+    is_cached = [
         patch.without_empty_streams(model, (), call((5,), (count,)))[1][name] is not None
         for count in (0, 2, 0)
     ]
-    assert kept == [False, True, True]
+    assert is_cached == [False, True, True]
 
 
 BAD = {

@@ -60,7 +60,7 @@ def test_one_program_with_padding():
             for ours, theirs in zip(compiled(**call(mask)), host(**call(mask)), strict=True):
                 torch.testing.assert_close(tpuport.to_cpu(ours), theirs, rtol=1e-4, atol=1e-5)
         assert compiled.program.compilations == 1
-        assert [found.mask for found in attention.explain(clear=True)] == ["padding"]
+        assert [record.mask for record in attention.explain(clear=True)] == ["padding"]
     finally:
         tpuport.disable()
 

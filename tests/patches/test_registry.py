@@ -117,11 +117,11 @@ def write(file, text):
 def source_digest(qualname):
     """The digest, from an import that is forgotten again."""
     known = {name for name in sys.modules if name.startswith("fakelib")}
-    found = registry.digest(f"fakelib.core:{qualname}")
+    value = registry.digest(f"fakelib.core:{qualname}")
     for name in {name for name in sys.modules if name.startswith("fakelib")} - known:
         del sys.modules[name]
         vars(sys.modules.get("fakelib", sys)).pop("core", None)
-    return found
+    return value
 
 
 def patch(qualname="scale", replacement="scale", **options):
@@ -478,12 +478,12 @@ def test_the_digest_is_of_what_runs(library, tmp_path):
         "decorated": "@print\ndef scale(x, factor=2):\n    return x * factor\n",
         "name": "def scale(x, *, factor=2):\n    return x * factor\n",
     }
-    found = {}
+    digests_by_name = {}
     for name, text in variants.items():
         write(tmp_path / f"fakelib/{name}.py", f"print = lambda f: f\n{text}")
-        found[name] = registry.digest(f"fakelib.{name}:scale")
-    assert found.pop("same") == digests.digest(core.scale)
-    assert len({*found.values(), digests.digest(core.scale)}) == len(found) + 1
+        digests_by_name[name] = registry.digest(f"fakelib.{name}:scale")
+    assert digests_by_name.pop("same") == digests.digest(core.scale)
+    assert len({*digests_by_name.values(), digests.digest(core.scale)}) == len(digests_by_name) + 1
 
 
 def test_the_digest_looks_under_decorators(library, tmp_path):

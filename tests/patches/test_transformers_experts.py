@@ -78,8 +78,8 @@ def test_it_computes_what_transformers_loop_computes(kind, tp, dp):
 @pytest.mark.parametrize("mesh", [None, (4, 1)], ids=["no mesh", "six experts on four devices"])
 def test_without_a_mesh_that_fits_nothing_is_shared_out(mesh):
     module, arguments = experts_of("mixtral", count=6), routing(tokens=5, choices=2, count=6)
-    made = ported(module, arguments, mesh and mesh_of(*mesh))
-    np.testing.assert_allclose(made, module(*arguments).numpy(), atol=1e-5)
+    actual = ported(module, arguments, mesh and mesh_of(*mesh))
+    np.testing.assert_allclose(actual, module(*arguments).numpy(), atol=1e-5)
 
 
 @functools.partial(jax.jit, static_argnames="transposed")
@@ -122,9 +122,9 @@ def test_a_layer_is_one_all_reduce_of_its_output():
 def test_bfloat16_stays_bfloat16():
     module, arguments = experts_of("mixtral").bfloat16(), routing(tokens=4, choices=2)
     arguments = (arguments[0].bfloat16(), arguments[1], arguments[2].bfloat16())
-    made = ported(module, arguments, mesh_of(8))
-    assert made.dtype == jnp.bfloat16
-    np.testing.assert_allclose(made.astype("f4"), module(*arguments).float().numpy(), atol=0.05, rtol=0.05)
+    actual = ported(module, arguments, mesh_of(8))
+    assert actual.dtype == jnp.bfloat16
+    np.testing.assert_allclose(actual.astype("f4"), module(*arguments).float().numpy(), atol=0.05, rtol=0.05)
 
 
 def test_the_configuration_is_put_back_and_torch_is_served_by_transformers():

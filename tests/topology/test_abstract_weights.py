@@ -53,7 +53,7 @@ def configs(draw: st.DrawFn) -> LlamaConfig:
 
 
 @settings(
-    max_examples=12,
+    settings.get_profile("few"),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -70,9 +70,9 @@ def test_bytes_on_a_chip_are_those_of_the_shards_that_port_makes(config, split, 
     here = tpuport.create_mesh(dp, sp, tp, devices=jax.devices()[:count])
     ported, refused = _ported(model, here, rules, dtype)
     if refused is not None:  # sizes that this mesh does not divide: the described one refuses them too
-        with pytest.raises(PortError) as said:
+        with pytest.raises(PortError) as caught:
             _abstract(config, split, rules, dtype)
-        assert said.value.what == refused
+        assert caught.value.what == refused
         return
     arrays = {id(array): array for array in collect_weights(ported).values()}.values()
     first = here.devices.flat[0]
@@ -156,9 +156,9 @@ def test_a_function_that_fails_is_named_with_its_line() -> None:
     def build() -> torch.nn.Module:
         raise ValueError("my config is wrong")
 
-    with pytest.raises(PortError, match="my config is wrong") as said:
+    with pytest.raises(PortError, match="my config is wrong") as caught:
         build_model(build)
-    assert __file__ in said.value.where
+    assert __file__ in caught.value.where
 
 
 def test_a_library_that_refuses_its_arguments_is_told_at_the_users_line() -> None:
@@ -167,13 +167,13 @@ def test_a_library_that_refuses_its_arguments_is_told_at_the_users_line() -> Non
 
     with pytest.raises(
         PortError, match="RuntimeError: Trying to create tensor with negative dimension"
-    ) as said:
+    ) as caught:
         build_model(build)
-    assert said.value.where == f"{__file__}, line {build.__code__.co_firstlineno + 1}"
-    assert "\n" not in said.value.what
+    assert caught.value.where == f"{__file__}, line {build.__code__.co_firstlineno + 1}"
+    assert "\n" not in caught.value.what
 
 
 def test_what_fails_without_code_of_the_users_is_at_no_line_of_tpuports() -> None:
-    with pytest.raises(PortError, match="negative dimension") as said:
+    with pytest.raises(PortError, match="negative dimension") as caught:
         build_model(functools.partial(torch.nn.Linear, -3, 4))
-    assert said.value.where == "model"
+    assert caught.value.where == "model"

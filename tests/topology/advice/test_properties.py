@@ -85,8 +85,8 @@ def evidence(draw):
     names = st.sampled_from(
         ["embed", "layers.0.up.weight", "layers.1.up.weight", "head", "a'b", "", "0.w", "x.y.7"]
     )
-    found = {name: array(draw, mesh) for name in draw(st.sets(names, max_size=5))}
-    weights = {name + ".weight" * (name in ("embed", "head")): one for name, one in found.items()}
+    arrays = {name: array(draw, mesh) for name in draw(st.sets(names, max_size=5))}
+    weights = {name + ".weight" * (name in ("embed", "head")): one for name, one in arrays.items()}
     number = st.integers(0, 1 << 40)
     used = st.none() | number
     memory = Memory(draw(st.integers(1, 1 << 40)), *[draw(number) for _ in range(6)], draw(used))
@@ -126,17 +126,17 @@ def evidence(draw):
     )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_evidence_gets_an_answer_in_one_order(data) -> None:
-    given = evidence(data.draw)
-    found = advise(given)
-    assert advise(dataclasses.replace(given)) == found
+    case = evidence(data.draw)
+    hits = advise(case)
+    assert advise(dataclasses.replace(case)) == hits
     known = {rule.id: rule.name for rule in all_advice_rules()}
     weight = {"bytes": 1.0, "bytes sent": 4.0, "flops": 1 / 256}
-    costs = [one.cost * weight[one.unit] for one in found]
+    costs = [one.cost * weight[one.unit] for one in hits]
     assert costs == sorted(costs, reverse=True)
-    for one in found:
+    for one in hits:
         assert known[one.rule] == one.name
         assert one.cost >= 0
         assert one.message
