@@ -233,7 +233,7 @@ def slow(shop: Workshop, rule: Rule) -> None:
 
 
 def constant(shop: Workshop, rule: Rule) -> None:
-    """What differs from call to call in torch is frozen in the program; and the key of torchax stays a tracer."""
+    """What differs from call to call in torch is frozen in the program."""
     model, args = shop.model(rule.bad), inputs(rule.bad)
     assert not torch.equal(_called(model, args), _called(model, args))
     run = shop.compiled(rule.bad)

@@ -1,63 +1,47 @@
-"""TPU506: randomness without a generator."""
+"""TPU506: random numbers that a program would draw only once."""
 
-import ast
 from typing import Final
 
-from tpuport.lint.abstract_values import Static, Unknown
-from tpuport.lint.events import (
-    Call,
-)
+from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.event_queries import (
-    argument,
-    is_call_of,
-    is_missing_or_none,
-    keyword_nodes,
-)
 from tpuport.lint.rules.rule import Context, Example, Rule
 
-_DRAWS: Final = tuple(
-    "rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal gumbel_softmax"
-    " normal_ uniform_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_".split()
+_MODULES: Final = ("random", "numpy.random")
+# What these give is used later, and the names of its methods say nothing.
+_CONSTRUCTORS: Final = frozenset(
+    {"Random", "SystemRandom", "RandomState", "Generator", "default_rng", "SeedSequence"}
 )
-_DROPOUTS: Final = tuple("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split())
+_SEEDS: Final = frozenset(
+    {"torch.manual_seed", "torch.random.manual_seed", "torch.seed", "torch.random.seed"}
+)
 
 
 def check(event: Call, context: Context) -> bool:
-    """A draw from the global generator."""
-    if is_call_of(event, *_DROPOUTS):
-        return event.receiver is None and _drops(event)
-    # An unknown receiver may be a generator of another library.
-    if isinstance(event.receiver, Unknown) or not is_call_of(event, *_DRAWS):
-        return False
-    return is_missing_or_none(event.keywords.get("generator"))
-
-
-def _drops(event: Call) -> bool:
-    # With p = 0 nothing is dropped.
-    probabilities = [*event.call.args[1:2], *keyword_nodes(event.call, "p")]
-    if any(isinstance(node, ast.Constant) and node.value == 0 for node in probabilities):
-        return False
-    # The default is true. A flag of the module is not known to be.
-    training = argument(event, 2, "training")
-    return training is None or (isinstance(training, Static) and training.constant is True)
+    """A draw of Python or NumPy, or a seed of torch."""
+    module, _, function = event.name.rpartition(".")
+    is_host_draw = event.receiver is None and module in _MODULES and function not in _CONSTRUCTORS
+    return is_host_draw or event.name in _SEEDS
 
 
 RULE = Rule(
     id="TPU506",
     name="unseeded-randomness",
     severity=Severity.WARNING,
-    summary="randomness without a generator in traced code: `torch.randn`, `F.dropout`, `.normal_()`",
-    why="jax has no hidden random state: the numbers that a program draws follow from its arguments. torchax "
-    "keeps a key outside the program and splits it while tracing, so every compiled call draws the same "
-    "numbers, and the key itself is a tracer afterwards: the next tracing that draws ends with "
-    "`UnexpectedTracerError`.",
-    reason="each compiled call draws the same numbers, and the next tracing that draws fails",
-    remedy="draw outside the compiled code and pass the numbers in; pass `training=self.training` to dropout",
+    summary="random numbers of Python or NumPy, and seeds, in traced code: `random.random()`, `torch.manual_seed`",
+    why="Python runs once for a program, while it is traced. A number that Python or NumPy draws is a constant of "
+    "the program, the same in each call, and a seed is set in the first call only. torch's own samplers, such as "
+    "`torch.randn_like` and `F.dropout`, are all right: their generator's state goes into each call of a compiled "
+    "function, and `torch.manual_seed` before the call decides what they draw.",
+    reason="it happens once, while the program is traced: each compiled call has the same numbers",
+    remedy="draw with torch on the device, `torch.rand((), device=x.device)`, or outside of the compiled code, and "
+    "seed before the call",
     bad=Example("""
+import random
+
+
 class Model(nn.Module):
     def forward(self, x):
-        return x + torch.randn_like(x)
+        return x + random.random()
 """),
     good=Example(
         """
@@ -65,10 +49,9 @@ class Model(nn.Module):
     def forward(self, x, noise):
         return x + noise
 """,
-        "(torch.randn(2, 4), torch.randn(2, 4))",
+        "(torch.randn(2, 4), torch.rand(()))",
     ),
     quiet=(
-        # Neither draws in evaluation; a weight is drawn before the trace.
         Example("""
 class Model(nn.Module):
     def __init__(self):
@@ -77,10 +60,8 @@ class Model(nn.Module):
         self.start = nn.Parameter(torch.randn(4))
 
     def forward(self, x):
-        x = F.dropout(x + self.start, 0.1, training=self.training)
-        if self.training:
-            x = x + torch.randn_like(x)
-        return self.dropout(x)
+        x = F.dropout(x + self.start, 0.1, self.training)
+        return self.dropout(x) + 0 * torch.randn_like(x)
 """),
     ),
     harm="constant",
