@@ -383,3 +383,31 @@ def test_a_model_that_cannot_be_traced():
             conditions={"encoder_hidden_states": POSITIVE["encoder_hidden_states"]}, progress=False,
         )  # fmt: skip
     assert "test_denoising.py" in str(error.value)
+
+
+class Drawing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, hidden_states, timestep):
+        return self.weight * torch.randn_like(hidden_states)
+
+
+def test_a_model_that_draws_draws_anew_in_each_step():
+    model = tpuport.port(Drawing())
+
+    def run(steps):
+        torch.manual_seed(0)
+        scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
+        scheduler.set_timesteps(steps)
+        latents = torch.zeros(2, 500)
+        return compat.to_torch(
+            compat.as_jax(denoise(model, scheduler, latents, conditions={}, progress=False))
+        )
+
+    result = run(4)
+    assert torch.equal(run(4), result)
+    assert not torch.equal(result[0], result[1])
+    # Three steps of a third and a tiny one: independent draws add up to 0.58, equal ones to 1.
+    assert 0.5 < result.std().item() < 0.65

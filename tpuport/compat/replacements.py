@@ -88,4 +88,6 @@ def original(owner: str, name: str) -> Any:
 
 
 def _owner(name: str) -> Any:
+    if name == "device_module":
+        return importlib.import_module("torchax.device_module")
     return getattr(importlib.import_module("torchax.tensor"), name)

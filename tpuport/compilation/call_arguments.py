@@ -8,6 +8,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat, pytrees
+from tpuport.compat import randomness
 from tpuport.compilation.compiled_program import ShapeText
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
@@ -21,11 +22,11 @@ class Argument(NamedTuple):
     Attributes:
         name: its path from the function's parameter: "inputs.ids".
         kind: which of the program's arguments has it; a static value is in the program itself.
-        content: the structure of a cache, or the static value; None for a tensor.
+        content: the structure of a cache, the number of a random generator, or the static value; None for a tensor.
     """
 
     name: str
-    kind: Literal["tensor", "cache", "static"]
+    kind: Literal["tensor", "cache", "generator", "static"]
     content: Hashable
 
 
@@ -56,6 +57,8 @@ class Layout(NamedTuple):
                     leaves.append(next(remaining_tensors))
                 case "cache":
                     leaves.append(jax.tree_util.tree_unflatten(content, next(remaining_caches)))
+                case "generator":
+                    leaves.append(randomness.call_generator(content))
                 case "static":
                     leaves.append(content.value)
         tree: Any = self.tree
@@ -72,6 +75,8 @@ class Layout(NamedTuple):
                     text: str = ShapeText(f"{tensor.dtype}{tuple(tensor.shape)}")
                 case "cache":
                     text = ShapeText([tuple(tensor.shape) for tensor in next(remaining_caches)])
+                case "generator":
+                    text = "torch.Generator"
                 case "static":
                     text = repr(argument.content)
             descriptions[argument.name] = text
@@ -79,10 +84,11 @@ class Layout(NamedTuple):
 
 
 class DividedArguments(NamedTuple):
-    """The arguments of one call: tensors on the device, the tensors of each cache, and the layout of all."""
+    """The arguments of one call: tensors on the device, the tensors of each cache, generators, the layout of all."""
 
     tensors: list[Any]
     donated: list[list[Any]]
+    generators: list[torch.Generator]
     layout: Layout
 
 
@@ -113,6 +119,7 @@ def divide_arguments(positional: dict[str, Any], keywords: dict[str, Any]) -> Di
     leaves, tree = jax.tree_util.tree_flatten_with_path((positional, keywords), is_leaf=is_transformers_cache)
     tensors: list[Any] = []
     donated: list[list[Any]] = []
+    generators: list[torch.Generator] = []
     arguments: list[Argument] = []
     for path, leaf in leaves:
         # The path begins with 0 or 1: positional, or by keyword.
@@ -125,9 +132,14 @@ def divide_arguments(positional: dict[str, Any], keywords: dict[str, Any]) -> Di
         elif _is_array(leaf):
             tensors.append(_usable_array(leaf, name))
             arguments.append(Argument(name, "tensor", None))
+        elif isinstance(leaf, torch.Generator):
+            # Its state is an argument of the program, so that a new one for each call is nothing new.
+            if leaf not in generators:
+                generators.append(leaf)
+            arguments.append(Argument(name, "generator", generators.index(leaf)))
         else:
             arguments.append(Argument(name, "static", _static_value(leaf, name)))
-    return DividedArguments(tensors, donated, Layout(tree, tuple(arguments)))
+    return DividedArguments(tensors, donated, generators, Layout(tree, tuple(arguments)))
 
 
 def shapes_key(arrays: Iterable[Any]) -> Hashable:

@@ -10,6 +10,7 @@ import torch
 
 from tpuport import attention, compat, layers, pytrees, rotary, trace_errors
 from tpuport.checkpoint import port_count
+from tpuport.compat import randomness
 from tpuport.compilation.call_arguments import Layout, divide_arguments, prepare_arguments, shapes_key
 from tpuport.compilation.compiled_program import Program
 from tpuport.compilation.model_weights import check_constants, collect_weights, settings_key, use_weights
@@ -96,32 +97,36 @@ class CompiledFunction:
                 function reaches a model in a way that leaves its weights constants of the program.
             trace_errors.CannotTrace: the function's code cannot be traced; says where, and what to do.
         """
-        args, kwargs = prepare_arguments(self._function, args, kwargs)
-        with trace_errors.explained(self._function):
-            return compat.as_torch(self.program(*self._program_arguments(args, kwargs)))
+        return compat.as_torch(self._call_program(self.program, args, kwargs))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
+        return self._call_program(self.program.lower, args, kwargs)
+
+    def _call_program(self, call: Callable, args: tuple, kwargs: dict) -> Any:
+        """Call the program, or a method of it, with its arguments for a call of the function."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         with trace_errors.explained(self._function):
-            return self.program.lower(*self._program_arguments(args, kwargs))
+            arguments, generators = self._divide(args, kwargs)
+            with randomness.call_generators(generators):
+                arguments, signature = self._prepare_program(arguments)
+                return call(*arguments, signature=signature)
 
-    def _program_arguments(self, args: tuple, kwargs: dict) -> ProgramArguments:
-        """The program's arguments. A new program is traced here, and its constants checked."""
-        arguments = self._divide(args, kwargs)
+    def _prepare_program(self, arguments: ProgramArguments) -> tuple[ProgramArguments, Hashable]:
+        """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
         weights, tensors, donated, static = arguments
         key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
         run = functools.partial(self._run, static=static)
         weights = self._rotary_tables.add_to(weights, key, self._modules(), run, tensors, donated)
         arguments = arguments._replace(weights=weights)
         if key not in self._checked_programs:
-            check_constants(self.program.name, self.program.constants(*arguments))
+            check_constants(self.program.name, self.program.constants(*arguments, signature=key))
             self._checked_programs.add(key)
-        return arguments
+        return arguments, key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
         """(the function to trace for a call, the arrays to trace it with), without rotary tables."""
-        weights, tensors, donated, static = self._divide(args, kwargs)
+        (weights, tensors, donated, static), _ = self._divide(args, kwargs)
         return functools.partial(self._run, static=static), (weights, tensors, donated)
 
     def _modules(self) -> list[torch.nn.Module]:
@@ -131,7 +136,7 @@ class CompiledFunction:
             self._reachable = ReachableModules(self._function)
         return self._reachable.modules
 
-    def _divide(self, args: tuple, kwargs: dict) -> ProgramArguments:
+    def _divide(self, args: tuple, kwargs: dict) -> tuple[ProgramArguments, list[torch.Generator]]:
         divided = divide_arguments(self._name_positional(args), kwargs)
         modules = self._modules()
         if self.scan_layers:
@@ -140,7 +145,7 @@ class CompiledFunction:
         weights = [collect_weights(module) for module in modules]
         models = tuple((weakref.ref(module), settings_key(module)) for module in modules)
         static = StaticPart(divided.layout, models, attention.registered_settings())
-        return ProgramArguments(weights, divided.tensors, divided.donated, static)
+        return ProgramArguments(weights, divided.tensors, divided.donated, static), divided.generators
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
         """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""

@@ -9,11 +9,16 @@ from typing import Any
 
 import jax
 
+from tpuport.compat import randomness
+from tpuport.errors import PortError
+
 logger = logging.getLogger("tpuport")
 
 # Fewer compilations are normal in the life of a program: a prompt, a step, a second length.
 _FIRST_WARNING = 4
 _VALUES_SHOWN = 4
+# The first counts the draws, the second has keys for them; more only if the code changes from trace to trace.
+_MOST_TRACES = 4
 
 
 class ShapeText(str):
@@ -23,7 +28,10 @@ class ShapeText(str):
 
 
 class Program:
-    """A jitted function that counts its compilations.
+    """A jitted function that counts its compilations, and whose random numbers are others in each call.
+
+    If the function draws, the keys of its draws become an argument of the program (`compat.randomness`), and it is
+    traced once more. A program that draws nothing has no such argument.
 
     Args:
         function: what is traced and compiled.
@@ -52,26 +60,63 @@ class Program:
         self._epoch = epoch
         self._current_epoch: Hashable = None
         self._descriptions: list[dict[str, str]] = []
+        self._draws: dict[Hashable, randomness.Draws] = {}
 
         # jax runs the Python function once for each new program, and only then.
         @functools.wraps(function)
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def counted(*args: Any, random_keys: randomness.ProgramKeys | None = None, **kwargs: Any) -> Any:
+            with randomness.program_stream(random_keys):
+                output = function(*args, **kwargs)
+            # Afterwards: a trace that lacks keys is followed by one that has them.
             self._count_compilation(args, kwargs)
-            return function(*args, **kwargs)
+            return output
 
         self._jitted = jax.jit(counted, **jit_options)
         use_persistent_cache()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jitted(*args, **kwargs)
+    def __call__(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
+        """Run the program.
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        Args:
+            signature: a key of what a program is compiled for; calls that share it share the number of draws.
+        """
+        return self._with_keys(self._jitted, signature, args, kwargs, is_call=True)
+
+    def lower(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
-        return self._jitted.lower(*args, **kwargs)
+        return self._with_keys(self._jitted.lower, signature, args, kwargs)
 
-    def constants(self, *args: Any, **kwargs: Any) -> list[Any]:
+    def constants(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> list[Any]:
         """The arrays that the program for these arguments contains; traces the function if a call would."""
-        return list(self._jitted.trace(*args, **kwargs).jaxpr.consts)
+        return list(self._with_keys(self._jitted.trace, signature, args, kwargs).jaxpr.consts)
+
+    def _with_keys(
+        self,
+        stage: Callable,
+        signature: Hashable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        *,
+        is_call: bool = False,
+    ) -> Any:
+        """Call the jitted function, or a stage of it, with keys for the draws that the program is known to make."""
+        for _ in range(_MOST_TRACES):
+            draws = self._draws.get(signature)
+            try:
+                if draws is None:
+                    return stage(*args, **kwargs)
+                # What is only traced moves no generator on.
+                only_after = randomness.MoreKeysNeeded if is_call else None
+                with randomness.restored(draws, only_after=only_after):
+                    keys = randomness.take_keys(draws) if is_call else randomness.example_keys(draws)
+                    return stage(*args, **kwargs, random_keys=keys)
+            except randomness.MoreKeysNeeded as needed:
+                self._draws[signature] = needed.draws
+        raise PortError(
+            "this code draws another number of random numbers each time it is traced",
+            where=self.name,
+            fix="let the number of draws not depend on random choices in Python",
+        )
 
     def _count_compilation(self, args: tuple, kwargs: dict) -> None:
         self.compilations += 1

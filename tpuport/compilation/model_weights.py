@@ -11,6 +11,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, layers, rotary
 from tpuport.checkpoint import model_mesh, port_count, ported_models
+from tpuport.compat import randomness
 from tpuport.errors import PortError
 from tpuport.patches import transformers_experts, transformers_rotary
 from tpuport.sharding.sequence import sequence_sharded
@@ -65,6 +66,8 @@ def use_weights(models: Sequence[torch.nn.Module], weights: Sequence[dict[str, j
         stack.enter_context(exclusive_trace())
         # torch's operators become jax's.
         stack.enter_context(compat.environment())
+        # Programs give keys to what is drawn; where code is only looked at, any will do.
+        stack.enter_context(randomness.any_stream())
         # Attention is tpuport's, unless the user has registered another.
         stack.enter_context(attention.use_on_meshes([model_mesh(model) for model in models]))
         for model, arrays in zip(models, weights, strict=True):

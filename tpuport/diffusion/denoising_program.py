@@ -18,6 +18,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees, rotary, trace_errors
+from tpuport.compat import randomness
 from tpuport.compilation import Program, check_constants, collect_weights, settings_key, use_weights
 from tpuport.diffusion.scheduler_tables import StepTables, take_step
 from tpuport.errors import PortError
@@ -145,7 +146,8 @@ class Denoiser:
         """Traced. Steps `start` to `stop`, and a number that is there when they are done."""
 
         def step(index: jax.Array, carry: Carry) -> Carry:
-            output = self._predict(arrays, carry.latents, tables, index, inputs, settings)
+            with randomness.iteration(index):
+                output = self._predict(arrays, carry.latents, tables, index, inputs, settings)
             latents, state = take_step(tables, index, output, carry.latents, carry.state)
             # A loop's carry has one layout, which must not be left to the compiler.
             return Carry(self.shard_rows(latents), tuple(map(self.shard_rows, state)))

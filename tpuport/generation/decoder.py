@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees
+from tpuport.compat import randomness
 from tpuport.compilation import Program, collect_weights, use_weights
 from tpuport.errors import PortError
 from tpuport.generation.decoding_cache import make_cache
@@ -126,7 +127,8 @@ class Decoder:
             return (state.length < limit) & ~jnp.all(state.finished)
 
         def step(state: State) -> State:
-            return self.run_step(arrays, state, keys, prompt_columns, settings)
+            with randomness.iteration(state.length):
+                return self.run_step(arrays, state, keys, prompt_columns, settings)
 
         # A loop's carry has one layout, and `prefill` has replicated what the host reads.
         split = state._replace(

@@ -25,11 +25,11 @@ class Lowering:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One replacement method on torchax's `Tensor`, `View` or `Environment` class."""
+    """One replacement method on torchax's `Tensor`, `View` or `Environment` class, or in its "device_module"."""
 
     owner: str
     name: str
-    function: Callable[..., Any] | classmethod
+    function: Callable[..., Any] | classmethod | property
     reason: str
 
 

@@ -8,6 +8,7 @@ import torch
 from tpuport.compat import aliasing
 from tpuport.compat.convert import wrap
 from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.operators.random_placement import as_program_draw
 from tpuport.compat.replacements import original
 
 _aten = torch.ops.aten
@@ -16,13 +17,17 @@ Ported = Any
 
 
 def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
-    """torchax's `Environment.dispatch`, with views linked to what they view and writes propagated through them."""
+    """torchax's `Environment.dispatch`, with views linked to what they view and writes propagated through them.
+
+    Draws of a program that is traced are the program's, also where torch would do them on the host.
+    """
     torchax_dispatch = original("Environment", "dispatch")
 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return torchax_dispatch(environment, func, types, args, kwargs)
 
-    return aliasing.dispatch(run, func, args, kwargs or {})
+    args, kwargs = as_program_draw(func, args, kwargs or {})
+    return aliasing.dispatch(run, func, args, kwargs)
 
 
 def view(tensor: torch.Tensor, *shape: Any, dtype: torch.dtype | None = None) -> torch.Tensor:

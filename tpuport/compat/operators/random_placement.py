@@ -1,0 +1,197 @@
+"""Where random numbers are drawn: on the device, on the host, or in the program that is being traced.
+
+In a program's trace also the draws that torch would do on the host become the program's: the host runs its code once
+only, while the program is traced, and each call would get the same numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.utils import _pytree as torch_pytree
+from torch.utils._mode_utils import no_dispatch
+
+from tpuport.compat import randomness
+from tpuport.compat.convert import is_ported, to_jax, wrap
+from tpuport.compat.operators import samplers
+from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.operators.samplers import (
+    check_placement,
+    dtype_of,
+    finished,
+    require_floating,
+    require_values,
+    shape_of,
+    store,
+)
+from tpuport.compat.randomness import next_key
+from tpuport.errors import PortError
+
+
+def randperm(
+    n: int,
+    *,
+    generator: Any = None,
+    out: Any = None,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    **placement: Any,
+) -> Any:
+    """`torch.randperm`."""
+    check_placement(placement)
+    [size] = shape_of((n,))
+    dtype = dtype_of(dtype, out.dtype if out is not None else torch.int64)
+    numbers = jax.random.permutation(next_key(generator), size).astype(dtype)
+    return finished(store(out, numbers), requires_grad)
+
+
+def normal(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None, dtype: Any = None,
+    out: Any = None, requires_grad: bool = False, **placement: Any,
+) -> Any:  # fmt: skip
+    """`torch.normal`: mean and standard deviation are numbers, with a size, or either is a tensor."""
+    check_placement(placement)
+    mean, std = (value.jax() if is_ported(value) else value for value in (mean, std))
+    require_values(lambda values: values >= 0, std, message=_negative_std(std))
+    arrays = [value for value in (mean, std) if isinstance(value, jax.Array)]
+    if arrays:
+        shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+        # The mean decides the dtype if it is a tensor.
+        kind = arrays[0].dtype
+    else:
+        shape, kind = shape_of((), size), dtype_of(dtype, out.dtype if out is not None else None)
+    require_floating(kind, "normal_kernel_cpu")
+    numbers = (samplers.gaussian(next_key(generator), shape, kind) * std + mean).astype(kind)
+    return finished(store(out, numbers), requires_grad)
+
+
+def _negative_std(std: Any) -> str:
+    if isinstance(std, jax.Array) and std.ndim:
+        return "normal expects all elements of std >= 0.0"
+    return f"normal expects std >= 0.0, but found std {std}"
+
+
+def _placed(function: Callable[..., Any], host_function: Callable[..., Any]) -> Callable[..., Any]:
+    """A constructor that torchax takes for an operator: without a device that is ours, torch itself runs it."""
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        import torchax
+
+        operands = _tensors((args, kwargs))
+        is_on_device = any(map(is_ported, operands))
+        if not operands:
+            is_on_device = _is_on_device(torchax.default_env(), kwargs)
+        if is_on_device:
+            return function(*args, **kwargs)
+        with no_dispatch(), torch._C.DisableTorchFunction():
+            return host_function(*args, **kwargs)
+
+    return draw
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in torch_pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_on_device(environment: Any, kwargs: dict[str, Any]) -> bool:
+    return environment._should_use_torchax_tensor(kwargs.get("device"))
+
+
+def is_all_true(tensor: Any) -> Any:
+    """`torch._is_all_true`, by which `torch.distributions` checks its arguments: unknown values are taken for valid."""
+    array = tensor.jax()
+    return wrap(jnp.all(array)) if samplers.is_known(array) else torch.tensor(True)
+
+
+def as_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    """The arguments of a function of torch: while a program is traced, a draw on the host becomes the program's."""
+    if function not in _SAMPLERS or not randomness.is_traced():
+        return args, kwargs
+    operands = _tensors((args, kwargs))
+    has_no_values = any(operand.is_meta for operand in operands) or str(kwargs.get("device")) == "meta"
+    if has_no_values or any(map(is_ported, operands)):
+        return args, kwargs
+    if not operands:
+        return args, kwargs | {"device": "jax"}
+    if function in _FILLING:
+        raise PortError(
+            "compiled code fills a tensor on the host with random numbers, which would be the same in each call",
+            where=f"{function.__name__} of {operands[0].dtype} {list(operands[0].shape)}",
+            fix="create the tensor on the device of the others, device=x.device; weights belong into __init__",
+        )
+    return torch_pytree.tree_map_only(torch.Tensor, lambda tensor: wrap(to_jax(tensor)), (args, kwargs))
+
+
+def _next_key(self: Any, generator: torch.Generator | None = None) -> jax.Array:
+    """torchax's `get_and_rotate_prng_key`, which its own samplers call."""
+    return next_key(generator)
+
+
+def _manual_seed(self: Any, key: Any) -> None:
+    """torchax's `manual_seed`, which is torch's."""
+    torch.manual_seed(int(key))
+
+
+def _note_seed(seed: int) -> None:
+    """What `torch.manual_seed` calls for devices other than its own."""
+    randomness.note_seed()
+
+
+def _get_rng_state(device: Any = None) -> torch.Tensor:
+    """What `torch.random.fork_rng(device_type="jax")` saves."""
+    return torch.get_rng_state()
+
+
+def _set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+    """What `torch.random.fork_rng(device_type="jax")` restores."""
+    torch.set_rng_state(new_state)
+
+
+_FUNCTION_NAMES = (
+    "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "bernoulli",
+    "multinomial", "poisson", "binomial",
+)  # fmt: skip
+_FILLING_NAMES = (
+    "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_",
+)  # fmt: skip
+_METHOD_NAMES = ("bernoulli", "multinomial")
+_FILLING = frozenset(
+    [getattr(torch.Tensor, name) for name in _FILLING_NAMES]
+    + [target for name in _FILLING_NAMES for target in samplers.overloads(name)]
+)
+_SAMPLERS = (
+    _FILLING
+    | {getattr(torch, name) for name in _FUNCTION_NAMES}
+    | {getattr(torch.Tensor, name) for name in _METHOD_NAMES}
+    | {target for name in _FUNCTION_NAMES for target in samplers.overloads(name)}
+)
+
+_REASON = "draws on the device even if asked for the host, and does not know every form"
+_KEY_REASON = "keeps one key beside all programs, which is a tracer after the first of them"
+
+LOWERINGS = (
+    Lowering(torch.randperm, _placed(randperm, torch.randperm), _REASON),
+    Lowering(torch.normal, _placed(normal, torch.normal), _REASON),
+    *(
+        Lowering(target, _placed(randperm, torch.randperm), _REASON)
+        for target in samplers.overloads("randperm")
+    ),
+    Lowering(torch.ops.aten._is_all_true.default, is_all_true, "has no lowering"),
+    *(Lowering(target, _placed(normal, torch.normal), _REASON) for target in samplers.overloads("normal")),
+)
+_is_not_meta = property(lambda self: False)
+_META_REASON = "says that it has no values, and torch.nn.init then leaves it as it is"
+
+METHODS = (
+    Method("Tensor", "is_meta", _is_not_meta, _META_REASON),
+    Method("View", "is_meta", _is_not_meta, _META_REASON),
+    Method("Environment", "get_and_rotate_prng_key", _next_key, _KEY_REASON),
+    Method("Environment", "manual_seed", _manual_seed, _KEY_REASON),
+    Method(
+        "device_module", "manual_seed_all", _note_seed, "does not notice a seed in code that is being traced"
+    ),
+    Method("device_module", "get_rng_state", _get_rng_state, "has no state to save"),
+    Method("device_module", "set_rng_state", _set_rng_state, "has no state to restore"),
+)

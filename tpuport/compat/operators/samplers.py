@@ -1,0 +1,460 @@
+"""Samplers with torch's meaning: random numbers from torch's generators, each draw with a key of its own.
+
+Shapes: R rows, K categories, N samples.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.convert import is_ported, jax_dtype, wrap
+from tpuport.compat.operators.declarations import Lowering
+from tpuport.compat.randomness import next_key
+
+# Bits after the point of a uniform number, as in torch.
+_UNIFORM_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 32}
+# What torch's messages call types.
+_C_NAMES = {"uint8": "unsigned char", "int8": "signed char", "int16": "short int", "int32": "int"}
+_NAMES = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
+_PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format"})
+# Largest integers up to which every one is a number of the type: the range of `random_()` of floats.
+MANTISSA_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+
+
+def is_known(*values: Any) -> bool:
+    """Whether arguments have values now: none is one that only a program knows."""
+    return not any(isinstance(value, jax.core.Tracer) for value in values)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise torch's own error for an argument."""
+    if not condition:
+        raise RuntimeError(message)
+
+
+def require_values(predicate: Callable[..., Any], *values: Any, message: str) -> None:
+    """Raise torch's own error for the values of arrays or numbers; those that only a program knows are not checked.
+
+    Args:
+        predicate: what must hold, of every element.
+    """
+    if is_known(*values):
+        # Also for numbers in a trace, which jax would make a part of the program.
+        with jax.ensure_compile_time_eval():
+            require(bool(jnp.all(predicate(*map(jnp.asarray, values)))), message)
+
+
+# Samplers over arrays: (key, shape, dtype, parameters). Jitted, because eager calls would run each operation alone.
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def unit(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Uniform in [0, 1); the parts of a complex number each."""
+    dtype = jnp.dtype(dtype)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return _complex(unit, key, shape, dtype)
+    bits = _UNIFORM_BITS[dtype.name]
+    # Rounding a float32 to a narrow type would give 1.
+    numbers = jax.random.bits(key, shape, jnp.uint32) >> (32 - bits)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    return (numbers.astype(wide) * 2.0**-bits).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1,))
+def inner_unit(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Uniform in (0, 1), float32: its logarithm and that of its complement are finite and not zero."""
+    # One bit less than float32 has, which the half takes.
+    numbers = jax.random.bits(key, shape, jnp.uint32) >> 9
+    return (numbers.astype(jnp.float32) + 0.5) * 2.0**-23
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def gaussian(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Standard normal, computed in float32 at least; a complex number's variance is 1, half in each part."""
+    dtype = jnp.dtype(dtype)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return _complex(gaussian, key, shape, dtype) * math.sqrt(0.5)
+    return jax.random.normal(key, shape, jnp.promote_types(dtype, jnp.float32)).astype(dtype)
+
+
+def _complex(sampler: Callable, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    real, imaginary = (sampler(part, shape, jnp.float32) for part in jax.random.split(key))
+    return jax.lax.complex(real, imaginary).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> jax.Array:
+    """Uniform in [low, high)."""
+    wide = jnp.promote_types(dtype, jnp.float32)
+    numbers = (unit(key, shape, wide) * (high - low) + low).astype(dtype)
+    # Rounding can reach the end that is excluded.
+    return jnp.where(numbers >= jnp.asarray(high, dtype), jnp.asarray(low, dtype), numbers)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def integers(key: jax.Array, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> jax.Array:
+    """Integers in [low, high), of any numeric dtype."""
+    return jax.random.randint(key, shape, low, high, jax_dtype(torch.int64)).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def coins(key: jax.Array, shape: tuple[int, ...], dtype: Any, probability: Any) -> jax.Array:
+    """One with a probability, else zero."""
+    return (unit(key, shape, jnp.float32) < probability).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def exponentials(key: jax.Array, shape: tuple[int, ...], dtype: Any, rate: Any) -> jax.Array:
+    """Exponentially distributed, never zero: samplers divide by it."""
+    numbers = -jnp.log(inner_unit(key, shape)) / rate
+    return jnp.maximum(numbers, jnp.finfo(dtype).tiny).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def cauchys(key: jax.Array, shape: tuple[int, ...], dtype: Any, median: Any, scale: Any) -> jax.Array:
+    """Cauchy distributed."""
+    return (median + scale * jnp.tan(jnp.pi * (inner_unit(key, shape) - 0.5))).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def log_normals(key: jax.Array, shape: tuple[int, ...], dtype: Any, mean: Any, std: Any) -> jax.Array:
+    """The exponential of normal numbers."""
+    return jnp.exp(mean + std * gaussian(key, shape, jnp.float32)).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def geometrics(key: jax.Array, shape: tuple[int, ...], dtype: Any, probability: Any) -> jax.Array:
+    """The number of trials up to the first success."""
+    trials = jnp.ceil(jnp.log(inner_unit(key, shape)) / jnp.log1p(-jnp.float32(probability)))
+    return jnp.maximum(trials, 1.0).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(2,))
+def categories(key: jax.Array, weights_RK: jax.Array, count: int) -> jax.Array:
+    """[R, N] distinct categories, in the order of drawing them one after the other by their weights."""
+    gumbel_RK = -jnp.log(-jnp.log(inner_unit(key, weights_RK.shape)))
+    # The largest of log-weights with Gumbel noise is a draw by the weights, the next largest a draw among the rest.
+    return jax.lax.top_k(jnp.log(weights_RK) + gumbel_RK, count)[1].astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=(2,))
+def repeated_categories(key: jax.Array, weights_RK: jax.Array, count: int) -> jax.Array:
+    """[R, N] categories, each drawn from all."""
+    if count == 1:
+        return categories(key, weights_RK, 1)
+    rows, size = weights_RK.shape
+    ends_RK = jax.lax.cummax(jnp.cumsum(weights_RK, axis=1), axis=1)
+    points_RN = unit(key, (rows, count), jnp.float32) * ends_RK[:, -1:]
+    find = jax.vmap(functools.partial(jnp.searchsorted, side="right"))
+    found_RN = jnp.minimum(find(ends_RK, points_RN), size - 1)
+    # Rounding may find a neighbour that has no weight.
+    indices_RK = jnp.where(weights_RK > 0, jnp.arange(size), -1)
+    before_RK = jax.lax.cummax(indices_RK, axis=1)
+    first_RK = jnp.argmax(weights_RK > 0, axis=1, keepdims=True)
+    chosen_RK = jnp.where(before_RK < 0, first_RK, before_RK)
+    return jnp.take_along_axis(chosen_RK, found_RN, axis=1).astype(jnp.int32)
+
+
+# torch's functions.
+
+
+def shape_of(sizes: tuple, size: Any = None) -> tuple[int, ...]:
+    """A shape that is given as its numbers, as one sequence of them, or as the keyword `size`."""
+    if size is None:
+        size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes
+    shape = tuple(int(number) for number in size)
+    negative = next((number for number in shape if number < 0), 0)
+    require(not negative, f"Trying to create tensor with negative dimension {negative}: {list(shape)}")
+    return shape
+
+
+def check_placement(keywords: dict[str, Any]) -> None:
+    """Let nothing among a constructor's keywords pass that is not about memory, which jax manages."""
+    others = keywords.keys() - _PLACEMENT
+    if others:
+        raise TypeError(f"got an unexpected keyword argument {min(others)!r}")
+
+
+def dtype_of(dtype: torch.dtype | None, default: torch.dtype | None = None) -> np.dtype:
+    """The dtype asked for, or a default, as it is here."""
+    return jax_dtype(dtype or default or torch.get_default_dtype())
+
+
+def require_floating(dtype: np.dtype, kernel: str) -> None:
+    """Raise torch's error where integers cannot be drawn."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        raise NotImplementedError(f'"{kernel}" not implemented for {_type_name(dtype)!r}')
+
+
+def _type_name(dtype: np.dtype) -> str:
+    return _NAMES.get(np.dtype(dtype).name, np.dtype(dtype).name)
+
+
+def store(out: torch.Tensor | None, array: jax.Array) -> torch.Tensor:
+    """A new tensor of an array, or the one that a caller wants it in."""
+    if out is None:
+        return wrap(array)
+    return write(out, array.astype(out.jax().dtype))  # type: ignore[attr-defined]
+
+
+def write(tensor: Any, array: jax.Array) -> Any:
+    """Put new values into a tensor or the view of one; on the devices that had the old ones."""
+    old = tensor.jax()
+    if is_known(old, array) and old.shape == array.shape:
+        array = jax.device_put(array, old.sharding)
+    if hasattr(tensor, "update"):
+        tensor.update(array)
+    else:
+        tensor._elem = array
+    return tensor
+
+
+def rand(
+    *sizes: Any,
+    size: Any = None,
+    generator: Any = None,
+    out: Any = None,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    **placement: Any,
+) -> Any:
+    """`torch.rand`."""
+    check_placement(placement)
+    dtype = dtype_of(dtype, out.dtype if out is not None else None)
+    require_floating(dtype, "check_uniform_bounds")
+    return finished(store(out, unit(next_key(generator), shape_of(sizes, size), dtype)), requires_grad)
+
+
+def randn(
+    *sizes: Any,
+    size: Any = None,
+    generator: Any = None,
+    out: Any = None,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    **placement: Any,
+) -> Any:
+    """`torch.randn`."""
+    check_placement(placement)
+    dtype = dtype_of(dtype, out.dtype if out is not None else None)
+    require_floating(dtype, "normal_kernel_cpu")
+    return finished(store(out, gaussian(next_key(generator), shape_of(sizes, size), dtype)), requires_grad)
+
+
+def finished(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A new tensor, as the caller of a constructor wants it."""
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def randint(
+    *args: Any, low: Any = 0, high: Any = None, size: Any = None, generator: Any = None, out: Any = None,
+    dtype: Any = None, requires_grad: bool = False, **placement: Any,
+) -> Any:  # fmt: skip
+    """`torch.randint`, by `high, size` or `low, high, size`, of which the last may be keywords."""
+    check_placement(placement)
+    bounds = list(args)
+    if size is None:
+        size = bounds.pop()
+    if len(bounds) == 2:
+        low, high = bounds
+    elif bounds and high is None:
+        [high] = bounds
+    elif bounds:
+        [low] = bounds
+    dtype = dtype_of(dtype, out.dtype if out is not None else torch.int64)
+    numbers = draw_integers(generator, shape_of((), size), dtype, low, high)
+    return finished(store(out, numbers), requires_grad)
+
+
+def draw_integers(generator: Any, shape: tuple[int, ...], dtype: np.dtype, low: Any, high: Any) -> jax.Array:
+    """Integers in [low, high), which are numbers or tensors."""
+    low, high = (bound.jax() if is_ported(bound) else bound for bound in (low, high))
+    if is_known(low, high):
+        low, high = int(low), int(high)
+        message = f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+        require(low < high, message)
+        _require_range(low, high, dtype)
+        if high > jnp.iinfo(jax_dtype(torch.int64)).max:
+            # One beyond the last number can be no number of the type.
+            high = np.uint32(high)
+    return integers(next_key(generator), shape, dtype, low, high)
+
+
+def _require_range(low: int, high: int, dtype: np.dtype) -> None:
+    """Check that integers are numbers of the dtype, and of the integers here."""
+    limits = jnp.iinfo(jax_dtype(torch.int64))
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+    least, most = int(limits.min), int(limits.max)
+    name = _C_NAMES.get(np.dtype(dtype).name, np.dtype(dtype).name)
+    require(least <= low <= most, f"from is out of bounds for {name}")
+    require(least <= high - 1 <= most, f"to - 1 is out of bounds for {name}")
+
+
+def rand_like(
+    tensor: Any, *, generator: Any = None, dtype: Any = None, out: Any = None, **options: Any
+) -> Any:
+    """`torch.rand_like`."""
+    size = tuple(tensor.shape)
+    return rand(size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options)
+
+
+def randn_like(
+    tensor: Any, *, generator: Any = None, dtype: Any = None, out: Any = None, **options: Any
+) -> Any:
+    """`torch.randn_like`."""
+    size = tuple(tensor.shape)
+    return randn(size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options)
+
+
+def randint_like(
+    tensor: Any, *bounds: Any, low: Any = 0, high: Any = None, generator: Any = None, dtype: Any = None,
+    out: Any = None, requires_grad: bool = False, **placement: Any,
+) -> Any:  # fmt: skip
+    """`torch.randint_like`, by `high` or `low, high`."""
+    check_placement(placement)
+    if len(bounds) == 2:
+        low, high = bounds
+    elif bounds and high is None:
+        [high] = bounds
+    elif bounds:
+        [low] = bounds
+    numbers = draw_integers(generator, tuple(tensor.shape), dtype_of(dtype, tensor.dtype), low, high)
+    return finished(store(out, numbers), requires_grad)
+
+
+def bernoulli(tensor: Any, p: Any = None, *, generator: Any = None, out: Any = None) -> Any:
+    """`torch.bernoulli`: the tensor's values are the probabilities, unless `p` is given."""
+    array = tensor.jax()
+    if p is None:
+        require_floating(array.dtype, "bernoulli_tensor_cpu_p_")
+        p = tensor
+    probabilities = p.jax() if is_ported(p) else p
+    require_probabilities(probabilities)
+    return store(out, coins(next_key(generator), array.shape, array.dtype, probabilities))
+
+
+def require_probabilities(probabilities: Any) -> None:
+    """Raise torch's error for what is no probability."""
+    message = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+    if not isinstance(probabilities, jax.Array):
+        message = f"bernoulli_ expects p to be in [0, 1], but got p={probabilities}"
+    require_values(lambda values: (values >= 0) & (values <= 1), probabilities, message=message)
+
+
+def multinomial(
+    tensor: Any, num_samples: int, replacement: bool = False, *, generator: Any = None, out: Any = None
+) -> Any:
+    """`torch.multinomial`: indices by the weights in each row, each row with numbers of its own."""
+    weights = tensor.jax()
+    require(weights.ndim in (1, 2), "prob_dist must be 1 or 2 dim")
+    is_floating = bool(jnp.issubdtype(weights.dtype, jnp.floating))
+    name = _type_name(weights.dtype)
+    require(is_floating, f"multinomial only supports floating-point dtypes for input, got: {name}")
+    require(num_samples > 0, f"cannot sample n_sample <= 0 samples, got {num_samples}")
+    size = weights.shape[-1]
+    require(
+        replacement or num_samples <= size,
+        "cannot sample n_sample > prob_dist.size(-1) samples without replacement",
+    )
+    weights_RK = weights.reshape(-1, size).astype(jnp.float32)
+    _require_weights(weights_RK)
+    sampler = repeated_categories if replacement else categories
+    chosen_RN = sampler(next_key(generator), weights_RK, num_samples)
+    return store(out, chosen_RN.reshape(*weights.shape[:-1], num_samples))
+
+
+def _require_weights(weights_RK: jax.Array) -> None:
+    require_values(
+        lambda weights: jnp.isfinite(weights) & (weights >= 0),
+        weights_RK,
+        message="probability tensor contains either `inf`, `nan` or element < 0",
+    )
+    require_values(
+        lambda weights: jnp.any(weights > 0, axis=1),
+        weights_RK,
+        message="invalid multinomial distribution (sum of probabilities <= 0)",
+    )
+
+
+def poisson(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
+    """`torch.poisson`: the tensor's values are the rates."""
+    rates = tensor.jax()
+    require_floating(rates.dtype, "poisson_cpu")
+    message = "invalid Poisson rate, expected rate to be non-negative"
+    require_values(lambda values: values >= 0, rates, message=message)
+    counts = jax.random.poisson(next_key(generator), rates.astype(jnp.float32), rates.shape)
+    return store(out, counts.astype(rates.dtype))
+
+
+def binomial(count: Any, prob: Any, generator: Any = None, *, out: Any = None) -> Any:
+    """`torch.binomial`: successes among `count` trials of probability `prob`."""
+    trials, probabilities = count.jax(), prob.jax()
+    require_floating(trials.dtype, "binomial_cpu")
+    shape = jnp.broadcast_shapes(trials.shape, probabilities.shape)
+    # jax gives NaN where torch takes the nearest number that makes sense.
+    trials_wide = jnp.maximum(trials.astype(jnp.float32), 0.0)
+    probabilities = jnp.clip(probabilities.astype(jnp.float32), 0.0, 1.0)
+    numbers = jax.random.binomial(next_key(generator), trials_wide, probabilities, shape)
+    return store(out, numbers.astype(trials.dtype))
+
+
+def standard_gamma(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
+    """Gamma variables of rate 1 whose shapes are the tensor's values, for `torch.distributions`."""
+    concentrations = tensor.jax()
+    numbers = jax.random.gamma(next_key(generator), concentrations.astype(jnp.float32))
+    return store(out, numbers.astype(concentrations.dtype))
+
+
+def dirichlet(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
+    """Dirichlet variables over the last dimension, for `torch.distributions`."""
+    concentrations = tensor.jax()
+    numbers = jax.random.dirichlet(next_key(generator), concentrations.astype(jnp.float32))
+    return store(out, numbers.astype(concentrations.dtype))
+
+
+_REASON = (
+    "keeps its random key beside the program: each call draws the same numbers, and the next trace fails"
+)
+
+_aten = torch.ops.aten
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "rand": rand,
+    "randn": randn,
+    "randint": randint,
+    "rand_like": rand_like,
+    "randn_like": randn_like,
+    "randint_like": randint_like,
+    "bernoulli": bernoulli,
+    "multinomial": multinomial,
+    "poisson": poisson,
+    "binomial": binomial,
+    "_standard_gamma": standard_gamma,
+    "_sample_dirichlet": dirichlet,
+}
+
+
+def overloads(name: str) -> list[Any]:
+    """An operator of aten, and each of its overloads: torchax's own entry for one would come first."""
+    packet = getattr(_aten, name)
+    return [packet, *(getattr(packet, overload) for overload in packet.overloads())]
+
+
+LOWERINGS = (
+    *(
+        Lowering(target, function, _REASON)
+        for name, function in _FUNCTIONS.items()
+        for target in overloads(name)
+    ),
+    # torch's constructors do not reach aten.
+    Lowering(torch.rand, rand, _REASON),
+    Lowering(torch.randn, randn, _REASON),
+    Lowering(torch.randint, randint, _REASON),
+)
+METHODS = ()
