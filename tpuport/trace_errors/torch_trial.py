@@ -26,7 +26,7 @@ _WITHOUT_VALUES: Final = re.compile(
 _LONGEST: Final = 60  # characters of an operand's repr
 # tpuport's own `tensor[key] = value`: Python calls them, and torchax does not see the operation.
 _ITEM_MODULE: Final = "tpuport.compat.operators.indexing"
-_ITEM_WRITERS: Final = ("set_tensor_item", "set_view_item")
+_ITEM_WRITERS: Final = ("set_item",)
 _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.MatMult: operator.matmul,
@@ -38,7 +38,7 @@ _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
 _SIGNS: Final = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
     "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "eq": "==", "ne": "!=",
+    "eq": "==", "ne": "!=", "div": "/",
 }  # fmt: skip
 
 
@@ -218,8 +218,10 @@ def _leaf_without_values(value: Any) -> Any:
 def _render_operation(operation: _Operation) -> str:
     function, args, kwargs = operation
     name = str(getattr(function, "__name__", function)).partition(".")[0]
-    if function in _OPERATORS.values() and len(args) == 2:
-        return f"{_render_value(args[0])} {_SIGNS[name]} {_render_value(args[1])}"
+    # In place, torch's name ends in a line.
+    sign = _SIGNS.get(name) or _SIGNS.get(name.removesuffix("_"))
+    if sign and len(args) == 2 and not kwargs:
+        return f"{_render_value(args[0])} {sign} {_render_value(args[1])}"
     if name in ("__getitem__", "__setitem__"):
         tensor, key, *values = args
         indices = key if isinstance(key, tuple) else (key,)

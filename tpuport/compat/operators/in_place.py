@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
+from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.declarations import Lowering
+from tpuport.compat.operators.promotion import kind_rank
 
 _aten = torch.ops.aten
 _NAMES = (
@@ -19,10 +21,21 @@ def in_place(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     """The form of an operator that writes its result into its first argument, a tensor or a view, and returns it."""
 
     def write(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result = function(tensor, *args, **kwargs)
+        if not _can_cast(result.dtype, tensor.dtype):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type {tensor.dtype}"
+                f" (in-place form of {function})"
+            )
         # `copy_` writes through a view, and casts to its dtype.
-        return tensor.copy_(function(tensor, *args, **kwargs))
+        return tensor.copy_(result)
 
     return write
+
+
+def _can_cast(source: torch.dtype, target: torch.dtype) -> bool:
+    """torch's rule for what an operator may write where: no floating result into integers, say."""
+    return kind_rank(jax_dtype(source)) <= kind_rank(jax_dtype(target))
 
 
 LOWERINGS = tuple(

@@ -50,15 +50,16 @@ def _promote(dtypes: list[Any]) -> Any:
 
 def _combine(lower: Any, higher: Any) -> Any:
     """torch's rule between two classes of operands: the higher class decides, within a kind."""
-    if _kind(lower) <= _kind(higher):
+    if kind_rank(lower) <= kind_rank(higher):
         return higher
     # jax has no narrower complex type.
-    if _kind(lower) == _COMPLEX:
+    if kind_rank(lower) == _COMPLEX:
         return np.dtype(np.complex64)
     return jnp.promote_types(higher, lower)
 
 
-def _kind(dtype: Any) -> int:
+def kind_rank(dtype: Any) -> int:
+    """0 for bool, 1 for integers, 2 for floating and 3 for complex numbers."""
     return next(rank for rank, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))
 
 
@@ -105,7 +106,7 @@ def mul(x: Operand, y: Operand) -> jax.Array:
 def div(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x / y`; integers give the default floating type."""
     dtype = result_dtype(x, y)
-    if _kind(dtype) < _FLOATING:
+    if kind_rank(dtype) < _FLOATING:
         dtype = _number_dtype(1.0)
     return compute(jnp.divide, dtype, x, y)
 
@@ -113,10 +114,16 @@ def div(x: Operand, y: Operand) -> jax.Array:
 def power(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x ** y`; a whole number for an exponent is multiplied out, and any other scalar is rounded first."""
     dtype = result_dtype(x, y)
+    x = jnp.asarray(x, dtype)
     # jax multiplies out an exponent that is a Python int, and a bool is not one in torch.
-    if type(y) is not int:
-        y = jnp.asarray(y, dtype)
-    return jnp.power(jnp.asarray(x, dtype), y).astype(dtype)
+    if type(y) is int and (y >= 0 or kind_rank(dtype) >= _FLOATING):
+        return jnp.power(x, y).astype(dtype)
+    y = jnp.asarray(y, dtype)
+    if kind_rank(dtype) >= _FLOATING or dtype == jnp.bool_:
+        return jnp.power(x, y).astype(dtype)
+    # Of integers, only 1 and -1 have an inverse; jax has garbage for the others, torch has 0.
+    inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0))
+    return jnp.where(y < 0, inverse, jnp.power(x, jnp.abs(y))).astype(dtype)
 
 
 def maximum(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -7,9 +7,9 @@ import torch
 
 from tpuport.compat import aliasing
 from tpuport.compat.convert import wrap
+from tpuport.compat.operators import expectations
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.random_placement import as_program_draw
-from tpuport.compat.replacements import original
 
 _aten = torch.ops.aten
 # A torchax tensor.
@@ -19,19 +19,22 @@ Ported = Any
 def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
     """torchax's `Environment.dispatch`, with views linked to what they view and writes propagated through them.
 
-    Draws of a program that is traced are the program's, also where torch would do them on the host.
+    Each operator runs between what torch says of its arguments and of its results. Draws of a program that is traced
+    are the program's, also where torch would do them on the host.
     """
-    torchax_dispatch = original("Environment", "dispatch")
 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
-        return torchax_dispatch(environment, func, types, args, kwargs)
+        return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
     args, kwargs = as_program_draw(func, args, kwargs or {})
     return aliasing.dispatch(run, func, args, kwargs)
 
 
-def view(tensor: torch.Tensor, *shape: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+def view(
+    tensor: torch.Tensor, *shape: Any, dtype: torch.dtype | None = None, size: Any = None
+) -> torch.Tensor:
     """`tensor.view(shape)`, also where torch has other strides than those known here and finds no view."""
+    shape = shape if size is None else (size,)
     if dtype is not None or isinstance(shape[0], torch.dtype):
         return _aten.view.dtype(tensor, dtype or shape[0])
     result = _aten.view.default(tensor, _as_size(shape))
@@ -52,9 +55,9 @@ def _reshape_back() -> aliasing.Write:
     return lambda array, values: values.reshape(array.shape)
 
 
-def reshape(tensor: torch.Tensor, *shape: Any) -> torch.Tensor:
+def reshape(tensor: torch.Tensor, *sizes: Any, shape: Any = None) -> torch.Tensor:
     """`tensor.reshape(shape)`: a view if the strides allow one, else a copy."""
-    size = _as_size(shape)
+    size = _as_size(sizes) if shape is None else shape
     result = _aten.view.default(tensor, size)
     if _is_view_of_twin(torch.Tensor.reshape, tensor, size):
         return result
@@ -125,5 +128,10 @@ METHODS = (
     Method("Tensor", "is_contiguous", is_contiguous, "is true of every view"),
     Method("Tensor", "stride", stride, "is that of a contiguous tensor for every view"),
     Method("Tensor", "detach", detach, "gives a copy"),
-    Method("Environment", "dispatch", dispatch, "a write through most views does not reach what they view"),
+    Method(
+        "Environment",
+        "dispatch",
+        dispatch,
+        "writes through most views do not reach what they view; promotes and broadcasts where torch refuses",
+    ),
 )

@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+X = torch.rand(3, 4) + 0.1
+IN_PLACE = {
+    "acosh": lambda x: x.add_(1).acosh_(),
+    "addbmm": lambda x: x.addbmm_(x[:, :2][None], x[:2][None]),
+    "addmm": lambda x: x.addmm_(x[:, :2], x[:2]),
+    "atan2": lambda x: x.atan2_(x * 2),
+    "clamp_max": lambda x: x.clamp_max_(x.mean()),
+    "copysign": lambda x: x.copysign_(-x),
+    "cumsum": lambda x: x.cumsum_(0),
+    "digamma": lambda x: x.digamma_(),
+    "fmod": lambda x: x.fmod_(0.3),
+    "lgamma": lambda x: x.lgamma_(),
+    "logit": lambda x: x.logit_(),
+    "nan_to_num": lambda x: x.nan_to_num_(),
+    "squeeze": lambda x: x.squeeze_(),
+    "xlogy": lambda x: x.xlogy_(x),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(agree, name):
+    agree(lambda x: IN_PLACE[name](x.clone()), X)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_do_not_overflow(agree, dtype):
+    x = (torch.arange(12.0).reshape(3, 4) * 40).to(dtype)
+    eps = torch.finfo(dtype).eps
+    agree(
+        lambda x: [x.norm(), torch.linalg.vector_norm(x, 3, dim=0), torch.dist(x, x.flip(0))],
+        x,
+        tolerance=2 * eps,
+    )
+    agree(torch.exp2, x / 100, tolerance=eps)
+
+
+def test_a_view_is_written_through(agree):
+    def call(x):
+        x = x.clone()
+        x[:, 1:].lgamma_()
+        x[0].cumsum_(0)
+        return x
+
+    agree(call, X, jit=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.index_fill_(0, torch.tensor([0], device=x.device), 5.0),
+        lambda x: x.index_add_(0, torch.tensor([0], device=x.device), x.clone()),
+    ],
+)
+def test_a_number_is_indexed_in_place(agree, change):
+    agree(lambda x: change(x.clone()), torch.tensor(2.5), jit=False)

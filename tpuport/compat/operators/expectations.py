@@ -1,0 +1,264 @@
+"""What torch makes of an operator's arguments, asked before it runs on the device: an error, or dtypes and shapes.
+
+torch's kernels for meta tensors compute everything about a result but its values. jax is more lenient than torch (it
+promotes where torch refuses, and clamps or broadcasts), so an error is torch's own; and a lowering that gives another
+dtype than torch has its result cast.
+"""
+
+import collections
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import jax
+import torch
+import torch.overrides
+from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
+
+from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
+from tpuport.compat.replacements import original
+from tpuport.errors import PortError
+
+_aten = torch.ops.aten
+# What they raise for meta tensors, or give, depends on the device or on values.
+_UNCHECKED = {
+    _aten.copy_.default, _aten._to_copy.default, _aten.lift_fresh.default, _aten._local_scalar_dense.default,
+    _aten.view.dtype, _aten.set_.source_Tensor, _aten.resize_.default, _aten.is_same_size.default,
+    _aten.equal.default, _aten._grouped_mm.default, _aten._scaled_mm.default,
+}  # fmt: skip
+# Of these only the errors: torch's statistics have other dtypes and shapes on other devices.
+_DEVICE_DEPENDENT = {
+    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
+    _aten._native_batch_norm_legit.no_stats, _aten._batch_norm_with_update.default,
+    _aten.native_layer_norm.default, _aten._embedding_bag.default, _aten._embedding_bag_forward_only.default,
+}  # fmt: skip
+# jax has only one width of integers by default, and torch wants 64 bits of indices and 32 bits of few things.
+_WIDENED = {torch.int32: torch.int64, torch.uint32: torch.int64}
+_REMEMBERED = 8192
+
+# Shapes and dtypes of the tensors among the outputs, None for an output of another kind.
+Forms = tuple[tuple[torch.Size, torch.dtype] | None, ...]
+
+
+class _Refusal(NamedTuple):
+    """An exception of torch, as class and message."""
+
+    kind: type[Exception]
+    message: str
+
+
+_known: "collections.OrderedDict[Hashable, Forms | _Refusal | None]" = collections.OrderedDict()
+
+
+def expected(function: Any, args: tuple, kwargs: dict[str, Any]) -> Forms | None:
+    """The shapes and dtypes, as on the device, that torch's outputs have; None if torch cannot tell without values.
+
+    Raises:
+        Exception: torch's own, where it refuses the arguments.
+    """
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    key = (function, structure, tuple(map(_key, leaves)))
+    try:
+        answer = _known[key]
+    except TypeError:  # an argument that cannot be hashed
+        answer = _ask(function, leaves, structure)
+    except KeyError:
+        answer = _known[key] = _ask(function, leaves, structure)
+        if len(_known) > _REMEMBERED:
+            _known.popitem(last=False)
+    if isinstance(answer, _Refusal):
+        raise answer.kind(f"{answer.message} ({function})")
+    return answer
+
+
+def _key(leaf: Any) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        return torch.Tensor, is_ported(leaf), leaf.shape, leaf.dtype
+    # 1, True and 1.0 are equal.
+    return type(leaf), leaf
+
+
+def _ask(function: Any, leaves: list[Any], structure: Any) -> Forms | _Refusal | None:
+    answer = _answer(function, leaves, structure, _WIDENED)
+    if isinstance(answer, _Refusal) and any(_dtype(leaf) in _WIDENED for leaf in leaves):
+        return _answer(function, leaves, structure, {})
+    return answer
+
+
+def _dtype(leaf: Any) -> torch.dtype | None:
+    return leaf.dtype if isinstance(leaf, torch.Tensor) else None
+
+
+def _answer(
+    function: Any, leaves: list[Any], structure: Any, dtypes: dict[torch.dtype, torch.dtype]
+) -> Forms | _Refusal | None:
+    """Call the function with meta tensors."""
+    with no_dispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+        meta = [_on_meta(leaf, dtypes) for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(meta, structure)
+        try:
+            outputs = function(*args, **kwargs)
+        except NotImplementedError:
+            return None
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            # It says so where it needs values, or has no kernel.
+            return None if "meta" in str(error).lower() else _Refusal(type(error), str(error))
+        except Exception:  # noqa: BLE001 - a mistake in torch's Python kernels is not the user's
+            return None
+    return tuple(_form(output) for output in pytree.tree_leaves(outputs))
+
+
+def _on_meta(leaf: Any, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        dtype = dtypes.get(leaf.dtype, leaf.dtype)
+        return torch.empty(leaf.shape, dtype=dtype, device="meta")
+    return torch.device("meta") if isinstance(leaf, torch.device) else leaf
+
+
+def _form(output: Any) -> tuple[torch.Size, torch.dtype] | None:
+    if not isinstance(output, torch.Tensor):
+        return None
+    return output.shape, torch_dtype(jax_dtype(output.dtype))
+
+
+def conformed(name: str, outputs: Any, forms: Forms) -> Any:
+    """Outputs of a lowering with torch's dtypes.
+
+    Raises:
+        PortError: their number or shapes are not torch's.
+    """
+    if isinstance(outputs, torch.Tensor) and len(forms) == 1 and forms[0] and outputs.shape == forms[0][0]:
+        return _cast(outputs, forms[0][1])
+    leaves, structure = pytree.tree_flatten(outputs)
+    shapes = [leaf.shape if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+    if shapes != [form and form[0] for form in forms]:
+        wanted = [list(form[0]) if form else None for form in forms]
+        given = [shape if shape is None else list(shape) for shape in shapes]
+        raise PortError(
+            f"{name} gives other shapes on the device than in torch",
+            where=f"{given} instead of {wanted}",
+            fix="report it to tpuport, with the arguments; until then, write it with other operators",
+        )
+    cast = [_cast(leaf, form[1]) if form else leaf for leaf, form in zip(leaves, forms, strict=True)]
+    return pytree.tree_unflatten(cast, structure)
+
+
+def _cast(tensor: Any, dtype: torch.dtype) -> Any:
+    if tensor.dtype == dtype or not hasattr(tensor, "_elem"):
+        return tensor
+    # In place: the tensor may be an argument that the operator wrote to.
+    tensor._elem = tensor._elem.astype(jax_dtype(dtype))
+    return tensor
+
+
+def checked_dispatch(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:
+    """torchax's `Environment.dispatch`, between torch's word on the arguments and on the results."""
+    _refuse_wide_dtype(function, args, kwargs or {})
+    _refuse_mixed_dtypes(self, function, args)
+    if not _is_checked(function, args, kwargs or {}):
+        return _run(self, function, types, args, kwargs)
+    self._get_op_or_decomp(function)  # raises where there is no lowering, which comes first
+    forms = expected(function, args, kwargs or {})
+    outputs = _run(self, function, types, args, kwargs)
+    if forms is None or function in _DEVICE_DEPENDENT:
+        return outputs
+    return conformed(str(function), outputs, forms)
+
+
+def _refuse_wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raise for a computation that is asked to run in 64 bits; a conversion or a new tensor has 32 instead."""
+    # Not for what torch's own functions are composed of.
+    if isinstance(function, torch._ops.OpOverload):
+        return
+    wide = {torch.float64, torch.complex128}
+    asked = {leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.dtype)} & wide
+    if not asked or jax.config.jax_enable_x64:
+        return
+    name = getattr(function, "__name__", str(function)).split(".")[0]
+    if name in _CONVERSIONS or name.endswith("_like") or not any(map(is_ported, args)):
+        return
+    raise PortError(
+        f"{_name(function)} is to compute in {asked.pop()}, which the device does not have",
+        where=", ".join(map(_described, args)),
+        fix="dtype=torch.float32 computes in float32; jax_enable_x64 gives a CPU 64 bits, slowly a TPU too",
+    )
+
+
+def _refuse_mixed_dtypes(environment: Any, function: Any, args: tuple) -> None:
+    """Raise where torch multiplies matrices of one dtype only, which its kernels for meta tensors do not check."""
+    if getattr(function, "overloadpacket", function) not in _OF_ONE_DTYPE:
+        return
+    # Under autocast, torch casts them itself.
+    if environment.param.autocast_dtype is not None or torch.is_autocast_enabled("cuda"):
+        return
+    tensors = [leaf for leaf in pytree.tree_leaves(args) if is_ported(leaf) and leaf.ndim]
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        shown = ", ".join(map(_described, tensors))
+        raise RuntimeError(f"{_name(function)} expects tensors of the same dtype, but got {shown}")
+
+
+_OF_ONE_DTYPE = {
+    _aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.dot, _aten.vdot,
+    _aten.addr, _aten.convolution, _aten.linear, torch.nn.functional.linear, torch.matmul, torch.Tensor.matmul,
+    torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.einsum,
+}  # fmt: skip
+
+# A tensor of 64 bits is one of 32 on the device wherever it comes from.
+_CONVERSIONS = {"to", "type", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "view"}
+
+
+def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:
+    """torchax's dispatch; an error of jax, which names no operator of torch, is explained."""
+    run: Callable[..., Any] = original("Environment", "dispatch")
+    try:
+        return run(self, function, types, args, kwargs)
+    except Exception as error:
+        unknown_dtype = str(error).startswith("Attempting to convert unknown type")
+        if not unknown_dtype and (isinstance(error, _PASSED) or _explains_itself(self, function)):
+            raise
+        raise PortError(
+            f"{_name(function)} cannot run on the device with these arguments: {error}",
+            where=", ".join(map(_described, pytree.tree_leaves((args, kwargs)))),
+            fix="write it with other operators, or compute it on the host",
+        ) from error
+
+
+def _explains_itself(environment: Any, function: Any) -> bool:
+    """Whether an operator's lowering is ours, which raises what torch raises, or is missing, as the error says."""
+    from torchax.tensor import OperatorNotFound
+
+    try:
+        return environment._get_op_or_decomp(function).is_user_defined
+    except OperatorNotFound:
+        return True
+
+
+def _name(function: Any) -> str:
+    return (
+        str(function)
+        if isinstance(function, torch._ops.OpOverload)
+        else torch.overrides.resolve_name(function) or str(function)
+    )
+
+
+# What explains itself, and what the explanation of failed traces recognizes.
+_PASSED = (PortError, RuntimeError, Warning, jax.errors.JAXTypeError, jax.errors.JAXIndexError, MemoryError)
+
+
+def _is_checked(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten":
+        return False
+    if function in _UNCHECKED or torch.Tag.nondeterministic_seeded in function.tags:
+        return False
+    return any(map(is_ported, pytree.tree_leaves((args, kwargs))))
+
+
+def _described(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor):
+        return f"{leaf.dtype} {list(leaf.shape)}".removeprefix("torch.")
+    return str(leaf)[:60]
+
+
+LOWERINGS = ()
+# `views` replaces torchax's dispatch by one that calls `checked_dispatch`.
+METHODS = ()

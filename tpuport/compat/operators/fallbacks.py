@@ -1,0 +1,113 @@
+"""Operators without a lowering of their own, which have one through their ordinary form, or through torch.
+
+An in-place form writes what the ordinary form gives. Others are decomposed as torch itself decomposes them.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch._decomp import decomposition_table
+from torch.utils import _pytree as pytree
+
+from tpuport.compat.operators.declarations import Method
+from tpuport.compat.operators.in_place import in_place
+from tpuport.compat.replacements import original
+
+
+def operator_or_fallback(self: Any, function: Any) -> Any:
+    """torchax's `Environment._get_op_or_decomp`, which raises where it finds nothing, with fallbacks."""
+    from torchax.tensor import OperatorNotFound
+
+    is_overload = isinstance(function, torch._ops.OpOverload)
+    try:
+        found = original("Environment", "_get_op_or_decomp")(self, function)
+    except OperatorNotFound:
+        fallback = _fallback(function) if is_overload else None
+        if fallback is None:
+            raise
+        return fallback
+    if not is_overload or found.is_user_defined:
+        return found
+    # torchax's own in-place forms neither cast nor know tensors without dimensions.
+    if function._schema.is_mutable:
+        return _fallback(function) or found
+    name = function._schema.name.removeprefix("aten::")
+    if name.startswith("special_") or name in _WITHOUT_BOOLS:
+        return _in_float32(found, {"bool"})
+    if name in _WITHOUT_HALVES:
+        return _in_float32(found, {"bfloat16", "float16"})
+    return found
+
+
+_WITHOUT_BOOLS = {"erf", "erfc", "erfinv", "rsqrt"}
+# These overflow or lose digits on the way.
+_WITHOUT_HALVES = {"dist", "exp2", "linalg_vector_norm", "norm"}
+
+
+def _in_float32(found: Any, dtypes: set[str]) -> Any:
+    """The operator with arrays of these dtypes as float32; the result is cast to torch's dtype by `expectations`."""
+
+    def widened(argument: Any) -> Any:
+        is_array = isinstance(argument, (jax.Array, torch.Tensor))
+        if not is_array or str(argument.dtype).removeprefix("torch.") not in dtypes:
+            return argument
+        return argument.float() if isinstance(argument, torch.Tensor) else argument.astype(jnp.float32)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return found.func(*pytree.tree_map(widened, args), **kwargs)
+
+    return dataclasses.replace(found, func=call)
+
+
+@functools.cache
+def _fallback(function: torch._ops.OpOverload) -> Any:
+    ordinary = _ordinary_form(function)
+    if ordinary is not None:
+        return _operator(function, in_place(ordinary), is_view_op=True)
+    if function in decomposition_table and not function._schema.is_mutable:
+        return _operator(function, decomposition_table[function])
+    return None
+
+
+def _ordinary_form(function: torch._ops.OpOverload) -> Any:
+    """`aten.f.overload` for `aten.f_.overload`; None if there is none, or f_ changes more than values."""
+    name = function._schema.name.removeprefix("aten::")
+    if not name.endswith("_") or name.startswith("__") or name in _CHANGES_SHAPE:
+        return None
+    if torch.Tag.nondeterministic_seeded in function.tags:
+        return None
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
+    types = _argument_types(function)
+    return next((overload for overload in overloads if _argument_types(overload) == types), None)
+
+
+def _argument_types(function: torch._ops.OpOverload) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in function._schema.arguments]
+
+
+_CHANGES_SHAPE = {"as_strided_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_"}
+
+
+def _operator(target: Any, function: Callable[..., Any], *, is_view_op: bool = False) -> Any:
+    from torchax.ops.ops_registry import Operator
+
+    return Operator(
+        target,
+        function,
+        is_jax_function=False,
+        is_user_defined=True,
+        needs_env=False,
+        is_view_op=is_view_op,
+    )
+
+
+LOWERINGS = ()
+METHODS = (
+    Method("Environment", "_get_op_or_decomp", operator_or_fallback, "lacks many operators' in-place forms"),
+)
