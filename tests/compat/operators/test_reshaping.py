@@ -77,3 +77,10 @@ def test_type_as_leaves_the_tensor_alone(agree):
 def test_bits_wider_than_jax_has_are_refused():
     with compat.environment(), pytest.raises(tpuport.PortError, match="int64"):
         compat.wrap(compat.to_jax(X)).view(torch.int64)
+
+
+def test_shape_by_name(agree):
+    agree(
+        lambda x: [x.reshape(shape=(3, 2)), x.view(size=(6,)), torch.reshape(x, shape=(-1,))],
+        torch.arange(6.0),
+    )

@@ -1,5 +1,6 @@
 """Tensors created from Python values, with the dtype that torch infers from all of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -51,6 +52,35 @@ def new_tensor(
     return tensor(data, dtype=dtype or like.dtype, **placement)
 
 
+def full(
+    size: Sequence[int],
+    fill_value: bool | int | float | complex,
+    *,
+    dtype: torch.dtype | None = None,
+    **placement: Any,
+) -> torch.Tensor:
+    """`torch.full` where torch's own functions call it, with a dtype that the device has."""
+    del placement
+    dtype = dtype or torch.tensor(fill_value).dtype
+    return wrap(jnp.full(tuple(size), fill_value, jax_dtype(dtype)))
+
+
+def empty_permuted(
+    size: Sequence[int],
+    physical_layout: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    **placement: Any,
+) -> torch.Tensor:
+    """`torch.empty_permuted`; an array on the device has no layout of its own."""
+    del placement
+    if sorted(physical_layout) != list(range(len(size))):
+        raise RuntimeError(
+            f"empty_permuted() expects a permutation of {len(size)} axes, not {physical_layout}"
+        )
+    return wrap(jnp.zeros(size, jax_dtype(dtype or torch.get_default_dtype())))
+
+
 def _contains_ported(data: Any) -> bool:
     if isinstance(data, (list, tuple)):
         return any(_contains_ported(item) for item in data)
@@ -67,6 +97,9 @@ def _stack(data: Any) -> jax.Array:
 
 
 LOWERINGS = (
+    Lowering(torch.empty_permuted, empty_permuted, "takes axes that are no permutation"),
+    Lowering(torch.ops.aten.full.default, full, "warns of 64 bits"),
+    Lowering(torch.ops.aten.empty_permuted.default, empty_permuted, "takes axes that are no permutation"),
     Lowering(torch.tensor, tensor, "takes its dtype from the first number alone: [1, 2.5] becomes [1, 2]"),
     Lowering(torch.as_tensor, as_tensor, "takes its dtype from the first number alone"),
     Lowering(torch.Tensor.new_tensor, new_tensor, "gives a tensor without values"),

@@ -1,5 +1,6 @@
 """Functions that torch computes in float32 whatever they are given, and rounds once at the end."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,13 +40,17 @@ def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
 
 def softmax(x: jax.Array, dim: int, half_to_float: bool = False) -> jax.Array:
     """Traced. Softmax over one dimension; `half_to_float` leaves the result in float32."""
-    wide = jax.nn.softmax(_widened(x), axis=dim)
-    return wide if half_to_float else _rounded(wide, x)
+    return _along(jax.nn.softmax, x, dim, half_to_float)
 
 
 def log_softmax(x: jax.Array, dim: int, half_to_float: bool = False) -> jax.Array:
     """Traced. Logarithm of the softmax over one dimension; `half_to_float` leaves the result in float32."""
-    wide = jax.nn.log_softmax(_widened(x), axis=dim)
+    return _along(jax.nn.log_softmax, x, dim, half_to_float)
+
+
+def _along(function: Callable[..., jax.Array], x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
+    # torch counts a number as an array of one dimension.
+    wide = function(_widened(jnp.atleast_1d(x)), axis=dim).reshape(x.shape)
     return wide if half_to_float else _rounded(wide, x)
 
 
@@ -59,8 +64,8 @@ def native_layer_norm(
     """Traced. Layer norm over the last dimensions.
 
     Returns:
-        the result in x's dtype, and the mean and reciprocal deviation in float32, ones in place of the normalised
-        dimensions.
+        the result in x's dtype, and the mean and reciprocal deviation, ones in place of the normalised dimensions;
+        these are float32 if a parameter is.
     """
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     wide = _widened(x)
@@ -71,7 +76,8 @@ def native_layer_norm(
         out = out * _widened(weight)
     if bias is not None:
         out = out + _widened(bias)
-    return _rounded(out, x), mean, scale
+    dtype = functools.reduce(jnp.promote_types, [one.dtype for one in (x, weight, bias) if one is not None])
+    return _rounded(out, x), mean.astype(dtype), scale.astype(dtype)
 
 
 _REASON = "computed in bfloat16 throughout, torch rounds once"

@@ -49,10 +49,27 @@ def mean(
 
 def cumsum(x: jax.Array, dim: int, *, dtype: torch.dtype | None = None) -> jax.Array:
     """Traced. Running sum along a dimension."""
-    x = x.astype(_accumulator(x, dtype))
+    return _running(jnp.cumsum, x, dim, dtype)
+
+
+def cumprod(x: jax.Array, dim: int, *, dtype: torch.dtype | None = None) -> jax.Array:
+    """Traced. Running product along a dimension."""
+    return _running(jnp.cumprod, x, dim, dtype)
+
+
+def _running(
+    accumulate: Callable[..., jax.Array], x: jax.Array, dim: int, dtype: torch.dtype | None
+) -> jax.Array:
+    result_dtype = _accumulator(x, dtype)
     if x.ndim == 0:
-        return x
-    return jnp.cumsum(x, axis=dim)
+        return x.astype(result_dtype)
+    # Rounded once, not at each step.
+    working = jnp.promote_types(result_dtype, jnp.float32) if _is_half(result_dtype) else result_dtype
+    return accumulate(x.astype(result_dtype).astype(working), axis=dim).astype(result_dtype)
+
+
+def _is_half(dtype: np.dtype) -> bool:
+    return dtype.name in ("bfloat16", "float16")
 
 
 def cummax(x: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
@@ -87,7 +104,10 @@ LOWERINGS = (
     Lowering(_aten.sum.dim_IntList, on_arrays(sum_), "casts to the dtype asked for after adding"),
     Lowering(_aten.mean.default, on_arrays(mean), "takes no dtype"),
     Lowering(_aten.mean.dim, on_arrays(mean), "takes no dtype"),
-    Lowering(_aten.cumsum.default, on_arrays(cumsum), "overflows on small integers"),
+    Lowering(_aten.cumsum.default, on_arrays(cumsum), "overflows on small integers, and rounds at each step"),
+    Lowering(
+        _aten.cumprod.default, on_arrays(cumprod), "overflows on small integers, and rounds at each step"
+    ),
     Lowering(_aten.cummax.default, on_arrays(cummax), "fails on a dimension counted from the end"),
     Lowering(_aten.cummin.default, on_arrays(cummin), "fails on a dimension counted from the end"),
 )

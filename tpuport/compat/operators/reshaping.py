@@ -1,10 +1,12 @@
 """Operators that change a tensor's shape, its dtype's meaning, or where its elements come from."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from tpuport.compat.convert import jax_dtype
@@ -53,6 +55,15 @@ def repeat_interleave(
     return jnp.repeat(x, repeats, axis=dim, total_repeat_length=output_size)
 
 
+def tensor_split(
+    x: jax.Array, indices_or_sections: int | Sequence[int] | jax.Array, dim: int = 0
+) -> list[jax.Array]:
+    """Traced. Parts of x along a dimension: so many, or between indices, which must be known."""
+    if isinstance(indices_or_sections, jax.Array):
+        indices_or_sections = np.asarray(indices_or_sections).tolist()
+    return jnp.array_split(x, indices_or_sections, axis=dim)
+
+
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """`tensor.type_as(other)`: a new tensor of other's dtype, or this one if it has it."""
     if tensor.dtype == other.dtype:
@@ -82,7 +93,8 @@ def unsqueeze_(tensor: Any, dim: int) -> Any:
 
 def transpose_(tensor: Any, dim0: int, dim1: int) -> Any:
     """`tensor.transpose_(dim0, dim1)`."""
-    tensor._elem = jnp.swapaxes(tensor._elem, dim0, dim1)
+    if tensor.ndim:  # of none, torch counts one
+        tensor._elem = jnp.swapaxes(tensor._elem, dim0, dim1)
     return tensor
 
 
@@ -94,15 +106,74 @@ def t_(tensor: Any) -> Any:
     return tensor
 
 
+def resize_(tensor: Any, *size: Any, memory_format: Any = None) -> Any:
+    """`tensor.resize_(size)`: the elements in their order; those that torch would leave undefined repeat them."""
+    del memory_format
+    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    if getattr(tensor, "_alias", None) is not None:
+        raise PortError("a view, or a tensor that has views, cannot be resized", fix="clone it first")
+    tensor._elem = jnp.resize(tensor._elem, tuple(shape))
+    return tensor
+
+
+def resize_as_(tensor: Any, other: torch.Tensor, *, memory_format: Any = None) -> Any:
+    """`tensor.resize_as_(other)`."""
+    return resize_(tensor, other.shape, memory_format=memory_format)
+
+
+def as_strided(
+    x: jax.Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> jax.Array:
+    """Traced. Elements of the flattened array by strides; a copy."""
+    return jnp.ravel(x)[_strided_places(x, size, stride, storage_offset)]
+
+
+def as_strided_scatter(
+    x: jax.Array,
+    source: jax.Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> jax.Array:
+    """Traced. A copy in which the elements that strides select are the source's."""
+    places = _strided_places(x, size, stride, storage_offset)
+    return jnp.ravel(x).at[places].set(source.astype(x.dtype)).reshape(x.shape)
+
+
+def _strided_places(
+    x: jax.Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
+) -> np.ndarray:
+    places = np.full(tuple(size), storage_offset or 0)
+    for axis, step in enumerate(stride):
+        places += (np.arange(size[axis]) * step).reshape(-1, *(1,) * (len(size) - axis - 1))
+    # An array on the device has no storage beyond its elements.
+    if places.size and places.max() >= x.size:
+        raise PortError(
+            f"as_strided reads beyond the tensor's {x.size} elements",
+            where=f"size {list(size)}, stride {list(stride)}, storage offset {storage_offset}",
+            fix="apply it to the tensor that owns the memory, not to a slice of it",
+        )
+    return places
+
+
 _aten = torch.ops.aten
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repeat_interleave.self_int,
             _aten.repeat_interleave.self_Tensor)  # fmt: skip
 LOWERINGS = (
     *(Lowering(target, on_arrays(repeat_interleave), "takes no output_size") for target in _REPEATS),
+    Lowering(torch.Tensor.tensor_split, on_arrays(tensor_split), "fails on indices on the device"),
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
     Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
     Lowering(
         torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"
+    ),
+    Lowering(torch.Tensor.resize_, resize_, "leaves the tensor as it was", is_view_op=True),
+    Lowering(_aten.resize_.default, resize_, "has no lowering", is_view_op=True),
+    Lowering(_aten.resize_as_.default, resize_as_, "leaves the tensor as it was", is_view_op=True),
+    Lowering(_aten.as_strided.default, on_arrays(as_strided), "repeats the last element beyond the end"),
+    Lowering(_aten.as_strided_copy.default, on_arrays(as_strided), "repeats the last element beyond the end"),
+    Lowering(
+        _aten.as_strided_scatter.default, on_arrays(as_strided_scatter), "writes nothing beyond the end"
     ),
     Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape", is_view_op=True),
     Lowering(_aten.transpose_.default, transpose_, "copies into the old shape", is_view_op=True),

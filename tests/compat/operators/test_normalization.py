@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch.nn import functional
+
+X = torch.randn(4, 3, 5)
+MEAN, VARIANCE = torch.randn(3), torch.rand(3) + 0.5
+WEIGHT, BIAS = torch.randn(3), torch.randn(3)
+
+
+def _running(function):
+    """The function's outputs, and what becomes of its running statistics."""
+
+    def call(x, mean, variance, weight, bias):
+        mean, variance = mean.clone(), variance.clone()
+        return function(x, mean, variance, weight, bias), mean, variance
+
+    return call
+
+
+CASES = {
+    "batch norm": lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, training=True),
+    "batch norm by running statistics": lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b),
+    "batch norm without weights": lambda x, m, v, w, b: functional.batch_norm(
+        x, m, v, training=True, momentum=0.3
+    ),
+    "batch norm of two dimensions": lambda x, m, v, w, b: functional.batch_norm(
+        x[..., 0], m, v, w, b, training=True
+    ),
+    "batch norm without running": lambda x, m, v, w, b: functional.batch_norm(
+        x, None, None, w, b, training=True
+    ),
+    "instance norm": lambda x, m, v, w, b: functional.instance_norm(x, m, v, w, b),
+    "instance norm by running statistics": lambda x, m, v, w, b: functional.instance_norm(
+        x, m, v, w, b, use_input_stats=False
+    ),
+    "instance norm without running": lambda x, m, v, w, b: functional.instance_norm(x, weight=w, bias=b),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees(agree, name):
+    agree(_running(CASES[name]), X, MEAN, VARIANCE, WEIGHT, BIAS)
+
+
+@pytest.mark.parametrize("name", ["batch norm", "instance norm"])
+def test_half_precision_with_float32_statistics(agree, name):
+    agree(_running(CASES[name]), X.bfloat16(), MEAN, VARIANCE, WEIGHT, BIAS, tolerance=2e-2)
+
+
+def test_running_statistics_that_are_a_view(agree):
+    def call(x, statistics):
+        statistics = statistics.clone()
+        functional.batch_norm(x, statistics[0], statistics[1], training=True)
+        return statistics
+
+    agree(call, X, torch.stack([MEAN, VARIANCE]), jit=False)
+
+
+@pytest.mark.parametrize("weights", [None, torch.ones(5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_statistics_of_layer_norm(agree, dtype, weights):
+    operands = [X.to(dtype)] if weights is None else [X.to(dtype), weights, weights]
+    agree(
+        lambda x, *w: torch.native_layer_norm(x, [5], *(w or (None, None)), 1e-5), *operands, tolerance=1e-2
+    )

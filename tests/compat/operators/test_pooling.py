@@ -1,0 +1,51 @@
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional
+
+X = torch.randn(2, 3, 9, 8)
+OPTIONS = list(itertools.product([2, 3], [1, 2, 3], [0, 1], [1, 2, 3], [False, True]))
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_2d(agree, kernel, ceil_mode):
+    """Every stride, padding and dilation, values and places."""
+
+    def pool(x):
+        options = [option for option in OPTIONS if option[0] == kernel and option[4] == ceil_mode]
+        return [out for option in options for out in functional.max_pool2d(x, *option, return_indices=True)]
+
+    agree(pool, X, eager=False)
+
+
+def test_forms(agree):
+    agree(
+        lambda x, y: [
+            functional.max_pool2d(x, (3, 2)),
+            functional.max_pool2d(x[0], [3, 2], (1, 2), (1, 0)),
+            functional.max_pool1d(x[0], 3, 2, dilation=2, ceil_mode=True),
+            functional.max_pool3d(x, 2, 2, dilation=2, ceil_mode=True),
+            functional.max_pool2d(y, 2),
+            torch.nn.MaxPool2d(3, 2, 1)(x),
+        ],
+        X,
+        torch.tensor([[[1, 1, -5], [1, 1, 0], [2, 3, 4]]]),
+    )
+
+
+def test_nan_and_infinity(agree):
+    x = torch.tensor([[[1.0, torch.nan, -torch.inf, -torch.inf]]])
+    agree(lambda x: functional.max_pool1d(x, 2, return_indices=True), x)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 4), (9, 8), (5, 3)])
+def test_adaptive(agree, size):
+    agree(lambda x: functional.adaptive_max_pool2d(x, size, return_indices=True), X)
+    agree(lambda x: [functional.adaptive_max_pool1d(x[0], size[0]), functional.adaptive_max_pool3d(x, 2)], X)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(agree, dtype):
+    agree(lambda x: functional.max_pool2d(x, 3, 2, 1, 2, True), X.to(dtype))

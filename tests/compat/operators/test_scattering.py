@@ -1,0 +1,41 @@
+import pytest
+import torch
+
+X = torch.randint(-5, 5, (3, 4))
+INDEX = torch.tensor([[0, 2, 2, 1], [2, 2, 0, 0]])
+SOURCE = torch.randint(-5, 5, (3, 5))
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool]
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scatter_reduce(agree, dtype, reduce, include_self):
+    if dtype == torch.bool and reduce == "mean":
+        pytest.skip("torch has no mean of bools")
+
+    def call(x, index, source):
+        return [
+            x.scatter_reduce(0, index, source, reduce, include_self=include_self),
+            x.clone().scatter_reduce_(-1, index.clamp(max=1), source, reduce, include_self=include_self),
+            x[0, 0].scatter_reduce(0, index[0, :1], source[0, :1], reduce, include_self=include_self),
+        ]
+
+    agree(call, X.to(dtype), INDEX, SOURCE.to(dtype), tolerance=2e-2, eager=False)
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scatter(agree, dtype):
+    agree(
+        lambda x, index, source: [
+            x.scatter_add(0, index, source),
+            x.scatter(0, index, source, reduce="multiply"),
+            x.scatter(1, index, 1, reduce="add"),
+            x.scatter(0, index[:1], source),
+        ],
+        X.to(dtype),
+        INDEX,
+        SOURCE.to(dtype),
+        eager=False,
+    )

@@ -1,0 +1,26 @@
+import pytest
+import torch
+
+X = torch.tensor([0.3, 2.5, 40.0, -0.5, -3.3, -8.478373, 0.0, -0.0, -2.0])
+
+
+@pytest.mark.parametrize("order", range(5))
+def test_polygamma(agree, order):
+    # At its poles, torch's trigamma is as large as float32 rounds them.
+    agree(lambda x: torch.polygamma(order, x), X[:6], tolerance=1e-4)
+    agree(lambda x: x.clone().polygamma_(order), X[:5], tolerance=1e-4)
+
+
+def test_digamma(agree):
+    agree(torch.digamma, X)
+    agree(torch.digamma, X[:5].bfloat16(), tolerance=1e-2)
+    agree(torch.digamma, torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 3.0, 2.5])
+def test_zeta(agree, power):
+    agree(lambda q: torch.special.zeta(torch.full_like(q, power), q), X, tolerance=1e-4, eager=False)
+
+
+def test_bools_are_numbers(agree):
+    agree(lambda x: [torch.special.bessel_j0(x > 0), torch.special.zeta(x > 0, 2.0)], X)

@@ -1,0 +1,92 @@
+"""Elementwise operators and small products that torchax computes otherwise than torch."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.promotion import Operand, compute, result_dtype
+
+
+def fmod(x: Operand, y: Operand) -> jax.Array:
+    """Traced. The remainder with x's sign."""
+    return compute(jnp.fmod, result_dtype(x, y), x, y)
+
+
+def hardtanh(x: jax.Array, min_val: int | float = -1, max_val: int | float = 1) -> jax.Array:
+    """Traced. Limited to a range, whose ends are cast to x's dtype."""
+    low, high = (jnp.asarray(end).astype(x.dtype) for end in (min_val, max_val))
+    return jnp.clip(x, low, high)
+
+
+def addbmm(
+    x: jax.Array, left: jax.Array, right: jax.Array, *, beta: int | float = 1, alpha: int | float = 1
+) -> jax.Array:
+    """Traced. `beta * x + alpha * sum of the products`; with beta 0 even NaN in x does not count."""
+    if not jnp.issubdtype(left.dtype, jnp.inexact):
+        # In torch a factor of integers is an integer.
+        alpha, beta = int(alpha), int(beta)
+    working = _accumulator(left.dtype)
+    result = jnp.einsum("bxy,byz->xz", left, right, preferred_element_type=working) * alpha
+    if beta != 0:
+        result = result + x.astype(working) * beta
+    return result.astype(left.dtype)
+
+
+def _accumulator(dtype: Any) -> Any:
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def make_complex(real: jax.Array, imaginary: jax.Array) -> jax.Array:
+    """Traced. `real + 1j * imaginary`."""
+    if real.dtype != imaginary.dtype or not jnp.issubdtype(real.dtype, jnp.floating):
+        raise RuntimeError(
+            f"complex() expects two floating tensors of one dtype, not {real.dtype} and {imaginary.dtype}"
+        )
+    return jax.lax.complex(*jnp.broadcast_arrays(real, imaginary))
+
+
+def allclose(
+    x: jax.Array, y: jax.Array, rtol: int | float = 1e-5, atol: int | float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether all elements agree, as a Python bool, which is not known while tracing."""
+    return bool(jnp.allclose(x, y, rtol, atol, equal_nan))
+
+
+def angle(x: jax.Array) -> jax.Array:
+    """Traced. The angle of complex numbers; of others 0 or pi, and NaN of NaN."""
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return jnp.angle(x)
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32
+    return jnp.where(jnp.isnan(x), jnp.nan, jnp.where(x < 0, jnp.pi, 0)).astype(dtype)
+
+
+def isclose(
+    x: jax.Array, y: jax.Array, rtol: int | float = 1e-5, atol: int | float = 1e-8, equal_nan: bool = False
+) -> jax.Array:
+    """Traced. Whether elements agree up to `atol + rtol * abs(y)`."""
+    if x.dtype != y.dtype:
+        raise RuntimeError(f"isclose() expects two tensors of one dtype, not {x.dtype} and {y.dtype}")
+    if rtol < 0 or atol < 0:
+        raise RuntimeError(f"isclose() expects tolerances of at least 0, not rtol={rtol} and atol={atol}")
+    return jnp.isclose(x, y, rtol, atol, equal_nan)
+
+
+_aten = torch.ops.aten
+_TENSOR_FOR_BOOL = "gives a tensor for a bool"
+LOWERINGS = (
+    Lowering(_aten.fmod.Tensor, on_arrays(fmod), "loses digits, and infinity"),
+    Lowering(_aten.fmod.Scalar, on_arrays(fmod), "loses digits, and infinity"),
+    Lowering(_aten.hardtanh.default, on_arrays(hardtanh), "turns integers into floating-point numbers"),
+    Lowering(_aten.addbmm.default, on_arrays(addbmm), "neither broadcasts nor adds integers"),
+    Lowering(_aten.complex.default, on_arrays(make_complex), "promotes what torch refuses"),
+    Lowering(torch.angle, on_arrays(angle), "forgets the dtype"),
+    Lowering(_aten.angle.default, on_arrays(angle), "has no lowering"),
+    Lowering(torch.isclose, on_arrays(isclose), "takes negative tolerances"),
+    Lowering(torch.allclose, on_arrays(allclose), _TENSOR_FOR_BOOL),
+    Lowering(torch.Tensor.allclose, on_arrays(allclose), _TENSOR_FOR_BOOL),
+    Lowering(_aten.allclose.default, on_arrays(allclose), _TENSOR_FOR_BOOL),
+)
+METHODS = ()

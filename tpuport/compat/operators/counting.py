@@ -1,0 +1,119 @@
+"""Results as long as the values say, which cannot be traced, and reductions over places that values name."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from tpuport.compat.convert import jax_dtype
+from tpuport.compat.operators.declarations import Lowering, on_arrays
+
+
+def bincount(x: jax.Array, weights: jax.Array | None = None, minlength: int = 0) -> jax.Array:
+    """How often each number occurs, or the sum of its weights; a dimension as long as the values say."""
+    if weights is None:
+        return jnp.bincount(x, minlength=minlength)
+    # In torch integers weigh as float64.
+    wide = weights if weights.dtype == jnp.float32 else weights.astype(jax_dtype(torch.float64))
+    return jnp.bincount(x, wide, minlength=minlength)
+
+
+def nonzero(x: jax.Array) -> jax.Array:
+    """The places of elements other than zero, one a row."""
+    places = jnp.nonzero(jnp.atleast_1d(x))
+    # A number has no dimensions to name a place in.
+    return jnp.stack(places, axis=-1)[:, : x.ndim]
+
+
+def index_add(
+    x: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: int | float = 1
+) -> jax.Array:
+    """Traced. x with `alpha` times the slices of a source added to those that the index names along a dimension."""
+    if x.ndim == 0:
+        return index_add(x[None], 0, index, source.reshape(-1), alpha=alpha)[0]
+    rows, added = jnp.moveaxis(x, dim, 0), jnp.moveaxis(jnp.atleast_1d(source), dim, 0)
+    if rows.shape[1:] != added.shape[1:]:
+        raise RuntimeError(
+            f"index_add() expects a source of the tensor's shape but for dimension {dim}: "
+            f"{source.shape} does not fit {x.shape}"
+        )
+    if x.dtype == jnp.bool_:
+        total = rows.at[index].max(added) if alpha else rows
+    else:
+        total = rows.at[index].add((added * alpha).astype(x.dtype))
+    return jnp.moveaxis(total, 0, dim)
+
+
+def embedding(weight: jax.Array, indices: jax.Array, *options: Any) -> jax.Array:
+    """Traced. Rows of a matrix."""
+    from torchax.ops.ops_registry import all_aten_ops
+
+    if weight.ndim != 2:
+        raise RuntimeError(f"embedding() expects a weight of two dimensions, not {weight.shape}")
+    return all_aten_ops[_aten.embedding].func(weight, indices, *options)
+
+
+def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
+    """Traced. x with the source's elements, in their order, where the mask is true."""
+    if mask.dtype != jnp.bool_:
+        raise RuntimeError(f"masked_scatter() expects a mask of bools, not {mask.dtype}")
+    shape = jnp.broadcast_shapes(x.shape, mask.shape)
+    x, mask = jnp.broadcast_to(x, shape), jnp.broadcast_to(mask, shape)
+    if not source.size:
+        return x
+    row = jnp.cumsum(mask.ravel().astype(jnp.int32)) - 1
+    return jnp.where(mask, source.ravel()[jnp.maximum(row, 0)].reshape(shape), x)
+
+
+def embedding_bag(
+    weight: jax.Array,
+    indices: jax.Array,
+    offsets: jax.Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: jax.Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Traced. Sums (mode 0), means (1) or maxima (2) of embeddings over bags, each from its offset to the next.
+
+    Returns:
+        one row a bag; and for torch's backward pass, which is not used here, each index's bag, the bags' sizes, zeros.
+    """
+    del scale_grad_by_freq, sparse
+    bags = offsets.shape[0] - include_last_offset
+    bag = jnp.searchsorted(offsets[:bags], jnp.arange(indices.shape[0]), side="right") - 1
+    is_counted = indices != padding_idx if padding_idx >= 0 else jnp.ones(indices.shape, jnp.bool_)
+    if include_last_offset:
+        is_counted &= jnp.arange(indices.shape[0]) < offsets[-1]
+    counts = is_counted.astype(indices.dtype)
+    size = jnp.zeros(bags, indices.dtype).at[bag].add(counts)
+    rows = weight[indices].astype(jnp.promote_types(weight.dtype, jnp.float32))
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    is_counted = is_counted[:, None]
+    empty = jnp.zeros((bags, weight.shape[1]), rows.dtype)
+    if mode == 2:
+        out = (empty - jnp.inf).at[bag].max(jnp.where(is_counted, rows, -jnp.inf))
+        out = jnp.where(size[:, None] > 0, out, 0)
+    else:
+        out = empty.at[bag].add(jnp.where(is_counted, rows, 0))
+    if mode == 1:
+        out = out / jnp.maximum(size, 1)[:, None]
+    return out.astype(weight.dtype), bag, size, jnp.zeros_like(size)
+
+
+_aten = torch.ops.aten
+_BAGS = "sums the wrong rows"
+LOWERINGS = (
+    Lowering(_aten.index_add.default, on_arrays(index_add), "broadcasts the source, and fails on bools"),
+    Lowering(_aten.embedding.default, on_arrays(embedding), "takes any array for a matrix"),
+    Lowering(_aten.masked_scatter.default, on_arrays(masked_scatter), "takes numbers for a mask"),
+    Lowering(_aten._embedding_bag.default, on_arrays(embedding_bag), _BAGS),
+    Lowering(_aten._embedding_bag_forward_only.default, on_arrays(embedding_bag), _BAGS),
+    Lowering(_aten.bincount.default, on_arrays(bincount), "adds up weights that are integers as integers"),
+    Lowering(_aten.nonzero.default, on_arrays(nonzero), "gives a tensor on the host for a number"),
+)
+METHODS = ()

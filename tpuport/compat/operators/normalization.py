@@ -1,0 +1,144 @@
+"""Batch normalization as in training: statistics of the batch, from which the running ones are updated in place."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.convert import as_jax, as_torch
+from tpuport.compat.operators.declarations import Lowering
+
+# A torchax tensor or view, which is written to.
+Running = Any
+
+
+def batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: Running | None,
+    running_var: Running | None,
+    training: bool,
+    momentum: int | float,
+    eps: int | float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Normalize each channel (dimension 1) by the batch's statistics, or by the running ones.
+
+    Returns:
+        the result in x's dtype; the batch's mean and reciprocal deviation, one a channel, empty if not training.
+    """
+    array, scale, shift = as_jax((x, weight, bias))
+    wide = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    if training or running_mean is None or running_var is None:
+        axes = (0, *range(2, wide.ndim))
+        mean, variance = jnp.mean(wide, axes), jnp.var(wide, axes)
+        count = wide.size // max(1, mean.size)
+        _update(running_mean, mean, momentum)
+        _update(running_var, variance * (count / max(1, count - 1)), momentum)
+    else:
+        mean, variance = (stat.astype(wide.dtype) for stat in as_jax((running_mean, running_var)))
+    deviation = jax.lax.rsqrt(variance + eps)
+    out = (wide - _by_channel(mean, wide)) * _by_channel(deviation, wide)
+    if scale is not None:
+        out = out * _by_channel(scale.astype(wide.dtype), wide)
+    if shift is not None:
+        out = out + _by_channel(shift.astype(wide.dtype), wide)
+    kept = slice(None) if training else slice(0, 0)
+    statistics = [stat[kept].astype(_parameter_dtype(array, scale, shift)) for stat in (mean, deviation)]
+    return as_torch((out.astype(array.dtype), *statistics))
+
+
+def _parameter_dtype(*arrays: jax.Array | None) -> np.dtype:
+    """torch's dtype of statistics: float32 if one of the parameters is, whatever the input has."""
+    return functools.reduce(jnp.promote_types, [array.dtype for array in arrays if array is not None])
+
+
+def _update(running: Running | None, value: jax.Array, momentum: int | float) -> None:
+    if running is not None:
+        old = as_jax(running)
+        running.copy_(as_torch((1 - momentum) * old + momentum * value))
+
+
+def _by_channel(values: jax.Array, x: jax.Array) -> jax.Array:
+    return values.reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+def batch_norm_without_running(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+    momentum: int | float,
+    eps: int | float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`batch_norm` without running statistics."""
+    return batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
+def batch_norm_with_update(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: Running,
+    running_var: Running,
+    momentum: int | float,
+    eps: int | float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`batch_norm` in training, and what torch reserves for the backward pass, which is nothing here."""
+    outputs = batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*outputs, as_torch(jnp.zeros(0, jnp.uint8)))
+
+
+def instance_norm(
+    x: torch.Tensor,
+    running_mean: Running | None = None,
+    running_var: Running | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: int | float = 0.1,
+    eps: int | float = 1e-5,
+) -> torch.Tensor:
+    """`functional.instance_norm`: each sample's channels by their own statistics, running ones over all samples."""
+    _check_instances(x, use_input_stats)
+    batch, channels = x.shape[:2]
+
+    def each_sample(values: torch.Tensor | None) -> torch.Tensor | None:
+        return None if values is None else values.repeat(batch)
+
+    running = [each_sample(stat) for stat in (running_mean, running_var)]
+    # Every channel of every sample is a channel of a batch of one.
+    out, _, _ = torch.ops.aten.native_batch_norm.default(
+        x.reshape(1, batch * channels, *x.shape[2:]), each_sample(weight), each_sample(bias), *running,
+        use_input_stats, momentum, eps,
+    )  # fmt: skip
+    for stat, each in zip((running_mean, running_var), running, strict=True):
+        if stat is not None and each is not None:
+            stat.copy_(each.reshape(batch, channels).mean(0))
+    return out.reshape(x.shape)
+
+
+def _check_instances(x: torch.Tensor, use_input_stats: bool) -> None:
+    if use_input_stats and math.prod(x.shape[2:]) == 1:
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
+
+
+_REASON = "leaves the running statistics as they are"
+_aten = torch.ops.aten
+LOWERINGS = (
+    Lowering(_aten.native_batch_norm.default, batch_norm, _REASON, is_view_op=True),
+    Lowering(_aten._native_batch_norm_legit.default, batch_norm, _REASON, is_view_op=True),
+    Lowering(_aten._batch_norm_with_update.default, batch_norm_with_update, _REASON, is_view_op=True),
+    Lowering(torch.nn.functional.instance_norm, instance_norm, _REASON, is_view_op=True),
+    Lowering(
+        _aten._native_batch_norm_legit.no_stats,
+        batch_norm_without_running,
+        "rounds halves on the way",
+        is_view_op=True,
+    ),
+)
+METHODS = ()

@@ -1,0 +1,132 @@
+"""Maximum pooling with torch's rule for windows that reach over the end."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.operators.declarations import Lowering, on_arrays
+
+
+def max_pool(
+    x: jax.Array,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Traced. The greatest element of each window over the last dimensions, and its place in their flattened form.
+
+    The number of windowed dimensions is that of `kernel_size`; the other arguments have as many items, or one.
+    """
+    rank = len(kernel_size)
+    strides, paddings, dilations = (
+        _spread(items, rank) for items in (stride or kernel_size, padding, dilation)
+    )
+    spatial = x.shape[x.ndim - rank :]
+    ends = [
+        _end(*sizes, ceil_mode=ceil_mode)
+        for sizes in zip(spatial, kernel_size, strides, paddings, dilations, strict=True)
+    ]
+    leading = x.ndim - rank
+    window = {
+        "window_dimensions": (1,) * leading + tuple(kernel_size),
+        "window_strides": (1,) * leading + strides,
+        "padding": ((0, 0),) * leading + tuple(zip(paddings, ends, strict=True)),
+        "window_dilation": (1,) * leading + dilations,
+    }
+    values = jax.lax.reduce_window(x, _lowest(x.dtype), jax.lax.max, **window)
+    places = jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial)
+    operands = jnp.broadcast_to(places, x.shape), jax.lax.stop_gradient(x)
+    place, _ = jax.lax.reduce_window(
+        operands, (np.int32(np.iinfo(np.int32).max), _lowest(x.dtype)), _first_greatest, **window
+    )
+    return values, place
+
+
+def _spread(items: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    items = (items,) if isinstance(items, int) else tuple(items)
+    return items * rank if len(items) == 1 else items
+
+
+def _end(size: int, kernel: int, stride: int, padding: int, dilation: int, *, ceil_mode: bool) -> int:
+    """The padding after a dimension, so that it has as many windows as torch gives it."""
+    reach = dilation * (kernel - 1) + 1
+    room = size + 2 * padding - reach
+    windows = (-(-room // stride) if ceil_mode else room // stride) + 1
+    # Every window starts in the input or in the padding before it.
+    if ceil_mode and (windows - 1) * stride >= size + padding:
+        windows -= 1
+    return max(0, (windows - 1) * stride + reach - size - padding)
+
+
+def _lowest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.array(-np.inf, dtype)
+    return np.array(jnp.iinfo(dtype).min, dtype)
+
+
+def _first_greatest(left: Any, right: Any) -> Any:
+    """Of two (place, value) the one with the greater value; NaN is the greatest, and of equals the first counts."""
+    is_equal = (left[1] == right[1]) | (jnp.isnan(left[1]) & jnp.isnan(right[1]))
+    is_greater = (left[1] > right[1]) | (jnp.isnan(left[1]) & ~jnp.isnan(right[1]))
+    takes_left = is_greater | (is_equal & (left[0] < right[0]))
+    return tuple(jnp.where(takes_left, a, b) for a, b in zip(left, right, strict=True))
+
+
+def max_pool2d(
+    x: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """`functional.max_pool2d`, through the operator."""
+    found = torch.ops.aten.max_pool2d_with_indices.default(
+        x, _spread(kernel_size, 2), _spread(stride or kernel_size, 2), _spread(padding, 2), _spread(dilation, 2),
+        ceil_mode,
+    )  # fmt: skip
+    return found if return_indices else found[0]
+
+
+def adaptive_max_pool(x: jax.Array, output_size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
+    """Traced. The greatest element of each of so many windows over the last dimensions, and its place."""
+    rank = len(output_size)
+    spatial = x.shape[x.ndim - rank :]
+    places = jnp.broadcast_to(jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial), x.shape)
+    windows = [_adaptive_windows(*sizes) for sizes in zip(spatial, output_size, strict=True)]
+    found = [_greatest(x[..., *window], places[..., *window], rank) for window in itertools.product(*windows)]
+    shape = (*x.shape[: x.ndim - rank], *output_size)
+    values, place = (jnp.stack(part, axis=-1).reshape(shape) for part in zip(*found, strict=True))
+    return values, place
+
+
+def _adaptive_windows(size: int, count: int) -> list[slice]:
+    return [slice(number * size // count, -(-(number + 1) * size // count)) for number in range(count)]
+
+
+def _greatest(x: jax.Array, places: jax.Array, rank: int) -> tuple[jax.Array, jax.Array]:
+    """The greatest element over the last dimensions, the first of several, NaN before all; and its place."""
+    flat, flat_places = (one.reshape(*one.shape[: one.ndim - rank], -1) for one in (x, places))
+    chosen = jnp.argmax(flat, axis=-1, keepdims=True)
+    values, place = (jnp.take_along_axis(one, chosen, axis=-1)[..., 0] for one in (flat, flat_places))
+    return values, place
+
+
+_aten = torch.ops.aten
+_REASON = "miscounts dilated windows that reach over the end"
+LOWERINGS = (
+    Lowering(torch.nn.functional.max_pool2d, max_pool2d, _REASON),
+    Lowering(_aten.max_pool2d_with_indices.default, on_arrays(max_pool), _REASON),
+    Lowering(_aten.adaptive_max_pool2d.default, on_arrays(adaptive_max_pool), "has no lowering"),
+    Lowering(_aten.adaptive_max_pool3d.default, on_arrays(adaptive_max_pool), "has no lowering"),
+    Lowering(_aten.max_pool3d_with_indices.default, on_arrays(max_pool), _REASON),
+)
+METHODS = ()

@@ -1,0 +1,99 @@
+"""Reductions over the elements that an index sends to the same place."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from tpuport.compat.operators.declarations import Lowering, on_arrays
+
+
+def scatter_reduce(
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> jax.Array:
+    """Traced. Reduce the source's elements into the places of x that the index names along a dimension.
+
+    Args:
+        x: keeps its elements where the index names no place.
+        dim: the index names places along it; in the other dimensions, elements stay where they are.
+        index: at most as long as the source in each dimension.
+        source: of x's dtype.
+        reduce: "sum", "prod", "mean", "amax" or "amin".
+        include_self: whether x's own element is among those that are reduced.
+    """
+    if x.ndim == 0:
+        parts = (jnp.atleast_1d(one) for one in (index, source))
+        return scatter_reduce(x[None], 0, *parts, reduce, include_self=include_self)[0]
+    if x.dtype == jnp.bool_:
+        numbers, added = x.astype(jnp.int32), source.astype(jnp.int32)
+        return scatter_reduce(numbers, dim, index, added, reduce, include_self=include_self) != 0
+    places = list(jnp.indices(index.shape, sparse=True))
+    places[dim] = index
+    key = tuple(places)
+    values = source[tuple(slice(size) for size in index.shape)]
+    if not include_self:
+        x = x.at[key].set(_neutral(reduce, x.dtype))
+    target = x.at[key]
+    match reduce:
+        case "prod":
+            return target.multiply(values)
+        case "amax":
+            return target.max(values)
+        case "amin":
+            return target.min(values)
+        case "mean":
+            counts = jnp.full(x.shape, int(include_self), jnp.int32).at[key].add(1)
+            return _divide(target.add(values), jnp.maximum(counts, 1))
+    return target.add(values)
+
+
+def _neutral(reduce: str, dtype: Any) -> np.ndarray:
+    """The element that changes no other one under a reduction."""
+    if reduce in ("sum", "mean", "prod"):
+        return np.asarray(int(reduce == "prod"), dtype)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(-np.inf if reduce == "amax" else np.inf, dtype)
+    limits = jnp.iinfo(dtype)
+    return np.asarray(limits.min if reduce == "amax" else limits.max, dtype)
+
+
+def _divide(total: jax.Array, counts: jax.Array) -> jax.Array:
+    if jnp.issubdtype(total.dtype, jnp.integer):
+        return total // counts.astype(total.dtype)
+    return total / counts.astype(total.dtype)
+
+
+def scatter(
+    x: jax.Array, dim: int, index: jax.Array, source: jax.Array | int | float | bool, *, reduce: str
+) -> jax.Array:
+    """Traced. `x.scatter(dim, index, source, reduce="add")`, or "multiply"."""
+    source = jnp.broadcast_to(jnp.asarray(source, x.dtype), index.shape) if jnp.ndim(source) == 0 else source
+    return scatter_reduce(x, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+def scatter_add(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
+    """Traced. x with the source's elements added where the index says."""
+    return scatter_reduce(x, dim, index, source, "sum")
+
+
+_aten = torch.ops.aten
+_BOOLS = "fails on bools"
+LOWERINGS = (
+    Lowering(
+        _aten.scatter_reduce.two,
+        on_arrays(scatter_reduce),
+        "starts from infinity, which integers do not have",
+    ),
+    Lowering(_aten.scatter.reduce, on_arrays(scatter), _BOOLS),
+    Lowering(_aten.scatter.value_reduce, on_arrays(scatter), _BOOLS),
+    Lowering(_aten.scatter_add.default, on_arrays(scatter_add), _BOOLS),
+)
+METHODS = ()
