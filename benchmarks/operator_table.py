@@ -1,0 +1,141 @@
+"""`docs/operators.md` from what `benchmarks.operators` stored."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+# From the worst: an operator has the verdict of its worst sample.
+ORDER = ("crashed", "different", "unexplained", "refused", "equal")
+_MEANING = {
+    "equal": "every sample gives what torch gives, or raises where torch raises",
+    "refused": "a sample raises an error that names the operator, or says that a value is needed while tracing",
+    "unexplained": "a sample raises an error that does not name the operator",
+    "different": "a sample gives another value, dtype, shape or kind, or a result where torch raises",
+    "crashed": "the process ended",
+}
+_HEADER = """# Operators beside torch
+
+Torch has a database of its operators, with arguments to test each of them (`op_db` in `torch.testing`). This page says
+what becomes of them under tpuport: every sample, in each form of the operator (function, method, operator, in place),
+in {dtypes}, eager and compiled, {calls:,} calls in all.
+
+```console
+$ python -m benchmarks.operators                                     # all of them, which takes hours; continues
+$ python -m benchmarks.operators --only softmax --dtype float32 --again  # one of them
+```
+
+Results are compared with torch {torch} on the CPU: values, dtype, shape and kind (a tensor, a bool), also of arguments
+that the operator writes to. Where torch itself rounds, the same call in double precision is the referee: an error up
+to three times torch's own is equal. Random results are compared by shape and dtype; their distribution is tested
+elsewhere. Sparse and quantized samples are left out, because jax has no such arrays.
+
+**64 bits.** Unless jax runs with `jax_enable_x64`, the device has 32 bits where torch has 64: int64 is int32, and
+float64 is float32. Here that counts as equal.
+"""
+
+
+_LIMITED = """
+**Samples.** These records are of at most {samples} samples of each operator, form and dtype, of which the database
+has up to some hundred; `--again` without `--samples` runs them all.
+"""
+
+
+def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
+    """The page, in Markdown."""
+    by_operator: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in entries:
+        by_operator[entry["operator"]].append(entry)
+    verdicts = {name: worst(map(verdict, some)) for name, some in by_operator.items()}
+    dtypes = list(dict.fromkeys(entry["dtype"] for entry in entries))
+    header = _HEADER.format(dtypes=_listed(dtypes), calls=_calls(entries), torch=versions["torch"])
+    limits = {entry["samples"] for entry in entries if entry.get("samples")}
+    if limits:
+        header += _LIMITED.format(samples=max(limits))
+    return (
+        "\n".join([header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]) + "\n"
+    )
+
+
+def verdict(entry: dict[str, Any]) -> str:
+    """An operator's verdict in one dtype."""
+    if "crashed" in entry:
+        return "crashed"
+    return worst(name for form in entry["forms"].values() for name in form["counts"])
+
+
+def worst(verdicts: Iterator[str]) -> str:
+    """The worst of several verdicts."""
+    found = set(verdicts)
+    return next((name for name in ORDER if name in found), "equal")
+
+
+def _calls(entries: Sequence[dict[str, Any]]) -> int:
+    return sum(sum(form["counts"].values()) for entry in entries for form in entry["forms"].values())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _summary(
+    entries: Sequence[dict[str, Any]], verdicts: dict[str, str], dtypes: Sequence[str]
+) -> Iterator[str]:
+    counts = {
+        dtype: Counter(verdict(entry) for entry in entries if entry["dtype"] == dtype) for dtype in dtypes
+    }
+    total = Counter(verdicts.values())
+    yield f"| operators | {' | '.join(dtypes)} | together | meaning |"
+    yield f"| --- |{' ---: |' * (len(dtypes) + 1)} --- |"
+    for name in reversed(ORDER):
+        cells = [str(counts[dtype][name]) for dtype in dtypes]
+        yield f"| {name} | {' | '.join(cells)} | {total[name]} | {_MEANING[name]} |"
+    yield ""
+
+
+def _exceptions(by_operator: dict[str, list[dict[str, Any]]], verdicts: dict[str, str]) -> Iterator[str]:
+    yield "## Those that are not always equal"
+    yield ""
+    yield "| operator | verdict | dtypes | forms | reason |"
+    yield "| --- | --- | --- | --- | --- |"
+    order = sorted(verdicts, key=lambda name: (ORDER.index(verdicts[name]), name))
+    for name in order:
+        if verdicts[name] != "equal":
+            yield _row(name, verdicts[name], by_operator[name])
+    yield ""
+    yield "## Always equal"
+    yield ""
+    yield ", ".join(f"`{name}`" for name in order if verdicts[name] == "equal")
+
+
+def _row(name: str, its_verdict: str, entries: Sequence[dict[str, Any]]) -> str:
+    concerned = [entry for entry in entries if verdict(entry) == its_verdict]
+    dtypes = ", ".join(entry["dtype"] for entry in concerned)
+    forms = [
+        form
+        for entry in concerned
+        for form, result in entry["forms"].items()
+        if its_verdict in result["counts"]
+    ]
+    cells = [
+        f"`{name}`",
+        its_verdict,
+        dtypes,
+        "; ".join(dict.fromkeys(forms)),
+        _reason(concerned, its_verdict),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _reason(entries: Sequence[dict[str, Any]], its_verdict: str) -> str:
+    if "crashed" in entries[0]:
+        return _cell(entries[0]["crashed"])
+    for form in entries[0]["forms"].values():
+        for reason in form["reasons"].get(its_verdict, []):
+            return _cell(reason.split(": ", 1)[1])
+    return ""
+
+
+def _cell(text: str) -> str:
+    """Text of one line that Markdown shows as it is."""
+    short = " ".join(text.split())[:160].replace("|", "\\|").replace("`", "'")
+    return f"`{short}`"

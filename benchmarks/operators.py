@@ -1,0 +1,188 @@
+"""Every operator of torch's own database through tpuport, eager and compiled, beside torch on the CPU.
+
+    python -m benchmarks.operators                      all operators, all dtypes; hours
+    python -m benchmarks.operators --eager              without the compiled programs
+    python -m benchmarks.operators --dtype float32 --only softmax --only 'nn.functional.*'
+    python -m benchmarks.operators --table              write docs/operators.md from what is stored
+
+Every sample of the database runs in each form that the operator has (function, method, in place). Values, dtypes,
+shapes and kinds of results are compared, and errors. Workers run the operators; one that crashes or hangs costs the
+operator that was running, which is recorded, and the next worker goes on. What is stored in docs/data/operators.json
+is not run again without --again, so that an interrupted run continues.
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Each program runs once.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+from benchmarks.operator_table import page
+
+ROOT = Path(__file__).resolve().parents[1]
+STORED = ROOT / "docs" / "data" / "operators.json"
+PAGE = ROOT / "docs" / "operators.md"
+DTYPES = ("float32", "int64", "bfloat16", "float16", "bool", "complex64")
+LIMIT_SECONDS = 600  # for one operator in one dtype
+BATCH = 40  # operators to a process, which keeps its compiled programs
+
+Unit = tuple[str, str]  # operator, dtype
+
+
+def work(units: Sequence[Unit], target: Path, *, compiled: bool, samples: int | None) -> None:
+    """The worker's part: run the units in turn, and append what came of each to `target` as a line of JSON."""
+    import torch
+
+    from benchmarks.operator_samples import record
+
+    torch.set_num_threads(1)
+    with target.open("a", encoding="utf-8") as file:
+        for name, dtype in units:
+            entry = record(name, dtype, compiled=compiled, limit=samples)
+            print(json.dumps(entry), file=file, flush=True)
+
+
+def run(units: Sequence[Unit], *, compiled: bool, samples: int | None) -> Iterator[dict[str, Any]]:
+    """Run units in workers.
+
+    Yields:
+        A record for each, in order; one that ended its worker has "crashed" with the reason.
+    """
+    pending = list(units)
+    while pending:
+        batch = pending[:BATCH]
+        with tempfile.TemporaryDirectory() as directory:
+            target = Path(directory) / "records.jsonl"
+            target.touch()
+            flags = [] if compiled else ["--eager"]
+            flags += ["--samples", str(samples)] if samples else []
+            names = [f"{name}:{dtype}" for name, dtype in batch]
+            command = [sys.executable, "-m", "benchmarks.operators", "--worker", str(target), *flags, *names]
+            errors = Path(directory) / "errors"
+            with (
+                errors.open("wb") as stderr,
+                subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=stderr) as worker,
+            ):
+                done = 0
+                for entry in _follow(worker, target, len(batch)):
+                    done += 1
+                    yield entry
+            pending = pending[done:]
+            if done < len(batch):
+                name, dtype = pending.pop(0)
+                last = (errors.read_text(errors="replace").strip().splitlines() or [""])[-1]
+                reason = f"the process ended with code {worker.returncode}: {last[:200]}"
+                yield {"operator": name, "dtype": dtype, "forms": {}, "crashed": reason}
+
+
+def _follow(worker: "subprocess.Popen[bytes]", target: Path, expected: int) -> Iterator[dict[str, Any]]:
+    """The records of a worker as they come; it is killed if the next takes too long."""
+    done, since = 0, time.monotonic()
+    while done < expected:
+        ended = worker.poll() is not None
+        lines = target.read_text(encoding="utf-8").splitlines(keepends=True)
+        complete = [line for line in lines if line.endswith("\n")]
+        for line in complete[done:]:
+            yield json.loads(line)
+            since = time.monotonic()
+        done = len(complete)
+        if ended or time.monotonic() - since > LIMIT_SECONDS:
+            break
+        time.sleep(0.2)
+    worker.kill()
+    worker.wait()
+
+
+def load(path: Path) -> dict[Unit, dict[str, Any]]:
+    """What is stored, by operator and dtype, of the dtypes in their order."""
+    if not path.exists():
+        return {}
+    entries = json.loads(path.read_text(encoding="utf-8"))["operators"]
+    entries.sort(key=lambda entry: DTYPES.index(entry["dtype"]))
+    return {(entry["operator"], entry["dtype"]): entry for entry in entries}
+
+
+def store(path: Path, entries: dict[Unit, dict[str, Any]]) -> None:
+    """Write the records, an operator a line, so that a change of one is a change of one line."""
+    lines = ",\n".join(json.dumps(entries[unit], sort_keys=True) for unit in sorted(entries))
+    text = f'{{"versions": {json.dumps(versions())},\n"operators": [\n{lines}\n]}}\n'
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def versions() -> dict[str, str]:
+    """The versions that records are of."""
+    return {name: metadata.version(name).split("+")[0] for name in ("torch", "torchax", "jax")}
+
+
+def units(only: Sequence[str], dtypes: Sequence[str]) -> list[Unit]:
+    """Operators that match one of the patterns, by dtype: those that torch supports it for."""
+    from benchmarks.operator_samples import database, supports
+
+    names = [
+        name
+        for name in sorted(database())
+        if not only or any(name == pattern or fnmatch.fnmatch(name, pattern) for pattern in only)
+    ]
+    return [(name, dtype) for dtype in dtypes for name in names if supports(database()[name], dtype)]
+
+
+def _verdict(entry: dict[str, Any]) -> str:
+    if "crashed" in entry:
+        return f"crashed: {entry['crashed']}"
+    totals: dict[str, int] = {}
+    for form in entry["forms"].values():
+        for verdict, count in form["counts"].items():
+            totals[verdict] = totals.get(verdict, 0) + count
+    return ", ".join(f"{count} {verdict}" for verdict, count in sorted(totals.items())) or "no samples"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="operators, or a pattern")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="default: all")
+    parser.add_argument("--eager", action="store_true", help="no compiled programs")
+    parser.add_argument("--samples", type=int, metavar="N", help="at most so many of each operator")
+    parser.add_argument("--again", action="store_true", help="also what is stored already")
+    parser.add_argument("--output", type=Path, default=STORED, help="where records are stored")
+    parser.add_argument("--table", action="store_true", help="only write the page")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        pairs = [tuple(name.rsplit(":", 1)) for name in options.names]
+        work(pairs, options.worker, compiled=not options.eager, samples=options.samples)
+        return
+    entries = load(options.output)
+    if not options.table:
+        chosen = units(options.only, options.dtype or DTYPES)
+        waiting = [unit for unit in chosen if options.again or unit not in entries]
+        print(f"{len(chosen)} operators and dtypes, {len(waiting)} to run", flush=True)
+        for number, entry in enumerate(run(waiting, compiled=not options.eager, samples=options.samples), 1):
+            entries[entry["operator"], entry["dtype"]] = entry
+            print(
+                f"{number}/{len(waiting)} {entry['operator']} {entry['dtype']}: {_verdict(entry)}", flush=True
+            )
+            if number % 20 == 0:
+                store(options.output, entries)
+        store(options.output, entries)
+    if options.output == STORED:
+        PAGE.write_text(page(list(load(STORED).values()), versions()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

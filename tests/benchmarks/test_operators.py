@@ -1,0 +1,67 @@
+"""The benchmark of operators stays alive: a few of them, and what it says of planted differences."""
+
+import pytest
+import torch
+
+from benchmarks import operator_table
+from benchmarks.operator_outcomes import compare, error_outcome
+from benchmarks.operator_samples import database, forms, record
+from tpuport.errors import PortError
+
+
+@pytest.mark.parametrize("name", ["add", "softmax", "nn.functional.silu", "cumsum"])
+def test_sample(name):
+    entry = record(name, "float32", compiled=True, limit=3)
+    assert operator_table.verdict(entry) == "equal"
+
+
+def test_forms():
+    assert {"function", "method", "operator", "in-place method", "in-place operator"} == set(
+        forms(database()["add"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "torchs", "reason"),
+    [
+        (torch.ones(2), torch.ones(2, dtype=torch.int64), "float32 for int32"),
+        (torch.ones(2), torch.ones(2, 1), "shape [2] for [2, 1]"),
+        (torch.tensor(True), True, "Tensor for bool"),
+        (True, torch.tensor(True), "bool for a tensor"),
+        ((torch.ones(2),), (torch.ones(2), 1), "1 outputs for 2"),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1]), "1 of 2 values: 2 for 2.1"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "int64 for int32"),
+    ],
+)
+def test_differences_are_named(mine, torchs, reason):
+    assert compare(mine, torchs, None) == ("different", reason)
+
+
+def test_double_precision_is_the_referee():
+    third = torch.tensor([1 / 3], dtype=torch.bfloat16)
+    torchs = torch.tensor([0.375], dtype=torch.bfloat16)
+    assert compare(third, torchs, None).verdict == "different"
+    assert compare(third, torchs, lambda: torch.tensor([1 / 3], dtype=torch.float64)).verdict == "equal"
+
+
+def test_random_values_are_not_compared():
+    assert compare(torch.zeros(2), torch.ones(2), None, values=False).verdict == "equal"
+
+
+def test_errors():
+    assert error_outcome(ValueError(), RuntimeError()).verdict == "equal"
+    assert error_outcome(ValueError("axis"), None) == ("unexplained", "ValueError: axis")
+    assert error_outcome(PortError("no aten::foo"), None).verdict == "refused"
+
+
+def test_page():
+    form = {"counts": {"equal": 2, "different": 1}, "reasons": {"different": ["sample 1: 1 for 2"]}}
+    entries = [
+        {"operator": "bad", "dtype": "float32", "forms": {"function, eager": form}},
+        {"operator": "worse", "dtype": "float32", "forms": {}, "crashed": "killed"},
+        {"operator": "good", "dtype": "float32", "forms": {"method, eager": {"counts": {"equal": 1}}}},
+    ]
+    text = operator_table.page(entries, {"torch": "2.13.0"})
+    assert "| `bad` | different | float32 | function, eager | `1 for 2` |" in text
+    assert "| `worse` | crashed | float32 |  | `killed` |" in text
+    assert text.endswith("`good`\n")
