@@ -1,10 +1,13 @@
 """Decompositions that torch computes from one triangle of a matrix."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.errors import PortError
 
 
 def eigh(
@@ -59,8 +62,20 @@ def det(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return jnp.linalg.det(x), factors, pivots + 1
 
 
+def ldl_factor_ex(x: jax.Array, **options: Any) -> Any:
+    """Traced. torchax's, of real matrices."""
+    from torchax.ops.ops_registry import all_aten_ops
+
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise PortError(
+            "linalg.ldl_factor of complex numbers is not available on the device", fix="use linalg.lu"
+        )
+    return all_aten_ops[_aten.linalg_ldl_factor_ex].func(x, **options)
+
+
 _aten = torch.ops.aten
 LOWERINGS = (
+    Lowering(_aten.linalg_ldl_factor_ex.default, on_arrays(ldl_factor_ex), "gives NaN for complex numbers"),
     Lowering(_aten._linalg_det.default, on_arrays(det), "has no lowering"),
     Lowering(_aten._linalg_slogdet.default, on_arrays(slogdet), "gives two of four results"),
     Lowering(_aten._linalg_eigh.default, on_arrays(eigh), "averages the two triangles"),
