@@ -56,12 +56,12 @@ def repeat_interleave(
 
 
 def tensor_split(
-    x: jax.Array, indices_or_sections: int | Sequence[int] | jax.Array, dim: int = 0
-) -> list[jax.Array]:
-    """Traced. Parts of x along a dimension: so many, or between indices, which must be known."""
-    if isinstance(indices_or_sections, jax.Array):
-        indices_or_sections = np.asarray(indices_or_sections).tolist()
-    return jnp.array_split(x, indices_or_sections, axis=dim)
+    tensor: torch.Tensor, indices_or_sections: int | Sequence[int] | torch.Tensor, dim: int = 0
+) -> Any:
+    """`tensor.tensor_split(indices)`, whose indices may be on the device if their values are known: views."""
+    if isinstance(indices_or_sections, torch.Tensor):
+        indices_or_sections = indices_or_sections.tolist()
+    return torch.tensor_split(tensor, indices_or_sections, dim=dim)
 
 
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -161,7 +161,7 @@ _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repea
             _aten.repeat_interleave.self_Tensor)  # fmt: skip
 LOWERINGS = (
     *(Lowering(target, on_arrays(repeat_interleave), "takes no output_size") for target in _REPEATS),
-    Lowering(torch.Tensor.tensor_split, on_arrays(tensor_split), "fails on indices on the device"),
+    Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices on the device", is_view_op=True),
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
     Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
     Lowering(
