@@ -123,3 +123,9 @@ def test_values_that_a_trace_does_not_know_stay_the_error_of_jax():
 
     with pytest.raises(jax.errors.ConcretizationTypeError):
         jax.jit(call)(compat.to_jax(X))
+
+
+def test_complex_numbers_are_refused_where_only_real_ones_are_right():
+    (z,) = _device(torch.ones(3, dtype=torch.complex64))
+    with compat.environment(), pytest.raises(PortError, match="logaddexp of complex"):
+        torch.logaddexp(z, z)

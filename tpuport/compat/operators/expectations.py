@@ -155,6 +155,7 @@ def checked_dispatch(self: Any, function: Any, types: Any, args: tuple, kwargs: 
     """torchax's `Environment.dispatch`, between torch's word on the arguments and on the results."""
     _refuse_wide_dtype(function, args, kwargs or {})
     _refuse_mixed_dtypes(self, function, args)
+    _refuse_complex(function, args)
     if not _is_checked(function, args, kwargs or {}):
         return _run(self, function, types, args, kwargs)
     self._get_op_or_decomp(function)  # raises where there is no lowering, which comes first
@@ -201,6 +202,20 @@ _OF_ONE_DTYPE = {
     _aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.dot, _aten.vdot,
     _aten.addr, _aten.convolution, _aten.linear, torch.nn.functional.linear, torch.matmul, torch.Tensor.matmul,
     torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.einsum,
+}  # fmt: skip
+
+
+def _refuse_complex(function: Any, args: tuple) -> None:
+    """Raise for complex numbers where torchax has an operator for real ones only, and other values come out."""
+    name = getattr(function, "__name__", "").split(".")[0]
+    if name not in _OF_REAL_NUMBERS:
+        return
+    if any(is_ported(leaf) and leaf.dtype.is_complex for leaf in pytree.tree_leaves(args)):
+        raise PortError(f"{_name(function)} of complex numbers is not available on the device")
+
+
+_OF_REAL_NUMBERS = {
+    "linalg_lstsq", "linalg_lu_solve", "logaddexp", "logcumsumexp", "logdet", "lu_solve", "put", "put_",
 }  # fmt: skip
 
 # A tensor of 64 bits is one of 32 on the device wherever it comes from.
