@@ -101,9 +101,7 @@ class FixedLayer(CacheLayerMixin):
         XLA drops such a dimension from the product. Were it there, XLA would not read the array that it has just
         written in place, but a second one of the product's shape: a copy of the whole cache in every step.
         """
-        if states.shape[0] == 1:
-            return states[0]
-        return states
+        return states[0] if states.shape[0] == 1 else states
 
     def _place_prompt(self, states: jax.Array) -> jax.Array:
         """The prompt's states [B, K, Q, D] in their slots [B, K, T, D]."""
@@ -128,9 +126,7 @@ class FixedLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[Any, Any]:
         """Length and first position of the keys that `update` will return."""
-        if not self.is_initialized:
-            return query_length, 0
-        return self.slots, 0
+        return (self.slots if self.is_initialized else query_length), 0
 
     def get_seq_length(self) -> Any:
         """Positions written: 0 before the prompt, afterwards an int32 scalar tensor."""

@@ -75,12 +75,12 @@ def read_options(
     Raises:
         PortError: an option is unknown, not supported, out of range, or asks for no new token.
     """
+    if generation_config is None:
+        generation_config = GenerationConfig()
     config = merge_configs(model, generation_config, named)
     # What the user asked for and what came with the checkpoint have different remedies.
-    passed = set(named)
-    if generation_config is not None:
-        passed |= {name for name, value in vars(generation_config).items() if value is not None}
-    _refuse_unsupported(config, passed)
+    passed = {name for name, value in vars(generation_config).items() if value is not None}
+    _refuse_unsupported(config, passed.union(named))
     positions = getattr(model.config, "max_position_embeddings", None) or _LARGEST_INT
     max_new = _max_new_tokens(config, prompt_length, positions)
     eos = _read_ids(config.eos_token_id)
@@ -106,17 +106,15 @@ def read_options(
 
 
 def merge_configs(
-    model: torch.nn.Module, generation_config: GenerationConfig | None, named: dict[str, Any]
+    model: torch.nn.Module, generation_config: GenerationConfig, named: dict[str, Any]
 ) -> GenerationConfig:
     """The effective GenerationConfig; fields that nobody set stay None."""
-    if not isinstance(generation_config, GenerationConfig | None):
+    if not isinstance(generation_config, GenerationConfig):
         raise PortError(
             f"generation_config is a {type(generation_config).__name__}",
             where="generation_config",
             fix="give a transformers.GenerationConfig, or its fields by name: generate(..., max_new_tokens=64)",
         )
-    if generation_config is None:
-        generation_config = GenerationConfig()
     # A copy, because the caller may use the config for other calls.
     config = copy.deepcopy(generation_config)
     model_config = getattr(model, "generation_config", None)
@@ -168,18 +166,21 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str]) -> None:
         unsupported["cache_implementation"] = config.cache_implementation
     if not unsupported:
         return
-    descriptions = {name: f"{name}={value!r:.60}" for name, value in unsupported.items()}
-    # The user cannot leave out what came with the checkpoint: it has to be overruled.
-    inherited = [name for name in unsupported if name not in passed]
-    for name in inherited:
-        descriptions[name] += " (of the checkpoint's generation_config.json)"
+    descriptions = []
+    neutral_values = []
+    for name, value in unsupported.items():
+        description = f"{name}={value!r:.60}"
+        # The user cannot leave out what came with the checkpoint: it has to be overruled.
+        if name not in passed:
+            description += " (of the checkpoint's generation_config.json)"
+            neutral_values.append(f"{name}={_NEUTRAL_BY_NAME.get(name)}")
+        descriptions.append(description)
     fix = "leave them out"
-    if inherited:
-        neutral_values = ", ".join(f"{name}={_NEUTRAL_BY_NAME.get(name)}" for name in inherited)
-        fix = f"pass {neutral_values} to do without"
+    if neutral_values:
+        fix = f"pass {', '.join(neutral_values)} to do without"
     raise PortError(
         "generate() does not support these options",
-        where=", ".join(descriptions.values()),
+        where=", ".join(descriptions),
         fix=f"{fix}, or {_OWN_LOOP}",
     )
 
@@ -237,15 +238,16 @@ def check_padding(options: Options, rows: int, vocabulary: int, has_criteria: bo
 
 def _read_int(name: str, value: Any, default: int | None = 0) -> Any:
     """A whole number, `default` for None; PortError for anything else, such as 4.5, "4" and True."""
-    if value is None:
-        return default
-    # To Python, True is an integer.
-    if not isinstance(value, bool):
-        with contextlib.suppress(TypeError):
-            return operator.index(value)
-    # A computed length, such as 0.5 * limit, may be a whole float.
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    match value:
+        case None:
+            return default
+        case bool():
+            pass  # to Python, True is an integer
+        case float() if value.is_integer():
+            return int(value)  # a computed length, such as 0.5 * limit
+        case _:
+            with contextlib.suppress(TypeError):
+                return operator.index(value)
     raise PortError(f"{name} is not a whole number", where=f"{name}={value!r:.60}")
 
 
@@ -262,10 +264,12 @@ def _read_float(name: str, value: Any, default: float | None = 0.0) -> Any:
     number = value
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         number = value.item()
-    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
-    if not is_number or not math.isfinite(number):
-        raise PortError(f"{name} is not a finite number", where=f"{name}={value!r:.60}")
-    return float(number)
+    match number:
+        case bool():
+            pass
+        case numbers.Real() if math.isfinite(number):
+            return float(number)
+    raise PortError(f"{name} is not a finite number", where=f"{name}={value!r:.60}")
 
 
 def _read_ids(value: Any) -> tuple[int, ...]:
@@ -281,15 +285,16 @@ def _read_ids(value: Any) -> tuple[int, ...]:
 
 
 def _read_strings(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        value = (value,)
-    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text for text in value):
-        raise PortError(
-            "stop_strings is neither a string nor a list of strings", where=f"stop_strings={value!r:.60}"
-        )
-    return tuple(value)
+    match value:
+        case None:
+            return ()
+        case str() if value:
+            return (value,)
+        case list() | tuple() if all(isinstance(text, str) and text for text in value):
+            return tuple(value)
+    raise PortError(
+        "stop_strings is neither a string nor a list of strings", where=f"stop_strings={value!r:.60}"
+    )
 
 
 def _check_ranges(options: Options) -> None:

@@ -41,8 +41,7 @@ def bucket_length(length: int) -> int:
 def read_token_ids(input_ids: Any) -> torch.Tensor:
     """Integers [batch, length] on the host, from a tensor of torch, torchax, NumPy or jax, or from nested lists.
 
-    Raises:
-        PortError: it is something else: text, ragged lists, floats, of another rank, or empty.
+    PortError for anything else: text, ragged lists, floats, another rank, or nothing.
     """
     ids = _read_tensor(input_ids, "input_ids")
     if ids.ndim != 2 or ids.dtype.is_floating_point or ids.dtype == torch.bool or 0 in ids.shape:
@@ -55,9 +54,7 @@ def read_token_ids(input_ids: Any) -> torch.Tensor:
 
 def _read_tensor(value: Any, name: str) -> torch.Tensor:
     try:
-        if compat.is_ported(value):
-            return compat.to_torch(compat.as_jax(value))
-        return torch.as_tensor(value)
+        return compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise PortError(
             f"{name} is not a tensor, and cannot be converted to one",
@@ -68,11 +65,7 @@ def _read_tensor(value: Any, name: str) -> torch.Tensor:
 
 
 def check_prompt(
-    input_ids: Any,
-    attention_mask: Any,
-    pad: int | None,
-    eos: tuple[int, ...],
-    vocabulary: int,
+    input_ids: Any, attention_mask: Any, pad: int | None, eos: tuple[int, ...], vocabulary: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Prompt tokens and mask as NumPy [B, P]; see `read_token_ids`.
 
