@@ -17,12 +17,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jax.core import Tracer
 from torch.utils import _pytree as torch_pytree
 
-from tpuport import compat, compilation, trace_errors
+from tpuport import compilation, trace_errors
 from tpuport.checkpoint import model_mesh, port_count, record_port
-from tpuport.diffusion.mixed_devices import allow_mixed, current_mode, suspend, to_host_tree, tree_leaves
+from tpuport.diffusion.mixed_devices import (
+    allow_mixed,
+    current_mode,
+    has_tracers,
+    suspend,
+    to_host_tree,
+    upload_tree,
+)
 from tpuport.diffusion.pipeline_checks import check_caller
 from tpuport.tracing import is_tracing
 
@@ -50,19 +56,20 @@ class CompiledForward:
         module: the component.
         original: its own forward, bound.
         compiled: the `CompiledFunction` underneath.
-        interceptor: None, or a function `(run, args, kwargs) -> output` that is called instead of `run(args, kwargs)`.
+        interceptor: a function `(run, args, kwargs) -> output` that is called instead of `run(args, kwargs)`.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
         self.original: Callable = module.forward
         functools.update_wrapper(self, self.original)
-        self.interceptor: Callable | None = None
+        self.interceptor: Callable = lambda run, args, kwargs: run(args, kwargs)
         self.compiled = compilation.CompiledFunction(
             _watch_arguments(self.original), type(module).__name__, [module]
         )
         self._cannot_compile = False
-        self._has_logged_hooks = False
+        # Once for each reason, and not in every call.
+        self._log = functools.cache(self._log_reason)
 
     @property
     def scan_layers(self) -> bool:
@@ -86,12 +93,10 @@ class CompiledForward:
             PortError: the weights are not on the device any more, or the forward cannot be traced; the message names
                 the line. Or a pipeline that is not ported called it.
         """
-        if is_tracing() or _has_tracers((args, kwargs)):
+        if is_tracing() or has_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
         check_caller(self.module)
-        if self.interceptor is not None:
-            return self.interceptor(self.run, args, kwargs)
-        return self.run(args, kwargs)
+        return self.interceptor(self.run, args, kwargs)
 
     def run(self, args: tuple, kwargs: dict) -> Any:
         """A call of the program, past the interceptor."""
@@ -106,9 +111,7 @@ class CompiledForward:
             return self.original(*args, **kwargs)
 
     def _run_program(self, args: tuple, kwargs: dict) -> Any:
-        mode = current_mode()
-        if mode is not None:
-            args, kwargs = mode.upload_tree((args, kwargs))
+        args, kwargs = upload_tree((args, kwargs))
         with suspend(), trace_errors.explained(self.module, alternative=_ON_HOST):
             return self.compiled(*args, **kwargs)
 
@@ -118,12 +121,11 @@ class CompiledForward:
             return False
         _, *parts = self.module.modules()
         hooked = next(filter(_has_hooks, parts), None)
-        if hooked is not None and not self._has_logged_hooks:
-            self._has_logged_hooks = True
+        if hooked is not None:
             self._log(f"while a {type(hooked).__name__} in it has hooks of diffusers")
         return hooked is None
 
-    def _log(self, reason: str) -> None:
+    def _log_reason(self, reason: str) -> None:
         name = type(self.module).__name__
         logger.info("%s runs on the device operation by operation, not as one program: %s", name, reason)
 
@@ -164,21 +166,18 @@ def _watch_arguments(original: Callable) -> Callable:
         leaves_before, layout_before = torch_pytree.tree_flatten((args, kwargs))
         output = original(*args, **kwargs)
         leaves_after, layout_after = torch_pytree.tree_flatten((args, kwargs))
-        identities_before, identities_after = list(map(id, leaves_before)), list(map(id, leaves_after))
-        if layout_before != layout_after or identities_before != identities_after:
+        # By identity, because tensors compare their elements.
+        before = layout_before, list(map(id, leaves_before))
+        if before != (layout_after, list(map(id, leaves_after))):
             raise _ArgumentsChangedError
         return output
 
     return forward
 
 
-def _has_tracers(tree: Any) -> bool:
-    return any(isinstance(compat.as_jax(leaf), Tracer) for leaf in tree_leaves(tree))
-
-
 def _has_hooks(module: torch.nn.Module) -> bool:
     registry = vars(module).get("_diffusers_hook")
-    return bool(registry is not None and registry.hooks)
+    return bool(getattr(registry, "hooks", None))
 
 
 class _PartForward(CompiledForward):
@@ -201,6 +200,7 @@ class _PartForward(CompiledForward):
             self.follow_autoencoder()
         output = super().__call__(*args, **kwargs)
         if works_in_pieces(self.autoencoder):
+            # Outside of a pipeline, the user's own code gets what the programs give.
             return output if current_mode() is None else to_host_tree(output)
         is_large = isinstance(output, torch.Tensor) and output.numel() >= _LARGE_RESULT
         if is_large and not self._has_recommended_tiling:

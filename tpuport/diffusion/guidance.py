@@ -19,7 +19,7 @@ from torch.utils import _pytree as torch_pytree
 
 from tpuport import compat
 from tpuport.diffusion.compiled_components import CompiledForward
-from tpuport.diffusion.mixed_devices import current_mode, host_version
+from tpuport.diffusion.mixed_devices import host_version, upload_tree
 
 logger = logging.getLogger("tpuport")
 
@@ -41,9 +41,7 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
     if not (isinstance(forward, CompiledForward) and _can_batch(guider, state)):
         yield
         return
-    dp = state.mesh.shape.get("dp", 1)
-    if state.batch_guidance:
-        dp = None
+    dp = None if state.batch_guidance else state.mesh.shape.get("dp", 1)
     batcher = ConditionBatcher(forward, dp)
     original = guider.prepare_inputs
 
@@ -53,13 +51,12 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
         batcher.begin_step([_condition_tensors(condition, guider) for condition in conditions])
         return conditions
 
-    forward.interceptor = batcher
     # Only while the pipeline runs, because a user may share the guider with other pipelines.
-    try:
-        with instance_attribute(guider, "prepare_inputs", prepare_inputs):
-            yield
-    finally:
-        forward.interceptor = None
+    with (
+        instance_attribute(guider, "prepare_inputs", prepare_inputs),
+        instance_attribute(forward, "interceptor", batcher),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -85,6 +82,8 @@ class ConditionBatcher:
 
     def __init__(self, forward: CompiledForward, dp: int | None) -> None:
         self._signature = inspect.signature(forward.original)
+        kinds = {parameter.kind: name for name, parameter in self._signature.parameters.items()}
+        self._keywords_name = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
         self._dp = dp
         self._conditions: Conditions = []
         self._shared_arguments: dict[str, Any] = {}
@@ -116,10 +115,7 @@ class ConditionBatcher:
     def _bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
         """The arguments of a call by name, those of **kwargs too."""
         arguments = dict(self._signature.bind(*args, **kwargs).arguments)
-        for name, parameter in self._signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                arguments.update(arguments.pop(name, {}))
-        return arguments
+        return arguments | arguments.pop(self._keywords_name, {})
 
     def _find_condition(self, arguments: dict[str, Any]) -> int | None:
         """The index of the condition that these tensors belong to; None if there is none."""
@@ -147,22 +143,21 @@ class ConditionBatcher:
         batched = dict(arguments)
         for name, value in arguments.items():
             parts = [condition.get(name, value) for condition in self._conditions]
-            has_rows = isinstance(value, torch.Tensor) and value.shape[:1] == (batch,)
-            if has_rows and all(_is_alike(part, value) for part in parts):
+            if getattr(value, "shape", ())[:1] == (batch,):
+                if len(set(map(_tensor_kind, parts))) > 1:
+                    return None
                 batched[name] = self._concatenate(name, parts)
             # Without rows it can only be shared.
-            elif has_rows or any(_Snapshot(part) != _Snapshot(value) for part in parts):
+            elif any(_Snapshot(part) != _Snapshot(value) for part in parts):
                 return None
         return batched
 
     def _concatenate(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
         """Along the batch, on the device; cached for the same tensors, as those of a prompt are in every step."""
         snapshots = list(map(_Snapshot, parts))
-        if name not in self._concatenations or self._concatenations[name][0] != snapshots:
-            mode = current_mode()
-            if mode is not None:
-                parts = list(map(mode.upload, parts))
-            self._concatenations[name] = (snapshots, torch.cat(parts))
+        cached_snapshots, _ = self._concatenations.get(name, (None, None))
+        if cached_snapshots != snapshots:
+            self._concatenations[name] = (snapshots, torch.cat(upload_tree(parts)))
         return self._concatenations[name][1]
 
 
@@ -182,18 +177,13 @@ def _can_batch(guider: Any, state: Any) -> bool:
 
 def _condition_tensors(condition: Any, guider: Any) -> dict[str, Any]:
     """The tensors of a condition, by the name of the model's argument."""
-    attributes = vars(condition)
-    if hasattr(condition, "as_dict"):
-        attributes = condition.as_dict()
+    attributes = condition.as_dict() if hasattr(condition, "as_dict") else vars(condition)
     return {name: value for name, value in attributes.items() if name != guider._identifier_key}
 
 
 def _batch_size(arguments: dict[str, Any]) -> int | None:
     """The batch of a call: that of its first tensor with several dimensions."""
-    for value in arguments.values():
-        if isinstance(value, torch.Tensor) and value.ndim > 1:
-            return value.shape[0]
-    return None
+    return next((value.shape[0] for value in arguments.values() if getattr(value, "ndim", 0) > 1), None)
 
 
 class _Snapshot:
@@ -213,17 +203,16 @@ class _Snapshot:
     def __eq__(self, other: object) -> bool:
         """Tensors are equal if they are the same and unchanged; plain values by value, if the type is the same."""
         assert isinstance(other, _Snapshot)
-        if isinstance(self.value, _PLAIN_TYPES) and type(self.value) is type(other.value):
-            return self.value == other.value
-        is_unchanged = self.array is other.array and self.version == other.version
-        return self.value is other.value and is_unchanged
+        if type(self.value) in _PLAIN_TYPES:
+            return (type(self.value), self.value) == (type(other.value), other.value)
+        return self.value is other.value and self.array is other.array and self.version == other.version
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
-def _is_alike(part: Any, value: torch.Tensor) -> bool:
-    """Whether another condition's value for an argument is a tensor of the same shape and dtype."""
-    return isinstance(part, torch.Tensor) and (part.shape, part.dtype) == (value.shape, value.dtype)
+def _tensor_kind(value: Any) -> tuple[Any, Any]:
+    """Shape and dtype, which tensors that are concatenated have in common; None for anything else."""
+    return getattr(value, "shape", None), getattr(value, "dtype", None)
 
 
 def _split_batch(output: Any, count: int) -> list[Any]:

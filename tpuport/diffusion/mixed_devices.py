@@ -93,10 +93,9 @@ class MixedDevices(TorchFunctionMode):
             return _without_device(torch.device(*args, **kwargs))
         if _names_device(kwargs.get("device")):
             kwargs = {**kwargs, "device": _HOST}
-        ported = [leaf for leaf in tree_leaves((args, kwargs)) if compat.is_ported(leaf)]
-        if not ported:
+        if not any(map(compat.is_ported, tree_leaves((args, kwargs)))):
             return function(*map(_without_device, args), **kwargs)
-        if any(isinstance(compat.as_jax(tensor), Tracer) for tensor in ported):
+        if has_tracers((args, kwargs)):
             return function(*args, **kwargs)
         with suspend():
             return self._run_mixed(function, args, kwargs)
@@ -168,9 +167,7 @@ class MixedDevices(TorchFunctionMode):
 
 def host_version(tensor: torch.Tensor) -> int | None:
     """What every write to a tensor of the host counts up; None for inference tensors, whose writes go unnoticed."""
-    if tensor.is_inference():
-        return None
-    return tensor._version
+    return None if tensor.is_inference() else tensor._version
 
 
 class HostCopies:
@@ -198,11 +195,15 @@ class HostCopies:
             yield tensor, host, host._version != version
 
 
+def upload_tree(tree: Any) -> Any:
+    """A tree with each host tensor on the device inside of `allow_mixed()`; elsewhere the tree itself."""
+    mode = current_mode()
+    return tree if mode is None else mode.upload_tree(tree)
+
+
 def current_mode() -> MixedDevices | None:
     """The mode of this thread's innermost `allow_mixed()`; None outside, and while it is suspended."""
-    if _state.suspensions:
-        return None
-    return _state.mode
+    return None if _state.suspensions else _state.mode
 
 
 @contextlib.contextmanager
@@ -248,13 +249,21 @@ def to_host_tree(tree: Any) -> Any:
 
 def tree_leaves(tree: Any) -> Iterator[Any]:
     """Everything in nested lists, tuples and dicts, of subclasses too, which torch's own trees leave whole."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (list, tuple)):
-        for value in tree:
-            yield from tree_leaves(value)
-    else:
-        yield tree
+    match tree:
+        case dict():
+            children = tree.values()
+        case list() | tuple():
+            children = tree
+        case _:
+            yield tree
+            return
+    for child in children:
+        yield from tree_leaves(child)
+
+
+def has_tracers(tree: Any) -> bool:
+    """Whether a value in nested lists, tuples and dicts is being traced."""
+    return any(isinstance(compat.as_jax(leaf), Tracer) for leaf in tree_leaves(tree))
 
 
 def _names_device(value: Any) -> bool:
@@ -264,9 +273,7 @@ def _names_device(value: Any) -> bool:
 
 def _without_device(value: Any) -> Any:
     """The host in place of torchax's device; any other value itself."""
-    if _names_device(value):
-        return _HOST
-    return value
+    return _HOST if _names_device(value) else value
 
 
 def _is_of_host(value: Any) -> bool:
@@ -292,13 +299,12 @@ def _to(args: tuple, kwargs: dict) -> Any:
         return tensor.to(*map(_without_device, options), **kwargs)
     parse: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
     # The parser of torch's modules knows every form of the call, but not `copy`.
-    parsed_kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
+    parsed_kwargs = dict(kwargs)
+    parsed_kwargs.pop("copy", None)
     device, dtype, _, _ = parse(*options, **parsed_kwargs)
     if device is not None and device.type not in _DEVICE_TYPES:
         return to_host(tensor).to(device=device, dtype=dtype)
-    if dtype is None:
-        return tensor
-    return _cast(tensor, dtype)
+    return tensor if dtype is None else _cast(tensor, dtype)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

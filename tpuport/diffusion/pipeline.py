@@ -111,6 +111,7 @@ def port_pipeline(
         PortError: a model that cannot be moved, rules that do not fit, a scheduler that is not supported. The pipeline
             is unchanged then.
     """
+    # Every check comes before the first model moves.
     check_mesh_and_rules(mesh, None)
     pipeline_checks.check_portable(pipe)
     if scheduler not in ("device", "host"):
@@ -152,10 +153,8 @@ def take_back(pipe: Any) -> Any:
     """
     state: PortedState | None = vars(pipe).pop("_tpuport", None)
     pipe.__class__ = original_class(type(pipe))
-    modules = pipeline_checks.pipeline_models(pipe)
-    if state is not None:
-        # The user may have replaced a component since.
-        modules = {**state.components, **modules}
+    # The user may have replaced a component since.
+    modules = {**getattr(state, "components", {}), **pipeline_checks.pipeline_models(pipe)}
     for module in _distinct(modules.values()):
         restore(module)
         checkpoint.to_cpu(module)
@@ -186,9 +185,7 @@ def _select_models(pipe: Any, names: Iterable[str] | None) -> dict[str, torch.nn
         if modules.pop(_SAFETY_CHECKER, None) is not None:
             logger.info("the %s stays on the host: its forward cannot be a program", _SAFETY_CHECKER)
         return modules
-    if isinstance(names, str):
-        names = [names]
-    names = list(names)
+    names = [names] if isinstance(names, str) else list(names)
     _check_names(names, modules, "components")
     return {name: modules[name] for name in names}
 
@@ -206,28 +203,28 @@ def _check_names(names: Iterable[str], modules: Mapping[str, torch.nn.Module], w
 def _model_options(modules: dict[str, torch.nn.Module], rules: Any, dtype: Any) -> dict[str, _ModelOptions]:
     """The options of each component, by name."""
     rules_by_name = _rules_by_name(modules, rules)
-    dtype_by_name = dict.fromkeys(modules, dtype)
-    if isinstance(dtype, Mapping):
-        dtype_by_name = dict(dtype)
+    dtype_by_name = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(modules, dtype)
     _check_names(rules_by_name, modules, "rules")
     _check_names(dtype_by_name, modules, "dtype")
     options = {}
     for name, module in modules.items():
-        model_rules, model_dtype = rules_by_name.get(name), dtype_by_name.get(name)
+        # Convolutions have no plan, and an empty set of rules replicates without a warning.
+        default_rules = ShardingRules({}) if is_autoencoder(module) else None
+        model_rules, model_dtype = rules_by_name.get(name, default_rules), dtype_by_name.get(name)
         check_mesh_and_rules(None, model_rules)
         is_explicit = name in rules_by_name or bool(model_dtype)
-        # Convolutions have no plan, and an empty set of rules replicates without a warning.
-        if name not in rules_by_name and is_autoencoder(module):
-            model_rules = ShardingRules({})
         options[name] = _ModelOptions(model_rules, model_dtype, is_explicit)
     return options
 
 
 def _rules_by_name(modules: dict[str, torch.nn.Module], rules: Any) -> dict[str, Any]:
-    if rules is None:
-        return {}
-    if isinstance(rules, Mapping) and not isinstance(rules, ShardingRules):
-        return dict(rules)
+    match rules:
+        case None:
+            return {}
+        case ShardingRules():
+            pass  # a mapping too, of patterns and not of names
+        case Mapping():
+            return dict(rules)
     denoisers = [name for name in modules if name in _DENOISER_NAMES]
     if not denoisers:
         raise PortError(
@@ -259,6 +256,7 @@ def _port_models(
             checkpoint.port(module, mesh=mesh, rules=option.rules, dtype=option.dtype, allow=allow)
             if previous_mesh is None:
                 undo.callback(checkpoint.to_cpu, module)
+        # All of them could be ported: none goes back.
         undo.pop_all()
 
 

@@ -168,6 +168,7 @@ def _watched_scheduler(scheduler: Any, state: Any) -> Iterator[None]:
 
     @functools.wraps(step)
     def watched_step(*args: Any, **kwargs: Any) -> Any:
+        # A step handles arrays itself, and diffusers' own has its tensors on the host.
         with suspend():
             result = step(*args, **kwargs)
         if state.bar is not None:
@@ -205,12 +206,13 @@ def _check_models(pipe: Any) -> None:
 
 def _wrap_callbacks(arguments: dict[str, Any]) -> None:
     """Wrap every callback among the arguments of a pipeline's call, so that it receives tensors of the host."""
-    for name, value in list(arguments.items()):
+    # diffusers' own callback objects name the tensors that they need, for which the pipeline looks at them.
+    on_step_end: Any = arguments.get("callback_on_step_end")
+    if hasattr(on_step_end, "tensor_inputs"):
+        arguments[_CALLBACK_INPUTS] = on_step_end.tensor_inputs
+    for name, value in arguments.items():
         if name.startswith("callback") and callable(value):
             arguments[name] = _with_host_tensors(value)
-            # diffusers' own callback objects name the tensors that they need, for which the pipeline looks at them.
-            if name == "callback_on_step_end" and hasattr(value, "tensor_inputs"):
-                arguments[_CALLBACK_INPUTS] = value.tensor_inputs
 
 
 def _with_host_tensors(callback: Callable) -> Callable:

@@ -33,8 +33,9 @@ def pipeline_models(pipe: Any) -> dict[str, torch.nn.Module]:
     """Every model of a pipeline by name; `pipe.components` leaves out some that have a default."""
     # From the instance's dictionary: diffusers warns if a name of the configuration is read as an attribute.
     attributes = vars(pipe)
-    components = {name: attributes.get(name) for name in pipe.config if not name.startswith("_")}
-    return {name: module for name, module in components.items() if isinstance(module, torch.nn.Module)}
+    return {
+        name: attributes[name] for name in pipe.config if isinstance(attributes.get(name), torch.nn.Module)
+    }
 
 
 def check_portable(pipe: Any) -> None:
@@ -65,21 +66,16 @@ def check_scheduler(scheduler: Any) -> None:
 
 def _table_error(scheduler: Any) -> PortError | None:
     # A dynamic shift needs some value; the pipeline computes its own from the size of the latents.
-    shift: dict[str, Any] = {"mu": 1.0} if scheduler.config.get("use_dynamic_shifting") else {}
+    mu = 1.0 if scheduler.config.get("use_dynamic_shifting") else None
     try:
-        schedulers.build_tables(scheduler, num_inference_steps=4, **shift)
+        schedulers.build_tables(scheduler, num_inference_steps=4, mu=mu)
     except PortError as error:
         return error
     return None
 
 
 def check_call(pipe: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
-    """PortError for arguments of a pipeline's call that would fail late, or silently give a wrong result.
-
-    Args:
-        signature: of the call.
-        arguments: its arguments by name.
-    """
+    """PortError for arguments of a pipeline's call that would fail late, or silently give a wrong result."""
     call = _Call(pipe, signature, arguments)
     for name, value in call.scales():
         _check_scale(name, value)
@@ -148,16 +144,18 @@ class _Call:
 
 def _check_scale(name: str, value: Any) -> None:
     """PortError for anything but a finite number, an array, or a list of numbers for several controls."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            _check_scale(name, item)
-    elif isinstance(value, numbers.Real):
-        if not math.isfinite(value):
+    match value:
+        case list() | tuple():
+            for item in value:
+                _check_scale(name, item)
+        case numbers.Real() if not math.isfinite(value):
             raise PortError(f"{name} is {value}", where=name, fix="give a finite number")
-    elif not hasattr(value, "__array__"):
-        raise PortError(
-            f"{name} is {value!r:.40}, which is not a number", where=name, fix=f"give one: {name}=3.0"
-        )
+        case numbers.Real():
+            pass
+        case _ if not hasattr(value, "__array__"):
+            raise PortError(
+                f"{name} is {value!r:.40}, which is not a number", where=name, fix=f"give one: {name}=3.0"
+            )
 
 
 def _mask_names(name: str) -> list[str]:
@@ -174,8 +172,8 @@ def _check_mask(
     name: str, tensors: dict[str, torch.Tensor], masks: list[str], required_inputs: frozenset[str]
 ) -> None:
     embeddings = tensors[name]
-    passed_masks = [mask for mask in masks if mask in tensors]
-    if not passed_masks:
+    mask_name = next(filter(tensors.__contains__, masks), None)
+    if mask_name is None:
         # What check_inputs takes is required; other pipelines compute a mask or need none.
         if masks[0] in required_inputs:
             raise PortError(
@@ -185,7 +183,6 @@ def _check_mask(
                 "ones if nothing is padding",
             )
         return
-    mask_name = passed_masks[0]
     mask = tensors[mask_name]
     if embeddings.ndim >= 3 and tuple(mask.shape[:2]) != tuple(embeddings.shape[:2]):
         raise PortError(
@@ -239,9 +236,13 @@ def _patch_size(pipe: Any) -> int:
     """The side of the transformer's patches, 1 if it has none."""
     config = getattr(getattr(pipe, "transformer", None), "config", None)
     patch = getattr(config, "patch_size", None)
-    if isinstance(patch, (list, tuple)):
-        patch = patch[-1]  # of frames, height and width
-    return patch if isinstance(patch, int) else 1
+    match patch:
+        case int():
+            return patch
+        # Of frames, height and width.
+        case [*_, int(side)]:
+            return side
+    return 1
 
 
 # A pipeline that is not ported may have models that are: those of a ported pipeline with `from_pipe`, or by hand. No

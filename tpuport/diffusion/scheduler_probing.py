@@ -124,14 +124,14 @@ class _StepMode(TorchFunctionMode):
     Args:
         supply: from the number of the draw to noise.
         shape: of the sample; clamps of other shapes do not matter.
-        replacement: what to go on with instead of a bounded value; None for the value itself.
+        replace: from a bounded value to what to go on with instead of it.
     """
 
     def __init__(
-        self, supply: Callable[[int], torch.Tensor], shape: torch.Size, replacement: torch.Tensor | None
+        self, supply: Callable[[int], torch.Tensor], shape: torch.Size, replace: Callable[..., torch.Tensor]
     ) -> None:
         super().__init__()
-        self._supply, self._shape, self._replacement = supply, shape, replacement
+        self._supply, self._shape, self._replace = supply, shape, replace
         self.noise: list[torch.Tensor] = []
         self.dtypes: list[torch.dtype | None] = []
         self.bounded: list[_BoundedValue] = []
@@ -161,7 +161,7 @@ class _StepMode(TorchFunctionMode):
     def _record_bound(self, bound: Bound, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         """Record a value that is bounded; returns what the scheduler goes on with."""
         self.bounded.append(_BoundedValue(bound, value.clone(), result.clone()))
-        return result if self._replacement is None else self._replacement.clone()
+        return self._replace(result)
 
     def thresholding(self, scheduler: Any) -> Callable[[torch.Tensor], torch.Tensor]:
         """A replacement for the `_threshold_sample` of a scheduler."""
@@ -177,9 +177,9 @@ class _StepMode(TorchFunctionMode):
 def clone_scheduler(scheduler: Any) -> Any:
     """A copy of a scheduler that shares nothing with it, its tensors on the host, its step diffusers' own."""
     clone = object.__new__(type(scheduler))
-    for name, value in vars(scheduler).items():
-        if name != "step":
-            clone.__dict__[name] = copy.deepcopy(to_host(value))
+    # On the instance there is only tpuport's step.
+    attributes = {name: to_host(value) for name, value in vars(scheduler).items() if name != "step"}
+    clone.__dict__.update(copy.deepcopy(attributes))
     return clone
 
 
@@ -277,7 +277,8 @@ class _Probe:
             return basis(0), basis(1)
 
         supply = lambda number: basis(2 + number)  # noqa: E731
-        return self._steps(self.scheduler, self.start, set_inputs, supply, replacement=basis(size - 1))
+        replace = lambda result: basis(size - 1)  # noqa: E731
+        return self._steps(self.scheduler, self.start, set_inputs, supply, replace)
 
     def _longer_run(self) -> list[_Record]:
         """A few steps more than a short run has, which may not fill the whole history."""
@@ -297,14 +298,14 @@ class _Probe:
         start: int,
         set_inputs: Callable[[dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]],
         supply: Callable[[int], torch.Tensor],
-        replacement: torch.Tensor | None = None,
+        replace: Callable[..., torch.Tensor] = lambda result: result,
     ) -> Iterator[_Record]:
         """Run a copy from `start` to its end.
 
         Args:
             set_inputs: may replace tensors of the history; gives (sample, model output).
             supply: from the number of a draw to noise.
-            replacement: of bounded values.
+            replace: from a bounded value to what takes its place.
         """
         clone = _clone_at(scheduler, start)
         shape: tuple[int, ...] | None = None
@@ -313,13 +314,12 @@ class _Probe:
             sample, model_output = set_inputs(history)
             for name, tensor in history.items():
                 _write_history(clone, name, tensor)
-            # Cloned, because some schedulers change their tensors in place.
-            before = {name: tensor.clone() for name, tensor in history.items()}
+            before = _read_history(clone, shape)
             scaled = sample
             if hasattr(clone, "scale_model_input"):
                 scaled = clone.scale_model_input(sample, timestep)
             scaled = scaled.clone()
-            mode = _StepMode(supply, sample.shape, replacement)
+            mode = _StepMode(supply, sample.shape, replace)
             if hasattr(clone, "_threshold_sample"):
                 clone._threshold_sample = mode.thresholding(clone)
             random_state = torch.random.get_rng_state()
@@ -334,7 +334,7 @@ class _Probe:
                 sample=sample,
                 model_output=model_output,
                 before=before,
-                after={name: tensor.clone() for name, tensor in _read_history(clone, shape).items()},
+                after=_read_history(clone, shape),
                 fields={name: value for name, value in output.items() if isinstance(value, torch.Tensor)},
                 noise=mode.noise,
                 noise_dtypes=tuple(mode.dtypes),
@@ -352,10 +352,11 @@ class _Probe:
 
 def _find_bound(records: list[_Record]) -> Bound | None:
     """How the run's steps bound a value, the same in all that do."""
-    bounds = {bounded.bound for record in records for bounded in record.bounded}
-    if len(bounds) > 1 or any(len(record.bounded) > 1 for record in records):
+    bounds = {tuple(bounded.bound for bounded in record.bounded) for record in records}
+    # A step that bounds nothing has none.
+    if sum(map(len, bounds)) > 1:
         raise _Nonlinear("its steps bound several values")
-    return next(iter(bounds), None)
+    return next(itertools.chain.from_iterable(bounds), None)
 
 
 def _clone_at(scheduler: Any, start: int) -> Any:
@@ -370,15 +371,18 @@ def _clone_at(scheduler: Any, start: int) -> Any:
 
 
 def _read_history(scheduler: Any, shape: tuple[int, ...] | None) -> dict[str, torch.Tensor]:
-    """The tensors of this shape that a scheduler remembers, by name; those of a list by their index from its end."""
+    """Copies of the tensors of this shape that a scheduler remembers, which some schedulers change in place.
+
+    By name; those of a list by their index from its end.
+    """
     candidates: dict[str, Any] = dict(vars(scheduler))
     for name, value in vars(scheduler).items():
         if isinstance(value, list):
             candidates |= {f"{name}.{index}": value[index] for index in range(-len(value), 0)}
     return {
-        name: value
+        name: value.clone()
         for name, value in candidates.items()
-        if isinstance(value, torch.Tensor) and tuple(value.shape) == shape
+        if isinstance(value, torch.Tensor) and value.shape == shape
     }
 
 

@@ -18,13 +18,7 @@ from tpuport import compat
 from tpuport.compilation import Program
 from tpuport.diffusion.mixed_devices import suspend, to_host
 from tpuport.diffusion.scheduler_probing import ProbedScheduler, clone_scheduler, probe_scheduler
-from tpuport.diffusion.scheduler_tables import (
-    State,
-    StepTables,
-    compute_outputs,
-    initial_state,
-    take_step,
-)
+from tpuport.diffusion.scheduler_tables import State, StepTables, compute_outputs, initial_state, take_step
 from tpuport.errors import PortError
 from tpuport.static_values import exact_key
 
@@ -163,13 +157,13 @@ def step_program() -> Program:
 class _Run:
     """A run through the timesteps, from `set_timesteps` to the last step."""
 
-    timesteps: Any  # the scheduler's own object: a new one means a new run
-    sigmas: Any
-    probed: ProbedScheduler
-    tables: StepTables
-    options: Hashable
-    next_index: int
-    state: State
+    timesteps: Any = None  # the scheduler's own object: a new one means a new run; None before the first
+    sigmas: Any = None
+    probed: Any = None
+    tables: Any = None
+    options: Hashable = None
+    next_index: int = -1
+    state: State = ()
 
     def is_of(self, scheduler: Any) -> bool:
         """Whether the scheduler still has the timesteps that this run began with."""
@@ -203,11 +197,12 @@ class PortedStep:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler: Any = scheduler
+        # The class's, because the instance's is about to be this object.
         self.original = type(scheduler).step.__get__(scheduler)
         # Pipelines look at which arguments a scheduler's step takes.
         self.__signature__ = inspect.signature(self.original)
         self._probed: dict[Hashable, ProbedScheduler | PortError] = {}
-        self._run: _Run | None = None
+        self._run = _Run()
         # Once for each reason, and not in every step.
         self._log_reason = functools.cache(self._warn_of_host_step)
 
@@ -229,6 +224,7 @@ class PortedStep:
                 device.
         """
         bound = self.__signature__.bind(*args, **kwargs)
+        # An option that is left out decides the coefficients as one that is passed.
         bound.apply_defaults()
         with suspend():
             return self._serve(bound.arguments)
@@ -249,14 +245,15 @@ class PortedStep:
         position = self._locate(arguments["timestep"])
         if position.is_first:
             # Whatever was before is over, even if this run cannot begin.
-            self._run = None
+            self._run = _Run()
             self._run = self._begin_run(position.row, arguments)
-        elif self._run is not None and exact_key(_step_options(arguments)) != self._run.options:
+        elif exact_key(_step_options(arguments)) != self._run.options:
             raise _HostStepNeeded("its options change within a run")
         return position.row
 
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
         """Raise _HostStepNeeded for arguments that only diffusers' own step takes."""
+        # Classes outside of diffusers may name their arguments otherwise.
         output, sample = arguments.get("model_output"), arguments.get("sample")
         if not (isinstance(output, torch.Tensor) and isinstance(sample, torch.Tensor)):
             raise _HostStepNeeded("its arguments are not a model's output and a sample")
@@ -276,34 +273,32 @@ class PortedStep:
     def _locate(self, timestep: Any) -> _Position:
         """Which row of the tables this step is, by the scheduler's own count."""
         scheduler, run = self._scheduler, self._run
-        if run is not None and not run.is_of(scheduler):
-            run = None
+        is_running = run.is_of(scheduler)
         if not hasattr(scheduler, "_step_index"):
-            return self._locate_by_timestep(timestep, run)
+            return self._locate_by_timestep(timestep, is_running)
         if scheduler._step_index is None:
-            run = None
+            is_running = False
             scheduler._init_step_index(to_host(timestep))
         index: int = scheduler.step_index
-        if run is None or index == run.next_index:
-            return _Position(index, is_first=run is None)
-        if run.tables.slots:
+        is_next = is_running and index == run.next_index
+        # Without history any step may follow, and the tables of a new run serve it.
+        if is_running and run.tables.slots and not is_next:
             raise PortError(
                 f"step_index went from {run.next_index} to {index} within a run, whose steps so far are its history",
                 where=self._name,
                 fix="call set_timesteps before another run, or tpuport.diffusion.schedulers.uninstall(scheduler)",
             )
-        # Without history any step may follow, and the tables of a new run serve it.
-        return _Position(index, is_first=True)
+        return _Position(index, is_first=not is_next)
 
-    def _locate_by_timestep(self, timestep: Any, run: _Run | None) -> _Position:
+    def _locate_by_timestep(self, timestep: Any, is_running: bool) -> _Position:
         """As `_locate`, for a scheduler that does not count its steps."""
-        value = float(to_host(timestep))
+        value, next_index = float(to_host(timestep)), self._run.next_index
         known = self._scheduler.timesteps.tolist()
-        if run is not None and known[run.next_index : run.next_index + 1] == [value]:
-            return _Position(run.next_index, is_first=False)
+        if is_running and known[next_index : next_index + 1] == [value]:
+            return _Position(next_index, is_first=False)
         if value not in known:
             # diffusers' own step on the host raises the error that its users know, whatever the run before was.
-            self._run = None
+            self._run = _Run()
             raise _HostStepNeeded("this timestep is not one of the scheduler's")
         return _Position(known.index(value), is_first=True)
 
@@ -332,6 +327,7 @@ class PortedStep:
         scheduler = self._scheduler
         config = exact_key(dict(scheduler.config))
         sigmas = getattr(scheduler, "sigmas", None)
+        # By contents, because set_timesteps makes new tensors for every run.
         key = (start, exact_key(options), config, _contents_key(scheduler.timesteps), _contents_key(sigmas))
         if key not in self._probed:
             if len(self._probed) >= _CACHED_PROBES:
@@ -346,7 +342,6 @@ class PortedStep:
 
     def _step_on_device(self, index: int, arguments: dict[str, Any]) -> Any:
         run = self._run
-        assert run is not None
         if index >= len(run.timesteps):
             raise PortError(
                 f"the scheduler has {len(run.timesteps)} timesteps, and all of them were taken",
@@ -360,6 +355,7 @@ class PortedStep:
         # Pipelines read the scheduler's step_index.
         if hasattr(self._scheduler, "_step_index"):
             self._scheduler._step_index = index + 1
+        # In the order in which diffusers' output has its fields.
         tensors = dict(zip(run.tables.fields, compat.as_torch(fields), strict=True))
         if arguments.get("return_dict", True):
             return run.probed.output_class(**tensors)
@@ -389,7 +385,7 @@ class PortedStep:
     def _step_on_host(self, arguments: dict[str, Any], reason: str) -> Any:
         """diffusers' own step on the host; its tensors are moved back to the device if the sample was there."""
         scheduler, run = self._scheduler, self._run
-        if run is not None and run.state:
+        if run.state:
             raise PortError(
                 f"{reason}, and the history of this run is on the device",
                 where=self._name,
@@ -397,9 +393,7 @@ class PortedStep:
             )
         self._log_reason(reason)
         result = self.original(**{name: to_host(value) for name, value in arguments.items()})
-        step_index = getattr(scheduler, "_step_index", None)
-        if run is not None and step_index is not None:
-            run.next_index = step_index
+        run.next_index = getattr(scheduler, "_step_index", run.next_index)
         sample: Any = arguments.get("sample")
         if not compat.is_ported(sample):
             return result
@@ -435,11 +429,7 @@ def _contents_key(tensor: Any) -> Hashable:
 
 
 def install(scheduler: Any) -> None:
-    """Let a scheduler's `step` run on the device; does nothing if it does already.
-
-    Raises:
-        PortError: this is not a scheduler.
-    """
+    """Let a scheduler's `step` run on the device, if it does not yet; PortError for anything but a scheduler."""
     _check_scheduler(scheduler)
     if not is_installed(scheduler):
         scheduler.step = PortedStep(scheduler)

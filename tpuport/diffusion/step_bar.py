@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ class StepBar(tqdm):
         self._compilations = _compilation_counter().count
         self._step_start = time.perf_counter()
         kwargs.setdefault("bar_format", _FORMAT)
+        # tqdm's own choice would leave steps unshown.
         kwargs.setdefault("miniters", 1)
         kwargs["disable"] = kwargs.get("disable", False) or jax.process_index() != 0
         super().__init__(*args, **kwargs)
@@ -92,6 +94,7 @@ class StepBar(tqdm):
 
     def update(self, n: int | float | None = 1) -> bool | None:
         """Count `n` more steps, once the watched array is there; a bar that is not shown does not wait."""
+        # Let go of, because the next step may donate it.
         watched, self._watched = self._watched, None
         if self.disable:
             return super().update(n)
@@ -110,7 +113,7 @@ class StepBar(tqdm):
 
     @property
     def average(self) -> float | None:
-        return sum(self._warm_seconds) / len(self._warm_seconds) if self._warm_seconds else None
+        return statistics.fmean(self._warm_seconds) if self._warm_seconds else None
 
     @property
     def timing(self) -> str:
@@ -134,11 +137,14 @@ def _terminal_loggers() -> list[logging.Logger]:
     loggers = []
     for logger in map(logging.getLogger, _LOGGER_NAMES):
         streams = [getattr(handler, "stream", None) for handler in logger.handlers]
-        if sys.stdout in streams or sys.stderr in streams:
+        if not {sys.stdout, sys.stderr}.isdisjoint(streams):
             loggers.append(logger)
     return loggers
 
 
 def _format_seconds(seconds: float) -> str:
-    decimals = 3 if seconds < 1 else 2
-    return f"{seconds:.{decimals}f}" if seconds < 10 else f"{seconds:.1f}"
+    if seconds < 1:
+        return f"{seconds:.3f}"
+    if seconds < 10:
+        return f"{seconds:.2f}"
+    return f"{seconds:.1f}"
