@@ -3,12 +3,15 @@
 Not a part of `tpuport.attention`, whose import takes seconds: `tpuport tune` checks shapes before.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from tpuport.errors import PortError
 
 _LETTERS: Final = "B,H,K,Q,T,D"
+# Of ASCII digits: `int` would take those of other scripts too.
+_SIX_NUMBERS: Final = re.compile(",".join([r"\s*([0-9]+)\s*"] * 6))
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,13 @@ def parse_shape(text: str) -> Shape:
     """
     if text in NAMED:
         return NAMED[text]
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 6 or not all(part.isascii() and part.isdecimal() for part in parts):
+    match = _SIX_NUMBERS.fullmatch(text)
+    if match is None:
         raise _unusable(text, f"it is neither a known name nor six numbers {_LETTERS}")
-    batch, heads, kv_heads, queries, keys, head_dim = map(int, parts)
-    if 0 in (batch, heads, kv_heads, queries, keys, head_dim):
+    sizes = list(map(int, match.groups()))
+    if 0 in sizes:
         raise _unusable(text, "every number must be at least 1")
+    batch, heads, kv_heads, queries, keys, head_dim = sizes
     shape = Shape(text, batch, heads, kv_heads, queries, keys, head_dim)
     if shape.heads % shape.kv_heads:
         raise _unusable(text, f"{shape.kv_heads} key/value heads do not divide {shape.heads} query heads")

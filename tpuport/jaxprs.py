@@ -75,8 +75,7 @@ def walk_equations(jaxpr: ClosedJaxpr | Jaxpr, times: int = 1) -> Iterator[Visit
     """
     for equation in open_jaxpr(jaxpr).eqns:
         # A kernel's body works on blocks of its operands, step by step of a grid: it is not part of the program.
-        is_kernel = equation.primitive.name == "pallas_call"
-        inner = () if is_kernel else sub_jaxprs(equation)
+        inner = [body for body in sub_jaxprs(equation) if body.kind != "kernel"]
         yield Visit(equation, times, not inner)
         for sub_jaxpr in inner:
             yield from walk_equations(sub_jaxpr.jaxpr, times * sub_jaxpr.times)
@@ -95,7 +94,7 @@ def sub_jaxprs(equation: Equation) -> tuple[SubJaxpr, ...]:
             operands = tuple(equation.invars[1:])
             return tuple(_sub_jaxpr("branch", branch, operands) for branch in equation.params["branches"])
     # Any other primitive with a jaxpr is a call: jit, remat, custom_vjp, shard_map.
-    callees = [jaxpr for value in equation.params.values() for jaxpr in _jaxprs_in(value)]
+    callees = _jaxprs_in(tuple(equation.params.values()))
     return tuple(_sub_jaxpr("call", callee, tuple(equation.invars)) for callee in callees)
 
 
@@ -148,8 +147,10 @@ def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
 def source_frames(equation: Equation) -> list[tuple[str, int, str]]:
     """(file, line, function) of the Python frames that an equation was traced in, the innermost first."""
     traceback = equation.source_info.traceback
-    frames = () if traceback is None else traceback.frames
-    return [(frame.file_name, frame.line_num, frame.function_name) for frame in frames]
+    # jax makes some equations itself, without a traceback.
+    if traceback is None:
+        return []
+    return [(frame.file_name, frame.line_num, frame.function_name) for frame in traceback.frames]
 
 
 def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
@@ -161,11 +162,13 @@ def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
 
 
 def _sub_jaxpr(kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Any, ...], **loop: Any) -> SubJaxpr:
-    consts = tuple(jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else ()
-    jaxpr = open_jaxpr(jaxpr)
+    consts: tuple[Any, ...] = ()
+    if isinstance(jaxpr, ClosedJaxpr):
+        consts, jaxpr = tuple(jaxpr.consts), jaxpr.jaxpr
     # What has other arguments than the equation has operands allocates its arguments itself.
-    matching = operands if len(jaxpr.invars) == len(operands) else ()
-    return SubJaxpr(kind, jaxpr, consts, matching, **loop)
+    if len(jaxpr.invars) != len(operands):
+        operands = ()
+    return SubJaxpr(kind, jaxpr, consts, operands, **loop)
 
 
 def _scan_body(equation: Equation) -> SubJaxpr:
@@ -184,6 +187,7 @@ def _while_parts(equation: Equation) -> tuple[SubJaxpr, SubJaxpr]:
     first_of_body = params["cond_nconsts"]
     first_state = first_of_body + params["body_nconsts"]
     of_condition, of_body = equation.invars[:first_of_body], equation.invars[first_of_body:first_state]
+    # Both parts get all of it, after their own constants.
     state = equation.invars[first_state:]
 
     def part(kind: Kind, jaxpr: ClosedJaxpr, constants: list[Any]) -> SubJaxpr:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from tpuport.attention.attention_settings import Settings, current_settings
 from tpuport.attention.call_report import Call, find_call_site, record_call
-from tpuport.attention.mask import Mask
+from tpuport.attention.mask import Mask, broadcasts_to
 from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.reference import apply_sinks
 from tpuport.attention.sharding_plan import CallSizes, plan_sharding
@@ -29,6 +29,10 @@ _EXPECTED_SHAPES: Final = "query [B, H, Q, D], key [B, K, T, D], value [B, K, T,
 _MASK_AXES: Final = {
     "keys_BT": "BT", "queries_BQ": "BQ", "query_segments_BQ": "BQ", "key_segments_BT": "BT", "bias_BT": "BT",
     "dense": "BHQT",
+}  # fmt: skip
+
+_PART_NAMES: Final = {
+    "keys_BT": "padding", "queries_BQ": "queries", "query_segments_BQ": "segments", "bias_BT": "bias of keys",
 }  # fmt: skip
 
 
@@ -125,17 +129,11 @@ def _check_arrays(
             f"{sinks.shape} sinks for {heads} heads", where="sinks", fix="give one sink for each head"
         )
     sizes = {"B": batch, "H": heads, "Q": queries, "T": keys}
-    for name, axes in _MASK_AXES.items():
-        array, expected = getattr(mask, name), tuple(sizes[axis] for axis in axes)
-        if array is not None and not _fits(array.shape, expected):
+    for name, array in mask.present(_MASK_AXES).items():
+        expected = tuple(map(sizes.__getitem__, _MASK_AXES[name]))
+        # Batch and heads may be 1; of keys, each needs its own.
+        if not broadcasts_to(array.shape, expected) or array.shape[-1] != expected[-1]:
             raise PortError(f"a mask of shape {array.shape} for {expected}", where=f"{name}; {where}")
-
-
-def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Whether a mask's array has these sizes; batch and heads may be 1."""
-    if len(shape) != len(expected) or shape[-1] != expected[-1]:
-        return False
-    return all(size in (1, whole) for size, whole in zip(shape[:2], expected[:2], strict=True))
 
 
 def _find_obstacle(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, note: str) -> str | None:
@@ -186,6 +184,7 @@ def _describe_mesh(query: jax.Array, key: jax.Array, settings: Settings, choice:
 
 
 def _describe_padding(mask: Mask, settings: Settings, choice: _Choice) -> str:
+    # Nothing is padded.
     if mask.keys_BT is None:
         return ""
     # The other modes exist in the kernel only.
@@ -199,17 +198,14 @@ def describe_mask(mask: Mask) -> str:
     parts = []
     if mask.has_band:
         parts.append(_describe_band(mask))
-    padding = _names_of_present({"padding": mask.keys_BT, "queries": mask.queries_BQ})
+    # Both are padding, of keys or of queries as well.
+    padding = [_PART_NAMES[name] for name in mask.present(("keys_BT", "queries_BQ"))]
     if padding:
         parts.append("+".join(padding))
-    parts += _names_of_present({"segments": mask.query_segments_BQ, "bias of keys": mask.bias_BT})
+    parts += [_PART_NAMES[name] for name in mask.present(("query_segments_BQ", "bias_BT"))]
     if mask.dense is not None:
         parts.append(f"dense {_describe_array(mask.dense)}")
     return ", ".join(parts) or "none"
-
-
-def _names_of_present(arrays: dict[str, Any]) -> list[str]:
-    return [name for name, array in arrays.items() if array is not None]
 
 
 def _describe_array(array: Any) -> str:
@@ -217,11 +213,15 @@ def _describe_array(array: Any) -> str:
 
 
 def _describe_band(mask: Mask) -> str:
-    if mask.right == 0:
-        text = "causal" if mask.left is None else f"window {mask.left + 1}"
-    else:
-        before, after = ("all" if limit is None else limit for limit in (mask.left, mask.right))
-        text = f"band {before} before, {after} after"
+    match mask.left, mask.right:
+        case None, 0:
+            text = "causal"
+        case int(left), 0:
+            # With the query's own key.
+            text = f"window {left + 1}"
+        case _:
+            limits = {"left": "all", "right": "all"} | mask.present(("left", "right"))
+            text = f"band {limits['left']} before, {limits['right']} after"
     if not isinstance(mask.offset, int):
         return f"{text}, traced offset"
     if mask.offset:

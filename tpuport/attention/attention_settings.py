@@ -28,6 +28,7 @@ class Settings:
     interpret: bool = False
 
     def __post_init__(self) -> None:
+        # The old name, which would otherwise seem misspelt.
         if self.implementation == "splash":
             raise PortError(
                 'implementation="splash" is called "flash" now: it is tpuport\'s kernel, not jax\'s splash attention',

@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any, Final
 
 from tpuport.attention.kernel_cost import (
+    ITEMSIZE,
     LANES,
     SMALL_VMEM,
     Blocks,
@@ -29,7 +30,6 @@ from tpuport.hardware.generations import GENERATIONS, MIB, check_generation, tar
 
 __all__ = ["Blocks", "block_sizes", "choose_blocks", "rank_blocks", "vmem_limit_bytes"]
 
-_ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Longer schedules take ever longer to compile, seconds for each thousand bundles, and gain less than a percent.
 _MOST_BUNDLES: Final = 24_000
 # Room for spilled registers, which `vmem_bytes` does not know.
@@ -90,7 +90,7 @@ def block_sizes(
         return _check_blocks(blocks)
     has_band = left is not None or right is not None
     call = KernelCall(
-        heads, queries, keys, head_dim, value_dim, _ITEMSIZE.get(dtype, 4), left, right, offset,
+        heads, queries, keys, head_dim, value_dim, ITEMSIZE.get(dtype, 4), left, right, offset,
         masked=masked and not has_band,
     )  # fmt: skip
     return _choose_measured(call, dtype, _resolve_generation(generation))
@@ -121,13 +121,12 @@ class CostedBlocks:
 
 def rank_blocks(call: KernelCall, rows: tuple[Row, ...], generation: str) -> list[CostedBlocks]:
     """Block sizes that suit a call and fit into vector memory, the fastest first."""
-    candidates = []
-    for row in _suitable_rows(rows, call.queries):
-        for chunks in _chunk_counts(row.compute, call.keys):
-            candidate = _cost(row, chunks, call, generation)
-            if candidate is not None:
-                candidates.append(candidate)
-    candidates.sort(key=lambda candidate: (candidate.cycles, candidate.bundles))
+    costs = [
+        _cost(row, chunks, call, generation)
+        for row in _suitable_rows(rows, call.queries)
+        for chunks in _chunk_counts(row.compute, call.keys)
+    ]
+    candidates = sorted(filter(None, costs), key=lambda candidate: (candidate.cycles, candidate.bundles))
     return candidates or [_smallest(rows, call, generation)]
 
 

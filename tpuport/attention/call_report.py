@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ def record_call(call: Call) -> None:
         record = _records.setdefault(call, _Record())
         record.count += 1
         record.last_traced = _clock
+        # A process that serves many shapes must not grow without end.
         if len(_records) > LIMIT:
             del _records[min(_records, key=lambda known: _records[known].last_traced)]
             _dropped += 1
@@ -85,7 +87,11 @@ def record_call(call: Call) -> None:
 def call_counts() -> dict[Call, int]:
     """How often each recorded call was traced."""
     with _lock:
-        return {call: record.count for call, record in _records.items()}
+        return _counts()
+
+
+def _counts() -> dict[Call, int]:
+    return {call: record.count for call, record in _records.items()}
 
 
 def find_call_site() -> tuple[str, str]:
@@ -120,11 +126,12 @@ def _module_class(frame: FrameType) -> str:
 
 def _short_path(filename: str) -> str:
     """The path below site-packages, or below the working directory."""
-    path = Path(filename)
-    if "site-packages" in path.parts:
-        return str(Path(*path.parts[len(path.parts) - path.parts[::-1].index("site-packages") :]))
+    # The last one: an environment may itself be inside of another package.
+    _, separator, inside = filename.rpartition(f"{os.sep}site-packages{os.sep}")
+    if separator:
+        return str(Path("site-packages", inside))
     try:
-        return str(path.relative_to(Path.cwd()))
+        return str(Path(filename).relative_to(Path.cwd()))
     except ValueError:
         return filename
 
@@ -223,7 +230,7 @@ def explain(*, clear: bool = False) -> Report:
     """
     global _dropped
     with _lock:
-        report = Report({call: record.count for call, record in _records.items()}, _dropped)
+        report = Report(_counts(), _dropped)
         if clear:
             _records.clear()
             _dropped = 0

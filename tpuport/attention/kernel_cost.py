@@ -19,6 +19,8 @@ from tpuport.hardware.generations import GENERATIONS, MIB
 Number = int | float
 
 LANES: Final = 128
+# Bytes of an element of the dtypes that the kernel takes, by name.
+ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Generations with no more vector memory than this lend a kernel all of it.
 SMALL_VMEM: Final = 16 * MIB
 
@@ -93,11 +95,12 @@ class Step:
         If the sections are not the expected ones, every part is assumed to run in every step.
         """
         fixed = bundles - sum(sections)
-        if has_band and len(sections) == 4:
-            start, whole, edge, finish = sections
-            return cls(start, finish, fixed, whole, edge)
-        if not has_band and len(sections) == 2:
-            return cls(sections[0], sections[1], 0, fixed, fixed)
+        match has_band, sections:
+            case True, (start, whole, edge, finish):
+                return cls(start, finish, fixed, whole, edge)
+            # Without a band, the products are under no condition.
+            case False, (start, finish):
+                return cls(start, finish, 0, fixed, fixed)
         return cls(0, 0, 0, bundles, bundles)
 
 
@@ -128,7 +131,7 @@ class Row:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "Row":
         """The inverse of dataclasses.asdict, through JSON."""
-        return cls(**{**row, "points": tuple((p[0], p[1], p[2]) for p in row["points"])})
+        return cls(**{**row, "points": tuple(map(tuple, row["points"]))})
 
     def step(self, chunks: int) -> Step:
         """The step of a kernel with this number of chunks in a block of keys."""
@@ -181,8 +184,10 @@ def cycles(call: KernelCall, blocks: Blocks, step: Step, generation: str) -> Num
     count = visits(call, blocks)
     block_bytes = blocks.key * (call.head_dim + call.value_dim) * call.itemsize
     transfer = block_bytes / GENERATIONS[generation].bytes_per_cycle
+    whole = step.whole
     # Segments or a bias are compared key by key, as on the edge of a band.
-    whole = step.edge if call.masked else step.whole
+    if call.masked:
+        whole = step.edge
     per_head = (
         count.query_blocks * (step.start + step.finish)
         + count.whole * max(whole, transfer)

@@ -148,10 +148,19 @@ class LiveProgram:
         """The equation that makes a variable; None for a literal or an argument."""
         return None if isinstance(atom, Literal) else self.producers.get(atom)
 
+    def producing_equation(self, atom: Any) -> JaxprEqn | None:
+        """As `producer`, the equation itself."""
+        index = self.producer(atom)
+        return None if index is None else self.equations[index]
+
+    def equations_of(self, indices: Iterable[int]) -> list[JaxprEqn]:
+        """The equations with these indices."""
+        return [self.equations[index] for index in indices]
+
     def sources(self, index: int) -> set[int]:
         """The equations whose results an equation takes."""
-        producers = map(self.producer, self.equations[index].invars)
-        return {producer for producer in producers if producer is not None}
+        operands = variables(self.equations[index].invars)
+        return {self.producers[operand] for operand in operands if operand in self.producers}
 
     def successors(self, indices: Iterable[int]) -> set[int]:
         """The equations that take results of these, directly or not; without these."""

@@ -81,6 +81,7 @@ class _Pairs:
 
     def match(self, left: Any, right: Any) -> bool:
         """Whether two operands correspond."""
+        # What one piece makes itself has to be the counterpart of what the other makes.
         if id(left) in self._to_right or id(right) in self._to_left:
             return self._to_right.get(id(left)) is right
         if self._is_open:
@@ -122,13 +123,12 @@ class Comparison:
             return f"{name} in one, {right.primitive} in the other"
         if len(left.invars) != len(right.invars) or len(left.outvars) != len(right.outvars):
             return f"{name} with other numbers of operands or results"
-        for left_operand, right_operand in zip(left.invars, right.invars, strict=True):
-            if not pairs.match(left_operand, right_operand):
-                texts = f"{_operand_text(left_operand)} in one, {_operand_text(right_operand)} in the other"
-                return f"{name} of other operands: {texts}"
-        for left_result, right_result in zip(left.outvars, right.outvars, strict=True):
-            if not is_same_aval(left_result.aval, right_result.aval):
-                return f"{name} gives {left_result.aval} in one, {right_result.aval} in the other"
+        for a, b in zip(left.invars, right.invars, strict=True):
+            if not pairs.match(a, b):
+                return f"{name} of other operands: {_operand_text(a)} in one, {_operand_text(b)} in the other"
+        for a, b in zip(left.outvars, right.outvars, strict=True):
+            if not is_same_aval(a.aval, b.aval):
+                return f"{name} gives {a.aval} in one, {b.aval} in the other"
         # A context decides where and how precisely an equation is computed.
         if left.ctx is not right.ctx:
             return f"{name} in another context of jax"
@@ -157,33 +157,31 @@ class Comparison:
             case DebugInfo():
                 return True
             case dict():
-                same_keys = list(left) == list(right)
-                return same_keys and self._all_equal(list(left.values()), list(right.values()), depth)
+                return self._all_equal([*left, *left.values()], [*right, *right.values()], depth)
             case list() | tuple():
                 return self._all_equal(left, right, depth)
             case np.ndarray() | np.generic() | jax.Array():
                 return _is_same_array(left, right)
             case types.FunctionType():
                 return self._is_equal_function(left, right, depth)
-        parts = _part_names(left)
-        if not parts:
+        left_parts = _parts(left)
+        if not left_parts:
             return _is_equal_object(left, right)
-        return all(self.is_equal(getattr(left, part), getattr(right, part), depth + 1) for part in parts)
+        return self._all_equal(left_parts, _parts(right), depth)
 
     def _all_equal(self, left: Sequence[Any], right: Sequence[Any], depth: int) -> bool:
-        pairs = zip(left, right, strict=False)
-        return len(left) == len(right) and all(self.is_equal(a, b, depth + 1) for a, b in pairs)
+        if len(left) != len(right):
+            return False
+        return all(self.is_equal(a, b, depth + 1) for a, b in zip(left, right, strict=True))
 
     def _is_equal_function(self, left: Any, right: Any, depth: int) -> bool:
         # One piece of code, run twice, makes functions that differ in their closures at most.
         if left.__code__ is not right.__code__ or left.__globals__ is not right.__globals__:
             return False
         try:
-            left_cells, right_cells = _cell_contents(left), _cell_contents(right)
+            left_values, right_values = _function_values(left), _function_values(right)
         except ValueError:  # nothing has been assigned to a cell yet
             return False
-        left_values = (left.__defaults__, left.__kwdefaults__, *left_cells)
-        right_values = (right.__defaults__, right.__kwdefaults__, *right_cells)
         return self._all_equal(left_values, right_values, depth)
 
     def _is_equal_program(self, left: Any, right: Any) -> bool:
@@ -212,20 +210,22 @@ class Comparison:
         return same_equations and all(map(pairs.match, left.outvars, right.outvars))
 
 
-def _part_names(value: Any) -> list[str]:
-    """The attributes that decide whether a value equals another of its type; none if it is not made of parts."""
+def _parts(value: Any) -> list[Any]:
+    """What decides whether a value equals another of its type; nothing if it is not made of parts."""
     match value:
         case functools.partial():
-            return ["func", "args", "keywords"]
+            return [value.func, value.args, value.keywords]
         case types.MethodType():
-            return ["__self__", "__func__"]
+            return [value.__self__, value.__func__]
         case _ if dataclasses.is_dataclass(value):
-            return [field.name for field in dataclasses.fields(value)]
+            return [getattr(value, field.name) for field in dataclasses.fields(value)]
     return []
 
 
-def _cell_contents(function: types.FunctionType) -> list[Any]:
-    return [cell.cell_contents for cell in function.__closure__ or ()]
+def _function_values(function: types.FunctionType) -> list[Any]:
+    """What decides about the result of a function beside its code: defaults, and what it closes over."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [function.__defaults__, function.__kwdefaults__, *cells]
 
 
 def _jaxpr_sizes(jaxpr: Jaxpr) -> tuple[int, ...]:
@@ -238,7 +238,7 @@ def _is_equal_object(left: Any, right: Any) -> bool:
         return False
     try:
         return bool(left == right)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # the result of a comparison may be an array
         return False
 
 

@@ -118,11 +118,21 @@ class RunSelector:
         kinds = self._unit_kinds(list_index, units)
         self._select_between(list_index, units, kinds, 0, len(units))
 
+    @property
+    def runs(self) -> list[Run]:
+        """The selected runs without what belongs to them."""
+        return [selected.run for selected in self.selected]
+
+    def drop_last(self, reason: str) -> None:
+        """Leave out the run that was selected last."""
+        self.reasons[self.selected.pop().list_index] = reason
+
     def _select_between(
         self, list_index: int, units: list[list[int]], kinds: list[int], first: int, end: int
     ) -> None:
         """Select the best scan among these units, then others before and after it."""
         candidates = set(_candidates(kinds, first, end))
+        # A part of a candidate that failed may be one that failed before.
         tried: set[_Candidate] = set()
         while candidates:
             candidate = min(candidates, key=_Candidate.rank)
@@ -135,7 +145,7 @@ class RunSelector:
                 self.reasons.setdefault(list_index, f"call {call}: {error}")
                 candidates.update(set(candidate.split_at(error.unit)) - tried)
                 continue
-            self._used.update(itertools.chain.from_iterable(run.units))
+            self._used.update(run.indices)
             self.selected.append(SelectedRun(list_index, run, candidate.period * candidate.count))
             self._select_between(list_index, units, kinds, first, candidate.start)
             self._select_between(list_index, units, kinds, candidate.end, end)
@@ -145,7 +155,7 @@ class RunSelector:
         flatten = itertools.chain.from_iterable
         iterations = [list(flatten(units[start:end])) for start, end in candidate.iterations()]
         # Units of equal kinds may still differ in what they take from one another, which only the whole body shows.
-        first, *others = ([self._program.equations[index] for index in unit] for unit in iterations)
+        first, *others = map(self._program.equations_of, iterations)
         for number, other in enumerate(others, start=1):
             difference = self._comparison.first_difference(first, other)
             if difference is not None:
@@ -168,10 +178,10 @@ class RunSelector:
         self, list_index: int, unit: list[int], number: int, representatives: list[list[int]]
     ) -> int:
         """The index of the first representative that does the same; the unit becomes one if there is none."""
-        equations = [self._program.equations[index] for index in unit]
+        equations = self._program.equations_of(unit)
         difference: Difference | None = None
         for kind, representative in enumerate(representatives):
-            known = [self._program.equations[index] for index in representative]
+            known = self._program.equations_of(representative)
             difference = self._comparison.first_difference(known, equations)
             if difference is None:
                 return kind

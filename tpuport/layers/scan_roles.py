@@ -6,7 +6,8 @@ position.
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -26,6 +27,17 @@ class Slot(NamedTuple):
 
     equation: int
     position: int
+
+
+class _Source(NamedTuple):
+    """Where an operand comes from: a unit, by its index, and the slot of its result there."""
+
+    unit: int
+    slot: Slot
+
+
+# Of operands that no unit makes.
+_OUTSIDE = _Source(-1, Slot(-1, -1))
 
 
 class NoScanError(Exception):
@@ -95,6 +107,25 @@ class Run:
     last: dict[Slot, Var]
     each: dict[Slot, dict[int, Var]]
 
+    @property
+    def indices(self) -> Iterator[int]:
+        """Of all equations."""
+        return itertools.chain.from_iterable(self.units)
+
+    @property
+    def first_index(self) -> int:
+        """Of its first equation, by which a run is known."""
+        return self.units[0][0]
+
+    @property
+    def carried(self) -> list[Carried]:
+        """The inputs that are results of the unit before."""
+        return [role for role, _ in self.inputs if isinstance(role, Carried)]
+
+    def result(self, slot: Slot) -> Var:
+        """The variable of a result of the first unit."""
+        return self.body[slot.equation].outvars[slot.position]
+
 
 def analyze_run(program: LiveProgram, units: Sequence[Sequence[int]]) -> Run:
     """The scan that does what these units do.
@@ -109,12 +140,11 @@ class _RunAnalysis:
     def __init__(self, program: LiveProgram, units: Sequence[Sequence[int]]) -> None:
         self._program = program
         self._units = tuple(map(tuple, units))
-        self._equations = [[program.equations[index] for index in unit] for unit in units]
-        self._inside = {index for unit in units for index in unit}
+        self._equations = list(map(program.equations_of, units))
+        self._inside = set(itertools.chain.from_iterable(units))
         self._after = program.successors(self._inside)
-        # The unit that produces a variable, and its slot there.
-        self._results: dict[Var, tuple[int, Slot]] = {
-            variable: (unit, Slot(number, index))
+        self._results: dict[Var, _Source] = {
+            variable: _Source(unit, Slot(number, index))
             for unit, equations in enumerate(self._equations)
             for number, equation in enumerate(equations)
             for index, variable in enumerate(equation.outvars)
@@ -125,11 +155,11 @@ class _RunAnalysis:
         if any(equation.effects for equation in body):
             raise NoScanError("it has side effects, whose order a scan would change", 0)
         inputs = tuple(RunInput(self._role(values), tuple(slots)) for values, slots in self._outer_operands())
-        used = self._used_results()
-        last_unit = len(self._equations) - 1
         last: dict[Slot, Var] = {}
         each: dict[Slot, dict[int, Var]] = {}
-        for slot, by_unit in used.items():
+        last_unit = len(self._units) - 1
+        for slot, by_unit in self._used_results().items():
+            # A loop's state holds one value; the results of other units have to be collected.
             if by_unit.keys() == {last_unit}:
                 last[slot] = by_unit[last_unit]
             else:
@@ -139,23 +169,22 @@ class _RunAnalysis:
     def _outer_operands(self) -> list[tuple[list[Any], list[Slot]]]:
         """What the units take from outside of themselves: its values by unit, and where; each combination once."""
         operands: dict[Any, tuple[list[Any], list[Slot]]] = {}
+        # By id, because literals cannot be hashed.
+        own = {id(variable) for equation in self._equations[0] for variable in equation.outvars}
         # The first unit shows the positions; the others have their operands at the same ones.
-        own = {variable for equation in self._equations[0] for variable in equation.outvars}
-        for number, equation in enumerate(self._equations[0]):
-            for index, operand in enumerate(equation.invars):
-                if isinstance(operand, Literal) or operand not in own:
-                    values = [equations[number].invars[index] for equations in self._equations]
-                    # By id, because literals cannot be hashed.
-                    _, slots = operands.setdefault(tuple(map(id, values)), (values, []))
+        for number, same_equations in enumerate(zip(*self._equations, strict=True)):
+            operands_by_position = zip(*(equation.invars for equation in same_equations), strict=True)
+            for index, values in enumerate(operands_by_position):
+                if id(values[0]) not in own:
+                    _, slots = operands.setdefault(tuple(map(id, values)), (list(values), []))
                     slots.append(Slot(number, index))
         return list(operands.values())
 
     def _used_results(self) -> dict[Slot, dict[int, Var]]:
         """The results that something outside of the units takes, with their variables by unit."""
         used = set(variables(self._program.results))
-        for index, equation in enumerate(self._program.equations):
-            if index not in self._inside:
-                used.update(variables(equation.invars))
+        for index in set(range(len(self._program.equations))) - self._inside:
+            used.update(variables(self._program.equations[index].invars))
         results: dict[Slot, dict[int, Var]] = collections.defaultdict(dict)
         for variable, (unit, slot) in self._results.items():
             if variable in used:
@@ -178,56 +207,58 @@ class _RunAnalysis:
         return self._row(values) or self._each(values)
 
     def _carried(self, values: list[Any]) -> Carried:
-        sources = [None if isinstance(value, Literal) else self._results.get(value) for value in values]
-        if sources[0] is not None:
+        sources = list(map(self._source, values))
+        if sources[0] != _OUTSIDE:
             raise NoScanError("it takes a result of a later block", 0)
-        slot = sources[1][1] if sources[1] else Slot(0, 0)
+        # What the second unit takes of the first one, every later unit has to take of the one before it.
+        slot = sources[1].slot
         for unit, source in enumerate(sources[1:], start=1):
             if source != (unit - 1, slot):
                 reason = f"it takes {values[unit].aval} from elsewhere than the block before takes its own"
                 raise NoScanError(reason, unit)
         return Carried(slot, values[0])
 
+    def _source(self, value: Any) -> "_Source":
+        """Which result of the units an operand is, if it is one."""
+        if isinstance(value, Literal):
+            return _OUTSIDE
+        return self._results.get(value, _OUTSIDE)
+
     def _row(self, values: list[Any]) -> Row | None:
         """The role if the values are rows of one array at equal distances."""
-        rows = [self._row_of_array(value) for value in values]
+        rows = list(map(self._row_of_array, values))
         if None in rows:
             return None
         # A run has at least two units.
         (array, base), (_, second) = rows[:2]  # type: ignore[misc]
         stride = second - base
-        expected = [(array, base + unit * stride) for unit in range(len(rows))]
-        return Row(array, base, stride) if rows == expected else None
+        if rows != [(array, base + unit * stride) for unit in range(len(rows))]:
+            return None
+        return Row(array, base, stride)
 
     def _row_of_array(self, value: Any) -> tuple[Any, int] | None:
         """(array, index) of a value that is one row of an array: a slice without its first axis."""
-        squeeze = self._producing_equation(value, "squeeze")
-        if squeeze is None or squeeze.params["dimensions"] != (0,):
+        squeeze = self._program.producing_equation(value)
+        if squeeze is None or (squeeze.primitive.name, squeeze.params.get("dimensions")) != ("squeeze", (0,)):
             return None
-        cut = self._producing_equation(squeeze.invars[0], "slice")
-        if cut is None:
+        cut = self._program.producing_equation(squeeze.invars[0])
+        if cut is None or cut.primitive.name != "slice":
             return None
         array: Any = cut.invars[0]
-        first, *starts = cut.params["start_indices"]
-        end, *ends = cut.params["limit_indices"]
-        has_strides = set(cut.params["strides"] or ()) - {1}
-        if any(starts) or (end, *ends) != (first + 1, *array.aval.shape[1:]) or has_strides:
+        row = int(cut.params["start_indices"][0])
+        # The slice has to be whole along all other axes.
+        starts, ends = (row, *[0] * (array.aval.ndim - 1)), (row + 1, *array.aval.shape[1:])
+        bounds = (cut.params["start_indices"], cut.params["limit_indices"])
+        if bounds != (starts, ends) or not set(cut.params["strides"] or ()) <= {1}:
             return None
-        return array, int(first)
-
-    def _producing_equation(self, value: Any, primitive: str) -> JaxprEqn | None:
-        """The equation that makes a value, if it is of this primitive."""
-        index = self._program.producer(value)
-        if index is None or self._program.equations[index].primitive.name != primitive:
-            return None
-        return self._program.equations[index]
+        return array, row
 
     def _each(self, values: list[Any]) -> Each:
         aval: Any = values[0].aval
         for unit, value in enumerate(values):
             if not is_same_aval(value.aval, aval):
                 raise NoScanError(f"it takes {value.aval}, another block {aval}", unit)
-        # Keys of random numbers cannot be stacked like numbers.
+        # The second unit is the first that shows it. Keys of random numbers cannot be stacked like numbers.
         if jnp.issubdtype(aval.dtype, dtypes.extended):
             raise NoScanError(f"it takes {aval} of its own", 1)
         if prod(aval.shape) * aval.dtype.itemsize > _MAX_STACKED_BYTES:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import graphlib
 import heapq
 import itertools
 import logging
@@ -110,6 +111,7 @@ class _Rewriter:
     def evaluate(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Traced. The results of a program, with its calls of blocks in loops."""
         jaxpr = closed.jaxpr
+        # Most programs inside of others call no block.
         if not has_block_calls(jaxpr):
             return eval_jaxpr(jaxpr, closed.consts, *args)
         jaxpr = jaxpr.replace(eqns=[self._rewrite_inside(equation) for equation in jaxpr.eqns])
@@ -119,14 +121,11 @@ class _Rewriter:
         # The list with most calls first: its scans are worth most.
         for list_index, groups in sorted(calls.items(), key=lambda item: -len(item[1])):
             selector.select(list_index, groups)
-        nodes = _order_nodes(program, [selected.run for selected in selector.selected])
-        while nodes is None:
+        while (nodes := _order_nodes(program, selector.runs)) is None:
             # Two runs take results from one another: without the last one, the others may be in order.
-            dropped = selector.selected.pop()
-            reason = "its blocks take from those of another list, and give to them"
-            selector.reasons[dropped.list_index] = reason
-            nodes = _order_nodes(program, [selected.run for selected in selector.selected])
+            selector.drop_last("its blocks take from those of another list, and give to them")
         self._note_results(calls, selector)
+        # Variables of the program with what they are in the trace outside.
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
         return _Evaluation(jaxpr, program, values).results(nodes)
 
@@ -142,11 +141,8 @@ class _Rewriter:
 
     def _rewrite_inside(self, equation: JaxprEqn) -> JaxprEqn:
         """The equation with the programs in it rewritten."""
-        is_control_flow = equation.primitive.name in _CONTROL_FLOW
         # What a block itself calls is compared and scanned as a part of the block.
-        if not is_control_flow or block_call(equation):
-            return equation
-        if not any(has_block_calls(inner.jaxpr) for inner in jaxprs.sub_jaxprs(equation)):
+        if equation.primitive.name not in _CONTROL_FLOW or block_call(equation):
             return equation
         return jaxprs.replace_sub_jaxprs(equation, self._rewrite_program)
 
@@ -169,43 +165,43 @@ def _order_nodes(program: LiveProgram, runs: Sequence[Run]) -> list[_Node] | Non
 
     Equations with side effects stay in their order.
     """
-    # A run is known by the index of its first equation.
-    run_of_equation = {index: run.units[0][0] for run in runs for unit in run.units for index in unit}
-    every_index = range(len(program.equations))
-    nodes: dict[int, _Node] = {index: index for index in every_index if index not in run_of_equation}
-    nodes |= {run.units[0][0]: run for run in runs}
-    needs: dict[int, set[int]] = {key: set() for key in nodes}
+    # The key of each equation: its index, or that of the first equation of its run.
+    keys = list(range(len(program.equations)))
+    for run in runs:
+        for index in run.indices:
+            keys[index] = run.first_index
+    needs: dict[int, set[int]] = {key: set() for key in keys}
     last_effect: set[int] = set()
     for index, equation in enumerate(program.equations):
-        key = run_of_equation.get(index, index)
-        sources = {run_of_equation.get(source, source) for source in program.sources(index)}
-        needs[key] |= sources - {key}
+        key = keys[index]
+        needs[key].update(keys[source] for source in program.sources(index))
         if equation.effects:
             needs[key] |= last_effect
             last_effect = {key}
     order = _sort_topologically(needs)
-    return None if order is None else [nodes[key] for key in order]
+    runs_by_key = {run.first_index: run for run in runs}
+    return None if order is None else [runs_by_key.get(key, key) for key in order]
 
 
 def _sort_topologically(needs: dict[int, set[int]]) -> list[int] | None:
-    """The keys in an order in which each comes after what it needs, small keys early; None if there is a circle."""
-    dependents: dict[int, list[int]] = {key: [] for key in needs}
-    for key, sources in needs.items():
-        for source in sources:
-            dependents[source].append(key)
-    missing = {key: len(sources) for key, sources in needs.items()}
-    # graphlib's order is not by key, which keeps the program close to the order that it was traced in.
-    ready = [key for key, count in missing.items() if count == 0]
-    heapq.heapify(ready)
+    """The keys in an order in which each comes after what it needs, small keys early; None if there is a circle.
+
+    What a key needs of itself does not count.
+    """
+    sorter = graphlib.TopologicalSorter({key: sources - {key} for key, sources in needs.items()})
+    try:
+        sorter.prepare()
+    except graphlib.CycleError:
+        return None
     order: list[int] = []
-    while ready:
-        key = heapq.heappop(ready)
-        order.append(key)
-        for dependent in dependents[key]:
-            missing[dependent] -= 1
-            if missing[dependent] == 0:
-                heapq.heappush(ready, dependent)
-    return order if len(order) == len(needs) else None
+    ready: list[int] = []
+    while sorter.is_active():
+        # graphlib's own order is not by key, which keeps the program close to the order that it was traced in.
+        for key in sorter.get_ready():
+            heapq.heappush(ready, key)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
+    return order
 
 
 class _Step(NamedTuple):
@@ -232,6 +228,7 @@ class _Evaluation:
 
     def results(self, nodes: Sequence[_Node]) -> list[Any]:
         """Traced. The results of the program, its nodes evaluated in this order."""
+        # Equations between two loops are evaluated together, which keeps their order.
         pending: list[JaxprEqn] = []
         for node in nodes:
             if isinstance(node, Run):
@@ -250,7 +247,7 @@ class _Evaluation:
         return self._jaxpr.replace(constvars=[], invars=operands, outvars=results, eqns=equations)
 
     def _evaluate_equations(self, equations: list[JaxprEqn]) -> None:
-        results = [variable for equation in equations for variable in equation.outvars]
+        results = list(itertools.chain.from_iterable(equation.outvars for equation in equations))
         operands = itertools.chain.from_iterable(variables(equation.invars) for equation in equations)
         inside = set(results)
         outer = [operand for operand in dict.fromkeys(operands) if operand not in inside]
@@ -260,8 +257,7 @@ class _Evaluation:
 
     def _evaluate_run(self, run: Run) -> None:
         """Evaluate a run as a scan. Its state is its number, what is carried, and results of which the last counts."""
-        carried = [role for role, _ in run.inputs if isinstance(role, Carried)]
-        carried_slots = [role.result for role in carried]
+        carried_slots = [role.result for role in run.carried]
         extra_slots = [slot for slot in run.last if slot not in carried_slots]
         state_slots = [*carried_slots, *extra_slots]
         body = self._run_body(run, [*state_slots, *run.each])
@@ -272,13 +268,13 @@ class _Evaluation:
             number, values = state
             step = _Step(number, values, slices)
             results = eval_jaxpr(body, [], *[read(step) for read in readers])
+            # The body gives the new state, then what is collected of each unit.
             count = len(state_slots)
             return (number + 1, list(map(_strong_dtype, results[:count]))), results[count:]
 
-        first = [_strong_dtype(jnp.asarray(self._read(role.first))) for role in carried]
-        avals: list[Any] = [_result(run, slot).aval for slot in extra_slots]
+        first = [_strong_dtype(jnp.asarray(self._read(role.first))) for role in run.carried]
         # Overwritten in every iteration before anything reads them.
-        first += [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        first += [_zeros_like(run.result(slot)) for slot in extra_slots]
         start = (jnp.int32(0), first)
         (_, final), each = jax.lax.scan(iterate, start, scanned_arrays, length=len(run.units))
         for slot, variable in run.last.items():
@@ -341,14 +337,16 @@ class _Evaluation:
             remove_mark(equation.replace(invars=own))
             for equation, own in zip(run.body, operands, strict=True)
         ]
-        return self._sub_program(arguments, [_result(run, slot) for slot in results], equations)
+        return self._sub_program(arguments, list(map(run.result, results)), equations)
 
 
-def _result(run: Run, slot: Slot) -> Var:
-    return run.body[slot.equation].outvars[slot.position]
+def _zeros_like(variable: Any) -> jax.Array:
+    return jnp.zeros(variable.aval.shape, variable.aval.dtype)
 
 
 def _strong_dtype(array: Any) -> Any:
     """Traced. The array without a weak dtype, which the state of a loop could lose from one iteration to the next."""
-    is_weak = getattr(getattr(array, "aval", None), "weak_type", False)
-    return jax.lax.convert_element_type(array, array.dtype) if is_weak else array
+    aval = getattr(array, "aval", None)
+    if not getattr(aval, "weak_type", False):
+        return array
+    return jax.lax.convert_element_type(array, array.dtype)

@@ -7,6 +7,7 @@ A ported model may keep its weights so, without a copy of them beside it (`stack
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -57,6 +58,10 @@ class Stack:
         """The names that a weight has in the model, block by block."""
         return [f"{self.path}.{block}.{weight}" for block in self.blocks]
 
+    def members(self) -> dict[str, list[str]]:
+        """The names of the blocks' weights by the name of the stacked array."""
+        return {self.name(weight): self.block_weights(weight) for weight in self.weights}
+
 
 def _stacked_name(path: str, blocks: Iterable[str], is_whole_list: bool, weight: str) -> str:
     wildcard = "*" if is_whole_list else f"[{','.join(blocks)}]"
@@ -90,8 +95,8 @@ def _find_in_list(blocks: torch.nn.Module, path: str, arrays: dict[str, Any]) ->
         # A container has no forward of its own, so no model calls it as a block.
         if isinstance(block, torch.nn.ModuleList | torch.nn.ModuleDict):
             continue
-        weights = {weight: arrays.get(f"{path}.{name}.{weight}") for weight, _ in block.named_parameters()}
-        forms = {weight: _array_form(array) for weight, array in weights.items() if array is not None}
+        names = {weight: f"{path}.{name}.{weight}" for weight, _ in block.named_parameters()}
+        forms = {weight: _array_form(arrays[own]) for weight, own in names.items() if own in arrays}
         if forms:
             groups[type(block), tuple(forms), tuple(forms.values())].append(name)
     every_block = list(map(str, range(len(list(blocks.children())))))
@@ -106,8 +111,8 @@ def _make_stack(
     path: str, block_class: type, blocks: list[str], is_whole_list: bool, weights: tuple, arrays: dict
 ) -> Stack:
     stack = Stack(path, block_class.__name__, tuple(blocks), is_whole_list, weights, nbytes=0)
-    names = [name for weight in weights for name in stack.block_weights(weight)]
-    nbytes = sum(arrays[name].size * arrays[name].dtype.itemsize for name in names)
+    members = map(arrays.__getitem__, itertools.chain.from_iterable(stack.members().values()))
+    nbytes = sum(array.size * array.dtype.itemsize for array in members)
     return dataclasses.replace(stack, nbytes=nbytes)
 
 
@@ -116,24 +121,22 @@ def _array_form(array: Any) -> tuple:
 
 
 def stack_weights(arrays: Mapping[str, Any], stacks: Iterable[Stack]) -> dict[str, Any]:
-    """The arrays with those of each stack as one, in the place of its first block's; others unchanged.
+    """The arrays with those of each stacked weight as one, in the place of the first of them; others unchanged.
 
     Args:
         arrays: jax arrays, which are copied, or jax.ShapeDtypeStruct, by name.
         stacks: of the same model.
     """
-    # The first block's name of each stacked weight, and all names of blocks' weights.
-    first_names = {
-        stack.block_weights(weight)[0]: (stack, weight) for stack in stacks for weight in stack.weights
-    }
-    stacked_names = {name for stack, weight in first_names.values() for name in stack.block_weights(weight)}
+    members = dict(collections.ChainMap(*(stack.members() for stack in stacks)))
+    stacked_names = {name: stacked for stacked, names in members.items() for name in names}
     result: dict[str, Any] = {}
     for name, array in arrays.items():
-        if name in first_names:
-            stack, weight = first_names[name]
-            result[stack.name(weight)] = _stack_arrays([arrays[part] for part in stack.block_weights(weight)])
-        elif name not in stacked_names:
+        stacked = stacked_names.get(name)
+        if stacked is None:
             result[name] = array
+        # The other blocks' weights are in it already.
+        elif stacked not in result:
+            result[stacked] = _stack_arrays([arrays[part] for part in members[stacked]])
     return result
 
 
@@ -262,6 +265,7 @@ def stack_layers(model: torch.nn.Module) -> tuple[Stack, ...]:
         del ported
         for stack in stacks:
             for weight in stack.weights:
+                # Another name of a weight would keep its array beside the stacked one.
                 if shared.isdisjoint(stack.block_weights(weight)):
                     _stack_weight(model, stack, weight)
         return stacks

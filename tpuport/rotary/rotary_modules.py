@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import inspect
 import re
-import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ def find_rotary_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     for name, module in model.named_modules():
         is_inside_another = any(name.startswith(f"{outer}.") for outer in modules)
         has_rotary_name = _CLASS_NAMES.search(type(module).__name__) is not None
-        is_learned = any(True for _ in module.parameters())
+        is_learned = next(module.parameters(), None) is not None
         if has_rotary_name and not is_inside_another and not is_learned:
             modules[name] = module
     return modules
@@ -47,6 +47,7 @@ def find_table_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 @contextlib.contextmanager
 def replaced_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Let `forward` be the forward of one module."""
+    # An instance may have a forward of its own, as accelerate's hooks give it one.
     own = vars(module).get("forward")
     module.forward = forward
     try:
@@ -82,8 +83,7 @@ class CallArguments:
     def flatten(cls, args: tuple, kwargs: dict[str, Any]) -> "CallArguments":
         """The arguments `*args, **kwargs`."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        host = torch.device("cpu")
-        return cls(tree, tuple(host if isinstance(leaf, torch.device) else leaf for leaf in leaves))
+        return cls(tree, tuple(leaves)).map(torch.device, lambda _: torch.device("cpu"))
 
     def unflatten(self) -> tuple[tuple, dict[str, Any]]:
         """(args, kwargs)."""
@@ -94,6 +94,11 @@ class CallArguments:
         """The tensors among the leaves, by index."""
         return {index: leaf for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)}
 
+    def map(self, kind: type, function: Callable[[Any], Any]) -> "CallArguments":
+        """These arguments with `function` applied to the leaves of one type."""
+        leaves = tuple(function(leaf) if isinstance(leaf, kind) else leaf for leaf in self.leaves)
+        return dataclasses.replace(self, leaves=leaves)
+
     def replace(self, values: Mapping[int, Any]) -> "CallArguments":
         """These arguments with other leaves at some indices."""
         leaves = tuple(values.get(index, leaf) for index, leaf in enumerate(self.leaves))
@@ -101,9 +106,7 @@ class CallArguments:
 
     def without_values(self) -> "CallArguments":
         """These arguments with a `TensorShape` for each tensor."""
-        return self.replace(
-            {index: TensorShape(tuple(tensor.shape), tensor.dtype) for index, tensor in self.tensors.items()}
-        )
+        return self.map(torch.Tensor, lambda tensor: TensorShape(tuple(tensor.shape), tensor.dtype))
 
     def signature(self) -> Hashable:
         """Equal for two calls whose tensors differ in nothing but values."""
@@ -171,41 +174,19 @@ class HostModule:
         Raises:
             ValuesRead: the output depends on the values of a tensor given by its shape.
         """
-        placeholders = {
-            index: _ShapeOnly(leaf)
-            for index, leaf in enumerate(arguments.leaves)
-            if isinstance(leaf, TensorShape)
-        }
-        args, kwargs = arguments.replace(placeholders).unflatten()
+        args, kwargs = arguments.map(TensorShape, _ShapeOnly).unflatten()
 
+        @torch.no_grad()
         def run() -> Any:
             with _reparametrize_module(self._module, self._buffers):
                 return self._forward(*args, **kwargs)
 
-        return _run_in_own_thread(run)
+        # The modes of this thread send torch's operators to the device; another thread has none.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="tpuport-rotary") as thread:
+            return thread.submit(run).result()
 
 
 def _on_host(buffer: torch.Tensor) -> torch.Tensor:
     if not compat.is_ported(buffer):
         return buffer
     return compat.to_torch(compat.as_jax(buffer))
-
-
-def _run_in_own_thread(function: Callable[[], Any]) -> Any:
-    """Call a function without the modes of this thread, which send torch's operators to the device."""
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with torch.no_grad():
-                results.append(function())
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that called
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="tpuport-rotary")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import torch
 from jax.core import eval_jaxpr
-from jax.extend.core import ClosedJaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr
 from jax.interpreters import partial_eval
 
 from tpuport import compat
@@ -184,6 +184,7 @@ class _Recorder:
 
 
 def _on_device(leaf: Any) -> Any:
+    # Plain values, and what is on the device already, stay.
     if not isinstance(leaf, torch.Tensor) or compat.is_ported(leaf):
         return leaf
     return compat.wrap(compat.to_jax(leaf))
@@ -215,6 +216,7 @@ def _table_need(call: _Call, constants: dict[int, jax.Array]) -> TableNeed | Non
 def _as_host_tensor(array: jax.Array) -> torch.Tensor:
     """The array in torch, integers as models have them on the host."""
     tensor = compat.to_torch(array)
+    # jax computed them in 32 bits.
     if tensor.dtype is torch.int32:
         return tensor.long()
     return tensor
@@ -223,14 +225,13 @@ def _as_host_tensor(array: jax.Array) -> torch.Tensor:
 def _constant_outputs(program: ClosedJaxpr) -> dict[int, jax.Array]:
     """The outputs of a traced program that do not depend on its inputs, by number, with their values."""
     jaxpr = program.jaxpr
-    dependent: set[Var] = set(jaxpr.invars)
+    # By id, because literals cannot be hashed.
+    dependent = set(map(id, jaxpr.invars))
     for equation in jaxpr.eqns:
-        operands = {operand for operand in equation.invars if not isinstance(operand, Literal)}
-        if operands & dependent:
-            dependent.update(equation.outvars)
-    is_constant = [isinstance(output, Literal) or output not in dependent for output in jaxpr.outvars]
-    if not any(is_constant):
-        return {}
+        if not dependent.isdisjoint(map(id, equation.invars)):
+            dependent.update(map(id, equation.outvars))
+    is_constant = [id(output) not in dependent for output in jaxpr.outvars]
+    # The rest of the program, which is most of it, is not run.
     constant_part, _ = partial_eval.dce_jaxpr(jaxpr, is_constant)
     values = eval_jaxpr(constant_part, program.consts)
     return dict(zip(itertools.compress(itertools.count(), is_constant), values, strict=True))

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import logging
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -151,6 +151,7 @@ def _put_on_mesh(tensor: torch.Tensor, mesh: Mesh) -> jax.Array:
     content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
     key = (mesh, tuple(tensor.shape), tensor.dtype, hashlib.sha256(content).digest())
     array = _arrays.get(key)
+    # Not `setdefault`, which would put a second copy on the devices first.
     if array is None:
         _arrays[key] = array = scatter(tensor, tensor.dtype, replicated_sharding(mesh))
     return array
@@ -205,15 +206,12 @@ def _try_find_needs(
 def _model_tables(model: torch.nn.Module, needs: list[TableNeed]) -> dict[str, Table]:
     """The tables of one model's calls, by their names among the arguments of the program."""
     tables = {_argument_name(need): table_for(model, need) for need in needs}
-    for name in {need.module.name for need in needs}:
-        in_use = sum(need.module.name == name for need in needs)
-        _evict_oldest(_tables[model.get_submodule(name)], max(_MAX_TABLES, in_use))
+    for name, in_use in Counter(need.module.name for need in needs).items():
+        kept = _tables[model.get_submodule(name)]
+        # A program may need more than are otherwise worth their memory.
+        while len(kept) > max(_MAX_TABLES, in_use):
+            kept.popitem(last=False)
     return tables
-
-
-def _evict_oldest(tables: OrderedDict, count: int) -> None:
-    while len(tables) > count:
-        tables.popitem(last=False)
 
 
 def _argument_name(need: TableNeed) -> str:
@@ -246,6 +244,7 @@ def _looking_forward(module: torch.nn.Module, tables: Mapping[str, Table]) -> Ca
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         signature = CallArguments.flatten(args, kwargs).signature()
+        # Counted while one program is traced, as the calls were when the tables were made.
         this_call = str(next(calls))
         for call, table in tables.items():
             if table.serves(signature, is_same_call=call == this_call):

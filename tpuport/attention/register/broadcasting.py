@@ -47,8 +47,8 @@ def arrange(
     _check_shapes(query, key, value, enable_gqa, where)
     rank = max(query.ndim, key.ndim, value.ndim)
     query, key, value = (_add_leading_dimensions(x, 3) for x in (query, key, value))
-    leads_with_batch = rank == 3 and not enable_gqa
-    if mask is not None and mask.ndim == 3 and mask.shape[0] > 1 and leads_with_batch:
+    has_no_heads = rank == 3 and not enable_gqa
+    if has_no_heads and mask is not None and mask.ndim == 3 and mask.shape[0] > 1:
         # The first dimension becomes the batch: as heads, each would have its own mask, which no kernel serves.
         query, key, value, mask = (x[:, None] for x in (query, key, value, mask))
     batch = _broadcast([x.shape[:-3] for x in (query, key, value)], where)

@@ -11,6 +11,7 @@ import gc
 import importlib
 import inspect
 import logging
+import operator
 import os
 import sys
 from typing import Any, Final
@@ -33,7 +34,17 @@ _ARGUMENTS: Final = {
     "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa",
 }  # fmt: skip
 _REGISTRY_TABLES: Final = ("_backends", "_constraints", "_supported_arg_names")
-_ENUM_TABLES: Final = ("_member_map_", "_value2member_map_")
+# What registering reads and changes, by its path in the module of backends.
+_DICTIONARIES: Final = (
+    "AttentionBackendName._member_map_",
+    "AttentionBackendName._value2member_map_",
+    *(f"_AttentionBackendRegistry.{table}" for table in _REGISTRY_TABLES),
+)
+_ATTRIBUTES: Final = (
+    "_AttentionBackendRegistry.register",
+    "_AttentionBackendRegistry.set_active_backend",
+    "_AttentionBackendRegistry._active_backend",
+)
 
 
 def diffusers_attention(
@@ -147,11 +158,17 @@ def register_diffusers() -> None:
     logger.info("attention backend %r registered with diffusers", NAME)
 
 
+def is_registered() -> bool:
+    """Whether diffusers has been imported and knows the backend."""
+    module = sys.modules.get(_MODULE)
+    return module is not None and _MEMBER in module.AttentionBackendName.__members__
+
+
 def unregister_diffusers() -> None:
     """Remove the backend; models that had chosen it return to diffusers' default. Idempotent."""
-    module = sys.modules.get(_MODULE)
-    if module is None or _MEMBER not in module.AttentionBackendName.__members__:
+    if not is_registered():
         return
+    module: Any = sys.modules[_MODULE]
     names, registry = module.AttentionBackendName, module._AttentionBackendRegistry
     member = names[_MEMBER]
     if registry._active_backend is member:
@@ -190,22 +207,15 @@ def _check_backends(module: Any) -> None:
 
 
 def _has_known_form(module: Any) -> bool:
-    names = getattr(module, "AttentionBackendName", None)
-    registry = getattr(module, "_AttentionBackendRegistry", None)
-    dispatch = getattr(module, "dispatch_attention_fn", None)
-    if (
-        not isinstance(names, enum.EnumMeta)
-        or not issubclass(names, str)
-        or "NATIVE" not in names.__members__
-    ):
+    try:
+        native = module.AttentionBackendName.NATIVE
+        tables = operator.attrgetter(*_DICTIONARIES)(module)
+        operator.attrgetter(*_ATTRIBUTES)(module)
+        arguments = inspect.signature(module.dispatch_attention_fn).parameters.keys()
+    except (AttributeError, TypeError):  # an attribute is missing, or the dispatch is no function
         return False
-    tables = [getattr(names, table, None) for table in _ENUM_TABLES]
-    tables += [getattr(registry, table, None) for table in _REGISTRY_TABLES]
-    if not all(isinstance(table, dict) for table in tables):
-        return False
-    if not {"register", "set_active_backend", "_active_backend"} <= set(dir(registry)):
-        return False
-    return callable(dispatch) and set(inspect.signature(dispatch).parameters) >= _ARGUMENTS
+    is_text_enum = isinstance(native, str) and isinstance(native, enum.Enum)
+    return is_text_enum and arguments >= _ARGUMENTS and all(isinstance(table, dict) for table in tables)
 
 
 def _reset_processors(member: Any) -> None:

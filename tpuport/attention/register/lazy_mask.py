@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax.core import Tracer
 
@@ -106,7 +107,8 @@ class LazyMask:
         """The size after `expand`, if that only repeats batch rows and heads."""
         if len(sizes) != self.ndim:
             return None
-        expanded = tuple(old if new == -1 else new for new, old in zip(sizes, self._size, strict=True))
+        # As torch has it, -1 keeps a size.
+        expanded = tuple(np.where(np.equal(sizes, -1), self._size, sizes).tolist())
         if expanded[2:] != self._size[2:] or not broadcasts_to(self._size, expanded):
             return None
         return expanded
@@ -123,7 +125,9 @@ class LazyMask:
         return self
 
     def bool(self, *_: Any, **__: Any) -> Any:
-        return self if self.structure is not None else compat.wrap(self._elem).bool()
+        if self.structure is None:
+            return compat.wrap(self._elem).bool()
+        return self
 
 
 @functools.cache
@@ -159,40 +163,41 @@ def _plain_slices(key: Any, size: tuple[int, ...]) -> list[slice] | None:
     parts[start : start + len(ellipses)] = [slice(None)] * missing
     if not all(map(_is_plain, parts)):
         return None
-    bounds = [part.indices(whole) for part, whole in zip(parts, size, strict=True)]
-    return [slice(start, max(start, stop)) for start, stop, _ in bounds]
+    return list(map(_bounded_slice, parts, size))
 
 
 def _is_plain(part: Any) -> bool:
     """Whether a subscript selects consecutive elements between known bounds."""
-    if not isinstance(part, slice) or part.step not in (None, 1):
-        return False
-    # A bound that is a tensor is not known when the program is traced.
-    return all(bound is None or isinstance(bound, int) for bound in (part.start, part.stop))
+    match part:
+        # A bound that is a tensor is not known when the program is traced.
+        case slice(start=int() | None, stop=int() | None, step=1 | None):
+            return True
+    return False
+
+
+def _bounded_slice(part: slice, size: int) -> slice:
+    start, stop, _ = part.indices(size)
+    return slice(start, max(start, stop))
 
 
 def _slice_structure(mask: Mask, parts: list[slice]) -> Mask:
     """Traced. The structure of a slice."""
     batch, heads, queries, keys = parts
-    dense = mask.dense
-    if dense is not None:
-        dense = dense[_rows(dense.shape[0], batch), _rows(dense.shape[1], heads), queries, keys]
     return dataclasses.replace(
         mask,
         # Positions count from the first key of the slice.
         offset=mask.offset + queries.start - keys.start,
-        keys_BT=_slice_rows(mask.keys_BT, batch, keys),
-        queries_BQ=_slice_rows(mask.queries_BQ, batch, queries),
-        query_segments_BQ=_slice_rows(mask.query_segments_BQ, batch, queries),
-        key_segments_BT=_slice_rows(mask.key_segments_BT, batch, keys),
-        dense=dense,
+        keys_BT=_slice_part(mask.keys_BT, [batch], keys),
+        queries_BQ=_slice_part(mask.queries_BQ, [batch], queries),
+        query_segments_BQ=_slice_part(mask.query_segments_BQ, [batch], queries),
+        key_segments_BT=_slice_part(mask.key_segments_BT, [batch], keys),
+        dense=_slice_part(mask.dense, [batch, heads], queries, keys),
     )
 
 
-def _slice_rows(array: jax.Array | None, batch: slice, columns: slice) -> jax.Array | None:
-    return None if array is None else array[_rows(array.shape[0], batch), columns]
-
-
-def _rows(count: int, part: slice) -> slice:
-    """A dimension of 1 is shared by all rows, whichever are selected."""
-    return slice(None) if count == 1 else part
+def _slice_part(array: jax.Array | None, shared: list[slice], *lengths: slice) -> jax.Array | None:
+    """A part of the mask; of its first dimensions, `shared`, one of 1 stands for all rows or heads."""
+    if array is None:
+        return None
+    rows = [part if size > 1 else slice(None) for part, size in zip(shared, array.shape, strict=False)]
+    return array[*rows, *lengths]

@@ -1,5 +1,6 @@
 """The name "tpuport" in transformers' and diffusers' lists of ways to compute attention, while somebody asks for it."""
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -13,8 +14,8 @@ _DIFFUSERS: Final = "diffusers.models.attention_dispatch"
 _lock = threading.RLock()
 _is_active = False
 _has_import_hook = False
-# The libraries in which `register_names` itself added the name; a name that was there before stays.
-_added: set[str] = set()
+# What removes the name from the libraries in which `register_names` itself added it.
+_registrations = contextlib.ExitStack()
 
 
 def register_names() -> None:
@@ -36,36 +37,35 @@ def unregister_names() -> None:
     global _is_active
     with _lock:
         _is_active = False
-        if "transformers" in _added:
-            from tpuport.attention.register.transformers_interface import unregister_transformers
-
-            unregister_transformers()
-        if "diffusers" in _added:
-            from tpuport.attention.register.diffusers_backend import unregister_diffusers
-
-            unregister_diffusers()
-        _added.clear()
+        _registrations.close()
 
 
 def _register_in_transformers() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    from tpuport.attention.register.transformers_interface import NAME, register_transformers
+    from tpuport.attention.register.transformers_interface import (
+        NAME,
+        register_transformers,
+        unregister_transformers,
+    )
 
     # A name that the user registered is not ours to remove.
     if NAME not in ALL_ATTENTION_FUNCTIONS:
         register_transformers()
-        _added.add("transformers")
+        _registrations.callback(unregister_transformers)
 
 
 def _register_in_diffusers() -> None:
-    from tpuport.attention.register.diffusers_backend import NAME, register_diffusers
+    from tpuport.attention.register.diffusers_backend import (
+        is_registered,
+        register_diffusers,
+        unregister_diffusers,
+    )
 
     # A backend that the user registered is not ours to remove.
-    backends = sys.modules.get(_DIFFUSERS)
-    if backends is None or NAME not in [backend.value for backend in backends.AttentionBackendName]:
+    if not is_registered():
         register_diffusers()
-        _added.add("diffusers")
+        _registrations.callback(unregister_diffusers)
 
 
 def _is_named_by_environment() -> bool:
@@ -76,5 +76,6 @@ def _is_named_by_environment() -> bool:
 
 def _on_diffusers_import(_: Any) -> None:
     with _lock:
+        # Nobody may ask for it any more when diffusers is imported.
         if _is_active:
             _register_in_diffusers()

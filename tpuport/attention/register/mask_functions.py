@@ -6,6 +6,7 @@ closures, which are recognised by their code objects; any other function has no 
 Shapes: B batch, Q query length, T key/value length.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -95,19 +96,16 @@ class MaskParts:
                 left = None
             if right is not None and right >= positions.keys - 1 - offset:
                 right = None
-        # Only a band depends on positions.
-        if left is None and right is None:
-            offset = 0
         query_segments, key_segments = self._combine_segments()
-        return Mask(
-            left=left,
-            right=right,
-            offset=offset,
-            keys_BT=intersect(*self.keys),
-            queries_BQ=intersect(*self.queries),
-            query_segments_BQ=query_segments,
-            key_segments_BT=key_segments,
-        )
+        mask = Mask(
+            left, right, offset,
+            keys_BT=intersect(*self.keys), queries_BQ=intersect(*self.queries),
+            query_segments_BQ=query_segments, key_segments_BT=key_segments,
+        )  # fmt: skip
+        if mask.has_band:
+            return mask
+        # Only a band depends on positions.
+        return replace(mask, offset=0)
 
     def _combine_segments(self) -> tuple[jax.Array | None, jax.Array | None]:
         pairs = self.packed + self.chunks
@@ -179,12 +177,13 @@ def _readers() -> dict[Any, Callable[[dict[str, Any], Positions, MaskParts], Non
     return {function.__code__: reader for function, reader in readers.items()}
 
 
-def _add_limit(positions: Positions, limits: list[int], value: Any) -> None:
+def _add_limit(positions: Positions, limits: list[int], window: Any, own: int = 0) -> None:
+    """A limit on one side. `own` is 1 if the window counts the query's own position, which a limit does not."""
     if not positions.steady:
         raise Unstructured("a window over positions that do not increase by one")
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(window, int) or window < own:
         raise Unstructured("a window whose length is not a number known at trace time")
-    limits.append(value)
+    limits.append(window - own)
 
 
 def _read_causal(_: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
@@ -192,11 +191,11 @@ def _read_causal(_: dict[str, Any], positions: Positions, parts: MaskParts) -> N
 
 
 def _read_window(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
-    window = closure["sliding_window"]
-    _add_limit(positions, parts.left, window - 1 if isinstance(window, int) else window)
+    _add_limit(positions, parts.left, closure["sliding_window"], own=1)
 
 
 def _read_bidirectional_window(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:
+    # This window is a distance, without the query's own position.
     for limits in (parts.left, parts.right):
         _add_limit(positions, limits, closure["sliding_window"])
 
@@ -259,43 +258,32 @@ def _read_packed_sequences(
     table: dict[str, Any], remapping: dict[str, Any], positions: Positions, parts: MaskParts
 ) -> None:
     """Packed sequences together with the positions within each."""
-    packed, position_ids = _evaluate_both(table["packed_sequence_mask"], remapping["position_ids"])
-    steady = packed.shape[1] == positions.queries == positions.keys and _counts_by_one(packed, position_ids)
-    if not (steady and _is_single_sequence(packed)):
+    packed, position_ids = table["packed_sequence_mask"], remapping["position_ids"]
+    # Traced positions increase by one: where they do not, transformers itself begins another sequence.
+    counts_by_one, is_single_sequence = True, False
+    with contextlib.suppress(UnknownError):
+        # Neither depends on traced values in a model that counts positions by itself.
+        packed, position_ids = _evaluate(packed), _evaluate(position_ids)
+        counts_by_one = _counts_by_one(packed, position_ids)
+        is_single_sequence = bool((packed == packed[:, :1]).all())
+    steady = packed.shape[1] == positions.queries == positions.keys and counts_by_one
+    if not (steady and is_single_sequence):
         _read_packed({"packed_sequence_mask": packed}, positions, parts)
     _read_at(remapping["mask_function"], position_ids, positions, parts, steady=steady)
 
 
-def _evaluate_both(packed_BT: jax.Array, positions_BT: jax.Array) -> tuple[Any, Any]:
-    """Both as numpy arrays if neither depends on traced values, as in a model that counts positions by itself."""
-    packed, positions = _evaluate(packed_BT), _evaluate(positions_BT)
-    if packed is None or positions is None:
-        return packed_BT, positions_BT
-    return packed, positions
-
-
-def _evaluate(array: jax.Array) -> np.ndarray | None:
+def _evaluate(array: jax.Array) -> np.ndarray:
+    """The values of an array, traced or not; UnknownError if they depend on something traced."""
     if not isinstance(array, Tracer):
         return np.asarray(array)
-    try:
-        return evaluate(Graph().node(array), (False,) * array.ndim)
-    except UnknownError:
-        return None
+    return evaluate(Graph().node(array), (False,) * array.ndim)
 
 
-def _counts_by_one(packed_BT: Any, positions_BT: Any) -> bool:
+def _counts_by_one(packed_BT: np.ndarray, positions_BT: np.ndarray) -> bool:
     """Whether packed sequences are consecutive, and positions increase by one within each."""
-    if isinstance(packed_BT, jax.Array) or isinstance(positions_BT, jax.Array):
-        # Traced: transformers itself finds the sequences by positions that do not increase by one, so they do.
-        return True
     change = np.diff(packed_BT, axis=1)
     is_next = (change == 0) & (np.diff(positions_BT, axis=1) == 1)
     return bool(((change > 0) | is_next).all())
-
-
-def _is_single_sequence(packed_BT: Any) -> bool:
-    """Whether each row is known to be a single sequence."""
-    return isinstance(packed_BT, np.ndarray) and bool((packed_BT == packed_BT[:, :1]).all())
 
 
 def _read_disjunction(closure: dict[str, Any], positions: Positions, parts: MaskParts) -> None:

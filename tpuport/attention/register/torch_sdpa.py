@@ -103,10 +103,11 @@ def _causal_bias_structure(query: Any, key: Any, bias: CausalBias) -> Mask:
             f"a causal bias for {expected[0]} queries and {expected[1]} keys",
             where=f"attn_mask, for {actual[0]} queries and {actual[1]} keys",
         )
+    offset = 0
     # The lower right corner of the scores is where the last query meets the last key.
     if bias.variant == CausalVariant.LOWER_RIGHT:
-        return Mask(right=0, offset=actual[1] - actual[0])
-    return Mask(right=0)
+        offset = actual[1] - actual[0]
+    return Mask(right=0, offset=offset)
 
 
 def _fits_as_it_stands(query: Any, key: Any, mask: LazyMask) -> bool:

@@ -5,7 +5,7 @@ Shapes: B batch, H query heads, Q query length, T key/value length, S positions,
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import jax
@@ -14,7 +14,7 @@ import torch
 
 from tpuport import compat
 from tpuport.attention.attend import attend
-from tpuport.attention.mask import Mask, intersect
+from tpuport.attention.mask import ARRAYS, Mask, intersect
 from tpuport.attention.provenance import structure_of
 from tpuport.attention.register.lazy_mask import LazyMask, lazy_mask
 from tpuport.attention.register.mask_functions import Positions, Unstructured, read_mask_function
@@ -69,7 +69,8 @@ def transformers_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, **kwargs
         )
-    _reject_unsupported(module, dropout, (query, key, value), kwargs)
+    options = {name: value for name, value in kwargs.items() if value is not None}
+    _reject_unsupported(module, dropout, (query, key, value), options)
     queries, keys = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -79,11 +80,12 @@ def transformers_attention(
     # One query is the newest token, which sees every key; aligned with the first key it would see only that.
     elif is_causal and queries > 1:
         mask = Mask(right=0)
-    if kwargs.get("indices") is not None:
-        mask = _restrict_to_selected(mask, compat.as_jax(kwargs["indices"]), keys)
+    if "indices" in options:
+        mask = _restrict_to_selected(mask, compat.as_jax(options["indices"]), keys)
     if position_bias is not None:
         mask = _add_bias(mask, compat.as_jax(position_bias), (queries, keys))
-    packed_lengths = [name for name in _PACKED_LENGTHS if kwargs.get(name) is not None]
+    packed_lengths = [name for name in _PACKED_LENGTHS if name in options]
+    # They say nothing beyond what the mask says already, if it tells the sequences apart.
     if packed_lengths and mask.query_segments_BQ is None:
         raise PortError(
             "lengths of packed sequences, and a mask that does not tell the sequences apart",
@@ -98,13 +100,13 @@ def transformers_attention(
 
 
 def _reject_unsupported(
-    module: torch.nn.Module, dropout: float, tensors: tuple, kwargs: dict[str, Any]
+    module: torch.nn.Module, dropout: float, tensors: tuple, options: dict[str, Any]
 ) -> None:
     """PortError for what would be ignored, or fail later."""
     where = type(module).__name__
     if dropout:
         raise PortError("attention dropout is on", where=where, fix="call model.eval() first")
-    if kwargs.get("output_attentions"):
+    if options.get("output_attentions"):
         raise PortError(
             "fused attention has no weights to give", where="output_attentions=True", fix="leave it out"
         )
@@ -115,7 +117,7 @@ def _reject_unsupported(
             fix="model = tpuport.port(model), and inputs on its device; or attn_implementation='sdpa' on the host",
         )
     for name, feature in _UNSUPPORTED.items():
-        if kwargs.get(name) is not None:
+        if name in options:
             raise PortError(
                 f"{feature} is not computed by tpuport's attention",
                 where=f"{where}: {name}",
@@ -133,7 +135,12 @@ def _mask_structure(attention_mask: torch.Tensor, scores: tuple[int, ...]) -> tu
         return attention_mask.structure, attention_mask.reason
     batch, heads, queries, keys = scores
     mask = structure_of(compat.to_jax(attention_mask), batch=batch, heads=heads, queries=queries, keys=keys)
-    return mask, "" if mask.dense is None else "a mask tensor"
+    return _with_reason(mask, "a mask tensor")
+
+
+def _with_reason(mask: Mask, reason: str) -> tuple[Mask, str]:
+    """The mask, and a reason that is empty unless it is dense."""
+    return mask, "" if mask.dense is None else reason
 
 
 def _restrict_to_selected(mask: Mask, indices_BQN: jax.Array, keys: int) -> Mask:
@@ -224,7 +231,7 @@ def _read_or_call(
         # For one query, any function only hides keys.
         return Mask(keys_BT=visible[:, 0, 0]), ""
     mask = structure_of(visible, batch=batch, heads=1, queries=positions.queries, keys=positions.keys)
-    return mask, "" if mask.dense is None else reason
+    return _with_reason(mask, reason)
 
 
 def _call_everywhere(function: Callable, positions: Positions, batch: int, *, use_vmap: bool) -> jax.Array:
@@ -247,12 +254,8 @@ def _call_everywhere(function: Callable, positions: Positions, batch: int, *, us
             in_axes[axis] = 0
             mapped = jax.vmap(mapped, in_axes=in_axes)
         return mapped(*indices)
-    grid = []
-    for axis, index in enumerate(indices):
-        shape = [1] * 4
-        shape[axis] = -1
-        grid.append(index.reshape(shape))
-    mask = call(*grid)
+    mask = call(*jnp.ix_(*indices))
+    # It has the length 1 along an axis that the function does not look at.
     return jnp.broadcast_to(mask, (*mask.shape[:2], positions.queries, positions.keys))
 
 
@@ -275,14 +278,17 @@ def _means_none(
     Args:
         causal, bidirectional: whether it may mean plain causal attention, and no mask.
     """
-    parts = {part.name for part in fields(mask) if getattr(mask, part.name) is not None} - {"offset"}
+    parts = mask.present(("left", "right", *ARRAYS)).keys()
     if not parts:
+        # One query that sees every key is causal as well.
         return bidirectional or (causal and positions.queries == 1)
     if window is not None and positions.keys <= window:
         # A sequence that is not longer than a chunk has only one chunk.
         parts -= {"query_segments_BQ", "key_segments_BT"}
-    is_plain_causal = parts == {"right"} and mask.right == 0 and positions.queries == positions.keys
-    return causal and is_plain_causal and isinstance(mask.offset, int) and mask.offset == 0
+    if parts != {"right"} or isinstance(mask.offset, jax.Array):
+        return False
+    is_square = positions.queries == positions.keys
+    return causal and is_square and (mask.right, mask.offset) == (0, 0)
 
 
 def register_transformers() -> None:
@@ -307,7 +313,9 @@ def use_in_model(model: torch.nn.Module) -> Iterator[None]:
 
     A model whose attention cannot be chosen keeps its own.
     """
-    if not getattr(model, "_can_set_attn_implementation", lambda: False)():
+    # Models of other libraries have no such method.
+    can_choose = getattr(model, "_can_set_attn_implementation", lambda: False)
+    if not can_choose():
         yield
         return
     register_transformers()

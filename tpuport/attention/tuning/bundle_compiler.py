@@ -93,9 +93,7 @@ class Compiler:
         child.send({"function": function, "arguments": arguments})
         reply = self._receive(child, self.timeout)
         seconds = time.monotonic() - started
-        kernels = tuple(
-            KernelBundles(**{**kernel, "sections": tuple(kernel["sections"])}) for kernel in reply["kernels"]
-        )
+        kernels = tuple(map(KernelBundles.from_json, reply["kernels"]))
         return Compilation(kernels, reply["failure"], reply.get("died", False), seconds)
 
     def _start(self) -> ChildProcess:
@@ -134,6 +132,7 @@ class Compiler:
         return reply
 
     def _stop(self) -> None:
+        # Forgotten first: whatever ending it meets, the next program starts another.
         child, self._child = self._child, None
         if child is not None:
             child.close()

@@ -8,7 +8,9 @@ each of them uses.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 _ANALYSIS: Final = "schedule-analysis_final_bundles"
 _BUNDLES: Final = "final_bundles"
@@ -36,6 +38,11 @@ class KernelBundles:
     bundles: int
     sections: tuple[int, ...]
     utilization: dict[str, float]
+
+    @classmethod
+    def from_json(cls, kernel: dict[str, Any]) -> "KernelBundles":
+        """The inverse of dataclasses.asdict, through JSON."""
+        return cls(**{**kernel, "sections": tuple(kernel["sections"])})
 
 
 def dump_flags(directory: Path) -> str:
@@ -116,6 +123,7 @@ def _conditional_spans(listing: str) -> tuple[list[_Span], int]:
             start = branches.pop(region, None)
             if start is not None:
                 spans.append(_Span(start, address))
+        # A branch jumps over the part that begins after it, to the end of a region.
         branch = _BRANCH.search(line)
         if branch:
             branches[branch[1]] = address
@@ -126,8 +134,8 @@ def unit_utilization(table: str) -> dict[str, float]:
     """The share of its slots that each unit uses, from the table of units by bundle."""
     head, _, rows = table.partition("== UTILIZATION:")
     names, capacities = head.strip().splitlines()[-2:]
-    used = [[int(count) for count in row.split()] for row in rows.splitlines() if row.strip()]
-    slots = [int(capacity) * len(used) for capacity in capacities.split()]
-    totals = [sum(column) for column in zip(*used, strict=True)]
-    units = [name.strip() for name in names.split(",")]
-    return {unit: total / slot for unit, total, slot in zip(units, totals, slots, strict=True)}
+    # A row for each bundle, a column for each unit.
+    used = np.loadtxt(rows.splitlines(), dtype=np.int64, ndmin=2)
+    slots = len(used) * np.array(capacities.split(), np.int64)
+    units = map(str.strip, names.split(","))
+    return dict(zip(units, (used.sum(0) / slots).tolist(), strict=True))

@@ -60,7 +60,7 @@ def _build_program(path: str, arguments: dict[str, Any]) -> tuple[Any, tuple]:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = list(filter(None, map(str.strip, str(error).splitlines()))) or [type(error).__name__]
     # The compiler puts a code on the first line and the sentence on the second.
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 

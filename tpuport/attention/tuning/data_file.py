@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from collections import defaultdict
 from typing import Any
 
 from tpuport.attention.tuning.bundle_cache import versions
@@ -13,23 +14,19 @@ def build_data(searches: list[Search], generation: str, command: str) -> dict[st
 
     Its `grids` have the bundles of steps by kind of kernel; `shapes` the search for each shape, the fastest first.
     """
-    grids: dict[tuple, dict[str, Any]] = {}
-    shapes = []
-    for search in searches:
-        grid = steps_to_json(search)
-        kind = (grid["head_dim"], grid["dtype"], grid["has_band"])
-        # Searches of the same kind share their measurements; the one that knows most has them all.
-        if kind not in grids or len(grids[kind]["rows"]) < len(grid["rows"]):
-            grids[kind] = grid
-        shape = search_to_json(search)
+    grids: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
+    for grid in map(steps_to_json, searches):
+        grids[grid["head_dim"], grid["dtype"], grid["has_band"]].append(grid)
+    shapes = list(map(search_to_json, searches))
+    for shape in shapes:
         del shape["default"]  # what the default was before says nothing about this file
-        shapes.append(shape)
     return {
         "generation": generation,
         "command": command,
         "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
         "versions": versions(),
-        "grids": list(grids.values()),
+        # Searches of the same kind share their measurements; the one that knows most has them all.
+        "grids": [max(same_kind, key=lambda grid: len(grid["rows"])) for same_kind in grids.values()],
         "shapes": shapes,
     }
 
@@ -50,7 +47,8 @@ def _format_entry(entry: dict[str, Any]) -> str:
     lines = []
     for key, value in entry.items():
         text = json.dumps(value)
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        # A list of dictionaries; one of numbers, such as block sizes, stays on its line.
+        if text.startswith("[{"):
             text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
         lines.append(f"  {json.dumps(key)}: {text}")
     return " {\n" + ",\n".join(lines) + "\n }"

@@ -7,13 +7,14 @@ rest; then those that the lines rank first for the shape are compiled themselves
 """
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tpuport.attention.block_sizes import block_sizes, choose_blocks, rank_blocks
 from tpuport.attention.kernel_cost import (
+    ITEMSIZE,
     Blocks,
     KernelCall,
     Row,
@@ -85,14 +86,12 @@ class Task:
     @property
     def right(self) -> int | None:
         """The band's right, as in `Mask`; a window ends with the query's own key."""
-        if self.causal or self.window is not None:
-            return 0
-        return None
+        return 0 if self.has_band else None
 
     @property
     def has_band(self) -> bool:
         """Whether positions decide what is visible."""
-        return self.right is not None
+        return self.causal or self.window is not None
 
     @property
     def call(self) -> KernelCall:
@@ -100,7 +99,7 @@ class Task:
         shape = self.shape
         return KernelCall(
             shape.batch * shape.heads, shape.queries, shape.keys, shape.head_dim, shape.head_dim,
-            2 if self.dtype == "bfloat16" else 4, self.left, self.right,
+            ITEMSIZE[self.dtype], self.left, self.right,
             masked=not self.has_band and self.padding == "segment_ids",
         )  # fmt: skip
 
@@ -109,7 +108,10 @@ class Task:
         """The kind of kernel, whatever the sizes are: arguments of `program`."""
         band = "none"
         if self.has_band:
-            band = "causal" if self.window is None else "window"
+            band = "causal"
+        # A window is causal too.
+        if self.window is not None:
+            band = "window"
         return {"head_dim": self.shape.head_dim, "dtype": self.dtype, "band": band, "padding": self.padding}
 
     def variant(self, blocks: Blocks) -> Variant:
@@ -205,7 +207,6 @@ def program(
     length = 4 * keys - 64 * tail
     queries = max(4, -(-4 * keys // rows)) * rows
     band_mask = {"none": Mask(), "causal": Mask(right=0), "window": Mask(left=2 * keys, right=0)}[band]
-    mode = "exact" if padding == "none" else padding
 
     def attention(
         query: jax.Array, key: jax.Array, value: jax.Array, is_real: jax.Array | None = None
@@ -221,7 +222,9 @@ def program(
 
     # Two rows and two groups of heads: with one, the index of every operand would be simpler than it usually is.
     arguments = [array(4, queries), array(2, length), array(2, length)]
+    mode = "exact"
     if padding != "none":
+        mode = padding
         arguments.append(jax.ShapeDtypeStruct((2, length), jnp.bool_))
     return attention, tuple(arguments)
 
@@ -283,10 +286,8 @@ def search(
 
 def _summarize(task: Task, generation: str, default: Blocks, known: Known) -> Search:
     candidates = _candidates(task, generation, known)
-    failures: Counter[str] = Counter()
-    for measurement in known.values():
-        if measurement.failure is not None:
-            failures[_reason(measurement.failure)] += 1
+    errors = [measurement.failure for measurement in known.values()]
+    failures = Counter(map(_reason, filter(None, errors)))
     if not candidates:
         raise PortError(
             f"none of {len(known)} block sizes compiles: {'; '.join(failures)}",
@@ -294,7 +295,10 @@ def _summarize(task: Task, generation: str, default: Blocks, known: Known) -> Se
             fix="this head dimension and dtype do not fit the kernel; attention runs in XLA instead",
         )
     rows = _rows(task, known)
-    choice = choose_blocks(task.call, tuple(rows), generation) if rows else candidates[0].blocks
+    choice = candidates[0].blocks
+    # Without a line nothing can be predicted.
+    if rows:
+        choice = choose_blocks(task.call, tuple(rows), generation)
     return Search(task, default, choice, candidates, dict(failures), rows)
 
 
@@ -306,7 +310,10 @@ def _grid_sizes(call: KernelCall, generation: str) -> Iterator[Blocks]:
         if query > largest:
             continue
         for compute in chunk_sizes:
-            many_chunks = 4 if query * compute > 1024 * 512 else 8
+            many_chunks = 8
+            # Of large chunks, so many do not fit.
+            if query * compute > 1024 * 512:
+                many_chunks = 4
             for chunks in (_FEW_CHUNKS, many_chunks):
                 blocks = Blocks(query, chunks * compute, compute)
                 # Twice the limit, because it is an estimate: the compiler decides about what is near.
@@ -326,33 +333,36 @@ def _finalists(task: Task, generation: str, known: Known, count: int) -> Iterabl
 
 def _rows(task: Task, known: Known) -> list[Row]:
     """The lines through what compiled, from at least two points each."""
-    steps_by_size: dict[tuple[int, int], dict[int, Step]] = {}
-    for (blocks, tail), measurement in known.items():
-        steps = steps_by_size.setdefault((blocks.query, blocks.compute), {})
+    steps_by_size: dict[tuple[int, int], dict[int, Step]] = defaultdict(dict)
+    for (blocks, tail), measurement in _compiled(known).items():
         # Of two variants, the one without a tail is on the line.
-        if measurement.failure is None and not (tail and Variant(blocks, False) in known):
-            steps[blocks.key // blocks.compute] = _step(task, measurement)
+        if not tail or Variant(blocks, False) not in known:
+            steps_by_size[blocks.query, blocks.compute][blocks.key // blocks.compute] = _step(
+                task, measurement
+            )
     return [Row.through(*size, steps) for size, steps in sorted(steps_by_size.items()) if len(steps) > 1]
 
 
 def _candidates(task: Task, generation: str, known: Known) -> list[Candidate]:
     """What compiled, the fastest first; of two variants, the one that the shape runs."""
-    measured: dict[Blocks, Measurement] = {}
-    for variant, measurement in known.items():
-        blocks = variant.blocks
-        if measurement.failure is None and (blocks not in measured or task.variant(blocks) == variant):
-            measured[blocks] = measurement
-    candidates = [
-        _candidate(task, blocks, measurement, generation) for blocks, measurement in measured.items()
-    ]
+    compiled = _compiled(known)
+    every_size = dict.fromkeys(variant.blocks for variant in compiled)
+    candidates = [_candidate(task, blocks, compiled, generation) for blocks in every_size]
     return sorted(candidates, key=lambda candidate: (candidate.cycles, candidate.bundles))
+
+
+def _compiled(known: Known) -> Known:
+    return {variant: measurement for variant, measurement in known.items() if measurement.failure is None}
 
 
 def _step(task: Task, measurement: Measurement) -> Step:
     return Step.of(measurement.bundles, measurement.sections, has_band=task.has_band)
 
 
-def _candidate(task: Task, blocks: Blocks, measurement: Measurement, generation: str) -> Candidate:
+def _candidate(task: Task, blocks: Blocks, compiled: Known, generation: str) -> Candidate:
+    variant = task.variant(blocks)
+    # A tail changes little: what was measured without one stands for it, and the other way round.
+    measurement = compiled.get(variant) or compiled[Variant(blocks, not variant.tail)]
     steps = task.call.heads * visits(task.call, blocks).steps
     total = cycles(task.call, blocks, _step(task, measurement), generation)
     return Candidate(blocks, measurement.bundles, steps, total, measurement.matrix_unit)
