@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat.runtime import environment
 from tpuport.errors import PortError
@@ -54,6 +55,15 @@ def wrap(array: jax.Array) -> torch.Tensor:
     from torchax.tensor import Tensor
 
     return Tensor(array, env)
+
+
+def assign(tensor: Any, array: jax.Array) -> Any:
+    """Give a torchax tensor another array, which may have another shape, and return it."""
+    tensor._elem = array
+    with no_dispatch(), torch._C.DisableTorchFunction():
+        # torch's own functions ask for the sizes that it has noted down, not for the array's.
+        torch.Tensor.resize_(tensor, array.shape)
+    return tensor
 
 
 def as_torch(tree: Any) -> Any:

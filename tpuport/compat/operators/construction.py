@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from tpuport.compat.convert import as_jax, is_ported, jax_dtype, to_jax, wrap
+from tpuport.compat.convert import as_jax, assign, is_ported, jax_dtype, to_jax, wrap
 from tpuport.compat.operators.declarations import Lowering
+
+Number = int | float
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, **placement: Any) -> torch.Tensor:
@@ -81,6 +83,32 @@ def empty_permuted(
     return wrap(jnp.zeros(size, jax_dtype(dtype or torch.get_default_dtype())))
 
 
+def arange_out(start: Number, end: Number, step: Number = 1, *, out: torch.Tensor) -> torch.Tensor:
+    """`torch.arange(start, end, step, out=out)`, as which torch runs `torch.arange(..., device="jax")`."""
+    return _fill(out, torch.arange(start, end, step, dtype=out.dtype, device="cpu"))
+
+
+def eye_out(n: int, m: int | None = None, *, out: torch.Tensor) -> torch.Tensor:
+    """`torch.eye(n, m, out=out)`."""
+    return _fill(out, torch.eye(n, n if m is None else m, dtype=out.dtype, device="cpu"))
+
+
+def linspace_out(start: Number, end: Number, steps: int, *, out: torch.Tensor) -> torch.Tensor:
+    """`torch.linspace(start, end, steps, out=out)`."""
+    return _fill(out, torch.linspace(start, end, steps, dtype=out.dtype, device="cpu"))
+
+
+def logspace_out(
+    start: Number, end: Number, steps: int, base: Number = 10.0, *, out: torch.Tensor
+) -> torch.Tensor:
+    """`torch.logspace(start, end, steps, base, out=out)`."""
+    return _fill(out, torch.logspace(start, end, steps, base, dtype=out.dtype, device="cpu"))
+
+
+def _fill(out: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
+    return assign(out, to_jax(host))
+
+
 def _contains_ported(data: Any) -> bool:
     if isinstance(data, (list, tuple)):
         return any(_contains_ported(item) for item in data)
@@ -96,10 +124,17 @@ def _stack(data: Any) -> jax.Array:
     return jnp.asarray(as_jax(data))
 
 
+_aten = torch.ops.aten
+_OUT = "has no lowering, and torch makes tensors on another device by it"
 LOWERINGS = (
     Lowering(torch.empty_permuted, empty_permuted, "takes axes that are no permutation"),
     Lowering(torch.ops.aten.full.default, full, "warns of 64 bits"),
     Lowering(torch.ops.aten.empty_permuted.default, empty_permuted, "takes axes that are no permutation"),
+    Lowering(_aten.arange.start_out, arange_out, _OUT),
+    Lowering(_aten.eye.out, lambda n, *, out: eye_out(n, out=out), _OUT),
+    Lowering(_aten.eye.m_out, eye_out, _OUT),
+    Lowering(_aten.linspace.out, linspace_out, _OUT),
+    Lowering(_aten.logspace.out, logspace_out, _OUT),
     Lowering(torch.tensor, tensor, "takes its dtype from the first number alone: [1, 2.5] becomes [1, 2]"),
     Lowering(torch.as_tensor, as_tensor, "takes its dtype from the first number alone"),
     Lowering(torch.Tensor.new_tensor, new_tensor, "gives a tensor without values"),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat.convert import jax_dtype
+from tpuport.compat.convert import assign, jax_dtype
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.errors import PortError
 
@@ -87,23 +87,21 @@ def flatten(tensor: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torc
 
 def unsqueeze_(tensor: Any, dim: int) -> Any:
     """`tensor.unsqueeze_(dim)`."""
-    tensor._elem = jnp.expand_dims(tensor._elem, dim)
-    return tensor
+    return assign(tensor, jnp.expand_dims(tensor._elem, dim))
 
 
 def transpose_(tensor: Any, dim0: int, dim1: int) -> Any:
     """`tensor.transpose_(dim0, dim1)`."""
-    if tensor.ndim:  # of none, torch counts one
-        tensor._elem = jnp.swapaxes(tensor._elem, dim0, dim1)
-    return tensor
+    if tensor.ndim == 0:  # of which torch says that it has one dimension
+        return tensor
+    return assign(tensor, jnp.swapaxes(tensor._elem, dim0, dim1))
 
 
 def t_(tensor: Any) -> Any:
     """`tensor.t_()`, of at most two dimensions."""
     if tensor.ndim > 2:
         raise RuntimeError(f"t_() expects a tensor with <= 2 dimensions, but self is {tensor.ndim}D")
-    tensor._elem = tensor._elem.T
-    return tensor
+    return assign(tensor, tensor._elem.T)
 
 
 def resize_(tensor: Any, *size: Any, memory_format: Any = None) -> Any:
@@ -112,8 +110,7 @@ def resize_(tensor: Any, *size: Any, memory_format: Any = None) -> Any:
     shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     if getattr(tensor, "_alias", None) is not None:
         raise PortError("a view, or a tensor that has views, cannot be resized", fix="clone it first")
-    tensor._elem = jnp.resize(tensor._elem, tuple(shape))
-    return tensor
+    return assign(tensor, jnp.resize(tensor._elem, tuple(shape)))
 
 
 def resize_as_(tensor: Any, other: torch.Tensor, *, memory_format: Any = None) -> Any:
