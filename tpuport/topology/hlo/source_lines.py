@@ -79,7 +79,7 @@ def innermost_source(stack: Iterable[StackFrame]) -> Source | None:
     # What is outside of tpuport's compiler asked for the program, and did not make its instructions.
     inside = list(itertools.takewhile(lambda frame: not frame[0].startswith(_TOPOLOGY), stack))
     candidates = [frame for frame in inside if _is_model_code(frame[0])]
-    candidates += [frame for frame in inside if frame[0] and package_file(frame[0]).package not in TRACING]
+    candidates += [frame for frame in inside if frame[0] and not _only_traces(frame[0])]
     if not candidates:
         return None
     file, line, function = candidates[0]
@@ -92,6 +92,13 @@ def short_path(file: str) -> str:
     if not path or package == "python":
         return file
     return f"{package}/{path}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _only_traces(file: str) -> bool:
+    """Whether a file is of a library that traces, or of what tpuport adds to torchax."""
+    package, path = package_file(file)
+    return package in TRACING or (package == "tpuport" and path.startswith("compat/"))
 
 
 @functools.lru_cache(maxsize=4096)
