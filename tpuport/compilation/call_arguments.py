@@ -84,9 +84,13 @@ class Layout(NamedTuple):
 
 
 class DividedArguments(NamedTuple):
-    """The arguments of one call: tensors on the device, the tensors of each cache, generators, the layout of all."""
+    """The arguments of one call: tensors on the device, the tensors of each cache, generators, the layout of all.
+
+    `originals` are the tensors as the caller gave them.
+    """
 
     tensors: list[Any]
+    originals: list[Any]
     donated: list[list[Any]]
     generators: list[torch.Generator]
     layout: Layout
@@ -118,6 +122,7 @@ def divide_arguments(positional: dict[str, Any], keywords: dict[str, Any]) -> Di
     pytrees.register_used(positional, keywords)
     leaves, tree = jax.tree_util.tree_flatten_with_path((positional, keywords), is_leaf=is_transformers_cache)
     tensors: list[Any] = []
+    originals: list[Any] = []
     donated: list[list[Any]] = []
     generators: list[torch.Generator] = []
     arguments: list[Argument] = []
@@ -131,6 +136,7 @@ def divide_arguments(positional: dict[str, Any], keywords: dict[str, Any]) -> Di
             arguments.append(Argument(name, "cache", structure))
         elif _is_array(leaf):
             tensors.append(_usable_array(leaf, name))
+            originals.append(leaf)
             arguments.append(Argument(name, "tensor", None))
         elif isinstance(leaf, torch.Generator):
             # Its state is an argument of the program, so that a new one for each call is nothing new.
@@ -139,7 +145,7 @@ def divide_arguments(positional: dict[str, Any], keywords: dict[str, Any]) -> Di
             arguments.append(Argument(name, "generator", generators.index(leaf)))
         else:
             arguments.append(Argument(name, "static", _static_value(leaf, name)))
-    return DividedArguments(tensors, donated, generators, Layout(tree, tuple(arguments)))
+    return DividedArguments(tensors, originals, donated, generators, Layout(tree, tuple(arguments)))
 
 
 def shapes_key(arrays: Iterable[Any]) -> Hashable:

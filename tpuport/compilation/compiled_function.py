@@ -1,19 +1,34 @@
 """`tpuport.compile`: weights are arguments, flags are static, caches are donated, recompilations are counted."""
 
+import dataclasses
 import functools
 import inspect
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import torch
 
 from tpuport import attention, compat, layers, pytrees, rotary, trace_errors
 from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
-from tpuport.compilation.call_arguments import Layout, divide_arguments, prepare_arguments, shapes_key
+from tpuport.compilation.call_arguments import (
+    DividedArguments,
+    Layout,
+    divide_arguments,
+    prepare_arguments,
+    shapes_key,
+)
 from tpuport.compilation.compiled_program import Program
-from tpuport.compilation.model_weights import check_constants, collect_weights, settings_key, use_weights
+from tpuport.compilation.model_weights import (
+    check_constants,
+    collect_weights,
+    overwrite,
+    settings_key,
+    use_weights,
+    write_weights,
+)
 from tpuport.compilation.reachable import ReachableModules
 from tpuport.errors import PortError
 
@@ -42,6 +57,37 @@ class ProgramArguments(NamedTuple):
     tensors: list[Any]
     donated: list[list[Any]]
     static: StaticPart
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class OutputAndWrites:
+    """The result of a program whose function writes in place to what it was given.
+
+    Attributes:
+        output: of the function.
+        arguments: the new arrays of tensors among the arguments, by their number.
+        weights: for each model the new arrays of its weights, by name.
+    """
+
+    output: Any
+    arguments: dict[int, Any]
+    weights: list[dict[str, Any]]
+
+    def write(self, tensors: list[Any], models: list[torch.nn.Module]) -> None:
+        """Write to the tensors and the models of the call, as the function has done to those of the trace."""
+        for index, array in self.arguments.items():
+            overwrite(tensors[index], array)
+        for model, arrays in zip(models, self.weights, strict=True):
+            write_weights(model, arrays)
+
+
+def _find_argument_writes(tensors: list[Any], arrays: list[Any]) -> dict[int, Any]:
+    """Traced. The new arrays of tensors that no longer have those that they started with, by number."""
+    pairs = enumerate(zip(tensors, arrays, strict=True))
+    return {
+        index: compat.as_jax(tensor) for index, (tensor, array) in pairs if compat.as_jax(tensor) is not array
+    }
 
 
 class CompiledFunction:
@@ -97,20 +143,25 @@ class CompiledFunction:
                 function reaches a model in a way that leaves its weights constants of the program.
             trace_errors.CannotTrace: the function's code cannot be traced; says where, and what to do.
         """
-        return compat.as_torch(self._call_program(self.program, args, kwargs))
+        result, originals = self._call_program(self.program, args, kwargs)
+        if isinstance(result, OutputAndWrites):
+            result.write(originals, self._modules())
+            result = result.output
+        return compat.as_torch(result)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
-        return self._call_program(self.program.lower, args, kwargs)
+        lowered, _ = self._call_program(self.program.lower, args, kwargs)
+        return lowered
 
-    def _call_program(self, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """Call the program, or a method of it, with its arguments for a call of the function."""
+    def _call_program(self, call: Callable, args: tuple, kwargs: dict) -> tuple[Any, list[Any]]:
+        """The result of the program, or of a method of it, for a call of the function; and the tensors of the call."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         with trace_errors.explained(self._function):
-            arguments, generators = self._divide(args, kwargs)
-            with randomness.call_generators(generators):
+            arguments, divided = self._divide(args, kwargs)
+            with randomness.call_generators(divided.generators):
                 arguments, signature = self._prepare_program(arguments)
-                return call(*arguments, signature=signature)
+                return call(*arguments, signature=signature), divided.originals
 
     def _prepare_program(self, arguments: ProgramArguments) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
@@ -136,7 +187,7 @@ class CompiledFunction:
             self._reachable = ReachableModules(self._function)
         return self._reachable.modules
 
-    def _divide(self, args: tuple, kwargs: dict) -> tuple[ProgramArguments, list[torch.Generator]]:
+    def _divide(self, args: tuple, kwargs: dict) -> tuple[ProgramArguments, DividedArguments]:
         divided = divide_arguments(self._name_positional(args), kwargs)
         modules = self._modules()
         if self.scan_layers:
@@ -145,7 +196,7 @@ class CompiledFunction:
         weights = [collect_weights(module) for module in modules]
         models = tuple((weakref.ref(module), settings_key(module)) for module in modules)
         static = StaticPart(divided.layout, models, attention.registered_settings())
-        return ProgramArguments(weights, divided.tensors, divided.donated, static), divided.generators
+        return ProgramArguments(weights, divided.tensors, divided.donated, static), divided
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
         """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""
@@ -165,12 +216,21 @@ class CompiledFunction:
 
     def _run(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
         """Traced. Put the arguments together again and call the function with the weights in place."""
-        positional, keywords = static.layout.join(compat.as_torch(tensors), compat.as_torch(donated))
+        arguments = compat.as_torch(tensors)
+        positional, keywords = static.layout.join(arguments, compat.as_torch(donated))
         args = self._order_positional(positional)
-        with use_weights([reference() for reference, _ in static.models], weights):  # type: ignore[misc]
+        with use_weights([reference() for reference, _ in static.models], weights) as in_use:  # type: ignore[misc]
             output = self._function(*args, **keywords)
             pytrees.register_used(output)
-            return compat.as_jax(output)
+            writes = OutputAndWrites(
+                compat.as_jax(output),
+                _find_argument_writes(arguments, tensors),
+                [weights_in_use.find_writes() for weights_in_use in in_use],
+            )
+        # Most functions write to nothing, and their programs have no other results than their own.
+        if not writes.arguments and not any(writes.weights):
+            return writes.output
+        return writes
 
     def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
         """Traced. As `_run`, with the blocks whose weights are stacked in a loop."""

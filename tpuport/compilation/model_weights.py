@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import torch
@@ -11,7 +11,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from tpuport import attention, compat, layers, rotary
 from tpuport.checkpoint import model_mesh, port_count, ported_models
-from tpuport.compat import randomness
+from tpuport.compat import aliasing, randomness
 from tpuport.errors import PortError
 from tpuport.patches import transformers_experts, transformers_rotary
 from tpuport.sharding.sequence import sequence_sharded
@@ -52,14 +52,54 @@ def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
+class WeightsInUse(NamedTuple):
+    """The weights of a model while it is traced.
+
+    Attributes:
+        model: with tensors of these arrays in place of its own.
+        arrays: as they are arguments of the program.
+        unstacked: the same, each block's weights by themselves.
+    """
+
+    model: torch.nn.Module
+    arrays: dict[str, jax.Array]
+    unstacked: dict[str, jax.Array]
+
+    def find_writes(self) -> dict[str, jax.Array]:
+        """Traced. The new arrays of the weights that the model has written to, such as running statistics, by name.
+
+        Raises:
+            PortError: a weight of a block that runs in a loop was written to.
+        """
+        current = {name: compat.as_jax(tensor) for name, tensor in _named_tensors(self.model).items()}
+        writes = {
+            name: current[name]
+            for name, array in self.unstacked.items()
+            if name in current and current[name] is not array
+        }
+        stacked = [name for name in writes if name not in self.arrays]
+        if stacked:
+            raise PortError(
+                "blocks whose weights are stacked, to run in a loop, write to their weights in place",
+                where=", ".join(stacked[:_NAMES_SHOWN]),
+                fix="compile with scan_layers=False",
+            )
+        return writes
+
+
 @contextlib.contextmanager
-def use_weights(models: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]) -> Iterator[None]:
+def use_weights(
+    models: Sequence[torch.nn.Module], weights: Sequence[dict[str, jax.Array]]
+) -> Iterator[list[WeightsInUse]]:
     """Traced. Let the models compute with these arrays in place of their own, and with tpuport's attention.
 
     Args:
         models: ported models.
         weights: for each of them what `collect_weights` returned, or the same with traced values. Arrays may be
             stacked (`layers.stack_weights`): each block then has a slice.
+
+    Yields:
+        For each model its weights, which know afterwards what the model wrote to.
     """
     with contextlib.ExitStack() as stack:
         # The models are changed while they are traced, so one thread traces at a time; compiled programs run at once.
@@ -70,13 +110,14 @@ def use_weights(models: Sequence[torch.nn.Module], weights: Sequence[dict[str, j
         stack.enter_context(randomness.any_stream())
         # Attention is tpuport's, unless the user has registered another.
         stack.enter_context(attention.use_on_meshes([model_mesh(model) for model in models]))
-        for model, arrays in zip(models, weights, strict=True):
+        yield [
             stack.enter_context(_use_model_weights(model, arrays))
-        yield
+            for model, arrays in zip(models, weights, strict=True)
+        ]
 
 
 @contextlib.contextmanager
-def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> Iterator[None]:
+def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> Iterator[WeightsInUse]:
     mesh = model_mesh(model)
     arrays, rotary_tables = rotary.split_tables(arrays)
     with contextlib.ExitStack() as stack:
@@ -93,9 +134,27 @@ def _use_model_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> 
         # Rotary modules return their tables.
         stack.enter_context(rotary.use_tables(model, rotary_tables))
         # Last: what comes before looks at the model's own tensors.
-        tensors = compat.as_torch(layers.unstack_weights(arrays))
-        stack.enter_context(_reparametrize_module(model, tensors, tie_weights=True))
-        yield
+        unstacked = layers.unstack_weights(arrays)
+        stack.enter_context(_reparametrize_module(model, compat.as_torch(unstacked), tie_weights=True))
+        yield WeightsInUse(model, arrays, unstacked)
+
+
+def write_weights(model: torch.nn.Module, arrays: dict[str, jax.Array]) -> None:
+    """Give weights of a ported model, by name, the arrays that a program returned for them."""
+    tensors = _named_tensors(model)
+    for name, array in arrays.items():
+        overwrite(tensors[name], array)
+
+
+def overwrite(tensor: Any, array: jax.Array) -> None:
+    """Write an array into a tensor on the host or the device, and all that views it."""
+    if compat.is_ported(tensor):
+        # As sharded as it was: another sharding would compile the next call again.
+        tensor._elem = jax.device_put(array, compat.as_jax(tensor).sharding)
+        aliasing.propagate(tensor)
+    elif isinstance(tensor, torch.Tensor):
+        with torch.no_grad():
+            tensor.copy_(compat.to_torch(array))
 
 
 def settings_key(model: torch.nn.Module) -> Hashable:

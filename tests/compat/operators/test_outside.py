@@ -72,6 +72,12 @@ def test_what_is_on_the_host_afterwards_is_an_ordinary_tensor():
     assert torch.equal(torch.load(file)["x"], HOST)
 
 
+def test_a_copy_on_the_host_shares_nothing_with_the_device():
+    result = compat.wrap(compat.to_jax(HOST))
+    result.cpu().zero_()
+    assert torch.equal(result.cpu(), HOST)
+
+
 def test_printed_as_on_any_device():
     result = compat.wrap(compat.to_jax(HOST[0]))
     assert repr(result) == str(result) == "tensor([0., 1., 2.], device='jax:0')"

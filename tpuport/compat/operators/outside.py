@@ -112,6 +112,11 @@ def _to_jax(self: Any, tensors: Any) -> Any:
         ) from None
 
 
+def _to_host(environment: Any, arrays: Any) -> Any:
+    """torchax's `j2t_copy`. Its tensors share the memory of their arrays, so that a write to one changed both."""
+    return torch_pytree.tree_map_only(jax.Array, to_torch, arrays)
+
+
 LOWERINGS = ()
 METHODS = (
     Method("Tensor", "__torch_dispatch__", classmethod(_dispatch), "refuses every operation outside"),
@@ -124,5 +129,6 @@ METHODS = (
         for name in ("storage", "untyped_storage", "data_ptr")
     ),
     Method("Tensor", "__reduce_ex__", _reduce, "cannot be pickled"),
+    Method("Environment", "j2t_copy", _to_host, "gives tensors that share memory with arrays of jax"),
     Method("Environment", "t2j_iso", _to_jax, "its message does not name the operand that is on the host"),
 )
