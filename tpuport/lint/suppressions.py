@@ -161,7 +161,7 @@ class _TokenReader:
             self.problems.append(CommentProblem(line, column, end_column, reason))
             return
         # A comma at the end is no mistake.
-        names = list(filter(None, map(str.strip, ignore["ids"].split(","))))
+        names = [part.strip() for part in ignore["ids"].split(",") if part.strip()]
         # Names are as good as ids: `ignore[item]` is `ignore[TPU201]`.
         ids = tuple(id_by_name().get(name.lower(), name.upper()) for name in names)
         problem = _problem_with_names(names, ids)

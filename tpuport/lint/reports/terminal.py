@@ -127,8 +127,8 @@ def _finding_counts(report: Report, style: Style) -> str:
             return "no findings"
         case [part]:
             return part
-        case [*first_parts, last_part]:
-            return f"{', '.join(first_parts)} and {last_part}"
+        case _:
+            return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _passable_remark(report: Report) -> str:
