@@ -164,11 +164,13 @@ def _jaxprs_in(value: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
 def _sub_jaxpr(kind: Kind, jaxpr: ClosedJaxpr | Jaxpr, operands: tuple[Any, ...], **loop: Any) -> SubJaxpr:
     consts: tuple[Any, ...] = ()
     if isinstance(jaxpr, ClosedJaxpr):
-        consts, jaxpr = tuple(jaxpr.consts), jaxpr.jaxpr
+        consts, body = tuple(jaxpr.consts), jaxpr.jaxpr
+    else:
+        body = jaxpr
     # What has other arguments than the equation has operands allocates its arguments itself.
-    if len(jaxpr.invars) != len(operands):
+    if len(body.invars) != len(operands):
         operands = ()
-    return SubJaxpr(kind, jaxpr, consts, operands, **loop)
+    return SubJaxpr(kind, body, consts, operands, **loop)
 
 
 def _scan_body(equation: Equation) -> SubJaxpr:

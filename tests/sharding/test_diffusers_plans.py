@@ -202,7 +202,8 @@ def ported(model, inputs, **axes):
         copy.load_state_dict(model.state_dict())
     tpuport.port(copy, mesh=tpuport.create_mesh(**axes, devices=jax.devices()[: prod(axes.values())]))
     function = tpuport.compile(copy)
-    parts = function._program_arguments((), inputs)
+    arguments, _ = function._divide((), inputs)
+    parts, _ = function._prepare_program(arguments)
     program = function.program.lower(*parts).compile()  # once, for the text and for the result
     return np.asarray(program(*parts[:3])[0]), program.as_text()
 

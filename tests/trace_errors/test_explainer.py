@@ -231,7 +231,7 @@ def test_transformers_own_model_is_code_that_counts_and_its_plumbing_is_not() ->
     failure = explained(model, torch.ones(1, 4, dtype=torch.long))
     assert failure.source is not None
     assert failure.source.file.endswith("transformers/models/llama/modeling_llama.py")
-    assert "the shapes cannot be broadcast together, in mul(float32[8], float32[1,4,6])" in failure.message
+    assert "the shapes cannot be broadcast together, in float32[8] * float32[1,4,6]" in failure.message
 
 
 @pytest.mark.parametrize("name", ["Condition", "Decorated", "FromHelper", "Shapes"])

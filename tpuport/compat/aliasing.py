@@ -358,7 +358,7 @@ def _make_step(
 
 def _permutation_write(func: Any, arguments: tuple, kwargs: dict, rank: int) -> Write:
     # Axes of different sizes tell where each one goes.
-    sizes = range(2, 2 + rank)
+    sizes = list(range(2, 2 + rank))
     axes = on_twins(torch.empty, list(sizes), device="meta")
     order = [size - 2 for size in on_twins(func, axes, *arguments, **kwargs).shape]
     inverse = np.argsort(order)
@@ -374,8 +374,10 @@ def _range_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice, ...]:
     key = [slice(None)] * viewed.ndim
     for axis, (size, view_size) in enumerate(zip(viewed.shape, view.shape, strict=True)):
         if size != view_size and view_size > 0:
-            start = (view.storage_offset() - viewed.storage_offset()) // viewed.stride(axis)
-            step = view.stride(axis) // viewed.stride(axis) if view_size > 1 else 1
+            stride = viewed.stride(axis)
+            start = int(view.storage_offset() - viewed.storage_offset()) // stride
+            # Of a single index, torch keeps any stride.
+            step = view.stride(axis) // stride if view_size > 1 else 1
             key[axis] = slice(start, start + (view_size - 1) * step + 1, step)
         elif size != view_size:
             key[axis] = slice(0, 0)
@@ -392,7 +394,7 @@ def _index_key(viewed: torch.Tensor, view: torch.Tensor) -> tuple[slice | int, .
         axis += 1
     # Along an axis of size 1, all that torch may have taken away is index 0.
     stride = max(viewed.stride(axis), 1)
-    index = (view.storage_offset() - viewed.storage_offset()) // stride
+    index = int(view.storage_offset() - viewed.storage_offset()) // stride
     return (*[slice(None)] * axis, index)
 
 

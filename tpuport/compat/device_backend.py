@@ -47,13 +47,13 @@ def uninstall() -> None:
 
 def _register_guard() -> None:
     # torch looks for the guard of a device before it moves tensors there. Older releases cannot take one from Python.
-    accelerators = getattr(torch._C, "_acc", None)
+    accelerators: Any = getattr(torch._C, "_acc", None)
     if _Guard.is_registered or not hasattr(accelerators, "register_python_privateuseone_device_guard"):
         return
 
     class DeviceGuard(accelerators.DeviceGuard):
         def type_(self) -> Any:
-            return torch._C._autograd.DeviceType.PrivateUse1
+            return torch._C._autograd.DeviceType.PrivateUse1  # type: ignore[attr-defined]
 
     accelerators.register_python_privateuseone_device_guard(DeviceGuard())
     _Guard.is_registered = True

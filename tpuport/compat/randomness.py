@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.core import Tracer, eval_context
 from jax.extend.core import get_opaque_trace_state
 
 from tpuport.errors import PortError
@@ -228,7 +229,7 @@ def next_key(generator: torch.Generator | None = None) -> jax.Array:
         import torchax
 
         own = torchax.default_env().param
-        if isinstance(own.prng, jax.core.Tracer):
+        if isinstance(own.prng, Tracer):
             # The program's author hands keys through it: `with env.override_property(prng=key)`.
             return own.get_and_rotate_prng_key()
         raise PortError(
@@ -368,7 +369,7 @@ def note_seed() -> None:
 
 
 def _is_eager() -> bool:
-    with jax.core.eval_context():
+    with eval_context():
         eager = get_opaque_trace_state()
     return get_opaque_trace_state() == eager
 

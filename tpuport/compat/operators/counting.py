@@ -51,7 +51,8 @@ def embedding(weight: jax.Array, indices: jax.Array, *options: Any) -> jax.Array
 
     if weight.ndim != 2:
         raise RuntimeError(f"embedding() expects a weight of two dimensions, not {weight.shape}")
-    return all_aten_ops[_aten.embedding].func(weight, indices, *options)
+    lowering: Any = all_aten_ops[_aten.embedding].func
+    return lowering(weight, indices, *options)
 
 
 def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:

@@ -173,7 +173,7 @@ def _refuse_wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> No
         return
     wide = {torch.float64, torch.complex128}
     asked = {leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.dtype)} & wide
-    if not asked or jax.config.jax_enable_x64:
+    if not asked or jax.config.read("jax_enable_x64"):
         return
     name = getattr(function, "__name__", str(function)).split(".")[0]
     if name in _CONVERSIONS or name.endswith("_like") or not any(map(is_ported, args)):

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.core import Tracer
 from torch.utils import _pytree as torch_pytree
 
 from tpuport.compat.convert import is_ported, to_torch
@@ -63,7 +64,7 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 def _to_text(tensor: Ported) -> str:
     """As torch prints a tensor on a device, or torchax a tensor that is traced."""
-    if isinstance(tensor._elem, jax.core.Tracer):
+    if isinstance(tensor._elem, Tracer):
         return f"Tensor({type(tensor._elem)} {tensor._elem})"
     text = repr(to_torch(tensor._elem))
     return f"{text[:-1]}, device='{tensor.device}')"
@@ -71,7 +72,7 @@ def _to_text(tensor: Ported) -> str:
 
 def _format(tensor: Ported, specification: str) -> str:
     """A tensor without dimensions is formatted as its number."""
-    if tensor.ndim == 0 and not isinstance(tensor._elem, jax.core.Tracer):
+    if tensor.ndim == 0 and not isinstance(tensor._elem, Tracer):
         return format(tensor._elem.item(), specification)
     return object.__format__(tensor, specification)
 

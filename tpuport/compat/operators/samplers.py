@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.core import Tracer
 
 from tpuport.compat.convert import is_ported, jax_dtype, wrap
 from tpuport.compat.operators.declarations import Lowering
@@ -29,7 +30,7 @@ MANTISSA_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 def is_known(*values: Any) -> bool:
     """Whether arguments have values now: none is one that only a program knows."""
-    return not any(isinstance(value, jax.core.Tracer) for value in values)
+    return not any(isinstance(value, Tracer) for value in values)
 
 
 def require(condition: bool, message: str) -> None:
@@ -395,13 +396,14 @@ def poisson(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
 
 def binomial(count: Any, prob: Any, generator: Any = None, *, out: Any = None) -> Any:
     """`torch.binomial`: successes among `count` trials of probability `prob`."""
-    trials, probabilities = count.jax(), prob.jax()
+    trials: jax.Array = count.jax()
+    probabilities: jax.Array = prob.jax()
     require_floating(trials.dtype, "binomial_cpu")
     shape = jnp.broadcast_shapes(trials.shape, probabilities.shape)
     # jax gives NaN where torch takes the nearest number that makes sense.
     trials_wide = jnp.maximum(trials.astype(jnp.float32), 0.0)
     probabilities = jnp.clip(probabilities.astype(jnp.float32), 0.0, 1.0)
-    numbers = jax.random.binomial(next_key(generator), trials_wide, probabilities, shape)
+    numbers = jax.random.binomial(next_key(generator), trials_wide, probabilities, tuple(map(int, shape)))
     return store(out, numbers.astype(trials.dtype))
 
 

@@ -30,8 +30,8 @@ def scatter_reduce(
         include_self: whether x's own element is among those that are reduced.
     """
     if x.ndim == 0:
-        parts = (jnp.atleast_1d(one) for one in (index, source))
-        return scatter_reduce(x[None], 0, *parts, reduce, include_self=include_self)[0]
+        index, source = jnp.atleast_1d(index), jnp.atleast_1d(source)
+        return scatter_reduce(x[None], 0, index, source, reduce, include_self=include_self)[0]
     if x.dtype == jnp.bool_:
         numbers, added = x.astype(jnp.int32), source.astype(jnp.int32)
         return scatter_reduce(numbers, dim, index, added, reduce, include_self=include_self) != 0
@@ -75,8 +75,10 @@ def scatter(
     x: jax.Array, dim: int, index: jax.Array, source: jax.Array | int | float | bool, *, reduce: str
 ) -> jax.Array:
     """Traced. `x.scatter(dim, index, source, reduce="add")`, or "multiply"."""
-    source = jnp.broadcast_to(jnp.asarray(source, x.dtype), index.shape) if jnp.ndim(source) == 0 else source
-    return scatter_reduce(x, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+    values = jnp.asarray(source, x.dtype)
+    if values.ndim == 0:
+        values = jnp.broadcast_to(values, index.shape)
+    return scatter_reduce(x, dim, index, values, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 def scatter_add(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:

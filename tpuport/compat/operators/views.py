@@ -6,7 +6,7 @@ import jax
 import torch
 
 from tpuport.compat import aliasing
-from tpuport.compat.convert import wrap
+from tpuport.compat.convert import as_jax, wrap
 from tpuport.compat.operators import expectations
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.random_placement import as_program_draw
@@ -80,7 +80,7 @@ def contiguous(
     """`tensor.contiguous()`: the tensor itself if its strides in torch are contiguous, else a copy."""
     if aliasing.twin(tensor).is_contiguous(memory_format=memory_format):
         return tensor
-    return wrap(tensor.jax())
+    return wrap(as_jax(tensor))
 
 
 def detach(tensor: Ported) -> torch.Tensor:

@@ -125,7 +125,7 @@ class Evidence:
     @property
     def config(self) -> Any:
         """The model's configuration, of a model of several kinds of input that of its text; None if it has none."""
-        config = getattr(self.model, "config", None)
+        config: Any = getattr(self.model, "config", None)
         if hasattr(config, "get_text_config"):
             return config.get_text_config(decoder=True)
         return config
@@ -137,4 +137,5 @@ class Evidence:
             dict(self.inputs), is_leaf=lambda value: not isinstance(value, dict | list | tuple)
         )
         for (argument, *path), value in leaves:
-            yield f"{argument.key}{pytree.keystr(tuple(path))}", value
+            # The first key is of the dict of the inputs.
+            yield f"{argument.key}{pytree.keystr(tuple(path))}", value  # type: ignore[attr-defined]

@@ -130,8 +130,8 @@ def check_not_quantized(config_file: ConfigFile) -> None:
 
 def check_heads(config: Any, config_file: ConfigFile) -> None:
     """PortError unless a language model's key/value heads divide its query heads."""
-    heads = getattr(config, "num_attention_heads", None)
-    groups = getattr(config, "num_key_value_heads", None)
+    heads: Any = getattr(config, "num_attention_heads", None)
+    groups: Any = getattr(config, "num_key_value_heads", None)
     # Numbers that are not counts are reported where the model is built.
     if not all(map(_is_count, (heads, groups))) or heads % groups == 0:
         return
