@@ -16,8 +16,9 @@ _MEANING = {
 _HEADER = """# Operators beside torch
 
 Torch has a database of its operators, with arguments to test each of them (`op_db` in `torch.testing`). This page says
-what becomes of them under tpuport: every sample, in each form of the operator (function, method, operator, in place),
-in {dtypes}, eager and compiled, {calls:,} calls in all.
+what becomes of them under tpuport, in {dtypes}.
+These are {calls:,} calls ({forms}).
+Not every operator has every form, and methods and operators were not run for all that have them.
 
 ```console
 $ python -m benchmarks.operators                                     # all of them, which takes hours; continues
@@ -47,7 +48,13 @@ def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
         by_operator[entry["operator"]].append(entry)
     verdicts = {name: worst(map(verdict, some)) for name, some in by_operator.items()}
     dtypes = list(dict.fromkeys(entry["dtype"] for entry in entries))
-    header = _HEADER.format(dtypes=_listed(dtypes), calls=_calls(entries), torch=versions["torch"])
+    forms = _calls_by_form(entries)
+    header = _HEADER.format(
+        dtypes=_listed(dtypes),
+        calls=forms.total(),
+        forms="; ".join(f"{form}: {count:,}" for form, count in forms.most_common()),
+        torch=versions["torch"],
+    )
     limits = {entry["samples"] for entry in entries if entry.get("samples")}
     if limits:
         header += _LIMITED.format(samples=max(limits))
@@ -65,12 +72,16 @@ def verdict(entry: dict[str, Any]) -> str:
 
 def worst(verdicts: Iterator[str]) -> str:
     """The worst of several verdicts."""
-    found = set(verdicts)
-    return next((name for name in ORDER if name in found), "equal")
+    present = set(verdicts)
+    return next((name for name in ORDER if name in present), "equal")
 
 
-def _calls(entries: Sequence[dict[str, Any]]) -> int:
-    return sum(sum(form["counts"].values()) for entry in entries for form in entry["forms"].values())
+def _calls_by_form(entries: Sequence[dict[str, Any]]) -> Counter[str]:
+    calls: Counter[str] = Counter()
+    for entry in entries:
+        for name, form in entry["forms"].items():
+            calls[name] += sum(form["counts"].values())
+    return calls
 
 
 def _listed(names: Sequence[str]) -> str:
