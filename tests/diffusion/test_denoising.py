@@ -1,5 +1,6 @@
 """The denoising loop as one program, against torch and diffusers in a Python loop."""
 
+import copy
 import functools
 
 import diffusers
@@ -152,8 +153,13 @@ def test_schedulers(own, name, config, dtype):
     expected = reference(host, scheduler, latents, POSITIVE)
     scheduler.set_timesteps(9)  # the user's own object stays as it is
     timesteps = scheduler.timesteps
+    conditions = POSITIVE
+    if dtype != torch.float32:
+        # As in torch, a model computes in the dtype of its weights.
+        ported = tpuport.port(copy.deepcopy(host).to(dtype))
+        conditions = {name: value.to(dtype) for name, value in POSITIVE.items()}
     got = denoise(
-        ported, scheduler, latents.to(dtype), num_inference_steps=6, conditions=POSITIVE, progress=False
+        ported, scheduler, latents.to(dtype), num_inference_steps=6, conditions=conditions, progress=False
     )
     assert got.dtype == dtype
     assert error(got, expected) < (1e-5 if dtype == torch.float32 else 3e-2)

@@ -129,7 +129,7 @@ def _short_path(filename: str) -> str:
     # The last one: an environment may itself be inside of another package.
     _, separator, inside = filename.rpartition(f"{os.sep}site-packages{os.sep}")
     if separator:
-        return str(Path("site-packages", inside))
+        return str(Path(inside))
     try:
         return str(Path(filename).relative_to(Path.cwd()))
     except ValueError:

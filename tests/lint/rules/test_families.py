@@ -143,7 +143,7 @@ def test_gpu_code_in_forward(tmp_path: Path, body: str, expected: list[str]) -> 
                 def forward(self, x):
                     return x
             """,
-            ["TPU308 warning"],
+            ["TPU308 info"],
         ),
     ],
 )

@@ -28,8 +28,8 @@ def _parameters(rules: Iterable[Rule]) -> list[Any]:
 
 RULES = _parameters(all_rules())
 COMPARABLE = _parameters(rule for rule in all_rules() if rule.harm not in oracle.INCOMPARABLE)
-# One rule for each kind of harm. A process with dynamo takes seconds, and its errors are in no doubt.
-HARMFUL = _parameters({rule.harm: rule for rule in all_rules() if rule.harm != "dynamo"}.values())
+# One rule for each kind of harm.
+HARMFUL = _parameters({rule.harm: rule for rule in all_rules()}.values())
 QUIET = [
     pytest.param(rule, example, id=f"{rule.id}-{number}")
     for rule in all_rules()

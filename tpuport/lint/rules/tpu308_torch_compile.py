@@ -22,12 +22,12 @@ def check(event: Use, context: Context) -> bool:
 RULE = Rule(
     id="TPU308",
     name="torch-compile",
-    severity=Severity.WARNING,
+    severity=Severity.INFO,
     summary="`torch.compile` or dynamo at module level, in `__init__` or in traced code",
-    why="A program has one compiler, and here it is XLA. Under `jax.jit` torch's compiler is bypassed, so "
-    "the code traces. Called outside it, on host tensors, torch's compiler inspects every device type that "
-    "is registered with torch, torchax's included, and raises `InternalTorchDynamoError`.",
-    reason="torch's compiler is of no use under `jax.jit`, and fails outside it once torchax is imported",
+    why="A program has one compiler, and here it is XLA. Under `jax.jit` torch's compiler is bypassed: the code "
+    "traces as if it were called directly, and what the compiler was given, such as a mode, has no effect. On host "
+    "tensors it compiles for the host, as ever.",
+    reason="torch's compiler is bypassed under `jax.jit`",
     remedy="call the function directly; compile the whole model with `tpuport.compile`",
     bad=Example("""
 @torch.compile
@@ -60,7 +60,7 @@ class Model(nn.Module):
         return x * 2 if not torch.compiler.is_compiling() else x * 2
 """),
     ),
-    harm="dynamo",
+    harm="bypassed",
     events=(Use,),
     check=check,
     fix=Applicability.SAFE,
