@@ -7,7 +7,8 @@ import torch
 
 import tpuport
 
-FAMILIES = ["llama", "gemma3", "gpt2", "mixtral"]
+# Experts alone are compared in tests/compat too.
+FAMILIES = ["llama", "gemma3", "gpt2", pytest.param("mixtral", marks=pytest.mark.slow)]
 # Gemma 3 has the sliding window of the first and the norms of queries and keys of the second. Phi-3 only differs from
 # Llama in how its projections are stored, which the tests of logits cover.
 SLOW = ("mistral", "qwen3", "gpt_oss", "phi3")

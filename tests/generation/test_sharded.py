@@ -63,7 +63,7 @@ MESHES = [
     pytest.param("llama", {"tp": 2}, (3, 1), id="llama tp=2", marks=slow),
     pytest.param("llama", {"dp": 2, "tp": 2}, (2, 1), id="llama dp=2 tp=2"),
     pytest.param("llama", {"dp": 4}, (1, 2), id="llama dp=4", marks=slow),
-    pytest.param("llama", {"tp": 8}, (3, 2), id="llama tp=8"),
+    pytest.param("llama", {"tp": 8}, (3, 2), id="llama tp=8", marks=pytest.mark.slow),
     pytest.param("mixtral", {"dp": 2, "tp": 2}, (2, 1), id="mixtral dp=2 tp=2", marks=slow),
     pytest.param("mixtral", {"tp": 2}, (3, 1), id="mixtral tp=2", marks=slow),
     pytest.param("mixtral", {"dp": 4}, (1, 2), id="mixtral dp=4", marks=slow),
