@@ -207,10 +207,10 @@ def _model_tables(model: torch.nn.Module, needs: list[TableNeed]) -> dict[str, T
     """The tables of one model's calls, by their names among the arguments of the program."""
     tables = {_argument_name(need): table_for(model, need) for need in needs}
     for name, in_use in Counter(need.module.name for need in needs).items():
-        kept = _tables[model.get_submodule(name)]
+        stored = _tables[model.get_submodule(name)]
         # A program may need more than are otherwise worth their memory.
-        while len(kept) > max(_MAX_TABLES, in_use):
-            kept.popitem(last=False)
+        while len(stored) > max(_MAX_TABLES, in_use):
+            stored.popitem(last=False)
     return tables
 
 

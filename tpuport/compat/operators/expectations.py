@@ -132,11 +132,11 @@ def conformed(name: str, outputs: Any, forms: Forms) -> Any:
     leaves, structure = pytree.tree_flatten(outputs)
     shapes = [leaf.shape if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
     if shapes != [form and form[0] for form in forms]:
-        wanted = [list(form[0]) if form else None for form in forms]
-        given = [shape if shape is None else list(shape) for shape in shapes]
+        expected_shapes = [list(form[0]) if form else None for form in forms]
+        actual = [shape if shape is None else list(shape) for shape in shapes]
         raise PortError(
             f"{name} gives other shapes on the device than in torch",
-            where=f"{given} instead of {wanted}",
+            where=f"{actual} instead of {expected_shapes}",
             fix="report it to tpuport, with the arguments; until then, write it with other operators",
         )
     cast = [_cast(leaf, form[1]) if form else leaf for leaf, form in zip(leaves, forms, strict=True)]

@@ -25,23 +25,23 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
 
     is_overload = isinstance(function, torch._ops.OpOverload)
     try:
-        found = original("Environment", "_get_op_or_decomp")(self, function)
+        operator = original("Environment", "_get_op_or_decomp")(self, function)
     except OperatorNotFound:
         fallback = _fallback(function) if is_overload else None
         if fallback is None:
             raise
         return fallback
-    if not is_overload or found.is_user_defined:
-        return found
+    if not is_overload or operator.is_user_defined:
+        return operator
     # torchax's own in-place forms neither cast nor know tensors without dimensions.
     if function._schema.is_mutable:
-        return _fallback(function) or found
+        return _fallback(function) or operator
     name = function._schema.name.removeprefix("aten::")
     if name.startswith("special_") or name in _WITHOUT_BOOLS:
-        return _in_float32(found, {"bool"})
+        return _in_float32(operator, {"bool"})
     if name in _WITHOUT_HALVES:
-        return _in_float32(found, {"bfloat16", "float16"})
-    return found
+        return _in_float32(operator, {"bfloat16", "float16"})
+    return operator
 
 
 _WITHOUT_BOOLS = {"erf", "erfc", "erfinv", "rsqrt"}
@@ -49,7 +49,7 @@ _WITHOUT_BOOLS = {"erf", "erfc", "erfinv", "rsqrt"}
 _WITHOUT_HALVES = {"dist", "exp2", "linalg_vector_norm", "norm"}
 
 
-def _in_float32(found: Any, dtypes: set[str]) -> Any:
+def _in_float32(operator: Any, dtypes: set[str]) -> Any:
     """The operator with arrays of these dtypes as float32; the result is cast to torch's dtype by `expectations`."""
 
     def widened(argument: Any) -> Any:
@@ -59,9 +59,9 @@ def _in_float32(found: Any, dtypes: set[str]) -> Any:
         return argument.float() if isinstance(argument, torch.Tensor) else argument.astype(jnp.float32)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return found.func(*pytree.tree_map(widened, args), **kwargs)
+        return operator.func(*pytree.tree_map(widened, args), **kwargs)
 
-    return dataclasses.replace(found, func=call)
+    return dataclasses.replace(operator, func=call)
 
 
 @functools.cache

@@ -37,7 +37,7 @@ def pinv(
         left, right = vectors, jnp.conj(jnp.matrix_transpose(vectors))
     else:
         u, values, v = jnp.linalg.svd(x, full_matrices=False)
-        left, right = (jnp.conj(jnp.matrix_transpose(one)) for one in (v, u))
+        left, right = (jnp.conj(jnp.matrix_transpose(factor)) for factor in (v, u))
     largest = jnp.abs(values).max(-1)
     bound = jnp.zeros_like(largest) if atol is None else atol.astype(largest.dtype)
     if rtol is None:

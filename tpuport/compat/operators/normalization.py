@@ -47,8 +47,8 @@ def batch_norm(
         out = out * _by_channel(scale.astype(wide.dtype), wide)
     if shift is not None:
         out = out + _by_channel(shift.astype(wide.dtype), wide)
-    kept = slice(None) if training else slice(0, 0)
-    statistics = [stat[kept].astype(_parameter_dtype(array, scale, shift)) for stat in (mean, deviation)]
+    selection = slice(None) if training else slice(0, 0)
+    statistics = [stat[selection].astype(_parameter_dtype(array, scale, shift)) for stat in (mean, deviation)]
     return as_torch((out.astype(array.dtype), *statistics))
 
 

@@ -91,9 +91,9 @@ def mode(x: jax.Array, dim: int = -1, keepdim: bool = False) -> tuple[jax.Array,
     first = jax.lax.cummax(jnp.where(is_first, position, 0), axis=values.ndim - 1)
     # An element's rank among its equals is greatest at the last of the most frequent one.
     chosen = jnp.argmax(position - first, axis=-1, keepdims=True)
-    found = [jnp.take_along_axis(one, chosen, axis=-1) for one in (values, places)]
-    value, place = (jnp.moveaxis(one, -1, dim) if keepdim else one[..., 0] for one in found)
-    return value, place
+    parts = [jnp.take_along_axis(part, chosen, axis=-1) for part in (values, places)]
+    value, index = (jnp.moveaxis(part, -1, dim) if keepdim else part[..., 0] for part in parts)
+    return value, index
 
 
 def searchsorted(

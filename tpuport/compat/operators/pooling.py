@@ -43,10 +43,10 @@ def max_pool(
     values = jax.lax.reduce_window(x, _lowest(x.dtype), jax.lax.max, **window)
     places = jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial)
     operands = jnp.broadcast_to(places, x.shape), jax.lax.stop_gradient(x)
-    place, _ = jax.lax.reduce_window(
+    indices, _ = jax.lax.reduce_window(
         operands, (np.int32(np.iinfo(np.int32).max), _lowest(x.dtype)), _first_greatest, **window
     )
-    return values, place
+    return values, indices
 
 
 def _spread(items: int | Sequence[int], rank: int) -> tuple[int, ...]:
@@ -89,11 +89,11 @@ def max_pool2d(
     return_indices: bool = False,
 ) -> Any:
     """`functional.max_pool2d`, through the operator."""
-    found = torch.ops.aten.max_pool2d_with_indices.default(
+    result = torch.ops.aten.max_pool2d_with_indices.default(
         x, _spread(kernel_size, 2), _spread(stride or kernel_size, 2), _spread(padding, 2), _spread(dilation, 2),
         ceil_mode,
     )  # fmt: skip
-    return found if return_indices else found[0]
+    return result if return_indices else result[0]
 
 
 def adaptive_max_pool(x: jax.Array, output_size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
@@ -102,10 +102,12 @@ def adaptive_max_pool(x: jax.Array, output_size: Sequence[int]) -> tuple[jax.Arr
     spatial = x.shape[x.ndim - rank :]
     places = jnp.broadcast_to(jnp.arange(np.prod(spatial), dtype=jnp.int32).reshape(spatial), x.shape)
     windows = [_adaptive_windows(*sizes) for sizes in zip(spatial, output_size, strict=True)]
-    found = [_greatest(x[..., *window], places[..., *window], rank) for window in itertools.product(*windows)]
+    results = [
+        _greatest(x[..., *window], places[..., *window], rank) for window in itertools.product(*windows)
+    ]
     shape = (*x.shape[: x.ndim - rank], *output_size)
-    values, place = (jnp.stack(part, axis=-1).reshape(shape) for part in zip(*found, strict=True))
-    return values, place
+    values, indices = (jnp.stack(part, axis=-1).reshape(shape) for part in zip(*results, strict=True))
+    return values, indices
 
 
 def _adaptive_windows(size: int, count: int) -> list[slice]:
@@ -114,10 +116,10 @@ def _adaptive_windows(size: int, count: int) -> list[slice]:
 
 def _greatest(x: jax.Array, places: jax.Array, rank: int) -> tuple[jax.Array, jax.Array]:
     """The greatest element over the last dimensions, the first of several, NaN before all; and its place."""
-    flat, flat_places = (one.reshape(*one.shape[: one.ndim - rank], -1) for one in (x, places))
+    flat, flat_places = (array.reshape(*array.shape[: array.ndim - rank], -1) for array in (x, places))
     chosen = jnp.argmax(flat, axis=-1, keepdims=True)
-    values, place = (jnp.take_along_axis(one, chosen, axis=-1)[..., 0] for one in (flat, flat_places))
-    return values, place
+    values, indices = (jnp.take_along_axis(array, chosen, axis=-1)[..., 0] for array in (flat, flat_places))
+    return values, indices
 
 
 _aten = torch.ops.aten

@@ -76,7 +76,9 @@ def native_layer_norm(
         out = out * _widened(weight)
     if bias is not None:
         out = out + _widened(bias)
-    dtype = functools.reduce(jnp.promote_types, [one.dtype for one in (x, weight, bias) if one is not None])
+    dtype = functools.reduce(
+        jnp.promote_types, [array.dtype for array in (x, weight, bias) if array is not None]
+    )
     return _rounded(out, x), mean.astype(dtype), scale.astype(dtype)
 
 

@@ -13,8 +13,8 @@ from tpuport.compat.operators.promotion import Operand
 def polygamma(n: int, x: jax.Array) -> jax.Array:
     """Traced. The n-th derivative of digamma."""
     wide = _floating(x)
-    found = _digamma(wide) if n == 0 else (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1, wide)
-    return found.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else found
+    values = _digamma(wide) if n == 0 else (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1, wide)
+    return values.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else values
 
 
 def digamma(x: jax.Array) -> jax.Array:
@@ -51,10 +51,10 @@ def zeta(s: Operand, q: Operand) -> jax.Array:
     total, positive = jax.lax.while_loop(
         lambda state: jnp.any(state[1] < 0), add_term, (jnp.zeros_like(start), start)
     )
-    found = total + jax.scipy.special.zeta(s, positive)
-    found = jnp.where(is_whole & (q <= 0), jnp.inf, found)
-    found = jnp.where(~is_whole & (q < 0) & (s != jnp.floor(s)), jnp.nan, found)
-    return jnp.where(s == 1, jnp.inf, jnp.where(s < 1, jnp.nan, found))
+    values = total + jax.scipy.special.zeta(s, positive)
+    values = jnp.where(is_whole & (q <= 0), jnp.inf, values)
+    values = jnp.where(~is_whole & (q < 0) & (s != jnp.floor(s)), jnp.nan, values)
+    return jnp.where(s == 1, jnp.inf, jnp.where(s < 1, jnp.nan, values))
 
 
 def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:

@@ -40,10 +40,10 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             f"{format_count(len(names), 'weight')} of attention, {format_bytes(weights)}": weights,
             f"{format_bytes(cache)} of the cache": cache,
         }
-        held = " and ".join(text for text, nbytes in whole.items() if nbytes)
+        extra = " and ".join(text for text, nbytes in whole.items() if nbytes)
         yield Hit(
-            f"{count} {kind} heads cannot be divided over {heads.axis}={heads.parts}: each device holds {held} that it "
-            f"would hold 1/{heads.parts} of{_exchanged(evidence)}",
+            f"{count} {kind} heads cannot be divided over {heads.axis}={heads.parts}: each device holds {extra} "
+            f"that it would hold 1/{heads.parts} of{_exchanged(evidence)}",
             propose_even_heads(evidence, heads),
             (weights + cache) * (1 - 1 / heads.parts),
         )

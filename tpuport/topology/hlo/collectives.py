@@ -148,14 +148,14 @@ def _mesh_groups(text: str) -> Groups:
     mesh, _, used = text.rpartition("{")
     sizes = {name: int(size) for name, size in _MESH_AXIS.findall(mesh.partition("]")[0])}
     # Of each axis, how many parts come before what a group takes, and how many devices of it a group takes.
-    taken = {name: (size, 1) for name, size in sizes.items()}
+    shares = {name: (size, 1) for name, size in sizes.items()}
     for name, before, size in _USED_AXIS.findall(used):
-        taken[name] = int(before or 1), int(size or sizes[name])
-    shape = [(before, size, sizes[name] // before // size) for name, (before, size) in taken.items()]
+        shares[name] = int(before or 1), int(size or sizes[name])
+    shape = [(before, size, sizes[name] // before // size) for name, (before, size) in shares.items()]
     ids = _mesh_devices(mesh, math.prod(sizes.values())).reshape(np.ravel(shape))
     # The middle ones go last, so that each row is a group.
     dims = sorted(range(ids.ndim), key=lambda dim: dim % 3 == 1)
-    return _rows(ids.transpose(dims).reshape(-1, math.prod(size for _, size in taken.values())))
+    return _rows(ids.transpose(dims).reshape(-1, math.prod(size for _, size in shares.values())))
 
 
 def _rows(array: np.ndarray) -> Groups:

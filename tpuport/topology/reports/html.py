@@ -95,11 +95,11 @@ def _failure(failure: dict[str, Any]) -> str:
 
 
 def _failing_line(source: dict[str, Any]) -> str:
-    place = quiet(f"{source['file']}:{source['line']}, in {source['function']}")
+    location = quiet(f"{source['file']}:{source['line']}, in {source['function']}")
     # The file may be gone, or not be one.
     if not source["code"]:
-        return place
-    return f"{place}<pre><code>{escape(source['code'])}</code></pre>"
+        return location
+    return f"{location}<pre><code>{escape(source['code'])}</code></pre>"
 
 
 def _lint_rule(rule: str) -> str:
