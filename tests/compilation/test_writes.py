@@ -2,6 +2,7 @@
 
 import copy
 
+import jax
 import pytest
 import torch
 
@@ -63,7 +64,19 @@ def test_a_function_that_writes_to_nothing_returns_its_own_results_only():
         return y
 
     lowered = tpuport.compile(function).lower(torch.ones(3))
-    assert len(lowered.out_info if isinstance(lowered.out_info, (list, tuple)) else [lowered.out_info]) == 1
+    assert len(jax.tree.leaves(lowered.out_info)) == 1
+
+
+def test_running_statistics():
+    reference = torch.nn.BatchNorm1d(3)
+    model = tpuport.port(copy.deepcopy(reference)).train()
+    compiled = tpuport.compile(model)
+    for _ in range(2):
+        x = torch.randn(4, 3)
+        torch.testing.assert_close(compiled(x).cpu(), reference(x).detach())
+        torch.testing.assert_close(model.running_mean.cpu(), reference.running_mean)
+        torch.testing.assert_close(model.running_var.cpu(), reference.running_var)
+        assert model.num_batches_tracked.item() == reference.num_batches_tracked.item()
 
 
 class Block(torch.nn.Module):

@@ -230,7 +230,7 @@ def dispatch(run: Callable[[Any, tuple, dict], Any], func: Any, args: tuple, kwa
         return _dispatch_view(run, func, args, kwargs)
     if packet in _VIEWS_IN_PLACE:
         return _dispatch_view_in_place(run, func, args, kwargs)
-    if not _writes(func):
+    if not _written_positions(func):
         return run(func, args, kwargs)
     written = list(_written_arguments(func, args, kwargs))
     for tensor in written:
@@ -306,10 +306,6 @@ def _written_positions(func: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
-def _writes(func: Any) -> bool:
-    return bool(_written_positions(func))
-
-
 def _written_arguments(func: Any, args: tuple, kwargs: dict) -> Iterator[Ported]:
     for position, name in _written_positions(func):
         argument = args[position] if position < len(args) else kwargs.get(name)
@@ -359,7 +355,7 @@ def _make_step(
 def _permutation_write(func: Any, arguments: tuple, kwargs: dict, rank: int) -> Write:
     # Axes of different sizes tell where each one goes.
     sizes = list(range(2, 2 + rank))
-    axes = on_twins(torch.empty, list(sizes), device="meta")
+    axes = on_twins(torch.empty, sizes, device="meta")
     order = [size - 2 for size in on_twins(func, axes, *arguments, **kwargs).shape]
     inverse = np.argsort(order)
     return lambda array, values: values.transpose(inverse)

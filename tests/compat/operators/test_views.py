@@ -92,10 +92,6 @@ def test_views_of_views(agree, seed):
     draw = random.Random(seed)
     views = draw.choices(list(VIEWS), k=draw.choice([2, 3]))
     write = draw.choice(list(WRITES))
-    try:
-        _write(views, write)(X)
-    except (IndexError, RuntimeError):
-        pytest.skip("torch refuses it")
     agree(_write(views, write), X)
 
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as torch_pytree
 from tpuport.compat.convert import is_ported, to_torch
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
-from tpuport.compat.runtime import environment
+from tpuport.compat.runtime import environment, on_device
 from tpuport.errors import PortError
 
 # A torchax tensor.
@@ -36,10 +36,13 @@ def _dispatch(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict |
     if _running.is_inside:
         # Its environment does not take this operator: what it says of itself ends the loop.
         return _refuse(func)
+    return _run_inside(func, args, kwargs)
+
+
+def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
     _running.is_inside = True
     try:
-        with environment():
-            return func(*args, **(kwargs or {}))
+        return on_device(func, args, kwargs or {})
     finally:
         _running.is_inside = False
 
@@ -82,12 +85,7 @@ def _torch_function(cls: type, func: Any, types: Any, args: tuple = (), kwargs: 
     if _running.is_inside or environment().enabled:
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
-    _running.is_inside = True
-    try:
-        with environment():
-            return func(*args, **(kwargs or {}))
-    finally:
-        _running.is_inside = False
+    return _run_inside(func, args, kwargs)
 
 
 def _reduce(tensor: Ported, protocol: int) -> Any:

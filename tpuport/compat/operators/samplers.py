@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from tpuport.compat.convert import is_ported, jax_dtype, wrap
+from tpuport.compat.convert import assign, is_ported, jax_dtype, wrap
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.compat.randomness import next_key
 
@@ -205,15 +205,11 @@ def store(out: torch.Tensor | None, array: jax.Array) -> torch.Tensor:
 
 
 def write(tensor: Any, array: jax.Array) -> Any:
-    """Put new values into a tensor or the view of one; on the devices that had the old ones."""
+    """Put new values into a tensor, on the devices that had the old ones."""
     old = tensor.jax()
     if is_known(old, array) and old.shape == array.shape:
         array = jax.device_put(array, old.sharding)
-    if hasattr(tensor, "update"):
-        tensor.update(array)
-    else:
-        tensor._elem = array
-    return tensor
+    return assign(tensor, array)
 
 
 def rand(
