@@ -58,13 +58,13 @@ def compare(mine: Any, torchs: Any, exact: Callable[[], Any] | None, *, values: 
     ours, theirs = pytree.tree_leaves(mine), pytree.tree_leaves(torchs)
     if len(ours) != len(theirs):
         return Outcome("different", f"{len(ours)} outputs for {len(theirs)}")
-    for one, other in zip(ours, theirs, strict=True):
-        difference = _difference_of_form(one, other)
+    for actual, expected in zip(ours, theirs, strict=True):
+        difference = _difference_of_form(actual, expected)
         if difference:
             return Outcome("different", difference)
     if not values:
         return Outcome("equal")
-    errors = [_difference(one, other) for one, other in zip(ours, theirs, strict=True)]
+    errors = [_difference(actual, expected) for actual, expected in zip(ours, theirs, strict=True)]
     if not any(errors):
         return Outcome("equal")
     if exact is not None and _as_good_as_torch(ours, theirs, exact):
@@ -72,15 +72,17 @@ def compare(mine: Any, torchs: Any, exact: Callable[[], Any] | None, *, values: 
     return Outcome("different", next(filter(None, errors)))
 
 
-def _difference_of_form(one: Any, other: Any) -> str:
-    if not isinstance(other, torch.Tensor):
-        return "" if type(one) is type(other) else f"{type(one).__name__} for {type(other).__name__}"
-    if not isinstance(one, torch.Tensor):
-        return f"{type(one).__name__} for a tensor"
-    expected = _narrowed(other.dtype)
-    if one.dtype != expected:
-        return f"{one.dtype} for {expected}".replace("torch.", "")
-    return "" if one.shape == other.shape else f"shape {list(one.shape)} for {list(other.shape)}"
+def _difference_of_form(actual: Any, expected: Any) -> str:
+    if not isinstance(expected, torch.Tensor):
+        return (
+            "" if type(actual) is type(expected) else f"{type(actual).__name__} for {type(expected).__name__}"
+        )
+    if not isinstance(actual, torch.Tensor):
+        return f"{type(actual).__name__} for a tensor"
+    dtype = _narrowed(expected.dtype)
+    if actual.dtype != dtype:
+        return f"{actual.dtype} for {dtype}".replace("torch.", "")
+    return "" if actual.shape == expected.shape else f"shape {list(actual.shape)} for {list(expected.shape)}"
 
 
 def _narrowed(dtype: torch.dtype) -> torch.dtype:
@@ -88,27 +90,29 @@ def _narrowed(dtype: torch.dtype) -> torch.dtype:
     return compat.torch_dtype(compat.jax_dtype(dtype))
 
 
-def _difference(one: Any, other: Any) -> str:
+def _difference(actual: Any, expected: Any) -> str:
     """Where values differ by more than rounding; empty if they do not."""
-    if not isinstance(other, torch.Tensor):
-        return "" if one == other or one != one else f"{one} for {other}"
-    other = other.to(one.dtype).resolve_conj().resolve_neg()
-    wrong = ~_close(one, other) if one.dtype in _TOLERANCES else one != other
+    if not isinstance(expected, torch.Tensor):
+        return (
+            ""
+            if actual == expected or (actual != actual and expected != expected)
+            else f"{actual} for {expected}"
+        )
+    expected = expected.to(actual.dtype).resolve_conj().resolve_neg()
+    wrong = ~_close(actual, expected) if actual.dtype in _TOLERANCES else actual != expected
     if not wrong.any():
         return ""
     where = tuple(int(index) for index in wrong.nonzero()[0])
-    return (
-        f"{int(wrong.sum())} of {wrong.numel()} values: {one[where].item():.6g} for {other[where].item():.6g}"
-    )
+    return f"{int(wrong.sum())} of {wrong.numel()} values: {actual[where].item():.6g} for {expected[where].item():.6g}"
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    relative, of_largest = _TOLERANCES[one.dtype]
-    wide = torch.complex128 if one.dtype.is_complex else torch.float64
-    one, other = one.to(wide), other.to(wide)
-    finite = other[other.isfinite()].abs()
+def _close(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    relative, of_largest = _TOLERANCES[actual.dtype]
+    wide = torch.complex128 if actual.dtype.is_complex else torch.float64
+    actual, expected = actual.to(wide), expected.to(wide)
+    finite = expected[expected.isfinite()].abs()
     absolute = of_largest * max(1.0, float(finite.max()) if finite.numel() else 1.0)
-    return torch.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
+    return torch.isclose(actual, expected, rtol=relative, atol=absolute, equal_nan=True)
 
 
 def _as_good_as_torch(ours: list[Any], theirs: list[Any], exact: Callable[[], Any]) -> bool:
@@ -119,15 +123,15 @@ def _as_good_as_torch(ours: list[Any], theirs: list[Any], exact: Callable[[], An
         return False
     if len(truth) != len(ours):
         return False
-    for one, other, true in zip(ours, theirs, truth, strict=True):
-        if not isinstance(other, torch.Tensor) or not _difference(one, other):
+    for actual, expected, true in zip(ours, theirs, truth, strict=True):
+        if not isinstance(expected, torch.Tensor) or not _difference(actual, expected):
             continue
-        if one.dtype not in _TOLERANCES or true.shape != one.shape:
+        if actual.dtype not in _TOLERANCES or true.shape != actual.shape:
             return False
-        wide = torch.complex128 if one.dtype.is_complex else torch.float64
-        true, mine, torchs = true.to(wide), one.to(wide), other.to(wide)
+        wide = torch.complex128 if actual.dtype.is_complex else torch.float64
+        true, mine, torchs = true.to(wide), actual.to(wide), expected.to(wide)
         allowed = _WORSE_THAN_TORCH * (torchs - true).abs().nan_to_num(0.0, 0.0, 0.0).max()
-        close = _close(one, true.to(one.dtype)) | ((mine - true).abs() <= allowed) | (mine == torchs)
+        close = _close(actual, true.to(actual.dtype)) | ((mine - true).abs() <= allowed) | (mine == torchs)
         if not bool((close | (mine.isnan() & torchs.isnan())).all()):
             return False
     return True
@@ -142,33 +146,33 @@ def same_elements(source: torch.Tensor, mine: Any, torchs: Any) -> bool:
         torchs: the same of torch.
     """
     ours, theirs = pytree.tree_leaves(mine), pytree.tree_leaves(torchs)
-    if any(_difference(one, other) for one, other in zip(ours[:-1], theirs[:-1], strict=True)):
+    if any(_difference(actual, expected) for actual, expected in zip(ours[:-1], theirs[:-1], strict=True)):
         return False
-    place, torchs_place = ours[-1].long(), theirs[-1]
+    indices, torch_indices = ours[-1].long(), theirs[-1]
     return any(
-        (place.ndim < source.ndim or _distinct(place, dim))
-        and torch.equal(_gathered(source, place, dim), _gathered(source, torchs_place, dim))
+        (indices.ndim < source.ndim or _distinct(indices, dim))
+        and torch.equal(_gathered(source, indices, dim), _gathered(source, torch_indices, dim))
         for dim in range(source.ndim)
-        if _fits(source, torchs_place, dim) and _fits(source, place, dim)
+        if _fits(source, torch_indices, dim) and _fits(source, indices, dim)
     )
 
 
-def _gathered(source: torch.Tensor, place: torch.Tensor, dim: int) -> torch.Tensor:
-    found = torch.gather(source, dim, place if place.ndim == source.ndim else place.unsqueeze(dim))
-    return found.nan_to_num(0.0) if found.dtype.is_floating_point else found
+def _gathered(source: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:
+    elements = torch.gather(source, dim, indices if indices.ndim == source.ndim else indices.unsqueeze(dim))
+    return elements.nan_to_num(0.0) if elements.dtype.is_floating_point else elements
 
 
-def _fits(source: torch.Tensor, place: torch.Tensor, dim: int) -> bool:
-    if place.ndim != source.ndim:
-        place = place.unsqueeze(min(dim, place.ndim))
+def _fits(source: torch.Tensor, indices: torch.Tensor, dim: int) -> bool:
+    if indices.ndim != source.ndim:
+        indices = indices.unsqueeze(min(dim, indices.ndim))
     others = [
-        one == other
-        for axis, (one, other) in enumerate(zip(place.shape, source.shape, strict=False))
+        actual == expected
+        for axis, (actual, expected) in enumerate(zip(indices.shape, source.shape, strict=False))
         if axis != dim
     ]
-    return place.ndim == source.ndim and all(others) and bool((place < source.shape[dim]).all())
+    return indices.ndim == source.ndim and all(others) and bool((indices < source.shape[dim]).all())
 
 
-def _distinct(place: torch.Tensor, dim: int) -> bool:
-    ordered = place.sort(min(dim, place.ndim - 1)).values if place.ndim else place.reshape(1)
+def _distinct(indices: torch.Tensor, dim: int) -> bool:
+    ordered = indices.sort(min(dim, indices.ndim - 1)).values if indices.ndim else indices.reshape(1)
     return bool((ordered.diff(dim=min(dim, ordered.ndim - 1)) != 0).all())

@@ -106,13 +106,15 @@ def _verdicts(
     name: str, call: Call, samples: list[Sample], references: list[Reference], way: Call
 ) -> dict[str, Any]:
     results = way(call, samples)
-    return _summary([_judge(name, call, *one) for one in zip(samples, references, results, strict=True)])
+    return _summary([_judge(name, call, *parts) for parts in zip(samples, references, results, strict=True)])
 
 
 def _errors(info: Any, limit: int | None) -> dict[str, Any]:
     """The database's wrong calls, each of which torch refuses."""
     wrong = [error.sample_input for error in itertools.islice(info.error_inputs("cpu"), limit)]
-    samples = [Sample((one.input, *one.args), dict(one.kwargs), lambda output: output) for one in wrong]
+    samples = [
+        Sample((sample.input, *sample.args), dict(sample.kwargs), lambda output: output) for sample in wrong
+    ]
     samples = [sample for sample in samples if not _is_exotic(sample)]
     references = [_reference(info.op, sample, info.name) for sample in samples]
     chosen = [pair for pair in zip(samples, references, strict=True) if _can_go_wrong(*pair)]
@@ -131,14 +133,14 @@ def _can_go_wrong(sample: Sample, reference: Reference) -> bool:
 
 def forms(info: Any) -> dict[str, Call]:
     """The ways to write a call of the operator: function, method, operator, and those that write in place."""
-    found = {
+    calls = {
         "function": info.op,
         "method": info.method_variant,
         "operator": info.operator_variant,
         "in-place method": info.inplace_variant,
         "in-place operator": info.inplace_operator_variant,
     }
-    return {form: call for form, call in found.items() if call is not None}
+    return {form: call for form, call in calls.items() if call is not None}
 
 
 def _samples(info: Any, dtype: torch.dtype, limit: int | None) -> list[Sample]:
@@ -181,8 +183,8 @@ def _outputs(call: Call, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, list
     return result, [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
-def _identical(one: Any, other: Any) -> bool:
-    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+def _identical(left: Any, right: Any) -> bool:
+    pairs = zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True)
     return all(
         a.shape == b.shape and torch.equal(_bits(a), _bits(b))
         for a, b in pairs
@@ -230,24 +232,24 @@ def _compiled(call: Call, samples: Sequence[Sample]) -> list[Any]:
     """Compile one program of all samples and run it."""
     inputs = [pytree.tree_flatten(_on_device(sample[:2])) for sample in samples]
     arrays = [[leaf.jax() if compat.is_ported(leaf) else None for leaf in leaves] for leaves, _ in inputs]
-    # What is no array does not leave the program: kept here while it is traced.
-    kept: list[Any] = []
+    # What is no array does not leave the program: it stays here while the program is traced.
+    traces: list[Any] = []
 
     def program(arrays: list[list[Any]]) -> list[list[jax.Array]]:
-        kept.clear()
+        traces.clear()
         return [
-            _trace_one(call, leaves, spec, given, kept)
-            for (leaves, spec), given in zip(inputs, arrays, strict=True)
+            _trace_one(call, leaves, spec, sample_arrays, traces)
+            for (leaves, spec), sample_arrays in zip(inputs, arrays, strict=True)
         ]
 
     outputs = jax.jit(program)(arrays)
-    return [_complete(one, arrays) for one, arrays in zip(kept, outputs, strict=True)]
+    return [_complete(trace, arrays) for trace, arrays in zip(traces, outputs, strict=True)]
 
 
 def _trace_one(
-    call: Call, leaves: list[Any], spec: Any, arrays: list[Any], kept: list[Any]
+    call: Call, leaves: list[Any], spec: Any, arrays: list[Any], traces: list[Any]
 ) -> list[jax.Array]:
-    """Traced. The arrays among a sample's outputs; everything else about them is appended to `kept`."""
+    """Traced. The arrays among a sample's outputs; everything else about them is appended to `traces`."""
     leaves = [
         leaf if array is None else compat.wrap(array) for leaf, array in zip(leaves, arrays, strict=True)
     ]
@@ -255,12 +257,12 @@ def _trace_one(
     try:
         with compat.environment(), _own_random_key():
             outputs, structure = pytree.tree_flatten(_outputs(call, args, kwargs))
-            found = [leaf.jax() if compat.is_ported(leaf) else None for leaf in outputs]
+            result_arrays = [leaf.jax() if compat.is_ported(leaf) else None for leaf in outputs]
     except Exception as error:  # noqa: BLE001
-        kept.append(error)
+        traces.append(error)
         return []
-    kept.append((outputs, structure, [array is not None for array in found]))
-    return [array for array in found if array is not None]
+    traces.append((outputs, structure, [array is not None for array in result_arrays]))
+    return [array for array in result_arrays if array is not None]
 
 
 @contextlib.contextmanager
@@ -270,10 +272,10 @@ def _own_random_key() -> Iterator[None]:
         yield
 
 
-def _complete(one: Any, arrays: list[jax.Array]) -> Any:
-    if isinstance(one, Exception):
-        return one
-    outputs, structure, is_array = one
+def _complete(trace: Any, arrays: list[jax.Array]) -> Any:
+    if isinstance(trace, Exception):
+        return trace
+    outputs, structure, is_array = trace
     results = iter(arrays)
     leaves = [
         compat.to_torch(next(results)) if array else leaf
@@ -315,7 +317,9 @@ def _judge(name: str, call: Call, sample: Sample, reference: Reference, result: 
         return sample.comparable(result), changed
 
     try:
-        mine, torchs = [(sample.comparable(one), changed) for one, changed in (result, reference.outputs)]
+        mine, torchs = [
+            (sample.comparable(output), changed) for output, changed in (result, reference.outputs)
+        ]
     except Exception:  # noqa: BLE001 - outputs of a wrong structure are compared as they are
         mine, torchs = result, reference.outputs
     outcome = compare(mine, torchs, exact)

@@ -1,5 +1,7 @@
 """The benchmark of operators stays alive: a few of them, and what it says of planted differences."""
 
+import math
+
 import pytest
 import torch
 
@@ -65,3 +67,9 @@ def test_page():
     assert "| `bad` | different | float32 | function, eager | `1 for 2` |" in text
     assert "| `worse` | crashed | float32 |  | `killed` |" in text
     assert text.endswith("`good`\n")
+
+
+def test_a_number_that_is_nan_equals_nan_alone():
+    assert compare(math.nan, math.nan, None).verdict == "equal"
+    assert compare(math.nan, 1.0, None).verdict == "different"
+    assert compare(1.0, math.nan, None).verdict == "different"

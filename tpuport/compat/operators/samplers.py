@@ -212,36 +212,29 @@ def write(tensor: Any, array: jax.Array) -> Any:
     return assign(tensor, array)
 
 
-def rand(
-    *sizes: Any,
-    size: Any = None,
-    generator: Any = None,
-    out: Any = None,
-    dtype: Any = None,
-    requires_grad: bool = False,
-    **placement: Any,
-) -> Any:
-    """`torch.rand`."""
-    check_placement(placement)
-    dtype = dtype_of(dtype, out.dtype if out is not None else None)
-    require_floating(dtype, "check_uniform_bounds")
-    return finished(store(out, unit(next_key(generator), shape_of(sizes, size), dtype)), requires_grad)
+def _constructor(sampler: Callable[..., jax.Array], kernel: str) -> Callable[..., Any]:
+    """`torch.rand` or `torch.randn`, by what they draw; `kernel` is what torch's error for integers names."""
+
+    def construct(
+        *sizes: Any,
+        size: Any = None,
+        generator: Any = None,
+        out: Any = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+        **placement: Any,
+    ) -> Any:
+        check_placement(placement)
+        dtype = dtype_of(dtype, out.dtype if out is not None else None)
+        require_floating(dtype, kernel)
+        numbers = sampler(next_key(generator), shape_of(sizes, size), dtype)
+        return finished(store(out, numbers), requires_grad)
+
+    return construct
 
 
-def randn(
-    *sizes: Any,
-    size: Any = None,
-    generator: Any = None,
-    out: Any = None,
-    dtype: Any = None,
-    requires_grad: bool = False,
-    **placement: Any,
-) -> Any:
-    """`torch.randn`."""
-    check_placement(placement)
-    dtype = dtype_of(dtype, out.dtype if out is not None else None)
-    require_floating(dtype, "normal_kernel_cpu")
-    return finished(store(out, gaussian(next_key(generator), shape_of(sizes, size), dtype)), requires_grad)
+rand = _constructor(unit, "check_uniform_bounds")
+randn = _constructor(gaussian, "normal_kernel_cpu")
 
 
 def finished(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
