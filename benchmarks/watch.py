@@ -10,6 +10,9 @@ through a boolean mask (the shape is known), and `select:...` indexes by a tenso
 reads as a number and torchax does not. Three kinds ask for more on the CPU than under torchax, which prints a tracer's
 name for `value:__format__` and `value:__repr__`, and pads equal lengths for `shape:pad_sequence`: they are counted, and
 can be left out by name.
+
+What a line asks of a tensor that was created in the block without `device=`, or computed from such tensors alone, is
+not noted: under tpuport it is an ordinary tensor of the host, whose numbers can be read while tracing.
 """
 
 import contextlib
@@ -22,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 COUNTED = ("value", "shape")  # the families that no traced program can run
 NEVER = (
@@ -43,6 +47,8 @@ SHAPE_OPERATORS = frozenset(
 )
 INDEX_WRITES = frozenset("index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
 MASKS = (torch.bool, torch.uint8)
+DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "uniform", "exponential")
+MOVES = frozenset("to type_as cuda".split())
 
 
 class Verdict(NamedTuple):
@@ -114,6 +120,14 @@ def of_operator(name: str, overload: str, args: Sequence[Any], kwargs: dict[str,
     return ()
 
 
+def decisive(name: str, args: Sequence[Any]) -> Any:
+    """The arguments whose numbers a call asks for: of an index the index, not what is indexed."""
+    if name in ("__getitem__", "__setitem__", "index", "_unsafe_index"):
+        index = args[1]
+        return list(index) if isinstance(index, tuple) else index
+    return list(args)
+
+
 def masked(indices: Any) -> bool:
     """Whether one of the operator's index tensors is a mask."""
     return any(tensor.dtype in MASKS for tensor in tensors_in(list(indices)))
@@ -179,6 +193,26 @@ def under(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
+class Host:
+    """The tensors of the host: created in the block without a device, or computed from such tensors alone."""
+
+    def __init__(self) -> None:
+        self._tensors: Any = WeakTensorKeyDictionary()
+
+    def add(self, value: Any) -> None:
+        for tensor in tensors_in(value):
+            self._tensors[tensor] = True
+
+    def remove(self, value: Any) -> None:
+        for tensor in tensors_in(value):
+            self._tensors.pop(tensor, None)
+
+    def has_all(self, value: Any) -> bool:
+        """Whether every tensor in a value is of the host, and there is one."""
+        tensors = list(tensors_in(value))
+        return bool(tensors) and all(tensor in self._tensors for tensor in tensors)
+
+
 class FunctionMode(TorchFunctionMode):
     """Sees the calls of torch's functions and methods, and silences the operators of those it can judge itself."""
 
@@ -187,19 +221,38 @@ class FunctionMode(TorchFunctionMode):
         super().__init__()
         self.seen = seen
         self.quiet = 0
+        self.host = Host()
+        # Inside a call that names a device.
+        self.placing = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        verdict = of_function(getattr(func, "__name__", ""), args, kwargs)
-        if verdict.kinds:
+        name = getattr(func, "__name__", "")
+        verdict = of_function(name, args, kwargs)
+        if verdict.kinds and not self.host.has_all(decisive(name, args)):
             self.seen.note(verdict.kinds)
+        was_placing = self.placing
+        self.placing |= kwargs.get("device") not in (None, "cpu")
         self.quiet += verdict.final
         try:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
         finally:
             self.quiet -= verdict.final
+            is_placed, self.placing = self.placing, was_placing
+        self._place(name, args, result, is_placed)
+        return result
+
+    def _place(self, name: str, args: Sequence[Any], result: Any, is_placed: bool) -> None:
+        """Where the tensors are that no operator created, or that a move leaves as they are."""
+        if name in (*TENSOR_FACTORIES, "from_numpy") and not any(True for _ in tensors_in(list(args))):
+            (self.host.remove if is_placed else self.host.add)(result)
+        names_device = any(isinstance(part, torch.device) for part in args) or not self.host.has_all(
+            list(args)
+        )
+        if name in MOVES and (is_placed or names_device):
+            self.host.remove(result)
 
 
 class DispatchMode(TorchDispatchMode):
@@ -215,12 +268,24 @@ class DispatchMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
         if not self.functions.quiet:
-            name = func.overloadpacket.__name__
             kinds = of_operator(name, func._overloadname, args, kwargs)
-            if kinds:
+            if kinds and not self.functions.host.has_all(decisive(name, args)):
                 self.seen.note(kinds)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._place(name, [*args, *kwargs.values()], result)
+        return result
+
+    def _place(self, name: str, operands: list[Any], result: Any) -> None:
+        """A result is of the host if all its operands are; a new tensor, unless it is drawn or gets a device."""
+        is_new = name == "lift_fresh" or not any(True for _ in tensors_in(operands))
+        can_be_new = not self.functions.placing and not name.startswith(DRAWS)
+        is_of_host = can_be_new if is_new else self.functions.host.has_all(operands)
+        if is_of_host:
+            self.functions.host.add(result)
+        else:
+            self.functions.host.remove(result)
 
 
 @contextlib.contextmanager

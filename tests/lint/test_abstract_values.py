@@ -28,10 +28,12 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     is_tensor,
-    join,
-    join_all,
     tensor,
     without_none,
+)
+from tpuport.lint.joins import (
+    join,
+    join_all,
 )
 
 

@@ -95,7 +95,7 @@ def flags(event: Any) -> set[str]:
         ("a[torch.cuda.f()](3)", {"at_import"}),
         ("a(torch.cuda.f())(b)", {"at_import"}),
         ("x: int = torch.cuda.f()", {"at_import"}),
-        ("lambda: torch.cuda.f()", {"at_import"}),
+        ("lambda: torch.cuda.f()", set()),
         ("x = [torch.cuda.f() for y in z]", {"at_import"}),
     ],
 )

@@ -4,12 +4,7 @@
 be either, so no error may rest on it. Values are immutable and compared by content: equal calls are interpreted once.
 """
 
-import functools
-import itertools
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, TypeVar
-
-_T = TypeVar("_T")
+from typing import Any, Final, NamedTuple
 
 # None is a constant that programs use, so `...` marks a constant that the source text does not tell.
 NOT_CONSTANT: Final = ...
@@ -121,15 +116,17 @@ class Tensor(Value):
         view: it shares memory with another tensor (`x[0]`, `x.view(...)`, `x.transpose(...)`).
         origin: where it comes from, as far as a rule needs that: "mask" (a name or a comparison says so),
             "parameter", "buffer" or "".
+        host: it was created in traced code without a device: an ordinary tensor of the host, which has values.
     """
 
-    __slots__ = ("dtype", "exact", "ndim", "optional", "origin", "view")
+    __slots__ = ("dtype", "exact", "host", "ndim", "optional", "origin", "view")
     dtype: str
     exact: str
     ndim: int
     optional: bool
     view: bool
     origin: str
+    host: bool
 
     @property
     def mask_origin(self) -> str:
@@ -141,7 +138,7 @@ class Tensor(Value):
 
 
 # Interning makes equality of tensors, the most frequent values, a comparison of identities.
-_tensors: dict[tuple[str, str, int, bool, bool, str], Tensor] = {}
+_tensors: dict[tuple[str, str, int, bool, bool, str, bool], Tensor] = {}
 
 
 def tensor(
@@ -151,13 +148,15 @@ def tensor(
     optional: bool = False,
     view: bool = False,
     origin: str = "",
+    host: bool = False,
 ) -> Tensor:
     """The only `Tensor` with these attributes."""
-    key = (dtype, exact, ndim, optional, view, origin)
+    key = (dtype, exact, ndim, optional, view, origin, host)
     interned = _tensors.get(key)
     if interned is None:
         interned = _tensors[key] = Tensor()
-        interned.dtype, interned.exact, interned.ndim, interned.optional, interned.view, interned.origin = key
+        interned.dtype, interned.exact, interned.ndim, interned.optional = key[:4]
+        interned.view, interned.origin, interned.host = key[4:]
     return interned
 
 
@@ -174,7 +173,7 @@ class Sequence(_ByContent):
         kind: "tuple", "list", "set", "dict_views", "iterator", "modules" (an `nn.ModuleList`), "sequential".
         items: the elements if their number is known, else None.
         element: what any element is: the join of `items` if these are known.
-        tensors: some element is certainly a tensor, whatever the others are: `[0, x.sum()]`.
+        tensors: some element is certainly a traced tensor, whatever the others are: `[0, x.sum()]`.
     """
 
     __slots__ = ("element", "items", "kind", "tensors")
@@ -183,19 +182,12 @@ class Sequence(_ByContent):
         self, kind: str, items: tuple[Value, ...] | None, element: Value, tensors: bool = False
     ) -> None:
         self.kind, self.items, self.element = kind, items, element
-        self.tensors = tensors or Tensor in map(type, (element, *(items or ())))
+        self.tensors = tensors or any(map(is_traced, (element, *(items or ()))))
         self._set_key(kind, items, element, self.tensors)
 
     def of_any_length(self) -> "Sequence":
         """The same elements, but not how many."""
         return Sequence(self.kind, None, self.element, self.tensors)
-
-    def with_element(self, value: Value) -> "Sequence":
-        """The container after it got one more element, or another element in place of one."""
-        # A container that has been empty so far says nothing about its elements.
-        is_empty = self.items == () or (self.element is UNKNOWN and not self.tensors)
-        element = value if is_empty else join(self.element, value)
-        return Sequence(self.kind, None, element, self.tensors or is_tensor(value))
 
 
 class Mapping(_ByContent):
@@ -216,13 +208,15 @@ class Mapping(_ByContent):
         """The value at a key."""
         return dict(self.entries).get(key, self.element)
 
-    def with_entry(self, key: Any, value: Value) -> "Mapping":
-        """The dict after `dict[key] = value`; the key is `NOT_CONSTANT` if the source text does not tell it."""
-        if key is not NOT_CONSTANT:
-            others = tuple(entry for entry in self.entries if entry[0] != key)
-            return Mapping((*others, (key, value)), self.element)
-        # A dict that has been empty so far says nothing about its values.
-        return Mapping(self.entries, join(self.element, value) if self.entries else value)
+
+class Namespace(_ByContent):
+    """A `types.SimpleNamespace`, with the attributes that it was created with."""
+
+    __slots__ = ("attributes",)
+
+    def __init__(self, attributes: tuple[tuple[str, Value], ...]) -> None:
+        self.attributes = attributes
+        self._set_key(attributes)
 
 
 class External(_ByContent):
@@ -363,13 +357,18 @@ def options_of(value: Value) -> tuple[Value, ...]:
 def without_none(value: Value) -> Value:
     """The value after a check that it is not None."""
     if isinstance(value, Tensor) and value.optional:
-        return tensor(value.dtype, value.exact, value.ndim, False, value.view, value.origin)
+        return tensor(value.dtype, value.exact, value.ndim, False, value.view, value.origin, value.host)
     return value
 
 
 def is_tensor(value: Value | None) -> bool:
     """Whether this is certainly a tensor (perhaps None as well)."""
     return type(value) is Tensor
+
+
+def is_traced(value: Value | None) -> bool:
+    """Whether this is certainly a tensor that has no values while tracing, unlike a tensor of the host."""
+    return type(value) is Tensor and not value.host
 
 
 def class_of(value: Value | None) -> Any:
@@ -380,121 +379,3 @@ def class_of(value: Value | None) -> Any:
 def is_config_name(name: str) -> bool:
     """Whether a parameter or attribute of this name holds a configuration."""
     return f"_{name}".endswith("_config")
-
-
-# --- joins ---
-
-# Each further option is interpreted at each call, and more than a few say little about any of them.
-_MOST_OPTIONS: Final = 4
-
-
-def join(left: Value, right: Value) -> Value:
-    """What a name is after two branches that leave it as `left` and as `right`."""
-    if left is right or left == right:
-        return left
-    # Dispatch by hand: this is the interpreter's busiest function, and tensors are the busiest values.
-    if isinstance(left, Tensor):
-        return _join_tensor(left, right)
-    if isinstance(right, Tensor):
-        return _join_tensor(right, left)
-    if isinstance(left, Static) and isinstance(right, Static):
-        return Static(_common(left.kind, right.kind, ""))
-    # Code that reads an attribute or calls a value that may be None means the value.
-    if left == NONE:
-        return right
-    if right == NONE:
-        return left
-    match left, right:
-        case Sequence(), Sequence():
-            return _join_sequences(left, right)
-        case Mapping(), Mapping():
-            return _join_mappings(left, right)
-        case Instance(), Instance() if left.info is right.info:
-            return Instance(left.info, _common_fields(left, right))
-    return choice([left, right])
-
-
-def join_all(values: Iterable[Value]) -> Value:
-    """The join of several values; `UNKNOWN` if there are none."""
-    remaining = iter(values)
-    return functools.reduce(join, remaining, next(remaining, UNKNOWN))
-
-
-def join_optional(joined: Value | None, value: Value) -> Value:
-    """The join of a value with what was seen before it, which is None for the first value."""
-    return value if joined is None else join(joined, value)
-
-
-def choice(values: list[Value]) -> Value:
-    """One of these callables; `UNKNOWN` if there are too many, or if some cannot be called."""
-    options: dict[Any, Value] = {}
-    for option in itertools.chain.from_iterable(map(options_of, values)):
-        match option:
-            case Instance(info=info):
-                # Objects of one class become one option, with the attributes that they share.
-                options[info] = join_optional(options.pop(info, None), option)
-            case Class() | Function() | Layer() | Partial() | Sequence(kind="sequential"):
-                options[option] = option
-            case _:
-                return UNKNOWN
-    match tuple(options.values()):
-        case (only_option,):
-            return only_option
-        case several if len(several) <= _MOST_OPTIONS:
-            return Choice(several)
-        case _:
-            return UNKNOWN
-
-
-def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], ...]:
-    right_fields = dict(right.fields)
-    return tuple((name, value) for name, value in left.fields if right_fields.get(name) == value)
-
-
-def _join_tensor(left: Tensor, right: Value) -> Value:
-    if isinstance(right, Tensor):
-        return tensor(
-            _common(left.dtype, right.dtype, ""),
-            _common(left.exact, right.exact, ""),
-            _common(left.ndim, right.ndim, -1),
-            left.optional | right.optional,
-            left.view | right.view,
-            _common(left.origin, right.origin, ""),
-        )
-    if right == NONE:
-        return tensor(left.dtype, left.exact, left.ndim, True, left.view, left.origin)
-    return UNKNOWN
-
-
-def _common(left: _T, right: _T, default: _T) -> _T:
-    return left if left == right else default
-
-
-def _join_sequences(left: Sequence, right: Sequence) -> Value:
-    kind = _common(left.kind, right.kind, "list")
-    match left.items, right.items:
-        case tuple(left_items), tuple(right_items) if len(left_items) == len(right_items):
-            items = tuple(map(join, left_items, right_items))
-            return Sequence(kind, items, join(left.element, right.element))
-        case _:
-            # One branch may have appended in a loop, so any length is possible.
-            return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
-
-
-def joint_element(left: Sequence, right: Sequence) -> Value:
-    """What an element of either sequence is. An empty display says nothing about later elements."""
-    if left.items == ():
-        return right.element
-    if right.items == ():
-        return left.element
-    return join(left.element, right.element)
-
-
-def _join_mappings(left: Mapping, right: Mapping) -> Value:
-    names = [name for name, _ in left.entries]
-    right_names = [name for name, _ in right.entries]
-    if names != right_names:
-        # Sorted, so that the order does not depend on which branch comes first.
-        names = sorted({*names, *right_names}, key=repr)
-    entries = tuple((name, join(left.get(name), right.get(name))) for name in names)
-    return Mapping(entries, join(left.element, right.element))

@@ -29,6 +29,7 @@ class Call(Event):
         receiver: what the method belongs to, else None.
         args, keywords: values of the arguments; `*args` are spread if known, `**kwargs` are dropped.
         result: what the call returns.
+        certain: nothing in the function decides whether the call happens.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Call(Event):
     args: list[Value]
     keywords: dict[str, Value]
     result: Value
+    certain: bool = True
 
     @property
     def call(self) -> ast.Call:
@@ -112,6 +114,19 @@ class Formatting(Event):
 
     value: Value
     has_spec: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Refusal(Event):
+    """An assertion that fails on a TPU, or a `raise` under a condition that holds there.
+
+    Attributes:
+        test: the condition.
+        missing: it is about a package that needs a GPU, whose import has failed.
+    """
+
+    test: ast.expr
+    missing: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -194,7 +209,7 @@ class Use(Event):
         at_import: it runs when the file is imported (module and class bodies, decorators, default values).
         in_init: it is in the `__init__` of an `nn.Module` subclass, or in what that calls in the same class.
         traced: it is in a function that is traced.
-        guarded: under an `if` or a `try`.
+        guarded: under an `if` or a `try`; `tried`: under a `try`.
         decorator: it is (the function of) a decorator.
         checked: under an `if` that asks for the GPU or the library: `torch.cuda.is_available()`, `x.is_cuda`,
             `device.type == "cuda"`, `is_xformers_available()`.
@@ -206,6 +221,7 @@ class Use(Event):
     in_init: bool
     traced: bool
     guarded: bool
+    tried: bool
     decorator: bool = False
     checked: bool = False
 
@@ -226,6 +242,7 @@ class Text(Event):
     in_init: bool
     traced: bool
     guarded: bool
+    tried: bool
     checked: bool = False
 
 

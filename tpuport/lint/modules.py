@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tpuport.lint.gpu_packages import is_failing_import
+
 # Packages that the linter knows from tables, and whose code it does not follow.
 NOT_FOLLOWED: Final = frozenset(
     "torch torchax jax jaxlib numpy scipy einops torchvision torchaudio PIL cv2 pandas sklearn triton tensorflow flax"
@@ -132,6 +134,7 @@ class ModuleInfo:
         names: the last binding of each module-level name.
         stars: modules of `from x import *`, in their order.
         imported: the bindings by imports, even if another statement binds the name later.
+        unavailable: names that tell whether the import of a package that needs a GPU has succeeded.
         classes: all classes, those inside functions and other classes first; several may have one name.
         functions: module-level functions; several may have one name.
         annotations, values, contexts: what the interpreter has found that annotations and module-level names mean,
@@ -149,6 +152,7 @@ class ModuleInfo:
         self.names: dict[str, Binding] = {}
         self.stars: list[str] = []
         self.imported: dict[str, tuple[str, ...]] = {}
+        self.unavailable = frozenset(_names_of_failing_imports(tree.body))
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
         self.annotations: dict[ast.expr, Any] = {}
@@ -371,10 +375,27 @@ def _bodies(statement: ast.stmt) -> list[list[ast.stmt]]:
             return [orelse, body]
         case ast.Try() | ast.TryStar():
             handlers = [handler.body for handler in statement.handlers]
+            if is_failing_import(statement):
+                # The import is an import nevertheless: calls of what it binds are found by its name.
+                imports: list[ast.stmt] = [
+                    part for part in statement.body if isinstance(part, ast.Import | ast.ImportFrom)
+                ]
+                return [imports, *handlers, statement.finalbody]
             return [*handlers, statement.body, statement.orelse, statement.finalbody]
         case ast.With(body=body) | ast.For(body=body) | ast.While(body=body):
             return [body]
     return []
+
+
+def _names_of_failing_imports(body: list[ast.stmt]) -> Iterator[str]:
+    """The flags and functions that a `try` around an import binds, if a TPU machine cannot import that package."""
+    for statement in body:
+        match statement:
+            case ast.Try() | ast.TryStar() if is_failing_import(statement):
+                bodies = [statement.body, statement.orelse, *(handler.body for handler in statement.handlers)]
+                for part in itertools.chain.from_iterable(map(_statements_of_scope, bodies)):
+                    if isinstance(part, ast.Assign):
+                        yield from _target_names(part)
 
 
 def is_file(path: Path) -> bool:

@@ -102,7 +102,7 @@ class _Scan:
         is_traced: all of the code is traced.
         skipped: definitions whose bodies are left out.
         depth: number of functions around: code in none of them runs on import.
-        guards: number of `if`s and `try`s around.
+        guards: number of `if`s and `try`s around; `tries`: of `try`s.
         checks: number of `if`s around that check for a GPU or a library.
         in_init: inside the `__init__` of an `nn.Module`.
         in_decorator: inside a decorator.
@@ -117,6 +117,7 @@ class _Scan:
         self.skipped: set[ast.AST] = set()
         self.depth = 0
         self.guards = 0
+        self.tries = 0
         self.checks = 0
         self.in_init = False
         self.in_decorator = False
@@ -141,6 +142,7 @@ class _Scan:
             "in_init": self.in_init,
             "traced": self.is_traced,
             "guarded": self.guards > 0,
+            "tried": self.tries > 0,
             "checked": self.checks > 0,
         }
 
@@ -165,14 +167,24 @@ class _Scan:
             self._visit_value(default, "default")
         if node in self.skipped:
             return
-        before = self.depth, self.in_init, self.guards
+        before = self.depth, self.in_init, self.guards, self.tries
         self.depth += 1
         self.in_init |= node.name == "__init__" and self._is_in_module_class()
         # The function may be called from anywhere, also from unguarded code.
-        self.guards = 0
+        self.guards = self.tries = 0
         with self.inside(join_names(self.function, node.name), self.owner):
             self.visit_all(node.body)
-        self.depth, self.in_init, self.guards = before
+        self.depth, self.in_init, self.guards, self.tries = before
+
+    def _visit_lambda(self, node: ast.Lambda) -> None:
+        for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+            self._visit_value(default, "default")
+        # The body runs when it is called, which may be never.
+        before = self.depth, self.guards, self.tries
+        self.depth += 1
+        self.guards = self.tries = 0
+        self._visit_value(node.body, "other")
+        self.depth, self.guards, self.tries = before
 
     def _visit_class(self, node: ast.ClassDef) -> None:
         self._visit_decorators(node.decorator_list)
@@ -219,7 +231,9 @@ class _Scan:
         # `try: ... finally:` lets every error through.
         is_guard = bool(node.handlers)
         self.guards += is_guard
+        self.tries += is_guard
         self.visit_all(node.body)
+        self.tries -= is_guard
         for handler in node.handlers:
             self.visit_all(handler.body)
         self.guards -= is_guard
@@ -287,6 +301,13 @@ class _Scan:
         if isinstance(node.value, str) and _DEVICE.match(node.value):
             self.report(Text(node, node.value, role, callee, **self._circumstances))
 
+    def _visit_formatted_text(self, node: ast.JoinedStr, role: str = "other", callee: str = "") -> None:
+        """`f"cuda:{rank}"`."""
+        match node.values:
+            case [ast.Constant(value="cuda" | "cuda:"), *_]:
+                self.report(Text(node, "cuda", role, callee, **self._circumstances))
+        self.visit_all(node.values)
+
     def _visit_comparison(self, node: ast.Compare) -> None:
         for operand in (node.left, *node.comparators):
             self._visit_value(operand, "compare")
@@ -297,16 +318,20 @@ class _Scan:
 
     def _visit_value(self, node: ast.expr, role: str, callee: str = "") -> None:
         """Report a device string, or walk over any other expression."""
-        if isinstance(node, ast.Constant):
-            self._visit_constant(node, role, callee)
-        else:
-            self.visit(node)
+        match node:
+            case ast.Constant():
+                self._visit_constant(node, role, callee)
+            case ast.JoinedStr():
+                self._visit_formatted_text(node, role, callee)
+            case _:
+                self.visit(node)
 
 
 _VISITORS: Final[dict[type, Any]] = {
     ast.FunctionDef: _Scan._visit_function,
     ast.AsyncFunctionDef: _Scan._visit_function,
     ast.ClassDef: _Scan._visit_class,
+    ast.Lambda: _Scan._visit_lambda,
     ast.If: _Scan._visit_if,
     ast.IfExp: _Scan._visit_conditional_expression,
     ast.Try: _Scan._visit_try,

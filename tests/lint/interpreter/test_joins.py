@@ -8,9 +8,11 @@ from tpuport.lint.abstract_values import (
     Choice,
     Layer,
     Sequence,
+    tensor,
+)
+from tpuport.lint.joins import (
     choice,
     join,
-    tensor,
 )
 
 LINEAR, NORM = Layer("torch.nn.Linear"), Layer("torch.nn.LayerNorm")

@@ -133,7 +133,7 @@ def test_gpu_code_in_forward(tmp_path: Path, body: str, expected: list[str]) -> 
             def setup():
                 dist.init_process_group('nccl')
             """,
-            [],
+            ["TPU309 warning"],
         ),
         ("def speed(model):\n    return torch.compile(model)", []),
         (

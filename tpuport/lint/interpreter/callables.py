@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
+    FALSE,
     NONE,
     TRUE,
     UNKNOWN,
@@ -17,18 +18,22 @@ from tpuport.lint.abstract_values import (
     Layer,
     Mapping,
     Method,
+    Namespace,
     Partial,
     Sequence,
     Static,
     Value,
-    join_all,
     options_of,
 )
 from tpuport.lint.events import Call
+from tpuport.lint.gpu_packages import asks_for_gpu_package, is_gpu_package
 from tpuport.lint.interpreter import library, python_builtins
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import instantiate, super_attribute
 from tpuport.lint.interpreter.python_builtins import call_instance, call_unknown
+from tpuport.lint.joins import (
+    join_all,
+)
 
 # transformers asks these whether a tensor is a tracer, among others one of jax.jit through torchax.
 _TRUE_WHEN_TRACED: Final = frozenset({"is_tracing", "is_jax_jitting"})
@@ -135,6 +140,8 @@ def _call_unknown(frame: Frame, callee: Value, arguments: Arguments, node: ast.C
 
 def _call_function(frame: Frame, callee: Function, arguments: Arguments, node: ast.Call) -> Value:
     name = callee.info.qualname
+    if asks_for_gpu_package(callee.info.name):
+        return FALSE
     if name in _TRUE_WHEN_TRACED and arguments.positional and arguments.first != NONE:
         return TRUE
     # A table of attention functions by name, whose default shows what any of them does.
@@ -172,6 +179,11 @@ def _call_choice(frame: Frame, callee: Choice, arguments: Arguments, node: ast.C
 
 
 def _call_static(frame: Frame, callee: Static, arguments: Arguments, node: ast.Call) -> Value:
+    name = frame.module.dotted(node.func)
+    # `flash_attn_func = None` in place of an import that has failed: the rules know the import's name.
+    if callee == NONE and is_gpu_package(name):
+        frame.report(Call(node, name, None, *arguments, UNKNOWN, frame.is_certain))
+        return UNKNOWN
     return callee
 
 
@@ -200,12 +212,18 @@ def _call_external(frame: Frame, callee: External, arguments: Arguments, node: a
         method = Method(arguments.first, name.rpartition(".")[2])
         return apply(frame, method, arguments.without_first(), node)
     result = _external_result(frame, name, arguments, node)
-    frame.report(Call(node, name, None, *arguments, result))
+    frame.report(Call(node, name, None, *arguments, result, frame.is_certain))
     return result
 
 
 def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
     positional, keywords = arguments
+    if asks_for_gpu_package(name.rpartition(".")[2]):
+        return FALSE
+    if name == "importlib.util.find_spec" and is_gpu_package(str(arguments.first.constant)):
+        return NONE
+    if name == "types.SimpleNamespace":
+        return Namespace(tuple(keywords.items()))
     if name.startswith("builtins."):
         return python_builtins.call_builtin(frame, name.removeprefix("builtins."), arguments, node)
     match positional:

@@ -11,7 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from tpuport.lint.abstract_values import Class, External, Instance, Value, join_optional
+from tpuport.lint.abstract_values import (
+    Class,
+    External,
+    Instance,
+    Value,
+)
+from tpuport.lint.joins import (
+    join_optional,
+)
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, statements_within
 
 # Bases that make a class a module, whichever library they come from.

@@ -28,18 +28,21 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     is_tensor,
-    join_all,
-    joint_element,
     tensor,
 )
 from tpuport.lint.dtype_families import promote
 from tpuport.lint.events import Arithmetic, Membership, SliceBound, Subscript, Truth
+from tpuport.lint.interpreter import placement
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
 from tpuport.lint.interpreter.frame import Frame, tuple_elements
 from tpuport.lint.interpreter.members import attribute, item
 from tpuport.lint.interpreter.python_builtins import report_formatting
 from tpuport.lint.interpreter.tensor_functions import like
 from tpuport.lint.interpreter.truth import as_value, boolean_operation, conditional_expression, decide
+from tpuport.lint.joins import (
+    join_all,
+    joint_element,
+)
 
 # --- constants, names, attributes ---
 
@@ -184,7 +187,7 @@ def arithmetic(left: Value, operator: ast.operator, right: Value) -> Value:
         case Sequence(), Tensor() if is_repetition:
             return left.of_any_length()
         case (Tensor(), _) | (_, Tensor()):
-            return _tensor_arithmetic(left, operator, right)
+            return placement.of_operator(_tensor_arithmetic(left, operator, right), left, right)
         case Static(), Static():
             return _static_arithmetic(left, operator, right)
         case Sequence(), Sequence() if isinstance(operator, ast.Add):
@@ -246,7 +249,7 @@ def _unary_operation(frame: Frame, node: ast.UnaryOp) -> Value:
     value = frame.evaluate(node.operand)
     match node.op, value:
         case _, Tensor():
-            result = like(value)
+            result = placement.of_operator(like(value), value)
             frame.report(Arithmetic(node, value, node.op, None, result))
             return result
         # -1 is written for "the last", "all" and "not given", which rules ask for.
@@ -294,7 +297,8 @@ def _compare(frame: Frame, node: ast.Compare, left: Value, operator: ast.cmpop, 
         case (Tensor(), Static(kind=kind)) | (Static(kind=kind), Tensor()) if kind in _NEVER_TENSORS:
             return BOOL
         case (Tensor(), _) | (_, Tensor()):
-            return tensor("bool", ndim=_broadcast_ndim(left, right))
+            result = tensor("bool", ndim=_broadcast_ndim(left, right))
+            return placement.of_operator(result, left, right)
     match operator:
         case ast.Eq():
             return _equality(left, right)
@@ -386,7 +390,7 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     first = next(iter(indices), UNKNOWN)
     match base:
         case Tensor():
-            return _indexed_tensor(base, indices)
+            return placement.of_operator(_indexed_tensor(base, indices), base, *indices)
         case Sequence():
             # `x[:, 0]`: annotated as a list or tuple, but used as the tensor that it is.
             if len(indices) != 1:

@@ -13,11 +13,8 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    join,
-    join_all,
-    join_optional,
 )
-from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Return, Subscript
+from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Refusal, Return, Subscript
 from tpuport.lint.interpreter.evaluation import arithmetic, evaluate_indices
 from tpuport.lint.interpreter.frame import (
     Environment,
@@ -27,7 +24,15 @@ from tpuport.lint.interpreter.frame import (
     merge_optional,
     path_of,
 )
+from tpuport.lint.interpreter.placement import on_device
 from tpuport.lint.interpreter.truth import decide, narrow, possible_branches
+from tpuport.lint.joins import (
+    join,
+    join_all,
+    join_optional,
+    with_element,
+    with_entry,
+)
 
 # --- targets ---
 
@@ -78,7 +83,9 @@ def _store_attribute(frame: Frame, target: ast.Attribute, value: Value) -> None:
     frame.report(AttributeStore(target, base, target.attr, value))
     if frame.building is not None and frame.is_self(target.value):
         # `self.x = None` comes first, the real value in a branch.
-        frame.building[target.attr] = join_optional(frame.building.get(target.attr), value)
+        # What a constructor stores may be moved with the module before it is traced.
+        stored = on_device(value)
+        frame.building[target.attr] = join_optional(frame.building.get(target.attr), stored)
     path = path_of(target)
     if path is not None:
         forget_attributes(frame.env, path)
@@ -96,9 +103,9 @@ def _store_item(frame: Frame, target: ast.Subscript, value: Value) -> None:
         return
     match base:
         case Mapping():
-            frame.env[path] = base.with_entry(indices[0].constant, value)
+            frame.env[path] = with_entry(base, indices[0].constant, value)
         case Sequence(kind="list"):
-            frame.env[path] = base.with_element(value)
+            frame.env[path] = with_element(base, value)
 
 
 def _report_store_in_container(frame: Frame, target: ast.Subscript, value: Value) -> None:
@@ -206,8 +213,15 @@ def _raise(frame: Frame, node: ast.Raise) -> bool:
 
 
 def _assert(frame: Frame, node: ast.Assert) -> None:
-    decide(frame, node.test, "assert")
+    if decide(frame, node.test, "assert") is False:
+        frame.report(_refusal(frame, node, node.test))
+    # What follows is looked at nevertheless: the assertion is the first thing to go.
     narrow(frame, node.test, True)
+
+
+def _refusal(frame: Frame, node: ast.stmt, test: ast.expr) -> Refusal:
+    names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
+    return Refusal(node, test, not names.isdisjoint(frame.module.unavailable))
 
 
 def _delete(frame: Frame, node: ast.Delete) -> None:
@@ -246,6 +260,9 @@ _LOOP_RUNS: Final = 3
 
 def _if(frame: Frame, node: ast.If) -> bool:
     after: Environment | None = None
+    match node.body:
+        case [ast.Raise() as refusal] if frame.emitting and _holds(frame, node.test):
+            frame.report(_refusal(frame, refusal, node.test))
     for body in possible_branches(frame, node.test, "if", node.body, node.orelse):
         if frame.execute(body):
             after = merge_optional(after, frame.env)
@@ -254,6 +271,14 @@ def _if(frame: Frame, node: ast.If) -> bool:
         return False
     frame.env = after
     return True
+
+
+def _holds(frame: Frame, test: ast.expr) -> bool:
+    """Whether a condition certainly holds. Rules hear nothing."""
+    frame.emitting = False
+    answer = decide(frame, test, "if")
+    frame.emitting = True
+    return answer is True
 
 
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
@@ -324,7 +349,10 @@ def _try(frame: Frame, node: Any) -> bool:
     start = dict(frame.env)
     before_handlers = start
     after: Environment | None = None
-    if frame.execute(node.body) and frame.execute(node.orelse):
+    frame.doubts += 1
+    reaches_end = frame.execute(node.body) and frame.execute(node.orelse)
+    frame.doubts -= 1
+    if reaches_end:
         after = frame.env
         # Any statement of the body may have been the last.
         before_handlers = merge(start, after)

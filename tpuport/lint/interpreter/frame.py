@@ -25,13 +25,15 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    join,
-    join_all,
-    join_optional,
     tensor,
 )
 from tpuport.lint.events import Event
 from tpuport.lint.interpreter.class_facts import Classes, Evaluator
+from tpuport.lint.joins import (
+    join,
+    join_all,
+    join_optional,
+)
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
 from tpuport.lint.project import Project
 
@@ -120,11 +122,12 @@ class Frame:
         building: attributes by name of the object whose `__init__` this is, or which calls this.
         depth: number of frames below this one.
         statement: the statement that is being interpreted; `raising`: it is a `raise`.
+        doubts: number of conditions around it that may turn out either way, and of `try`s.
     """
 
     __slots__ = (
-        "building", "depth", "emitting", "entry", "env", "exits", "info", "interpreter", "module", "owner", "parent",
-        "qualname", "raising", "receiver", "returned", "self_name", "statement", "yielded",
+        "building", "depth", "doubts", "emitting", "entry", "env", "exits", "info", "interpreter", "module", "owner",
+        "parent", "qualname", "raising", "receiver", "returned", "self_name", "statement", "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -155,6 +158,7 @@ class Frame:
         self.exits: list[list[Environment]] = []
         self.building: Environment | None = None
         self.depth = depth
+        self.doubts = 0
 
     def evaluate(self, node: ast.expr) -> Value:
         """What an expression may be. Rules hear of the events in it."""
@@ -213,6 +217,11 @@ class Frame:
         if self.emitting:
             self.interpreter.report(event, self.module, self.qualname)
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether the statement runs whenever the function does."""
+        return self.doubts == 0 and self.returned is None
+
     def add_returned(self, value: Value) -> None:
         """Add a value to those that the function may return."""
         self.returned = join_optional(self.returned, value)
@@ -233,7 +242,14 @@ class Frame:
         match iterated:
             case Tensor():
                 ndim = max(iterated.ndim - 1, -1)
-                return tensor(iterated.dtype, iterated.exact, ndim, view=True, origin=iterated.origin)
+                return tensor(
+                    iterated.dtype,
+                    iterated.exact,
+                    ndim,
+                    view=True,
+                    origin=iterated.origin,
+                    host=iterated.host,
+                )
             case Sequence(items=(_, *_) as items):
                 return join_all(items)
             case Sequence():

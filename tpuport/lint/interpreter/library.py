@@ -25,11 +25,14 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     is_tensor,
-    join_all,
     tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES, is_dtype_name
+from tpuport.lint.interpreter import placement
 from tpuport.lint.interpreter.tensor_functions import like, tensor_function
+from tpuport.lint.joins import (
+    join_all,
+)
 
 _STATIC_FUNCTIONS: Final[dict[str, Value]] = {
     **dict.fromkeys(
@@ -93,7 +96,8 @@ def call(name: str, arguments: Arguments) -> Value:
     library = name.partition(".")[0]
     if library in _STATIC_LIBRARIES:
         return STATIC
-    return _LIBRARY_HANDLERS.get(library, _unknown)(name, arguments)
+    result = _LIBRARY_HANDLERS.get(library, _unknown)(name, arguments)
+    return placement.of_function(name, arguments, result)
 
 
 def _unknown(name: str, arguments: Arguments) -> Value:

@@ -10,7 +10,6 @@ from tpuport.lint.abstract_values import (
     DTYPE,
     FALSE,
     INT,
-    INT_TENSOR,
     NONE,
     SHAPE,
     STATIC,
@@ -26,6 +25,7 @@ from tpuport.lint.abstract_values import (
     Mapping,
     Method,
     Module,
+    Namespace,
     Partial,
     Sequence,
     Static,
@@ -33,18 +33,21 @@ from tpuport.lint.abstract_values import (
     Unknown,
     Value,
     is_config_name,
-    join_all,
-    join_optional,
     tensor,
 )
 from tpuport.lint.interpreter import library
 from tpuport.lint.interpreter.frame import Frame
+from tpuport.lint.interpreter.placement import HOST_DEVICE, TRACED_DEVICE
+from tpuport.lint.joins import (
+    join_all,
+    join_optional,
+)
 from tpuport.lint.modules import ClassInfo, FunctionInfo
 
 _TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
-    "shape": SHAPE, "dtype": DTYPE, "device": DEVICE, "ndim": INT, "is_cuda": BOOL, "requires_grad": BOOL,
+    "shape": SHAPE, "dtype": DTYPE, "device": TRACED_DEVICE, "ndim": INT, "is_cuda": FALSE, "requires_grad": BOOL,
     "layout": STATIC, "is_leaf": BOOL, "is_sparse": BOOL, "is_meta": BOOL, "is_quantized": BOOL, "names": STATIC,
-    "itemsize": INT, "nbytes": INT, "is_nested": BOOL, "is_mps": BOOL, "is_cpu": BOOL, "grad_fn": STATIC,
+    "itemsize": INT, "nbytes": INT, "is_nested": BOOL, "is_mps": FALSE, "is_cpu": BOOL, "grad_fn": STATIC,
 }  # fmt: skip
 _DTYPE_ATTRIBUTES: Final = {
     "type": STR, "is_floating_point": BOOL, "is_complex": BOOL, "itemsize": INT,
@@ -70,12 +73,14 @@ def _of_tensor(frame: Frame, base: Tensor, name: str) -> Value:
             return tensor(base.dtype, base.exact, base.ndim, origin=base.origin)
         # These share memory with the tensor.
         case "T" | "mT" | "H" | "mH" | "data" | "real" | "imag":
-            return tensor(base.dtype, base.exact, base.ndim, view=True, origin=base.origin)
+            return tensor(base.dtype, base.exact, base.ndim, view=True, origin=base.origin, host=base.host)
+        case "device" if base.host:
+            return HOST_DEVICE
         # The fields of a named tuple that was taken for a tensor: `x.max(dim=1).values`.
         case "values":
-            return tensor(base.dtype)
+            return tensor(base.dtype, host=base.host)
         case "indices":
-            return INT_TENSOR
+            return tensor("int", host=base.host)
         case _:
             return _TENSOR_ATTRIBUTES.get(name) or Method(base, name)
 
@@ -87,6 +92,8 @@ def _of_static(frame: Frame, base: Static, name: str) -> Value:
             return Method(base, name)
         case "config", _:
             return CONFIG
+        case "device", "type":
+            return Static("str", base.constant)
         case _:
             return _DTYPE_ATTRIBUTES.get(name) or Method(base, name)
 
@@ -163,6 +170,10 @@ def _of_choice(frame: Frame, base: Choice, name: str) -> Value:
 
 def _of_mapping(frame: Frame, base: Mapping, name: str) -> Value:
     return Method(base, name)
+
+
+def _of_namespace(frame: Frame, base: Namespace, name: str) -> Value:
+    return dict(base.attributes).get(name, UNKNOWN)
 
 
 def _of_method(frame: Frame, base: Method, name: str) -> Value:
@@ -266,6 +277,7 @@ _HANDLERS: Final[dict[type, Callable[[Frame, Any, str], Value]]] = {
     Partial: _of_partial,
     Choice: _of_choice,
     Method: _of_method,
+    Namespace: _of_namespace,
     Unknown: _of_unknown,
 }
 

@@ -26,13 +26,15 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     is_config_name,
-    join,
-    join_all,
     tensor,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.interpreter import tensor_functions
 from tpuport.lint.interpreter.frame import Interpreter, tuple_elements
+from tpuport.lint.joins import (
+    join,
+    join_all,
+)
 from tpuport.lint.modules import FunctionInfo, ModuleInfo
 
 # --- annotations ---
@@ -260,6 +262,7 @@ def _collect_evidence(info: FunctionInfo) -> _Evidence:
                 evidence.tensors.add(name)
             case ast.If() | ast.IfExp():
                 _add_evidence_of_filling(info, node, evidence)
+                _add_evidence_of_truth(node.test, evidence)
     return evidence
 
 
@@ -274,6 +277,18 @@ def _add_evidence_of_call(info: FunctionInfo, node: ast.Call, evidence: _Evidenc
                 evidence.others.add(first)
             elif name.startswith("torch.nn.functional.") or name in _FUNCTIONS_OF_TENSORS:
                 evidence.tensors.add(first)
+
+
+def _add_evidence_of_truth(test: ast.expr, evidence: _Evidence) -> None:
+    """`if guidance:`, `if guidance and ...:`: torch refuses the truth of a tensor of several elements."""
+    match test:
+        case ast.Name(id=name):
+            evidence.others.add(name)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            _add_evidence_of_truth(operand, evidence)
+        case ast.BoolOp(values=values):
+            for part in values:
+                _add_evidence_of_truth(part, evidence)
 
 
 def _add_evidence_of_filling(info: FunctionInfo, node: ast.If | ast.IfExp, evidence: _Evidence) -> None:

@@ -34,8 +34,6 @@ from tpuport.lint.abstract_values import (
     Unknown,
     Value,
     is_tensor,
-    join,
-    join_all,
     tensor,
 )
 from tpuport.lint.events import AttributeStore, Formatting, Iteration
@@ -44,6 +42,11 @@ from tpuport.lint.interpreter.frame import Frame, path_of
 from tpuport.lint.interpreter.members import attribute
 from tpuport.lint.interpreter.tensor_functions import TENSOR_ONLY_METHODS, tensor_method
 from tpuport.lint.interpreter.truth import is_instance
+from tpuport.lint.joins import (
+    join,
+    join_all,
+    with_element,
+)
 
 # --- functions ---
 
@@ -212,7 +215,7 @@ def _number(frame: Frame, arguments: Arguments, node: ast.Call) -> Value:
     """`abs`, `round` and `pow` return what they get."""
     first = arguments.first
     if isinstance(first, Tensor):
-        return tensor(first.dtype, ndim=first.ndim)
+        return tensor(first.dtype, ndim=first.ndim, host=first.host)
     return first
 
 
@@ -374,7 +377,7 @@ def _method_of_sequence(
 
 def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Value:
     """A method adds a value to a list; the result is the method's."""
-    _replace_receiver(frame, node, receiver.with_element(value), value)
+    _replace_receiver(frame, node, with_element(receiver, value), value)
     return NONE
 
 

@@ -25,7 +25,6 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    join_all,
     tensor,
 )
 from tpuport.lint.dtype_families import (
@@ -35,6 +34,10 @@ from tpuport.lint.dtype_families import (
     promote,
     requested_dtype,
     with_dtype,
+)
+from tpuport.lint.interpreter import placement
+from tpuport.lint.joins import (
+    join_all,
 )
 
 # Functions that create a tensor from shapes and Python values.
@@ -349,6 +352,10 @@ _CASTS: Final = {
 
 def tensor_method(receiver: Tensor, name: str, arguments: Arguments) -> Value:
     """What a method of a tensor returns."""
+    return placement.of_method(receiver, name, arguments, _method_result(receiver, name, arguments))
+
+
+def _method_result(receiver: Tensor, name: str, arguments: Arguments) -> Value:
     if name in _STATIC_METHODS:
         return _STATIC_METHODS[name]
     if name in _CASTS:

@@ -23,7 +23,6 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Value,
     class_of,
-    join_all,
     tensor,
 )
 from tpuport.lint.events import Event, FunctionEntry
@@ -33,7 +32,10 @@ from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
 from tpuport.lint.interpreter.parameters import annotation_value, declared_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
-from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo
+from tpuport.lint.joins import (
+    join_all,
+)
+from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
 from tpuport.lint.project import Binding, Project
 from tpuport.lint.rules.rule import Context, Hit, Rule
 from tpuport.lint.source import node_span
@@ -309,16 +311,27 @@ class TracingInterpreter(Interpreter):
     def global_name(self, module: ModuleInfo, name: str) -> Value:
         if name not in module.values:
             # Modules may import each other's names in a circle, and then it is this that they find.
-            module.values[name] = UNKNOWN
+            module.values[name] = self._imported_name(module, name)
             module.values[name] = self._resolve_name(module, name)
         return module.values[name]
+
+    def _imported_name(self, module: ModuleInfo, name: str) -> Value:
+        """What an import binds a name to: `f` on the right-hand side of `f = torch.compile(f)`."""
+        match module.imported.get(name):
+            case ("import", dotted):
+                return External(dotted)
+            case ("from", dotted, member):
+                return External(canonical(f"{dotted}.{member}"))
+            case _:
+                return UNKNOWN
 
     def _resolve_name(self, module: ModuleInfo, name: str) -> Value:
         bound = self.project.lookup(module, name)
         if isinstance(bound, ast.expr):
             value = self.module_expression(module, bound)
-            # A module's flag may be set by whoever imports the module.
-            return BOOL if value in (TRUE, FALSE) else value
+            # A module's flag may be set by whoever imports the module, but no package is installed by that.
+            is_open = value in (TRUE, FALSE) and name not in module.unavailable
+            return BOOL if is_open else value
         if bound is not None:
             return self.resolve_binding(bound)
         if is_builtin(name):
@@ -403,7 +416,7 @@ def _generalise(value: Value) -> Value:
     """An argument without what would only multiply the ways in which a function is called."""
     match value:
         case Tensor():
-            return tensor(value.dtype, optional=value.optional, origin=value.mask_origin)
+            return tensor(value.dtype, optional=value.optional, origin=value.mask_origin, host=value.host)
         case Static(kind="int" | "float" as kind):
             return Static(kind)
         case _:

@@ -24,17 +24,19 @@ from tpuport.lint.abstract_values import (
     Static,
     Tensor,
     Value,
-    choice,
     class_of,
     is_tensor,
-    join,
-    join_all,
     options_of,
     without_none,
 )
 from tpuport.lint.dtype_families import TENSOR_CLASSES
 from tpuport.lint.events import Truth
 from tpuport.lint.interpreter.frame import Frame, path_of, tuple_elements
+from tpuport.lint.joins import (
+    choice,
+    join,
+    join_all,
+)
 
 _Branch = TypeVar("_Branch", ast.expr, list[ast.stmt])
 
@@ -152,10 +154,12 @@ def possible_branches(
     """
     answer = decide(frame, test, construct)
     env = frame.env
+    frame.doubts += answer is None
     for holds, branch in ((True, body), (False, orelse)):
         frame.env = dict(env)
         if answer in (holds, None) and narrow(frame, test, holds):
             yield branch
+    frame.doubts -= answer is None
     frame.env = env
 
 

@@ -5,7 +5,16 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tpuport.lint.abstract_values import Instance, Sequence, Static, Tensor, Unknown, Value, is_tensor
+from tpuport.lint.abstract_values import (
+    Instance,
+    Sequence,
+    Static,
+    Tensor,
+    Unknown,
+    Value,
+    is_tensor,
+    is_traced,
+)
 from tpuport.lint.dtype_families import dtype_of_argument
 from tpuport.lint.events import AttributeStore, Call, Text, Use
 from tpuport.lint.findings import Severity
@@ -15,15 +24,15 @@ from tpuport.lint.rules.rule import Hit
 
 
 def has_tensor(value: Value | None) -> bool:
-    """Whether it is certainly a tensor, or a list or tuple with a tensor in it."""
+    """Whether it is certainly a traced tensor, or a list or tuple with one in it."""
     if isinstance(value, Sequence):
         return value.tensors
-    return isinstance(value, Tensor)
+    return is_traced(value)
 
 
 def is_mask(value: Value) -> bool:
-    """Whether it is a tensor of booleans: by its dtype, or by its name if the dtype is not known."""
-    if not isinstance(value, Tensor):
+    """Whether it is a traced tensor of booleans: by its dtype, or by its name if the dtype is not known."""
+    if not isinstance(value, Tensor) or value.host:
         return False
     return value.dtype == "bool" or (value.dtype == "" and value.origin == "mask")
 
@@ -46,12 +55,22 @@ _TENSOR_NAMESPACES: Final = frozenset({"torch", "torch.nn.functional", "torch.Te
 def is_call_of(event: Call, *names: str) -> bool:
     """Whether it is `torch.name(...)`, `torch.nn.functional.name(...)` or `tensor.name(...)`.
 
-    A method of an unknown receiver counts too: only tensors have methods of the names that rules ask for.
+    A method of an unknown receiver counts too: only tensors have methods of the names that rules ask for. What is
+    done with a tensor of the host does not: it has values, also while tracing.
     """
     if event.receiver is not None:
-        return event.name in names and isinstance(event.receiver, Tensor | Unknown)
+        return event.name in names and isinstance(event.receiver, Tensor | Unknown) and not _is_of_host(event)
     head, _, last = event.name.rpartition(".")
-    return last in names and head in _TENSOR_NAMESPACES
+    return last in names and head in _TENSOR_NAMESPACES and not _is_of_host(event)
+
+
+def _is_of_host(event: Call) -> bool:
+    """Whether the tensor that a function works on is one of the host."""
+    match operands(event):
+        case [Tensor(host=True), *_]:
+            return True
+        case _:
+            return False
 
 
 def is_method_of_tensor(event: Call, *names: str) -> bool:
@@ -124,15 +143,12 @@ def gpu_hit(event: Use | Text, warn_in_host_code: bool = True) -> Hit | None:
     condition, and in host code unless `warn_in_host_code` is false. None if the code asks for the GPU first.
     """
     is_model_code = event.traced or event.in_init
-    if event.checked or (event.guarded and not is_model_code):
+    # A `try` in host code lets the program go on without a GPU.
+    if event.checked or (event.tried and not is_model_code):
         return None
-    if not is_model_code and not event.at_import:
-        if warn_in_host_code:
-            return Hit(severity=Severity.WARNING)
-        return None
-    if event.guarded:
-        return Hit(severity=Severity.WARNING)
-    return Hit(severity=Severity.ERROR)
+    if is_model_code or (event.at_import and not event.guarded):
+        return Hit(severity=Severity.WARNING if event.guarded else Severity.ERROR)
+    return Hit(severity=Severity.WARNING) if warn_in_host_code else None
 
 
 # --- state ---

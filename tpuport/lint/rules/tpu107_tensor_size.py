@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Value, is_tensor
+from tpuport.lint.abstract_values import Value, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import has_tensor, is_call_of, is_method_of_tensor, operands
@@ -41,7 +41,7 @@ def _sizes(event: Call) -> list[Value | None]:
     if is_call_of(event, "as_strided"):
         return [*arguments[1:], keywords.get("size"), keywords.get("stride")]
     if is_call_of(event, "narrow"):
-        return [value for value in arguments[2:] if is_tensor(value)]
+        return [value for value in arguments[2:] if is_traced(value)]
     if is_call_of(event, *_RESIZING):
         return [*arguments[1:3], keywords.get("size")]
     return []

@@ -1,6 +1,6 @@
 """TPU108: a slice bound that is a tensor."""
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import SliceBound
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -9,7 +9,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 def check(event: SliceBound, context: Context) -> bool:
     """`x[: n]` with a tensor n, whatever is sliced."""
     # Python asks a bound for `__index__`, also if a list is sliced.
-    return is_tensor(event.value)
+    return is_traced(event.value)
 
 
 RULE = Rule(

@@ -1,6 +1,6 @@
 """TPU110: `one_hot` without the number of classes."""
 
-from tpuport.lint.abstract_values import Static, is_tensor
+from tpuport.lint.abstract_values import Static, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import argument, is_call_of
@@ -15,7 +15,7 @@ def check(event: Call, context: Context) -> bool:
     # -1, the default, means one more than the largest element.
     if isinstance(classes, Static):
         return classes.constant == -1
-    return classes is None or is_tensor(classes)
+    return classes is None or is_traced(classes)
 
 
 RULE = Rule(

@@ -1,6 +1,6 @@
 """TPU113: writes through a boolean mask that read it too."""
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Subscript
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import is_mask
@@ -16,7 +16,7 @@ def check(event: Subscript, context: Context) -> Answer:
     if event.operator is not None:
         return Hit(node=event.statement)
     # Alone, a mask is a choice between old and new values, which has a known shape.
-    if not any(is_tensor(index) and not is_mask(index) for index in event.indices):
+    if not any(is_traced(index) and not is_mask(index) for index in event.indices):
         return False
     return Hit(
         reason="a boolean mask beside an index of integers becomes a list of positions, whose length is not known",

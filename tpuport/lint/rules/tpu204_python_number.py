@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -13,9 +13,10 @@ _CONVERSIONS: Final = frozenset({"builtins.int", "builtins.float", "builtins.boo
 def check(event: Call, context: Context) -> bool:
     """`int(t)` and its like, and functions of `math` that get a tensor."""
     # The tensor may be any of the arguments: `math.pow(2, x)`.
-    if event.receiver is not None or not any(map(is_tensor, event.args)):
+    if event.receiver is not None or not any(map(is_traced, event.args)):
         return False
-    return event.name in _CONVERSIONS or event.name.startswith("math.")
+    # `math.prod` only multiplies, which a row of a tensor can do too.
+    return event.name in _CONVERSIONS or (event.name.startswith("math.") and event.name != "math.prod")
 
 
 RULE = Rule(

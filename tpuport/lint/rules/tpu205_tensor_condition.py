@@ -1,6 +1,6 @@
 """TPU205: Python branches on tensors."""
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Truth
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
@@ -8,7 +8,7 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 def check(event: Truth, context: Context) -> Answer:
     """Every question for a tensor's truth except an assertion's, which is TPU206."""
-    if event.construct == "assert" or not is_tensor(event.value):
+    if event.construct == "assert" or not is_traced(event.value):
         return False
     # The sentence names the construct: `and` and `not` are easily missed on a line with an `if`.
     return Hit(reason=f"`{event.construct}` asks for the value of a tensor, and while tracing there is none")

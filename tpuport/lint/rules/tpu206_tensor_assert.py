@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Call, Truth
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
@@ -13,10 +13,10 @@ _CHECKS: Final = frozenset({"torch._assert", "torch._check"})
 def check(event: Call | Truth, context: Context) -> Answer:
     """`assert` of a tensor, and torch's own checks of one."""
     if isinstance(event, Truth):
-        is_assertion = event.construct == "assert" and is_tensor(event.value)
+        is_assertion = event.construct == "assert" and is_traced(event.value)
         return is_assertion and Hit(node=event.statement)
     # Of the arguments only the first is the condition. The fix only removes `assert` statements.
-    is_check = event.name in _CHECKS and any(map(is_tensor, event.args[:1]))
+    is_check = event.name in _CHECKS and any(map(is_traced, event.args[:1]))
     return is_check and Hit(fix=Applicability.NONE)
 
 

@@ -1,6 +1,6 @@
 """TPU207: Python loops over the rows of a tensor."""
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Iteration
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -9,7 +9,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 def check(event: Iteration, context: Context) -> bool:
     """A loop or comprehension over a tensor; whoever unpacks two or three rows means to."""
     # Whether the body is long or the tensor has many rows is not known here: hence a warning.
-    return is_tensor(event.value)
+    return is_traced(event.value)
 
 
 RULE = Rule(

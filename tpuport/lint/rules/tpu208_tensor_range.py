@@ -1,6 +1,6 @@
 """TPU208: `range` of a tensor."""
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -9,7 +9,7 @@ from tpuport.lint.rules.rule import Context, Example, Rule
 def check(event: Call, context: Context) -> bool:
     """`range(n)` with a tensor among its arguments."""
     # Start, stop and step alike.
-    return event.name == "builtins.range" and any(map(is_tensor, event.args))
+    return event.name == "builtins.range" and any(map(is_traced, event.args))
 
 
 RULE = Rule(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Sequence, is_tensor
+from tpuport.lint.abstract_values import Sequence, is_traced
 from tpuport.lint.events import Membership
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -15,8 +15,8 @@ def check(event: Membership, context: Context) -> bool:
     """A tensor looked for in a list, or anything looked for in a tensor or a list of tensors."""
     container = event.container
     if not isinstance(container, Sequence):
-        return is_tensor(container)
-    return container.kind not in _HASHED and (container.tensors or is_tensor(event.item))
+        return is_traced(container)
+    return container.kind not in _HASHED and (container.tensors or is_traced(event.item))
 
 
 RULE = Rule(

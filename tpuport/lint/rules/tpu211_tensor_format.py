@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import is_tensor
+from tpuport.lint.abstract_values import is_traced
 from tpuport.lint.events import Call, Formatting
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
@@ -16,7 +16,7 @@ def check(event: Call | Formatting, context: Context) -> Answer:
     if isinstance(event, Formatting):
         return Hit(stops=event.has_spec)
     # These show the tracer too.
-    is_printed = event.name in _TO_TEXT and any(map(is_tensor, event.args))
+    is_printed = event.name in _TO_TEXT and any(map(is_traced, event.args))
     return is_printed and Hit(stops=False)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Sequence, is_tensor
+from tpuport.lint.abstract_values import Sequence, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import has_tensor
@@ -20,7 +20,7 @@ def check(event: Call, context: Context) -> bool:
         return False
     # `max(a, b)` compares its arguments, `max(values)` the elements of its only one.
     if len(event.args) > 1 and event.name != "builtins.sorted":
-        return any(map(is_tensor, event.args))
+        return any(map(is_traced, event.args))
     values = event.args[0]
     if isinstance(values, Sequence) and values.items is not None and len(values.items) < 2:
         # One element needs no comparison.

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Sequence, is_tensor
+from tpuport.lint.abstract_values import Sequence, is_traced
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
@@ -14,7 +14,7 @@ def check(event: Call, context: Context) -> Answer:
     """`torch.tensor([t, ...])`; or of a tensor itself."""
     # The first argument is the size, which is TPU107.
     if event.name == "torch.full":
-        return any(map(is_tensor, event.args[1:2]))
+        return any(map(is_traced, event.args[1:2]))
     if event.name not in _FROM_DATA:
         return False
     data = event.args[0] if event.args else event.keywords.get("data")
@@ -22,7 +22,7 @@ def check(event: Call, context: Context) -> Answer:
     if isinstance(data, Sequence):
         return data.tensors
     # `as_tensor` and `asarray` return a tensor as it is.
-    if event.name != "torch.tensor" or not is_tensor(data):
+    if event.name != "torch.tensor" or not is_traced(data):
         return False
     return Hit(
         reason="`torch.tensor` of a tensor copies its values, and while tracing there are none",

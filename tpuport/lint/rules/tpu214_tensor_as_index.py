@@ -2,7 +2,7 @@
 
 import ast
 
-from tpuport.lint.abstract_values import Sequence, Static, Tensor, is_tensor
+from tpuport.lint.abstract_values import Sequence, Static, Tensor, is_traced
 from tpuport.lint.events import (
     Arithmetic,
     Call,
@@ -16,11 +16,11 @@ def check(event: Arithmetic | Call | Subscript, context: Context) -> Answer:
     """`items[t]` of a list, a tuple or an `nn.ModuleList`; `[x] * t`; `operator.index(t)`."""
     match event:
         # Python asks for `__index__` in all three cases.
-        case Arithmetic(left=Sequence(), operator=ast.Mult(), right=Tensor()):
+        case Arithmetic(left=Sequence(), operator=ast.Mult(), right=Tensor(host=False)):
             return Hit(reason="the length of the list is not known while tracing")
         case Call(name="operator.index"):
-            return any(map(is_tensor, event.args))
-        case Subscript(base=Sequence() | Static(kind="shape" | "str"), indices=[Tensor()]):
+            return any(map(is_traced, event.args))
+        case Subscript(base=Sequence() | Static(kind="shape" | "str"), indices=[Tensor(host=False)]):
             return True
     return False
 

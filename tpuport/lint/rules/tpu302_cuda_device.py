@@ -1,9 +1,11 @@
 """TPU302: `"cuda"` as a device."""
 
+import ast
+import dataclasses
 import re
 from typing import Final
 
-from tpuport.lint.events import Text
+from tpuport.lint.events import Refusal, Text
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import gpu_hit
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
@@ -17,17 +19,30 @@ _CONSTRUCTORS: Final = frozenset(
 _DEVICE_FUNCTIONS: Final = frozenset({".to", "torch.device", "torch.Generator", "torch.set_default_device"})
 
 
-def check(event: Text, context: Context) -> Answer:
-    """A device word as a `device=`, in `.to(...)` and `torch.device(...)`, or as a default."""
+def check(event: Text | Refusal, context: Context) -> Answer:
+    """A device word as a `device=`, in `.to(...)` and `torch.device(...)`, or as a default; a demand for a GPU."""
+    if isinstance(event, Refusal):
+        return _check_refusal(event)
     # The text alone says little: a path or a key may be called "cuda" too.
     if not _CUDA.match(event.text) or not _is_device(event):
         return False
     hit = gpu_hit(event)
+    # There is no mechanical rewrite of `f"cuda:{rank}"`.
+    if hit and isinstance(event.node, ast.JoinedStr):
+        return dataclasses.replace(hit, fix=Applicability.NONE)
     # A default may never be used.
     is_harmless = event.role == "default" or (event.traced and event.callee in _CONSTRUCTORS)
     if hit and is_harmless:
         return Hit(severity=Severity.WARNING)
     return hit
+
+
+def _check_refusal(event: Refusal) -> Answer:
+    """`assert q.device.type == "cuda"`, and `if not q.is_cuda: raise ...`."""
+    if event.missing or "cuda" not in ast.unparse(event.test):
+        return False
+    reason = "this raises: a traced tensor is not on a CUDA device"
+    return Hit(reason, "remove the check, or let it accept any device", fix=Applicability.NONE)
 
 
 def _is_device(event: Text) -> bool:
@@ -86,7 +101,7 @@ class Model(nn.Module):
 """),
     ),
     harm="cuda",
-    events=(Text,),
+    events=(Text, Refusal),
     check=check,
     fix=Applicability.SAFE,
 )

@@ -5,7 +5,7 @@ from typing import Final
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Applicability, Severity
 from tpuport.lint.rules.event_queries import gpu_hit
-from tpuport.lint.rules.rule import Answer, Context, Example, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 # Without a GPU these answer "no", or do nothing.
 _HARMLESS: Final = frozenset(
@@ -26,9 +26,19 @@ def check(event: Use, context: Context) -> Answer:
         return False
     # Any other function is taken to need a GPU: torch keeps adding some.
     function = event.name.removeprefix("torch.cuda.")
+    if function == "device_count" and _is_in_script(event):
+        return Hit("there are 0 CUDA devices on a TPU machine", _DEVICES, severity=Severity.WARNING)
     if function in _HARMLESS | _STREAMS or function.startswith("amp."):
         return False
     return gpu_hit(event)
+
+
+_DEVICES: Final = "count TPU devices with `jax.device_count()`, or leave the mesh to `tpuport.create_mesh`"
+
+
+def _is_in_script(event: Use) -> bool:
+    """Whether only host code runs the call, and does not ask for a GPU first."""
+    return not (event.checked or event.tried or event.traced or event.in_init)
 
 
 RULE = Rule(

@@ -4,46 +4,50 @@ import ast
 from typing import Final
 
 from tpuport.lint.events import (
+    Call,
     Import,
-    Use,
+    Refusal,
 )
 from tpuport.lint.findings import Severity
+from tpuport.lint.gpu_packages import is_gpu_package
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
-_PACKAGES: Final = frozenset(
-    "flash_attn flash_attn_interface flash_attn_2_cuda flash_attn_3 xformers sageattention sageattn triton apex"
-    " bitsandbytes transformer_engine causal_conv1d mamba_ssm selective_scan_cuda cupy pycuda tensorrt nvdiffrast"
-    " block_sparse_attn spas_sage_attn deepspeed flashinfer liger_kernel vllm fused_dense_lib spconv MinkowskiEngine"
-    " torch_tensorrt fla natten quack cutlass cuda".split()
+_REMEDY: Final = (
+    "call it only if the import succeeded, and `F.scaled_dot_product_attention` otherwise, "
+    "for which tpuport uses the TPU's kernel"
 )
 
 
-def check(event: Import | Use, context: Context) -> Answer:
-    """An import without an alternative, at module level or in a function; a traced call without one."""
+def check(event: Import | Call | Refusal, context: Context) -> Answer:
+    """An import without an alternative, at module level or in a function; a traced call, or a test, without one."""
+    match event:
+        case Refusal(missing=True):
+            return Hit("the package needs a GPU and cannot be imported, so this raises", _REMEDY)
+        case Refusal():
+            return False
+        case Call():
+            return is_gpu_package(event.name) and event.receiver is None and _call_hit(event)
+        case Import():
+            return is_gpu_package(event.name) and not event.guarded and _import_hit(event)
+
+
+def _call_hit(event: Call) -> Hit:
     package = event.name.partition(".")[0]
-    if package not in _PACKAGES or event.guarded:
-        return False
-    if isinstance(event, Use):
-        return _check_call(event, package)
+    if event.certain:
+        return Hit(f"{package} needs a GPU, and this call in traced code is unconditional", _REMEDY)
+    # The condition may well be false: an option, or one of several versions.
+    return Hit(f"{package} needs a GPU, and traced code may call it here", _REMEDY, severity=Severity.WARNING)
+
+
+def _import_hit(event: Import) -> Answer:
     # A file of the project may have a package's name.
     if isinstance(event.node, ast.ImportFrom) and event.node.level > 0:
         return False
-    reason = f"{package} needs a GPU to be installed or imported"
+    reason = f"{event.name.partition('.')[0]} needs a GPU to be installed or imported"
     if event.at_import:
         return Hit(reason)
     # A function that imports it may never be called.
     return Hit(reason, severity=Severity.WARNING)
-
-
-def _check_call(event: Use, package: str) -> Answer:
-    """A guarded import helps only if the call is guarded too; an early return may do that, so it is a warning."""
-    if event.call is None or not event.traced or event.decorator:
-        return False
-    return Hit(
-        f"{package} needs a GPU, and this call in traced code is unconditional",
-        "call it only if the import succeeded, and `F.scaled_dot_product_attention` otherwise",
-        severity=Severity.WARNING,
-    )
 
 
 RULE = Rule(
@@ -95,6 +99,6 @@ class Model(nn.Module):
 """),
     ),
     harm="import",
-    events=(Import, Use),
+    events=(Import, Call, Refusal),
     check=check,
 )

@@ -1,15 +1,18 @@
 """TPU307: flex_attention."""
 
-from tpuport.lint.events import Use
+from tpuport.lint.events import Call, Use
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.event_queries import gpu_hit
-from tpuport.lint.rules.rule import Answer, Context, Example, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 
-def check(event: Use, context: Context) -> Answer:
+def check(event: Use | Call, context: Context) -> Answer:
     """A call of `flex_attention`, or of what builds its block masks."""
     if event.call is None or not event.name.startswith("torch.nn.attention.flex_attention."):
         return False
+    # Under another name: `attend = torch.compile(flex_attention)`.
+    if isinstance(event, Call):
+        return Hit(severity=Severity.ERROR if event.certain else Severity.WARNING)
     # Host code is not warned about: torch itself supports flex_attention on the CPU.
     return gpu_hit(event, warn_in_host_code=False)
 
@@ -60,6 +63,6 @@ class Model(nn.Module):
             "tuple(torch.randn(1, 2, 8, 16) for _ in range(3))",
         ),
     ),
-    events=(Use,),
+    events=(Use, Call),
     check=check,
 )

@@ -11,8 +11,10 @@ _COMPILERS: Final = frozenset({"torch.compile", "torch._dynamo.optimize"})
 
 def check(event: Use, context: Context) -> bool:
     """A compiler of torch, called or used as a decorator under no condition."""
-    # A condition may well ask for the device.
-    if event.name not in _COMPILERS or event.checked or event.guarded:
+    if event.name not in _COMPILERS or event.checked:
+        return False
+    # A condition may well ask for the device; a `try` is there for the import beside it.
+    if event.guarded and not event.tried:
         return False
     is_applied = event.call is not None or event.decorator
     # A function of host code that compiles its argument is used for GPUs, and not called here.

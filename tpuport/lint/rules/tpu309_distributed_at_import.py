@@ -4,7 +4,7 @@ from typing import Final
 
 from tpuport.lint.events import Use
 from tpuport.lint.findings import Severity
-from tpuport.lint.rules.rule import Context, Example, Rule
+from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 # Queries, classes, options and other submodules need no process group.
 _GROUP_FUNCTIONS: Final = frozenset(
@@ -17,12 +17,23 @@ _GROUP_FUNCTIONS: Final = frozenset(
 )
 
 
-def check(event: Use, context: Context) -> bool:
+_SCRIPT: Final = "one process drives all chips of a TPU host: a launcher that starts one per device fails"
+_WITHOUT_GROUP: Final = (
+    "start one process per host, without a process group; `tpuport.create_mesh` and `tpuport.port` distribute the "
+    "model"
+)
+
+
+def check(event: Use, context: Context) -> Answer:
     """A call that needs a process group, in code that does not ask whether there is one."""
-    if event.name not in _GROUP_FUNCTIONS or event.call is None or event.guarded or event.checked:
+    if event.name not in _GROUP_FUNCTIONS or event.call is None or event.checked:
         return False
-    # A launcher's own function is left alone: nobody calls it on TPU.
-    return event.at_import or event.in_init or event.traced
+    if event.at_import or event.in_init or event.traced:
+        return not event.guarded
+    # Of a script only the call that starts the processes counts: the others depend on it.
+    if event.name == "torch.distributed.init_process_group" and not event.tried:
+        return Hit(_SCRIPT, _WITHOUT_GROUP, severity=Severity.WARNING)
+    return False
 
 
 RULE = Rule(
@@ -50,13 +61,14 @@ class Model(nn.Module):
         return x
 """),
     quiet=(
-        # A launcher's function, which the model does not call.
+        # A launcher's function asks whether there is a process group.
         Example("""
 import torch.distributed as dist
 
 
 def setup():
-    dist.init_process_group("nccl")
+    if not dist.is_initialized():
+        dist.init_process_group("nccl")
 
 
 class Model(nn.Module):

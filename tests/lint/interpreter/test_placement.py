@@ -1,0 +1,91 @@
+"""Tensors of the host in traced code: each body is linted, and run through tpuport, which must agree."""
+
+import importlib.util
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import tpuport
+from tpuport.errors import PortError
+from tpuport.lint.analysis import Analyser, Options
+from tpuport.lint.rules import all_rules
+from tpuport.lint.source import read
+
+TRACES = {
+    "list of sizes": "return x * torch.tensor([x.shape[0], 2]).tolist()[0]",
+    "assertion": "lengths = torch.tensor([u.shape[0] for u in x])\nassert lengths.max() <= 3\nreturn x",
+    "condition on an element": "return x * 2 if torch.tensor([x.shape[0], 2])[0] > 1 else x",
+    "bound of a slice": "return x[: torch.tensor(2)]",
+    "arithmetic": "return x * (torch.tensor([x.shape[0], 2]) * 2 + 1).tolist()[0]",
+    "stacked": """
+        sizes = torch.stack([torch.tensor(u.shape, dtype=torch.long) for u in x])
+        return x * sum(h + w for h, w in sizes.tolist())
+    """,
+    "product of a row": "return x * math.prod(torch.tensor([x.shape[0], 2])[0:2])",
+    "product of a traced row": "return x * math.prod(x[0, 0])",
+    "range": "for _ in range(torch.tensor(2)):\n    x = x * 2\nreturn x",
+    "mask of positions": "return x[:, torch.arange(3) < 2]",
+    "nonzero": "return x[:, torch.tensor([0, 1, 1]).nonzero().squeeze(1)]",
+    "numpy": "return x * int(torch.tensor([x.shape[0]]).numpy()[0])",
+    "all": "return x * 2 if (torch.tensor([2, 2]) == 2).all() else x",
+    "written": "t = torch.zeros(3, dtype=torch.long)\nt[0] = 2\nreturn x * t.tolist()[0]",
+    "device of the host": "return x * torch.arange(3, device='cpu').tolist()[1]",
+    "no device": "return x * torch.arange(3, device=None).tolist()[1]",
+    "device of a tensor of the host": "t = torch.arange(3)\nreturn x * torch.ones(2, device=t.device).tolist()[1]",
+    "split": "return torch.split(x, torch.tensor([1, 2]).tolist(), dim=1)[0]",
+    "elements": "h, w = torch.tensor(x.shape[:2]).unbind(0)\nreturn x.reshape(int(h) * int(w), -1)",
+}
+FAILS = {
+    "moved": "return x * torch.tensor([x.shape[0], 2]).to(x.device).tolist()[0]",
+    "created on the device": "return x * torch.tensor([x.shape[0]], device=x.device).tolist()[0]",
+    "condition": "return x if torch.tensor([2], device=x.device).max() > 1 else x * 2",
+    "of a traced tensor": "return x * x.new_tensor([1, 2]).tolist()[0]",
+    "like a traced tensor": "return x * torch.zeros_like(x).tolist()[0][0][0]",
+    "of its type": "return x * torch.arange(3).type_as(x).tolist()[1]",
+    "as it": "return x * torch.arange(3).to(x).tolist()[1]",
+    "combined": "return x * (torch.tensor(2.0) * x[0, 0, 0]).item()",
+    "drawn": "return x * torch.rand(3).tolist()[0]",
+    "permutation": "return x * torch.randperm(4).tolist()[0]",
+    "math": "return x * math.isclose(x[0, 0, 0], 1)",
+}
+
+
+def module_file(directory: Path, body: str) -> Path:
+    text = "import math\n\nimport torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n"
+    text += "    def forward(self, x: torch.Tensor):\n" + textwrap.indent(
+        textwrap.dedent(body).strip("\n"), " " * 8
+    )
+    path = directory / "placed.py"
+    path.write_text(text + "\n")
+    return path
+
+
+def errors(path: Path) -> list[str]:
+    findings = Analyser(Options(tuple(all_rules()))).analyse(read(path, str(path))).findings
+    return [finding.rule for finding in findings if finding.stops_trace]
+
+
+def run(path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("placed", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tpuport.compile(tpuport.port(module.Model()))(torch.arange(24.0).reshape(2, 3, 4))
+
+
+@pytest.mark.parametrize("body", TRACES.values(), ids=TRACES)
+def test_values_on_the_host_are_no_errors(tmp_path: Path, body: str) -> None:
+    path = module_file(tmp_path, body)
+    run(path)
+    assert errors(path) == []
+
+
+@pytest.mark.parametrize("body", FAILS.values(), ids=FAILS)
+def test_what_reaches_the_device_is_traced(tmp_path: Path, body: str) -> None:
+    path = module_file(tmp_path, body)
+    with pytest.raises(PortError):
+        run(path)
+    assert errors(path) != []

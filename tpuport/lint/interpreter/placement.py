@@ -1,0 +1,167 @@
+"""Which tensors of traced code are of the host, and so have values that Python may read.
+
+Under tpuport a tensor that is created without `device=` is an ordinary tensor of the host, also while tracing, and
+so is what torch computes from such tensors alone: `torch.tensor([x.shape[0], 2]).tolist()` works. Combined with a
+traced tensor, or moved to its device, it is traced too. Draws are always traced: they come from the generator on
+the device.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tpuport.lint.abstract_values import (
+    NONE,
+    UNKNOWN,
+    Arguments,
+    Mapping,
+    Sequence,
+    Static,
+    Tensor,
+    Unknown,
+    Value,
+    is_traced,
+    tensor,
+)
+
+# Functions that create a tensor of the host if they get no device. `as_tensor` may get a traced tensor.
+_FACTORIES: Final = frozenset(
+    "torch." + name
+    for name in "zeros ones empty full arange range linspace logspace eye tensor tril_indices triu_indices from_numpy"
+    " scalar_tensor hann_window hamming_window kaiser_window empty_strided".split()
+)
+_CONDITIONAL_FACTORIES: Final = frozenset({"torch.as_tensor", "torch.asarray"})
+_DRAWS: Final = ("rand", "normal", "bernoulli", "multinomial", "poisson")
+_MOVES: Final = frozenset({"to", "type_as", "cuda", "xpu"})
+# The device of a tensor of the host.
+HOST_DEVICE: Final = Static("device", "cpu")
+# The device of a traced tensor, by its type.
+TRACED_DEVICE: Final = Static("device", "jax")
+_HOST_DEVICES: Final = frozenset({None, "cpu"})
+
+
+def on_host(value: Value) -> Value:
+    """A result that was computed from tensors of the host alone: its tensors are of the host too."""
+    match value:
+        case Tensor(host=False):
+            return tensor(
+                value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin, host=True
+            )
+        case Sequence(items=tuple(items)):
+            return Sequence(value.kind, tuple(map(on_host, items)), on_host(value.element))
+        case Sequence():
+            return Sequence(value.kind, None, on_host(value.element))
+        case _:
+            return value
+
+
+def on_device(value: Value) -> Value:
+    """The value as a device has it."""
+    if isinstance(value, Tensor) and value.host:
+        return tensor(value.dtype, value.exact, value.ndim, value.optional, value.view, value.origin)
+    return value
+
+
+def of_function(name: str, arguments: Arguments, result: Value) -> Value:
+    """What a library function returns, on the host if everything that it gets is."""
+    if not _may_be_on_host(result) or not name.startswith("torch.") or _goes_to_device(arguments):
+        return result
+    last = name.rpartition(".")[2]
+    if last.startswith(_DRAWS):
+        return result
+    if name in _FACTORIES:
+        return result if _has_traced(arguments) else on_host(result)
+    operands = list(_operands(arguments))
+    # A list of numbers, not of tensors.
+    if name in _CONDITIONAL_FACTORIES and all(isinstance(value, Static) for value in operands):
+        return on_host(result)
+    return _computed_from(operands, result)
+
+
+def of_method(receiver: Tensor, name: str, arguments: Arguments, result: Value) -> Value:
+    """What a method of a tensor returns, on the host if the tensor and everything that it gets is."""
+    if not receiver.host:
+        return result
+    if _goes_to_device(arguments) or (name in _MOVES and _names_device(name, arguments)):
+        return _moved(result)
+    return _computed_from([receiver, *_operands(arguments)], result)
+
+
+def of_operator(result: Value, *operands: Value | None) -> Value:
+    """The result of `a + b`, `a < b`, `a[b]`: on the host if all tensors among the operands are."""
+    if not _may_be_on_host(result):
+        return result
+    return _computed_from(filter(None, operands), result)
+
+
+def _may_be_on_host(result: Value) -> bool:
+    return isinstance(result, Tensor | Sequence)
+
+
+def _moved(result: Value) -> Value:
+    return on_device(result) if isinstance(result, Tensor) else result
+
+
+def _operands(arguments: Arguments) -> Iterator[Value]:
+    """All values that a function gets, those in lists and dicts too."""
+    pending = [*arguments.positional, *arguments.keywords.values()]
+    while pending:
+        match pending.pop():
+            case Sequence(items=tuple(items)):
+                pending += items
+            case Sequence(element=element):
+                pending.append(element)
+            case Mapping() as mapping:
+                pending += mapping.values
+            case value:
+                yield value
+
+
+def _has_traced(arguments: Arguments) -> bool:
+    return any(map(is_traced, _operands(arguments)))
+
+
+def _computed_from(operands: Iterable[Value], result: Value) -> Value:
+    """A result with the place that its operands give it.
+
+    Of a tensor of the host and something unknown, which may be a number or a traced tensor, nothing is known.
+    """
+    has_host = has_unknown = False
+    for value in operands:
+        match value:
+            case Tensor(host=True):
+                has_host = True
+            case Static():
+                pass
+            case Unknown():
+                has_unknown = True
+            case _:
+                return _moved(result)
+    if not has_host:
+        return result
+    return UNKNOWN if has_unknown else on_host(result)
+
+
+def _goes_to_device(arguments: Arguments) -> bool:
+    """Whether `device=` names another device than the host, or one that is not known."""
+    return "device" in arguments.keywords and not _is_host_device(arguments.keywords["device"])
+
+
+def _is_host_device(value: Value) -> bool:
+    return value == NONE or (isinstance(value, Static) and value.constant in _HOST_DEVICES)
+
+
+def _names_device(name: str, arguments: Arguments) -> bool:
+    """Whether `.to(...)` and its like may leave the host: by a device, a traced tensor or something unknown."""
+    if name in {"cuda", "xpu"}:
+        return True
+    for value in arguments.positional:
+        match value:
+            case Static(kind="device" | "str"):
+                return not _is_host_device(value)
+            case Static():
+                continue
+            case Tensor(host=True):
+                continue
+            case _:
+                return True
+    return False

@@ -1,0 +1,165 @@
+"""What a value may be after two branches, or after a container got another element."""
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
+
+from tpuport.lint.abstract_values import (
+    NONE,
+    NOT_CONSTANT,
+    UNKNOWN,
+    Choice,
+    Class,
+    Function,
+    Instance,
+    Layer,
+    Mapping,
+    Partial,
+    Sequence,
+    Static,
+    Tensor,
+    Value,
+    is_traced,
+    options_of,
+    tensor,
+)
+
+_T = TypeVar("_T")
+
+# Each further option is interpreted at each call, and more than a few say little about any of them.
+_MOST_OPTIONS: Final = 4
+
+
+def join(left: Value, right: Value) -> Value:
+    """What a name is after two branches that leave it as `left` and as `right`."""
+    if left is right or left == right:
+        return left
+    # Dispatch by hand: this is the interpreter's busiest function, and tensors are the busiest values.
+    if isinstance(left, Tensor):
+        return _join_tensor(left, right)
+    if isinstance(right, Tensor):
+        return _join_tensor(right, left)
+    if isinstance(left, Static) and isinstance(right, Static):
+        return Static(_common(left.kind, right.kind, ""))
+    # Code that reads an attribute or calls a value that may be None means the value.
+    if left == NONE:
+        return right
+    if right == NONE:
+        return left
+    match left, right:
+        case Sequence(), Sequence():
+            return _join_sequences(left, right)
+        case Mapping(), Mapping():
+            return _join_mappings(left, right)
+        case Instance(), Instance() if left.info is right.info:
+            return Instance(left.info, _common_fields(left, right))
+    return choice([left, right])
+
+
+def join_all(values: Iterable[Value]) -> Value:
+    """The join of several values; `UNKNOWN` if there are none."""
+    remaining = iter(values)
+    return functools.reduce(join, remaining, next(remaining, UNKNOWN))
+
+
+def join_optional(joined: Value | None, value: Value) -> Value:
+    """The join of a value with what was seen before it, which is None for the first value."""
+    return value if joined is None else join(joined, value)
+
+
+def choice(values: list[Value]) -> Value:
+    """One of these callables; `UNKNOWN` if there are too many, or if some cannot be called."""
+    options: dict[Any, Value] = {}
+    for option in itertools.chain.from_iterable(map(options_of, values)):
+        match option:
+            case Instance(info=info):
+                # Objects of one class become one option, with the attributes that they share.
+                options[info] = join_optional(options.pop(info, None), option)
+            case Class() | Function() | Layer() | Partial() | Sequence(kind="sequential"):
+                options[option] = option
+            case _:
+                return UNKNOWN
+    match tuple(options.values()):
+        case (only_option,):
+            return only_option
+        case several if len(several) <= _MOST_OPTIONS:
+            return Choice(several)
+        case _:
+            return UNKNOWN
+
+
+def _common_fields(left: Instance, right: Instance) -> tuple[tuple[str, Value], ...]:
+    right_fields = dict(right.fields)
+    return tuple((name, value) for name, value in left.fields if right_fields.get(name) == value)
+
+
+def _join_tensor(left: Tensor, right: Value) -> Value:
+    if isinstance(right, Tensor):
+        return tensor(
+            _common(left.dtype, right.dtype, ""),
+            _common(left.exact, right.exact, ""),
+            _common(left.ndim, right.ndim, -1),
+            left.optional | right.optional,
+            left.view | right.view,
+            _common(left.origin, right.origin, ""),
+            # What is traced in one branch fails where this branch runs.
+            left.host and right.host,
+        )
+    if right == NONE:
+        return tensor(left.dtype, left.exact, left.ndim, True, left.view, left.origin, left.host)
+    return UNKNOWN
+
+
+def _common(left: _T, right: _T, default: _T) -> _T:
+    return left if left == right else default
+
+
+def _join_sequences(left: Sequence, right: Sequence) -> Value:
+    kind = _common(left.kind, right.kind, "list")
+    match left.items, right.items:
+        case tuple(left_items), tuple(right_items) if len(left_items) == len(right_items):
+            items = tuple(map(join, left_items, right_items))
+            return Sequence(kind, items, join(left.element, right.element))
+        case _:
+            # One branch may have appended in a loop, so any length is possible.
+            return Sequence(kind, None, joint_element(left, right), left.tensors or right.tensors)
+
+
+def joint_element(left: Sequence, right: Sequence) -> Value:
+    """What an element of either sequence is. An empty display says nothing about later elements."""
+    if left.items == ():
+        return right.element
+    if right.items == ():
+        return left.element
+    return join(left.element, right.element)
+
+
+def _join_mappings(left: Mapping, right: Mapping) -> Value:
+    names = [name for name, _ in left.entries]
+    right_names = [name for name, _ in right.entries]
+    if names != right_names:
+        # Sorted, so that the order does not depend on which branch comes first.
+        names = sorted({*names, *right_names}, key=repr)
+    entries = tuple((name, join(left.get(name), right.get(name))) for name in names)
+    return Mapping(entries, join(left.element, right.element))
+
+
+# --- containers ---
+
+
+def with_element(container: Sequence, value: Value) -> Sequence:
+    """The container after it got one more element, or another element in place of one."""
+    # A container that has been empty so far says nothing about its elements.
+    is_empty = container.items == () or (container.element is UNKNOWN and not container.tensors)
+    element = value if is_empty else join(container.element, value)
+    return Sequence(container.kind, None, element, container.tensors or is_traced(value))
+
+
+def with_entry(mapping: Mapping, key: Any, value: Value) -> Mapping:
+    """The dict after `dict[key] = value`; the key is `NOT_CONSTANT` if the source text does not tell it."""
+    if key is not NOT_CONSTANT:
+        others = tuple(entry for entry in mapping.entries if entry[0] != key)
+        return Mapping((*others, (key, value)), mapping.element)
+    # A dict that has been empty so far says nothing about its values.
+    return Mapping(mapping.entries, join(mapping.element, value) if mapping.entries else value)
