@@ -18,3 +18,10 @@ class PortError(Exception):
         if fix:
             parts.append(f"  fix: {fix}")
         super().__init__("\n".join(parts))
+
+
+class NoCudaError(PortError, AssertionError, RuntimeError):
+    """Code needs CUDA where there is none.
+
+    Libraries catch what torch raises then, an AssertionError or a RuntimeError by its build.
+    """

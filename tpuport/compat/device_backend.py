@@ -1,4 +1,4 @@
-"""What torch itself needs to make tensors for the device "jax": two kernels, and a guard.
+"""What torch itself needs to make tensors for the device "jax": a few kernels, a guard, and hooks.
 
 Operations with a tensor on the device reach torchax by its class. `torch.zeros(3, device="jax")` and
 `x.to("jax")` have none yet: torch allocates memory for the result first, by the kernels of the device's backend, which
@@ -6,22 +6,22 @@ torchax does not have.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.convert import jax_dtype, wrap
-from tpuport.errors import PortError
+from tpuport.compat import missing_cuda
+from tpuport.compat.convert import jax_dtype, to_jax, wrap
 
 logger = logging.getLogger("tpuport")
 
 _library: torch.library.Library | None = None
 
 
-class _Guard:
-    """Whether torch has been given a guard for the device, which cannot be taken back."""
+class _Backend:
+    """Whether torch has been given a guard and hooks for the device, which cannot be taken back."""
 
     is_registered = False
 
@@ -31,45 +31,78 @@ def install() -> None:
     global _library
     if _library is not None:
         return
-    _register_guard()
+    _register_backend()
     _library = torch.library.Library("aten", "IMPL")
     _library.impl("empty.memory_format", _empty, "PrivateUse1")
     _library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    _library.impl(
+        "copy_", _filling(torch.library.get_kernel("aten::copy_", "Meta")), "Meta", with_keyset=True
+    )
+    _library.impl("_pin_memory", _pin_memory, "CPU")
+    missing_cuda.install()
 
 
 def uninstall() -> None:
     """Take the kernels back."""
     global _library
     if _library is not None:
+        missing_cuda.uninstall()
         _library._destroy()
         _library = None
 
 
-def _register_guard() -> None:
-    # torch looks for the guard of a device before it moves tensors there. Older releases cannot take one from Python.
+def _register_backend() -> None:
+    # torch looks for the guard of a device before it moves tensors there, and asks the hooks of the accelerator about
+    # pinned memory, also for tensors on the host. Older releases cannot take either from Python.
     accelerators: Any = getattr(torch._C, "_acc", None)
-    if _Guard.is_registered or not hasattr(accelerators, "register_python_privateuseone_device_guard"):
+    if _Backend.is_registered or not hasattr(accelerators, "register_python_privateuseone_device_guard"):
         return
 
     class DeviceGuard(accelerators.DeviceGuard):
         def type_(self) -> Any:
             return torch._C._autograd.DeviceType.PrivateUse1  # type: ignore[attr-defined]
 
+    class Hooks(accelerators.PrivateUse1Hooks):
+        def is_built(self) -> bool:
+            return True
+
+        def is_available(self) -> bool:
+            return False
+
+        def has_primary_context(self, device_index: int) -> bool:
+            return True
+
     accelerators.register_python_privateuseone_device_guard(DeviceGuard())
-    _Guard.is_registered = True
+    accelerators.register_python_privateuseone_hook(Hooks())
+    _Backend.is_registered = True
 
 
 def _empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """Zeros: jax has no memory without values."""
+    tensor = wrap(jnp.zeros(tuple(size), jax_dtype(dtype or torch.get_default_dtype())))
     if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
-        # torch is about to fill the tensor by its own kernels, which would find no memory and write nothing.
-        raise PortError(
-            "torch.tensor(..., device=) and torch.as_tensor cannot fill a tensor on the device",
-            fix='in your code torch.tensor(...).to("jax"); a ported model runs with tpuport.compile(model)(...) or '
-            "tpuport.generate(model, ...)",
-        )
-    return wrap(jnp.zeros(tuple(size), jax_dtype(dtype or torch.get_default_dtype())))
+        # torch.tensor and torch.as_tensor switch classes of tensors off, and copy the values with their next call.
+        tensor._awaits_values = True  # type: ignore[attr-defined]
+    return tensor
 
 
 def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
     return _empty(size, **options)
+
+
+def _filling(kernel: Any) -> Callable[..., torch.Tensor]:
+    """The kernel of `copy_` for tensors without memory, which fills those on the device that torch has just made."""
+
+    def copy_(keys: Any, tensor: Any, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if not getattr(tensor, "_awaits_values", False):
+            return kernel.call_boxed(keys, tensor, source, non_blocking)
+        del tensor._awaits_values
+        tensor._elem = to_jax(source).astype(jax_dtype(tensor.dtype))
+        return tensor
+
+    return copy_
+
+
+def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """A copy. Pinned memory makes copies to a GPU faster, and is nothing to jax."""
+    return tensor.clone()

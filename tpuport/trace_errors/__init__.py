@@ -22,8 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 # By name, so that asking needs neither jax nor torchax.
-_TRACE_ERRORS: Final = frozenset({"JAXTypeError", "JAXIndexError", "OperatorNotFound"})
-# What torch says of `.cuda()` where there is no CUDA; its classes, AssertionError and RuntimeError, are anybody's.
+_TRACE_ERRORS: Final = frozenset({"JAXTypeError", "JAXIndexError", "OperatorNotFound", "NoCudaError"})
+# What torch says of `.cuda()` where there is no CUDA, if tpuport is not enabled; its classes are anybody's.
 _NO_CUDA: Final = re.compile(r"Torch not compiled with CUDA|Found no NVIDIA driver")
 
 

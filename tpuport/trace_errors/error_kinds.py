@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from jax import errors
 
-from tpuport.errors import PortError
+from tpuport.errors import NoCudaError, PortError
 from tpuport.trace_errors.failure import first_line
 
 _SHAPES: Final = re.compile(
@@ -57,6 +57,7 @@ TRANSFORM: Final = ErrorKind(
     remedy="write the derivative as a formula and vmap as one more dimension, or take them outside of the model, with "
     "jax.grad and jax.vmap",
 )
+_CUDA: Final = ErrorKind("cuda", None, ("TPU3",))
 # The first class that an error is an instance of decides. Order matters: the classes derive from one another.
 _BY_CLASS: Final = (
     (errors.UnexpectedTracerError, _LEAK),
@@ -88,7 +89,7 @@ _BY_MESSAGE: Final = (
         ErrorKind("output", "TPU602", far_rules=("TPU602",)),
     ),
     (re.compile(r"is not an nn\.Parameter"), ErrorKind("property", "TPU509", far_rules=("TPU509",))),
-    (re.compile(r"CUDA|NVIDIA driver|cuda"), ErrorKind("cuda", None, ("TPU3",))),
+    (re.compile(r"CUDA|NVIDIA driver|cuda"), _CUDA),
     (
         re.compile(r"does not require grad and does not have a grad_fn"),
         ErrorKind(
@@ -115,6 +116,8 @@ _OTHER: Final = ErrorKind("other", None, ("TPU3",))
 
 def kind_of(error: BaseException) -> ErrorKind:
     """The kind of an error that ended a trace."""
+    if isinstance(error, NoCudaError):
+        return _CUDA._replace(summary=error.what, remedy=error.fix or "")
     if isinstance(error, PortError):
         return _kind_of_port_error(error)
     kind = _kind_by_class(error) or _kind_by_message(error)

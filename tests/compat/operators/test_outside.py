@@ -105,14 +105,33 @@ def test_made_on_the_device_or_moved_there(make):
     torch.testing.assert_close(_on_host(result.detach()), _on_host(reference.detach()))
 
 
-def test_values_that_torch_would_lose_on_the_way_are_refused():
+FILLED = {
+    "tensor": lambda device: torch.tensor([[1, 2], [3, 4]], device=device),
+    "tensor of a dtype": lambda device: torch.tensor([1, 2.5], device=device, dtype=torch.bfloat16),
+    "number": lambda device: torch.tensor(3.5, device=device),
+    "as_tensor": lambda device: torch.as_tensor([True, False], device=device),
+    "array": lambda device: torch.as_tensor(np.arange(3, dtype=np.float32), device=device),
+    "new_tensor": lambda device: torch.ones(2).to(device).new_tensor([1, 2]),
+    "written to": lambda device: torch.tensor([1.0, 2.0], device=device).unsqueeze_(0).add_(1),
+}
+
+
+@pytest.mark.parametrize("make", FILLED)
+def test_values_from_python_reach_the_device(make):
     """torch copies these by its own kernels, which would leave zeros."""
-    with pytest.raises(PortError, match=r'torch\.tensor\(\.\.\.\)\.to\("jax"\)'):
-        torch.tensor([1, 2], device="jax")
-    with pytest.raises(PortError, match=r'torch\.tensor\(\.\.\.\)\.to\("jax"\)'):
-        torch.as_tensor([1, 2], device="jax")
+    result = FILLED[make]("jax")
+    assert compat.is_ported(result)
+    torch.testing.assert_close(_on_host(result), _on_host(FILLED[make]("cpu")))
     with compat.environment():
-        assert torch.tensor([1, 2], device="jax").tolist() == [1, 2]
+        inside = FILLED[make]("jax")
+    torch.testing.assert_close(_on_host(inside), _on_host(FILLED[make]("cpu")))
+
+
+def test_tensors_without_memory_are_copied_to_as_before():
+    meta = torch.empty(2, 3, device="meta")
+    assert meta.copy_(torch.ones(3)) is meta
+    with pytest.raises(RuntimeError, match="must match the size"):
+        meta.copy_(torch.ones(4))
 
 
 def test_a_model_is_taken_back_as_from_any_device(tmp_path):
@@ -152,6 +171,58 @@ def test_a_tensor_of_the_host_that_one_of_the_device_indexes_is_named(index):
         with pytest.raises(PortError, match=r"where: torch\.float32 \[2, 3\] on the host"):
             host[place]
         assert host.to("jax")[place].shape == host[index].shape
+
+
+def test_a_tensor_of_one_element_on_the_host_has_its_shape():
+    device = compat.wrap(compat.to_jax(HOST))
+    assert device.index_select(0, torch.tensor([1])).tolist() == [HOST[1].tolist()]
+    assert (device + torch.ones(1, 1, 1)).shape == (1, 2, 3)
+    assert (device.int() + torch.tensor(1.0)).dtype == torch.float32
+
+
+DEVICES = ("cuda", "cuda:0", "jax", "jax:0", 0, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=repr)
+def test_what_is_on_the_device_stays_there(device):
+    tensor = compat.wrap(compat.to_jax(HOST))
+    for moved in (
+        tensor.to(device),
+        tensor.to(device, non_blocking=True),
+        tensor.to(device=device),
+        tensor.cuda(),
+    ):
+        assert compat.is_ported(moved)
+        assert torch.equal(moved.cpu(), HOST)
+    assert tensor.to(device, torch.bfloat16).dtype == torch.bfloat16
+    assert not tensor.is_pinned()
+
+
+def test_data_of_a_tensor():
+    weight = torch.nn.Parameter(compat.wrap(compat.to_jax(HOST.clone())))
+    weight.data.mul_(2)
+    weight.data[0] = 7
+    assert weight.tolist() == [[7, 7, 7], [6, 8, 10]]
+    weight.data = compat.wrap(compat.to_jax(torch.ones(2)))
+    assert weight.tolist() == [1, 1]
+    with pytest.raises(PortError, match=r'x\.data = y\.to\("jax"\)'):
+        weight.data = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda x: x.to_sparse(), r"_to_sparse does not run on the device\n  fix: .*x\.cpu\(\)"),
+        (lambda x: x.pin_memory(), "is_pinned does not run on the device"),
+        (torch.from_dlpack, "cannot work on a tensor that is on the device"),
+        (lambda x: torch.nn.Linear(3, 3).to("jax")(x).sum().backward(), "autograd records nothing"),
+        (lambda x: (x.requires_grad_() * 2).sum().backward(), "autograd records nothing"),
+        (lambda x: torch.autograd.grad((x.requires_grad_() * 2).sum(), x), "autograd records nothing"),
+    ],
+)
+def test_what_does_not_work_says_so(use, message):
+    with pytest.raises(PortError, match=message):
+        use(compat.wrap(compat.to_jax(HOST)))
 
 
 def test_torchax_has_its_own_methods_back_when_disabled():

@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import torch
 from jax.core import Tracer
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
 
-from tpuport.compat.convert import is_ported, to_torch
+from tpuport.compat.convert import assign, is_ported, to_jax, to_torch
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.compat.runtime import environment, on_device
@@ -40,9 +41,14 @@ def _dispatch(cls: type, func: Any, types: Any, args: tuple = (), kwargs: dict |
 
 
 def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
+    from torchax.tensor import OperatorNotFound
+
     _running.is_inside = True
     try:
         return on_device(func, args, kwargs or {})
+    except OperatorNotFound as error:
+        name = str(error).removeprefix("Operator with name ").removesuffix(" has no lowering")
+        raise PortError(f"{name} does not run on the device", fix="compute it on the host, x.cpu()") from None
     finally:
         _running.is_inside = False
 
@@ -95,20 +101,82 @@ def _reduce(tensor: Ported, protocol: int) -> Any:
 
 def _to_jax(self: Any, tensors: Any) -> Any:
     """torchax's `t2j_iso`, which unwraps the operands of an operator; one on the host is named."""
-    unwrap: Callable[..., Any] = original("Environment", "t2j_iso")
     try:
-        return unwrap(self, tensors)
-    except AssertionError:
+        return torch_pytree.tree_map_only(torch.Tensor, _unwrap, tensors)
+    except _OnHostError:
         leaves = torch_pytree.tree_leaves(tensors)
         hosts = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_ported(leaf)]
-        if self.config.debug_mixed_tensor or not hosts:
-            raise
         raise PortError(
-            "an operation has one tensor on the device and one on the host",
+            "expected all tensors to be on the same device, but an operation has one tensor on the device and one on "
+            "the host",
             where=", ".join(f"{host.dtype} {list(host.shape)} on the host" for host in hosts),
             fix='move it, x.to("jax"), or create it on the device of the others, device=y.device; '
             "tpuport.compile(model) takes arguments from the host itself",
         ) from None
+
+
+class _OnHostError(Exception):
+    """A tensor that cannot be unwrapped."""
+
+
+def _unwrap(tensor: torch.Tensor) -> Any:
+    if is_ported(tensor):
+        return tensor.jax()  # type: ignore[attr-defined]
+    if isinstance(tensor, AsyncCollectiveTensor):
+        return _unwrap(tensor.wait())
+    if tensor.numel() != 1:
+        raise _OnHostError
+    # As in torch, a number takes no part in what dtype the result has.
+    return to_jax(tensor) if tensor.ndim else tensor.item()
+
+
+def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> Any:
+    """torchax's `_to_copy`, for all names of a device. What is on the device stays there if "cuda" is named."""
+    move: Callable[..., Any] = original("Environment", "_to_copy")
+    if is_ported(tensor) and device is not None:
+        kind = "jax" if isinstance(device, int) else torch.device(device).type
+        device = "jax" if kind == "cuda" else kind
+    return move(self, tensor, dtype, device)
+
+
+def _stay(tensor: Ported, *args: Any, **kwargs: Any) -> Ported:
+    """`tensor.cuda()`: the accelerator is where it is."""
+    return tensor
+
+
+def _detached(tensor: Ported) -> Ported:
+    """`tensor.data`: the same values without a gradient; a write to it reaches the tensor."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def _set_data(tensor: Ported, other: torch.Tensor) -> None:
+    """`tensor.data = other`: the tensor shows other values from now on, and those that viewed it with it do not."""
+    if not is_ported(other):
+        raise PortError(
+            "a tensor on the device is to get the memory of one on the host",
+            where="x.data = y",
+            fix='x.data = y.to("jax"); tpuport.to_cpu(model) takes a whole model back',
+        )
+    tensor._alias = None
+    has_gradient = tensor.requires_grad
+    # torch gives no other shape to a tensor that has a gradient.
+    tensor.requires_grad_(False)
+    assign(tensor, other.jax())  # type: ignore[attr-defined]
+    tensor.requires_grad_(has_gradient)
+
+
+def _refuse_mesh() -> Any:
+    """torch.distributed asks whether the device is ready, for `init_device_mesh`, DTensor and FSDP."""
+    raise PortError(
+        "torch.distributed does not reach the device, so it has no mesh, DTensor or FSDP there",
+        fix="mesh = tpuport.create_mesh(tp=8); tpuport.port(model, mesh=mesh, rules=...) shards a model by its own "
+        "plan or by rules",
+    )
+
+
+def _refuse_dlpack(tensor: Ported, *args: Any, **kwargs: Any) -> Any:
+    """Another library would write into the array, which other tensors may have as well."""
+    return _refuse("__dlpack__()")
 
 
 def _to_host(environment: Any, arrays: Any) -> Any:
@@ -127,6 +195,16 @@ METHODS = (
         Method("Tensor", name, _refusing(name), "is that of no memory, and the same for all tensors")
         for name in ("storage", "untyped_storage", "data_ptr")
     ),
+    Method("Tensor", "__dlpack__", _refuse_dlpack, "is on a device that DLPack does not know"),
+    Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
+    Method("Tensor", "cuda", _stay, "looks for a GPU"),
+    Method("Tensor", "data", property(_detached, _set_data), "warns that writes to it have no effect"),
+    Method("Tensor", "is_pinned", lambda tensor, device=None: False, "asks for memory of the host"),
+    Method("device_module", "is_initialized", _refuse_mesh, "is not asked whether it can communicate"),
+    Method(
+        "device_module", "is_available", lambda: False, "lets torch pin memory and copy models to replicas"
+    ),
+    Method("Environment", "_to_copy", _to_copy, "knows few names of a device"),
     Method("Tensor", "__reduce_ex__", _reduce, "cannot be pickled"),
     Method("Environment", "j2t_copy", _to_host, "gives tensors that share memory with arrays of jax"),
     Method("Environment", "t2j_iso", _to_jax, "its message does not name the operand that is on the host"),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat.convert import assign, jax_dtype
+from tpuport.compat.convert import assign, is_ported, jax_dtype
 from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
 from tpuport.errors import PortError
 
@@ -65,7 +65,9 @@ def tensor_split(
 
 
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """`tensor.type_as(other)`: a new tensor of other's dtype, or this one if it has it."""
+    """`tensor.type_as(other)`: a new tensor of other's dtype, where other is, or this one if nothing differs."""
+    if not is_ported(other):
+        return tensor.cpu().to(other.dtype)
     if tensor.dtype == other.dtype:
         return tensor
     return tensor.to(other.dtype)

@@ -1,0 +1,76 @@
+"""What torch says where code names CUDA on a machine without it: one sentence with what to write instead.
+
+torch asks `torch.cuda._lazy_init` before it uses a CUDA device, whether a tensor is moved there, one is made there, or
+a function of `torch.cuda` is called. Where there is a GPU, nothing changes.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tpuport.errors import NoCudaError
+
+# Asked before every use, and what fails without asking.
+_FUNCTIONS = ("_lazy_init", "set_device", "reset_peak_memory_stats", "memory_summary")
+_METHODS = ((torch.cuda.Event, "__new__"), (torch.cuda.Stream, "__new__"), (torch.cuda.device, "__enter__"))
+_ABSENT: Any = object()
+
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+def install() -> None:
+    """Let what needs CUDA explain itself. Does nothing the second time."""
+    if _replaced:
+        return
+    for name in _FUNCTIONS:
+        _replace(torch.cuda, name, _explaining(getattr(torch.cuda, name), f"torch.cuda.{name}()"))
+    for owner, name in _METHODS:
+        function = _explaining(getattr(owner, name), f"torch.cuda.{owner.__name__}")
+        # Python calls __new__ without an instance.
+        _replace(owner, name, staticmethod(function) if name == "__new__" else function)
+
+
+def uninstall() -> None:
+    """Let torch speak for itself again."""
+    for owner, name, former in reversed(_replaced):
+        if former is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, former)
+    _replaced.clear()
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    _replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
+    setattr(owner, name, value)
+
+
+def _explaining(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function, whose failure without a GPU is explained."""
+
+    @functools.wraps(function)
+    def explaining(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            if torch.cuda.is_available():
+                raise
+        raise explanation(None if name.endswith("_lazy_init()") else name)
+
+    return explaining
+
+
+def explanation(name: str | None = None) -> NoCudaError:
+    """The error for code that needs CUDA.
+
+    Args:
+        name: what needs it; None if only the traceback tells.
+    """
+    return NoCudaError(
+        "this needs CUDA, and there is no GPU here",
+        where=name,
+        fix='x.to("jax") moves a tensor to the TPU and tpuport.port(model) a model; within '
+        'tpuport.gpu_shim(device="jax"), "cuda" means the TPU',
+    )
