@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.porting import port as port
     from tpuport.porting import to_cpu as to_cpu
     from tpuport.sharding import ShardingRules as ShardingRules
+    from tpuport.verification import check as check
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ _PUBLIC = {
     "kv_cache_bytes": "tpuport.generation",
     "denoise": "tpuport.diffusion",
     "precompute_rotary": "tpuport.compilation.rotary_tables",
+    "check": "tpuport.verification",
 }
 
 # Rooms whose own names are public.

@@ -42,7 +42,7 @@ def user_target(name: str, options: Options) -> Target:
         PortError: there is no such function, it fails, or it returns something else.
     """
     options.check_apply(("task",), "the user's own code, whose inputs its function makes")
-    function = _load_function(name)
+    function = load_function(name)
     required = required_parameters(function)
     if required:
         raise PortError(
@@ -119,7 +119,7 @@ def _quote(names: list[str]) -> str:
 
 def call_inputs_function(name: str, config: Any, task: str | None = None) -> _Inputs:
     """What the function makes as inputs, called with the config if it takes an argument."""
-    function = _load_function(name)
+    function = load_function(name)
     arguments = []
     if required_parameters(function):
         if config is None:
@@ -150,7 +150,7 @@ def _check_inputs(inputs: Any, name: str, task: str | None) -> _Inputs:
     )  # fmt: skip
 
 
-def _load_function(name: str) -> Callable[..., Any]:
+def load_function(name: str) -> Callable[..., Any]:
     """The function, imported with the current directory, and the file's, on the path.
 
     Raises:
@@ -158,7 +158,7 @@ def _load_function(name: str) -> Callable[..., Any]:
     """
     module_name, function_name = split_function_name(name)
     load = _load_file if module_name.endswith(".py") else _load_module
-    with _reported_errors(f"{module_name} cannot be imported", module_name):
+    with reported_errors(f"{module_name} cannot be imported", module_name):
         module = load(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -209,12 +209,12 @@ def _importable(directory: Path) -> Iterator[None]:
 
 
 def _call(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    with _reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
+    with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
         return function(*arguments)
 
 
 @contextlib.contextmanager
-def _reported_errors(what: str, where: str, fix: str | None = None) -> Iterator[None]:
+def reported_errors(what: str, where: str, fix: str | None = None) -> Iterator[None]:
     """Turn whatever the user's code raises inside into a PortError that names the line."""
     try:
         yield

@@ -1,0 +1,137 @@
+"""`tpuport check`: a model run in torch and on the device, and everything that stops it or differs."""
+
+import argparse
+import os
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tpuport.cli.arguments import CommandParser, UsageError, non_negative_integer, positive_integer
+from tpuport.cli.compile_request import AXES, check_output, read_rules
+from tpuport.cli.console import print_text, say, write_file
+
+if TYPE_CHECKING:
+    from tpuport.verification import CheckResult
+
+# Options that `targets.resolve` takes, for a config.
+_TARGET_OPTIONS: Final = (
+    "batch",
+    "length",
+    "image_size",
+    "frames",
+    "dtype",
+    "component",
+    "trust_remote_code",
+)
+_VIRTUAL_DEVICES: Final = 8
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    parser = CommandParser(
+        prog="tpuport check",
+        description="Run a model in torch and compiled through tpuport, on this CPU, and report every line that stops "
+        "it or computes something else than torch.",
+        epilog="Exit code: 0 nothing to change, 1 findings, 2 could not run.",
+    )
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="module:function or file.py:function that returns (model, inputs), or a directory or config.json of "
+        "transformers or diffusers",
+    )
+    _add_mesh(parser.add_argument_group("also on a mesh of virtual devices"))
+    _add_inputs(parser.add_argument_group("for a config"))
+    add = parser.add_argument_group("output").add_argument
+    add("--format", choices=("text", "json", "html"), default="text", help="how the report is written")
+    add("--output", type=Path, metavar="FILE", help="write the report there")
+    return parser
+
+
+def _add_mesh(group: Any) -> None:
+    add = group.add_argument
+    add("--tp", type=positive_integer, metavar="N", help="devices that divide the weights")
+    add("--dp", type=positive_integer, metavar="N", help="devices that divide the batch")
+    add("--sp", type=positive_integer, metavar="N", help="devices that divide the sequence")
+    add("--rules", type=Path, metavar="FILE", help="JSON or TOML: regexes of weights' names to axis names")
+
+
+def _add_inputs(group: Any) -> None:
+    add = group.add_argument
+    add("--batch", type=positive_integer, metavar="N", help="rows of the inputs")
+    add("--length", type=positive_integer, metavar="N", help="tokens; 16 by default")
+    add("--image-size", metavar="HxW", help="of images and videos, in pixels: 480x832")
+    add("--frames", type=positive_integer, metavar="N", help="of a video")
+    add("--dtype", choices=("bfloat16", "float32"), help="of weights; the config's by default")
+    add("--component", metavar="NAME", help="of a pipeline's directory")
+    add("--trust-remote-code", action="store_true", help="run code that the directory contains")
+    add("--seed", type=non_negative_integer, default=0, metavar="N", help="of random weights and inputs")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; the exit code is 0, 1 for findings, 2 if the check could not run."""
+    if options.target is None:
+        raise UsageError("no target was given", where="TARGET", fix="tpuport check mine.py:function")
+    if options.output is not None:
+        check_output(options.output)
+    sizes = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
+    rules = None
+    if options.rules is not None:
+        if not sizes:
+            raise UsageError("rules are for a mesh, and none was given", where="--rules", fix="add --tp 8")
+        rules = read_rules(options.rules)
+    _prepare_devices(prod(sizes.values()))
+    result = _check(options, sizes, rules)
+    _write(result, options)
+    return int(not result.ok)
+
+
+def _prepare_devices(count: int) -> None:
+    """Let jax start with enough virtual devices on the CPU, which can be said only before it is imported."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_force_host_platform_device_count" not in flags:
+        number = max(count, _VIRTUAL_DEVICES)
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={number}".strip()
+
+
+def _check(
+    options: argparse.Namespace, sizes: dict[str, int], rules: dict[str, list[Any]] | None
+) -> "CheckResult":
+    import jax
+    from jax.sharding import PartitionSpec
+
+    import tpuport
+    from tpuport.sharding import ShardingRules
+    from tpuport.verification import check
+    from tpuport.verification.check_target import load_target
+
+    # Before the model's code is imported, as a script does it.
+    tpuport.enable()
+    mesh = None
+    if sizes:
+        mesh = tpuport.create_mesh(**sizes, devices=jax.devices()[: prod(sizes.values())])
+    target = load_target(
+        options.target, {name: getattr(options, name) for name in _TARGET_OPTIONS}, options.seed
+    )
+    for note in target.notes:
+        say(f"note: {note}")
+    sharding = None
+    if rules is not None:
+        sharding = ShardingRules({pattern: PartitionSpec(*entries) for pattern, entries in rules.items()})
+    return check(target.model, target.inputs, mesh=mesh, rules=sharding)
+
+
+def _write(result: "CheckResult", options: argparse.Namespace) -> None:
+    match options.format:
+        case "json":
+            report = result.to_json()
+        case "html":
+            report = result.to_html()
+        case _:
+            report = result.to_text()
+    if options.output is None:
+        print_text(report, "the report", fix="give --output FILE")
+    else:
+        write_file(options.output, report, "the report", "--output")

@@ -1,0 +1,197 @@
+"""Recorders of runs: in torch, in float64, and on the device, answered what a trace cannot know."""
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.utils import _pytree as torch_pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tpuport import compat
+from tpuport.verification.recording import Answer, CallKey, ModuleCall, Recorder
+
+# Methods of torch that read values and that no operator shows; torchax's tensors answer the first two without a mode.
+_READERS: Final = ("tolist", "numpy", "__array__")
+_OWN_READERS: Final = _READERS[:2]
+# torch marks attention as random, because it has dropout, even where that is zero.
+_NOT_RANDOM: Final = "scaled_dot_product"
+_VALUE_TAGS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_LOW_PRECISION: Final = {
+    torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}  # fmt: skip
+
+
+class _Watcher(TorchDispatchMode):
+    """Notes whether operators read values or draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = self.draws = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        self.reads |= any(tag in func.tags for tag in _VALUE_TAGS)
+        self.draws |= torch.Tag.nondeterministic_seeded in func.tags and _NOT_RANDOM not in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+class TorchRecorder(Recorder):
+    """Of a run in torch on the host."""
+
+    def __init__(self, model: torch.nn.Module, focus: ModuleCall | None = None) -> None:
+        super().__init__(model, focus, torch.clone)
+        self._watcher = _Watcher()
+
+    def __enter__(self) -> Any:
+        self._watcher.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._watcher.__exit__(*error)
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
+        """Note the result if the call reads values or draws."""
+        self._watcher.reads = key.function in _READERS
+        self._watcher.draws = False
+        result = func(*args, **kwargs)
+        reads, draws = self._watcher.reads, self._watcher.draws
+        if reads or draws:
+            copied = torch_pytree.tree_map_only(torch.Tensor, torch.clone, result)
+            self.recording.answers[key] = Answer(copied, is_draw=draws)
+        return result
+
+
+class _Widener(TorchDispatchMode):
+    """Lets operators that are asked for a floating dtype compute in float64."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        args, kwargs = torch_pytree.tree_map_only(torch.dtype, _widen, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _widen(dtype: torch.dtype) -> torch.dtype:
+    return _LOW_PRECISION.get(dtype, dtype)
+
+
+def widen_tensor(value: Any) -> Any:
+    """A floating-point or complex tensor in 64 bits a number; anything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.to(_widen(value.dtype))
+    return value
+
+
+class ExactRecorder(Recorder):
+    """Of a run in float64, whose random numbers and Python values are those of a run in torch."""
+
+    def __init__(
+        self, model: torch.nn.Module, answers: dict[CallKey, Answer], focus: ModuleCall | None = None
+    ) -> None:
+        super().__init__(model, focus, torch.clone)
+        self._answers = answers
+        self._widener = _Widener()
+        self._default = torch.get_default_dtype()
+
+    def __enter__(self) -> Any:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        self._widener.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._widener.__exit__(*error)
+        torch.set_default_dtype(self._default)
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
+        """Take random numbers and what Python saw from the answers, and compute everything else."""
+        answer = self._answers.get(key)
+        if answer is None or not (answer.is_draw or _is_plain(answer.result)):
+            return func(*args, **kwargs)
+        result = torch_pytree.tree_map_only(torch.Tensor, widen_tensor, answer.result)
+        return _return(key.function, args, result)
+
+
+def _is_plain(result: Any) -> bool:
+    return not any(isinstance(leaf, torch.Tensor) for leaf in torch_pytree.tree_leaves(result))
+
+
+def _return(function: str, args: tuple, result: Any) -> Any:
+    """The result of a call, written to its first argument if the function works in place."""
+    is_in_place = function.endswith("_") and not function.endswith("__")
+    if is_in_place and args and isinstance(args[0], torch.Tensor):
+        return args[0].copy_(result)
+    return result
+
+
+class DeviceRecorder(Recorder):
+    """Traced. Of a run on the device: calls that cannot be traced are noted and answered as in torch."""
+
+    def __init__(
+        self, model: torch.nn.Module, answers: dict[CallKey, Answer], focus: ModuleCall | None = None
+    ) -> None:
+        super().__init__(model, focus, compat.as_jax)
+        self._answers = answers
+        self._replaced: dict[str, Any] = {}
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        device_class = _device_class()
+        for name in _OWN_READERS:
+            self._replaced[name] = vars(device_class)[name]
+            setattr(device_class, name, self._ask_mode(self._replaced[name]))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for name, method in self._replaced.items():
+            setattr(_device_class(), name, method)
+        self._replaced.clear()
+        super().__exit__(*error)
+
+    def _ask_mode(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return self.__torch_function__(method, (), (tensor, *args), kwargs)
+
+        return ask
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
+        """Draw what torch has drawn, and answer what tracing refuses."""
+        answer = self._answers.get(key)
+        if answer is None:
+            return func(*args, **kwargs)
+        if not answer.is_draw:
+            try:
+                return func(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  torch has read a value here, so that any error is about that
+                self.recording.unanswerable[key] = _with_callers(error, self._caller)
+        return _return(key.function, args, _on_device(answer.result))
+
+
+def _device_class() -> Any:
+    with jax.ensure_compile_time_eval():
+        return type(compat.wrap(jnp.zeros(())))
+
+
+def _on_device(result: Any) -> Any:
+    """The result with tensors of the device in it, whose values a trace does not know."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        # A constant would be known to what follows, unlike the result of an operator.
+        return compat.wrap(jax.lax.optimization_barrier(compat.to_jax(tensor)))
+
+    return torch_pytree.tree_map_only(torch.Tensor, move, result)
+
+
+def _with_callers(error: Exception, outermost: Any) -> Exception:
+    """The error with the calls that are still under way in its traceback, as if nothing had caught it."""
+    trace = error.__traceback__
+    # The frame of the caller is the first in the traceback already.
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame is not outermost:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return error.with_traceback(trace)

@@ -1,0 +1,118 @@
+"""Whether two results of the same computation differ by more than rounding, with float64 as the referee."""
+
+import dataclasses
+import math
+from typing import Any, Final
+
+import torch
+
+from tpuport import compat
+
+# How much farther from float64 than torch a result may be, and how many units of its dtype on top. Two libraries
+# round in different places, so that their errors differ by small factors; a wrong formula's is a thousand times larger.
+_RMS_FACTOR: Final = 4.0
+_RMS_UNITS: Final = 1.0
+_MAX_FACTOR: Final = 8.0
+_MAX_UNITS: Final = 4.0
+# Masks contain the smallest number of their dtype, which in float64 is another one.
+_LARGEST: Final = 1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Deviation:
+    """How a result on the device differs from torch's.
+
+    Attributes:
+        is_rounding: whether it is as near to float64 as torch's own.
+        index: of the element that differs most; ours, torch, exact: its values, as text.
+        error: the root mean square of the difference from float64, relative to the values; torch_error: torch's own.
+        reason: what differs if it is not numbers: "shapes" and so on; then errors are infinite.
+    """
+
+    is_rounding: bool
+    index: tuple[int, ...]
+    ours: str
+    torch: str
+    exact: str
+    error: float
+    torch_error: float
+    reason: str = ""
+
+    def describe(self) -> str:
+        """The values of the worst element, and both errors."""
+        if self.reason:
+            return f"{self.reason}: {self.ours} here, {self.torch} in torch"
+        place = f"at {list(self.index)} " if self.index else ""
+        return (
+            f"{place}{self.ours} here, {self.torch} in torch, {self.exact} in float64; "
+            f"relative error {self.error:.1e} here, {self.torch_error:.1e} in torch"
+        )
+
+
+def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None) -> Deviation | None:
+    """How a result differs from torch's; None if it does not.
+
+    Args:
+        ours: the result on the device, fetched; theirs: torch's, in the model's dtype.
+        exact: the same result in float64; None if there is none: torch's then counts as exact.
+    """
+    if ours.shape != theirs.shape:
+        return Deviation(
+            False, (), str(list(ours.shape)), str(list(theirs.shape)), "", math.inf, 0.0, "other shapes"
+        )
+    if exact is None or exact.shape != theirs.shape:
+        exact = theirs
+    if ours.numel() == 0:
+        return None
+    values, torch_values, exact_values = map(_comparable, (ours, theirs, exact))
+    if torch.equal(values, torch_values):
+        return None
+    difference, torch_difference = _distance(values, exact_values), _distance(torch_values, exact_values)
+    scale = exact_values.nan_to_num(0.0, 0.0, 0.0).abs()
+    unit = _unit(theirs.dtype)
+    rms_bound = _RMS_FACTOR * _rms(torch_difference) + _RMS_UNITS * unit * _rms(scale)
+    max_bound = _MAX_FACTOR * torch_difference.max() + _MAX_UNITS * unit * scale.max()
+    is_rounding = bool(_rms(difference) <= rms_bound and difference.max() <= max_bound)
+    # The place where the two libraries differ most, not where both are far from float64.
+    flat = int(_distance(values, torch_values).argmax())
+    index = tuple(int(number) for number in torch.unravel_index(torch.tensor(flat), ours.shape))
+    size = float(_rms(scale)) or 1.0
+    return Deviation(
+        is_rounding, index, _text(ours, index), _text(theirs, index), _text(exact, index),
+        float(_rms(difference)) / size, float(_rms(torch_difference)) / size,
+    )  # fmt: skip
+
+
+def same_dtype(ours: torch.dtype, theirs: torch.dtype) -> bool:
+    """Whether a dtype on the device is the one that torch has; 64 bits are 32 there."""
+    return compat.jax_dtype(ours) == compat.jax_dtype(theirs)
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """The values as real float64 numbers, those of masks limited."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.detach().to(torch.float64).clamp(-_LARGEST, _LARGEST)
+
+
+def _distance(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """The absolute difference: 0 where both are NaN, infinite where one is."""
+    both = first.isnan() & second.isnan()
+    difference = (first - second).abs().nan_to_num(math.inf)
+    return difference.masked_fill(both, 0.0)
+
+
+def _rms(values: torch.Tensor) -> torch.Tensor:
+    return values.square().mean().sqrt()
+
+
+def _unit(dtype: torch.dtype) -> float:
+    """The relative distance of neighbouring numbers of a dtype; 0 for integers, which are exact."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.finfo(dtype).eps
+    return 0.0
+
+
+def _text(tensor: torch.Tensor, index: tuple[int, ...]) -> str:
+    value: Any = tensor[index[: tensor.ndim]].item()
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,205 @@
+"""What a check found: findings in the order in which to work on them, and the verdict."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import tpuport
+from tpuport.trace_errors import Source
+
+Severity = Literal["error", "warning", "note"]
+# What a change costs someone who knows the code: of one finding, in hours.
+_EFFORTS: Final = {
+    "minutes": 0.25,
+    "an hour": 1.0,
+    "half a day": 4.0,
+    "a day": 8.0,
+    "none": 0.0,
+}
+# Kinds of findings in the order in which to work on them: what hides others comes first.
+_ORDER: Final = (
+    "failure", "value", "trace", "dtype", "result", "stale", "draw", "mesh", "recompilation", "growth", "topology",
+    "lint", "rounding", "skipped",
+)  # fmt: skip
+_DESCRIPTIONS: Final = {
+    "lint": "lint of the code that ran",
+    "torch": "runs in torch, and in float64",
+    "values": "lines that need values",
+    "compile": "traced and compiled",
+    "compare": "compared with torch",
+    "mesh": "compared on the mesh",
+    "repeat": "called again",
+    "topology": "the TPU's compiler",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckFinding:
+    """Something to do, or to know.
+
+    Attributes:
+        kind: "failure" (a stage could not be carried out), "value" (a line needs a value, or gives a shape that depends
+            on one), "trace" (code that cannot be traced for another reason), "result" (a result differs from torch's),
+            "stale" (a compiled call does not see a change), "draw" (random numbers repeat), "dtype", "mesh",
+            "recompilation", "growth", "topology", "lint", "rounding" or "skipped".
+        stage: that found it.
+        severity: an "error" makes the check fail.
+        message: what happened, in a sentence; remedy: what to do, "" for nothing.
+        source: the line of the user's or the model's code.
+        rule: the id of the lint rule about it.
+        module: the name of the module in the model, if one is to blame.
+        details: plain values about it, such as those of a result here and in torch.
+    """
+
+    kind: str
+    stage: str
+    severity: Severity
+    message: str
+    remedy: str = ""
+    source: Source | None = None
+    rule: str | None = None
+    module: str | None = None
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def effort(self) -> str:
+        """An estimate of what the remedy takes: "minutes", "an hour", "half a day", "a day" or "none"."""
+        return _estimate(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**dataclasses.asdict(self), "effort": self.effort}
+
+
+def _estimate(finding: CheckFinding) -> str:
+    match finding.kind:
+        case "rounding" | "skipped":
+            return "none"
+        case "value" if finding.rule and finding.rule.startswith("TPU1"):
+            # A shape that depends on values needs another algorithm, such as padding and a mask.
+            return "half a day"
+        case "value" | "dtype" | "lint":
+            return "minutes" if finding.rule else "an hour"
+        case "result" | "mesh":
+            return "a day"
+        case "topology":
+            return "half a day"
+    return "an hour"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One part of a check.
+
+    Attributes:
+        name: "lint", "torch", "values", "compile", "compare", "mesh", "repeat" or "topology".
+        status: "passed", "findings", "failed" (it could not be carried out) or "skipped".
+        summary: what was done, in a few words.
+        seconds: that it took.
+    """
+
+    name: str
+    status: Literal["passed", "findings", "failed", "skipped"]
+    summary: str
+    seconds: float
+
+    @property
+    def description(self) -> str:
+        """What the stage does, in a few words."""
+        return _DESCRIPTIONS[self.name]
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckResult:
+    """The result of `tpuport.check`.
+
+    Attributes:
+        model: its class; inputs: shapes and dtypes by name.
+        stages: in the order in which they ran.
+        findings: in the order in which to work on them.
+        mesh: the sizes of the axes of the mesh that was requested, or None.
+    """
+
+    model: str
+    inputs: dict[str, str]
+    stages: tuple[Stage, ...]
+    findings: tuple[CheckFinding, ...]
+    mesh: dict[str, int] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that has to be changed."""
+        return not self.errors
+
+    @property
+    def errors(self) -> tuple[CheckFinding, ...]:
+        """The findings that make the check fail."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        kinds = {finding.kind for finding in self.errors}
+        if not kinds:
+            return f"{self.model} runs on the device as in torch"
+        if kinds & {"value", "trace"}:
+            return f"{self.model} cannot be compiled as it is"
+        if kinds & {"result", "stale", "draw", "mesh"}:
+            return f"{self.model} compiles, and computes something else than torch"
+        if "failure" in kinds:
+            return f"{self.model} could not be checked to the end"
+        return f"{self.model} computes what torch does, with findings"
+
+    @property
+    def hours(self) -> float:
+        """An estimate of what all remedies together take somebody who knows the code."""
+        return float(sum(_EFFORTS[finding.effort] for finding in self.errors))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; `docs/check.md` describes the fields."""
+        return {
+            "tpuport": tpuport.__version__,
+            "model": self.model,
+            "inputs": self.inputs,
+            "mesh": self.mesh,
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "hours": self.hours,
+            "stages": [dataclasses.asdict(stage) for stage in self.stages],
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def to_text(self) -> str:
+        """For a terminal."""
+        from tpuport.verification.reports import text
+
+        return text.render(self)
+
+    def to_html(self) -> str:
+        """As one page that needs no other file."""
+        from tpuport.verification.reports import html
+
+        return html.page(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:
+    """Findings in the order in which to work on them; of two about the same line, kind and rule the first."""
+    unique: dict[Any, CheckFinding] = {}
+    for finding in findings:
+        place = finding.source and (finding.source.file, finding.source.line)
+        # Without a line only the message tells two findings apart.
+        unique.setdefault((finding.kind, finding.rule, place or finding.message), finding)
+    severities = ("error", "warning", "note")
+
+    def position(finding: CheckFinding) -> tuple[int, int]:
+        return severities.index(finding.severity), _ORDER.index(finding.kind)
+
+    return tuple(sorted(unique.values(), key=position))

@@ -1,0 +1,130 @@
+"""What `tpuport check` is given: a function of the user's own, or a config of transformers or diffusers."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tpuport.checkpoint.device_layout import as_torch_dtype
+from tpuport.errors import PortError
+from tpuport.topology.targets import resolve
+from tpuport.topology.targets.config_files import find_config
+from tpuport.topology.targets.early_checks import is_user_code
+from tpuport.topology.targets.user_code import load_function, reported_errors
+from tpuport.verification.model_runs import describe
+
+_FIX: Final = (
+    "return (model, inputs): a torch.nn.Module with weights, and its arguments by name, a tuple, or a tensor"
+)
+# Long enough to have positions that differ, and short enough for a CPU.
+_LENGTH: Final = 16
+_LARGEST_NUMBER: Final = 8  # of integer inputs that are no tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckTarget:
+    """A model to check, and inputs of one call.
+
+    Attributes:
+        notes: what was chosen that the user did not say, a sentence each.
+    """
+
+    model: torch.nn.Module
+    inputs: Any
+    notes: tuple[str, ...] = ()
+
+
+def load_target(name: str, options: Mapping[str, Any], seed: int = 0) -> CheckTarget:
+    """The model and inputs that a target names.
+
+    Args:
+        name: "module:function" or "file.py:function", which returns (model, inputs); or a directory or file with the
+            config of a transformers or diffusers model.
+        options: further arguments of `targets.resolve`, for a config.
+        seed: of random weights and inputs.
+
+    Raises:
+        PortError: there is no such target, or it fails, or gives something else.
+    """
+    torch.manual_seed(seed)
+    if is_user_code(name):
+        return _user_target(name, options)
+    return _config_target(name, options)
+
+
+def _user_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
+    given = [option for option, value in options.items() if value]
+    if given:
+        raise PortError(
+            "the function itself determines its model and inputs",
+            where=", ".join(given),
+            fix="leave the options out",
+        )
+    function = load_function(name)
+    with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
+        result = function()
+    match result:
+        case [torch.nn.Module() as model, inputs]:
+            return CheckTarget(model, inputs)
+        case [build, inputs] if callable(build):
+            with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
+                model = build()
+            if isinstance(model, torch.nn.Module):
+                return CheckTarget(model, inputs)
+    raise PortError(f"it returned an object of class {type(result).__name__}", where=name, fix=_FIX)
+
+
+def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
+    config_file = find_config(name)
+    chosen = {option: value for option, value in options.items() if value}
+    raw = config_file.raw
+    if "model_type" in raw and "_class_name" not in raw:
+        chosen.setdefault("length", _LENGTH)
+    targets = resolve(name, **chosen, **({"task": "forward"} if "model_type" in raw else {}))
+    if len(targets) > 1:
+        raise PortError(
+            f"this has {len(targets)} models: {', '.join(target.name for target in targets)}",
+            where=name,
+            fix="choose one with --component",
+        )
+    [target] = targets
+    if not isinstance(target.inputs, Mapping):
+        raise PortError("there are no inputs of a forward call", where=name, fix="give a function instead")
+    model, note = _build(target.build(), config_file.directory, chosen.get("component"))
+    dtype = as_torch_dtype(target.dtype)
+    if dtype is not None:
+        model = model.to(dtype)
+    inputs = {key: _fill(key, value, model) for key, value in target.inputs.items()}
+    shapes = ", ".join(
+        f"{key} {describe(value)}" for key, value in inputs.items() if isinstance(value, torch.Tensor)
+    )
+    return CheckTarget(model, inputs, (*target.notes, note, f"inputs are random: {shapes}"))
+
+
+def _build(empty: torch.nn.Module, directory: Path, component: str | None) -> tuple[torch.nn.Module, str]:
+    """The model with the weights that the directory has, or random ones; and a note that says which."""
+    model_class: Any = type(empty)
+    folder = directory / component if component else directory
+    if any(folder.glob("*.safetensors")):
+        return model_class.from_pretrained(str(folder)), f"weights are those in {folder}"
+    config: Any = empty.config
+    # transformers' name for it, and diffusers'.
+    build = getattr(model_class, "_from_config", None) or model_class.from_config
+    return build(config), "weights are random: there are none beside the config"
+
+
+def _fill(name: str, value: Any, model: torch.nn.Module) -> Any:
+    """Values for an input that has only a shape: tokens, masks without padding, and normal numbers."""
+    if not isinstance(value, torch.Tensor) or not value.is_meta:
+        return value
+    shape = tuple(value.shape)
+    if name.endswith("mask"):
+        return torch.ones(shape, dtype=value.dtype)
+    if value.is_floating_point():
+        return torch.randn(shape).to(value.dtype)
+    largest = _LARGEST_NUMBER
+    if name.endswith("input_ids"):
+        largest = int(getattr(model.config, "vocab_size", _LARGEST_NUMBER))  # type: ignore[arg-type]
+    return torch.randint(0, largest, shape).to(value.dtype)

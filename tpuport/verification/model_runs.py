@@ -1,0 +1,156 @@
+"""The runs of a model that are compared: in torch, in float64, and compiled on the device."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as torch_pytree
+
+from tpuport import checkpoint
+from tpuport.compilation import CompiledFunction, prepare_arguments
+from tpuport.errors import PortError
+from tpuport.verification.answering import DeviceRecorder, ExactRecorder, TorchRecorder, widen_tensor
+from tpuport.verification.recording import Answer, CallKey, ModuleCall, Recording, named_tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """The inputs of a call of the model.
+
+    Attributes:
+        positional: in order; keywords: by name.
+    """
+
+    positional: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+    @classmethod
+    def of(cls, inputs: Any) -> "Arguments":
+        """From a mapping of arguments by name, a tuple or list of positional ones, or a single argument."""
+        match inputs:
+            case Mapping():
+                return cls((), dict(inputs))
+            case tuple() | list():
+                return cls(tuple(inputs), {})
+        return cls((inputs,), {})
+
+    def named(self) -> dict[str, Any]:
+        """All by name; positional ones are numbered."""
+        return {str(index): value for index, value in enumerate(self.positional)} | self.keywords
+
+    def copy(self) -> "Arguments":
+        """The same values, which a run may write to."""
+        return copy.deepcopy(self)
+
+    def widened(self) -> "Arguments":
+        """A copy with floating-point tensors in float64."""
+        return copy.deepcopy(
+            Arguments(
+                tuple(map(_widen_tree, self.positional)),
+                {name: _widen_tree(value) for name, value in self.keywords.items()},
+            )
+        )
+
+
+def _widen_tree(value: Any) -> Any:
+    return torch_pytree.tree_map_only(torch.Tensor, widen_tensor, value)
+
+
+def copy_model(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a model in evaluation mode.
+
+    Raises:
+        PortError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model).eval()
+    except Exception as error:
+        raise PortError(
+            f"the model cannot be copied: {type(error).__name__}: {error}",
+            where=type(model).__name__,
+            fix="let copy.deepcopy(model) work: check runs copies of it, in torch and on the device",
+        ) from error
+
+
+def run_torch(model: torch.nn.Module, arguments: Arguments, focus: ModuleCall | None = None) -> Recording:
+    """Run the model in torch on the host. Patches of libraries leave tensors of the host to the original."""
+    given = arguments.copy()
+    recorder = TorchRecorder(model, focus)
+    with torch.no_grad(), recorder:
+        model(*given.positional, **given.keywords)
+    return recorder.recording
+
+
+def run_exact(
+    model: torch.nn.Module,
+    arguments: Arguments,
+    answers: dict[CallKey, Answer],
+    focus: ModuleCall | None = None,
+) -> Recording:
+    """Run the model in torch in float64, on the path of a run in torch.
+
+    Args:
+        model: in float64 already.
+    """
+    given = arguments.widened()
+    recorder = ExactRecorder(model, answers, focus)
+    with torch.no_grad(), recorder:
+        model(*given.positional, **given.keywords)
+    return recorder.recording
+
+
+def run_device(
+    model: torch.nn.Module,
+    arguments: Arguments,
+    answers: dict[CallKey, Answer],
+    focus: ModuleCall | None = None,
+) -> Recording:
+    """Run the ported model compiled; what cannot be traced is answered as in torch. Values come back to the host."""
+    recordings: list[Recording] = []
+
+    def run_recorded(*args: Any, **kwargs: Any) -> list[Any]:
+        recorder = DeviceRecorder(model, answers, focus)
+        # The function may be traced several times; the program that runs is that of the last.
+        recordings.append(recorder.recording)
+        with recorder:
+            model(*args, **kwargs)
+        return recorder.recording.values
+
+    given = arguments.copy()
+    args, kwargs = prepare_arguments(model, given.positional, given.keywords)
+    compiled = CompiledFunction(run_recorded, f"check of {type(model).__name__}", [model])
+    try:
+        values = compiled(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
+        partial = recordings[-1] if recordings else Recording()
+        partial.error = error
+        partial.values.clear()
+        return partial
+    recording = recordings[-1]
+    recording.values = [checkpoint.to_cpu(value) for value in values]
+    return recording
+
+
+def widen_model(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a model with parameters and buffers in float64."""
+    # Module.to would leave complex buffers as they are.
+    return copy_model(model)._apply(widen_tensor)
+
+
+def call_compiled(model: torch.nn.Module, arguments: Arguments) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of the result of the ported model, compiled as users compile it."""
+    given = arguments.copy()
+    return host_tensors(CompiledFunction(model)(*given.positional, **given.keywords))
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """Dtype and shape: "float32[2,5]"."""
+    sizes = ",".join(map(str, tensor.shape))
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+def host_tensors(output: Any) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of a result, on the host, with their paths."""
+    return [(path, checkpoint.to_cpu(tensor)) for path, tensor in named_tensors(output)]

@@ -1,0 +1,234 @@
+"""One run of a model, written down: what each module was given and returned, and each operator with its line.
+
+The same recorder runs in torch on the host and inside of a trace on the device, so that two runs can be compared event
+by event. A run in torch also notes the results of calls that read values, give shapes that depend on values, or draw
+random numbers; runs on the device and in float64 take those results as answers, and so follow the same path.
+"""
+
+import dataclasses
+import linecache
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tpuport.trace_errors import Source
+from tpuport.trace_errors.libraries import Owner, owner_of
+
+
+class ModuleCall(NamedTuple):
+    """A call of a module in a run: its name in the model ("" for the model itself), and which of its calls, from 0."""
+
+    name: str
+    number: int
+
+
+class TensorNote(NamedTuple):
+    """A tensor in a run.
+
+    Attributes:
+        path: where it is among the arguments or results, such as "0" or "hidden_states".
+        value: its index in the values of the run; None if they were not kept.
+    """
+
+    path: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    value: int | None
+
+
+class Event(NamedTuple):
+    """A module is called ("enter"), returns ("exit"), or an operator ran in its own code ("op").
+
+    Attributes:
+        call: the call of the module.
+        line: of the model's code; None if only a library's is on the way, and for modules.
+        operator: its name; "" for modules.
+    """
+
+    kind: Literal["enter", "exit", "op"]
+    call: ModuleCall
+    operator: str
+    line: Source | None
+    inputs: tuple[TensorNote, ...]
+    outputs: tuple[TensorNote, ...]
+
+
+class CallKey(NamedTuple):
+    """A call of a function of torch: the line of the model, the name, and which of the calls there, from 0."""
+
+    file: str
+    line: int
+    function: str
+    number: int
+
+
+class Answer(NamedTuple):
+    """What a call returned in torch that a trace cannot know, or must not draw again."""
+
+    result: Any
+    is_draw: bool
+
+
+@dataclasses.dataclass
+class Recording:
+    """What happened in a run.
+
+    Attributes:
+        events: in order; the last is the exit of the model itself.
+        values: of tensors that were kept.
+        answers: of calls that read values or drew random numbers, in a run of torch.
+        unanswerable: of a run on the device: errors of calls that cannot be traced, and were answered.
+        error: what ended the run before its time; events go up to there, and there are no values.
+    """
+
+    events: list[Event] = dataclasses.field(default_factory=list)
+    values: list[Any] = dataclasses.field(default_factory=list)
+    answers: dict[CallKey, Answer] = dataclasses.field(default_factory=dict)
+    unanswerable: dict[CallKey, Exception] = dataclasses.field(default_factory=dict)
+    error: Exception | None = None
+
+
+def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in arguments or results with their paths; those inside of caches and other objects are left out."""
+    match value:
+        case torch.Tensor():
+            yield path, value
+        case Mapping():
+            for key, item in value.items():
+                yield from named_tensors(item, _join(path, str(key)))
+        case list() | tuple():
+            for index, item in enumerate(value):
+                yield from named_tensors(item, _join(path, str(index)))
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+class Recorder(TorchFunctionMode):
+    """Records a run of a model: enter it around the call.
+
+    Args:
+        model: whose modules are watched.
+        focus: keep the values of operators in this call alone; None keeps those of modules.
+        keep: makes what is kept of a tensor; the tensor itself may be written to afterwards.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, focus: ModuleCall | None, keep: Callable[[torch.Tensor], Any]
+    ) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self._model = model
+        self._focus = focus
+        self._keep = keep
+        self._calls: list[ModuleCall] = []
+        self._module_counts: Counter[str] = Counter()
+        self._call_counts: Counter[tuple[str, int, str]] = Counter()
+        self._hooks: list[Any] = []
+        self._caller: FrameType | None = None
+
+    def __enter__(self) -> Any:
+        # Lines of whoever calls the model are not the model's.
+        self._caller = sys._getframe(1)
+        for name, module in self._model.named_modules():
+            # First and last: what other hooks change belongs to the module.
+            self._hooks += [
+                module.register_forward_pre_hook(self._enter_hook(name), with_kwargs=True),
+                module.register_forward_hook(self._exit_hook()),
+            ]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._caller = None
+
+    def _enter_hook(self, name: str) -> Callable[..., None]:
+        def note_call(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+            call = ModuleCall(name, self._module_counts[name])
+            self._module_counts[name] += 1
+            self._calls.append(call)
+            positional = {str(index): argument for index, argument in enumerate(args)}
+            notes = self._notes(positional | kwargs, is_kept=self._focus is None)
+            self.recording.events.append(Event("enter", call, "", None, notes, ()))
+
+        return note_call
+
+    def _exit_hook(self) -> Callable[..., None]:
+        def note_result(module: torch.nn.Module, args: tuple, output: Any) -> None:
+            call = self._calls.pop()
+            notes = self._notes(output, is_kept=self._focus is None)
+            self.recording.events.append(Event("exit", call, "", None, (), notes))
+
+        return note_result
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", str(func))
+        # The shape of a tensor, its dtype and other properties.
+        if name in ("__get__", "__set__"):
+            return func(*args, **kwargs)
+        frame = self._model_frame()
+        key = self._key_of(frame, name)
+        call = self._calls[-1] if self._calls else ModuleCall("", 0)
+        is_kept = call == self._focus
+        inputs = self._notes((args, kwargs), is_kept=is_kept)
+        result = self.call(func, args, kwargs, key)
+        outputs = self._notes(result, is_kept=is_kept)
+        if outputs:
+            self.recording.events.append(Event("op", call, name, _source(frame), inputs, outputs))
+        return result
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
+        """Call a function of torch that the model asks for."""
+        return func(*args, **kwargs)
+
+    def _model_frame(self) -> FrameType | None:
+        """The innermost call of the model's code that is under way; a library's of models if there is none."""
+        fallback = None
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame is not self._caller:
+            owner = owner_of(frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")))
+            if owner == Owner.MODEL:
+                return frame
+            if owner == Owner.MODEL_LIBRARY and fallback is None:
+                fallback = frame
+            frame = frame.f_back
+        return fallback
+
+    def _key_of(self, frame: FrameType | None, name: str) -> CallKey:
+        place = ("", 0, name)
+        if frame is not None:
+            place = (frame.f_code.co_filename, frame.f_lineno, name)
+        number = self._call_counts[place]
+        self._call_counts[place] += 1
+        return CallKey(*place, number)
+
+    def _notes(self, value: Any, *, is_kept: bool) -> tuple[TensorNote, ...]:
+        return tuple(self._note(path, tensor, is_kept) for path, tensor in named_tensors(value))
+
+    def _note(self, path: str, tensor: torch.Tensor, is_kept: bool) -> TensorNote:
+        index = None
+        # What records must not be recorded.
+        with torch._C.DisableTorchFunction():
+            if is_kept:
+                index = len(self.recording.values)
+                self.recording.values.append(self._keep(tensor))
+            return TensorNote(path, tensor.dtype, tuple(tensor.shape), index)
+
+
+def _source(frame: FrameType | None) -> Source | None:
+    if frame is None:
+        return None
+    file = frame.f_code.co_filename
+    return Source(
+        file, frame.f_lineno, frame.f_code.co_qualname, linecache.getline(file, frame.f_lineno).strip()
+    )

@@ -1,0 +1,1 @@
+"""Reports of a check: as text and as a page."""

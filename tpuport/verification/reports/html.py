@@ -1,0 +1,89 @@
+"""A check as one self-contained page: no script, nothing fetched."""
+
+from collections.abc import Iterator
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+import tpuport
+from tpuport.topology.reports.html_markup import (
+    card,
+    cell,
+    facts,
+    number_cell,
+    prose,
+    quiet,
+    table,
+    text_cell,
+)
+from tpuport.verification.reports.text import verdict
+
+if TYPE_CHECKING:
+    from tpuport.verification.check_result import CheckFinding, CheckResult
+
+# Text from the user's code could not make the page fetch or run anything even if it were not escaped.
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+_STATUS: Final = {"passed": "ok", "findings": "findings", "failed": "failed", "skipped": "skipped"}
+
+
+def page(result: "CheckResult") -> str:
+    """The page of a result: the verdict, the stages, and the findings in order."""
+    style = resources.files("tpuport.topology.reports").joinpath("page.css").read_text(encoding="utf-8")
+    title = escape(f"check of {result.model}")
+    kind, word = ("good", "ok") if result.ok else ("bad", "findings")
+    findings = "".join(_finding(number, finding) for number, finding in enumerate(result.findings, 1))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>'
+        f"<style>\n{style}</style></head>\n<body><header><h1>{title}</h1>"
+        f'<p class="quiet">by tpuport {escape(tpuport.__version__)}, on virtual devices</p>'
+        f'<p class="verdict"><span class="badge {kind}">{word}</span>'
+        f"<span>{escape(verdict(result))}</span></p></header>\n"
+        f"<main>{card('Inputs', facts(_inputs(result)))}{card('Stages', _stages(result))}{findings}</main>\n"
+        "<footer><p>Effort is an estimate for somebody who knows the code.</p></footer></body></html>\n"
+    )
+
+
+def _inputs(result: "CheckResult") -> list[tuple[str, str]]:
+    sizes = result.mesh or {}
+    mesh = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+    return [*result.inputs.items(), ("mesh", mesh)]
+
+
+def _stages(result: "CheckResult") -> str:
+    rows = [
+        [
+            text_cell(stage.description, "wide"),
+            text_cell(_STATUS[stage.status], "nowrap"),
+            number_cell(f"{stage.seconds:.1f} s"),
+            text_cell(stage.summary),
+        ]
+        for stage in result.stages
+    ]
+    return table(("stage", "", ">time", "what was done"), rows)
+
+
+def _finding(number: int, finding: "CheckFinding") -> str:
+    label = " ".join(filter(None, (finding.severity, finding.rule)))
+    parts = [f"<p>{prose(finding.message)}</p>"]
+    if finding.source is not None:
+        source = finding.source
+        parts.append(quiet(f"{source.file}:{source.line}, in {source.function}"))
+        parts.append(f"<pre>{escape(source.code)}</pre>")
+    if finding.remedy:
+        parts.append(f"<p><strong>Do:</strong> {prose(finding.remedy)}</p>")
+    if finding.effort != "none":
+        parts.append(quiet(f"effort: {finding.effort}"))
+    if finding.details:
+        rows = [[text_cell(name), cell(_detail(value))] for name, value in _details(finding)]
+        parts.append(f"<details><summary>Details</summary>{table(('', ''), rows)}</details>")
+    return card(f"{number}. {label}", "".join(parts))
+
+
+def _details(finding: "CheckFinding") -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, value in finding.details.items() if value not in (None, ""))
+
+
+def _detail(value: Any) -> str:
+    return f"<pre>{escape(str(value))}</pre>"

@@ -1,0 +1,67 @@
+"""A check as text for a terminal."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpuport.verification.check_result import CheckFinding, CheckResult, Stage
+
+
+_COLUMNS = 110
+_SIGNS = {"passed": "ok", "findings": "findings", "failed": "failed", "skipped": "skipped"}
+_INDENT = "     "
+
+
+def render(result: "CheckResult") -> str:
+    """The stages, what to do in order, and the verdict."""
+    inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
+    lines = [f"check of {result.model}: {inputs}", ""]
+    lines += map(_stage, result.stages)
+    if result.findings:
+        lines += ["", "What to do, in this order"]
+    for number, finding in enumerate(result.findings, 1):
+        lines += _finding(number, finding)
+    lines += ["", f"verdict: {verdict(result)}"]
+    return "\n".join(lines) + "\n"
+
+
+def verdict(result: "CheckResult") -> str:
+    """The verdict with the number of errors and the effort."""
+    count = len(result.errors)
+    if not count:
+        return result.verdict
+    things = "1 thing" if count == 1 else f"{count} things"
+    return f"{result.verdict}: {things} to change, {hours(result.hours)} of work by our estimate"
+
+
+def hours(number: float) -> str:
+    """A number of hours in words."""
+    if number < 1:
+        return "less than an hour"
+    if number < 8:
+        return f"about {number:.0f} hours"
+    return f"about {number / 8:.0f} days"
+
+
+def _stage(stage: "Stage") -> str:
+    return f"  {stage.description:<30} {_SIGNS[stage.status]:<9} {stage.seconds:5.1f} s  {stage.summary}".rstrip()
+
+
+def _finding(number: int, finding: "CheckFinding") -> Iterator[str]:
+    label = " ".join(filter(None, (finding.severity, finding.rule)))
+    yield from _wrapped(f"{number:3}. {label}: {finding.message}")
+    if finding.source is not None:
+        yield f"{_INDENT}{finding.source.file}:{finding.source.line}, in {finding.source.function}"
+        if finding.source.code:
+            yield f"{_INDENT}    {finding.source.code}"
+    if finding.remedy:
+        yield from _wrapped(f"{_INDENT}do: {finding.remedy}")
+    if finding.effort != "none":
+        yield f"{_INDENT}effort: {finding.effort}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _COLUMNS, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
