@@ -54,6 +54,26 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         """
         return cls(rules_from_model(model))
 
+    @classmethod
+    def infer(cls, model: Any, inputs: Any) -> ShardingRules:
+        """Rules from the structure of the model's forward pass, for a model without a plan; each has its reason.
+
+        Nothing is allocated: weights and inputs may be on the meta device. `tpuport.sharding.infer_plan` tells about
+        each weight.
+
+        Args:
+            inputs: of one call: arguments by name, a tuple of them, or the only one. A sequence should be longer
+                than one token; other sizes matter little.
+
+        Raises:
+            PortError: `model` is not a torch module.
+            CannotTrace: its code cannot be traced.
+        """
+        # Imported late: tracing needs torchax, which rules do not.
+        from tpuport.sharding.inference import infer_plan
+
+        return cls(infer_plan(model, inputs).rules)
+
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules in the order they are tried."""
@@ -132,7 +152,12 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         if not self._rules:
             return "ShardingRules({})"
         width = max(len(repr(rule.pattern)) for rule in self._rules)
-        lines = [f"    {rule.pattern!r:<{width}}: {format_spec(rule.spec)}," for rule in self._rules]
+        lines = []
+        for rule in self._rules:
+            line = f"    {rule.pattern!r:<{width}}: {format_spec(rule.spec)},"
+            if rule.reason:
+                line += f"  # {rule.reason}"
+            lines.append(line)
         return "\n".join(["ShardingRules({", *lines, "})"])
 
 

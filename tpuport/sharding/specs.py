@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -36,12 +36,14 @@ class Rule:
             would cut through a head costs collectives inside the attention, so the weight is replicated then.
         optional: whether a weight that the mesh does not divide is replicated with a warning instead of being
             an error. True for a vocabulary in a plan that no user wrote.
+        reason: why the rule is as it is, if it was inferred. Two rules that differ in it alone are equal.
     """
 
     pattern: str
     spec: PartitionSpec
     heads: int | None = None
     optional: bool = False
+    reason: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         try:

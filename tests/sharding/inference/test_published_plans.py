@@ -1,0 +1,49 @@
+"""Plans that were inferred from structure, beside those that the libraries publish: at least as much is divided."""
+
+import numpy as np
+import pytest
+import torch
+
+from tpuport.sharding import ShardingRules, audit
+
+TOKENS = {"input_ids": torch.zeros(2, 12, dtype=torch.long, device="meta")}
+
+
+def bytes_on_a_device(rules, model, mesh):
+    report = audit(rules, dict(model.named_parameters(remove_duplicate=False)), mesh)
+    report.raise_on_errors()
+    return report.bytes_per_device
+
+
+def test_the_plan_of_a_llama_is_the_published_one(tiny, mesh_of):
+    model = tiny("llama", on="meta", num_key_value_heads=2)
+    published, inferred = ShardingRules.from_model(model), ShardingRules.infer(model, TOKENS)
+    parameters = dict(model.named_parameters())
+    for tp in (2, 4, 8):
+        mesh = mesh_of(tp=tp)
+        assert inferred.shardings(parameters, mesh) == published.shardings(parameters, mesh)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "mixtral", "gpt_oss", "deepseek_v2", "phi3", "gpt2"])
+def test_no_device_has_more_than_with_the_published_plan(tiny, mesh_of, name):
+    model = tiny(name, on="meta")
+    inferred = ShardingRules.infer(model, TOKENS)
+    for tp in (2, 8):
+        mesh = mesh_of(tp=tp)
+        published = bytes_on_a_device(ShardingRules.from_model(model), model, mesh)
+        assert bytes_on_a_device(inferred, model, mesh) <= published
+
+
+def test_a_llama_layer_costs_two_all_reduces_and_computes_what_torch_does(tiny, mesh_of, compiled):
+    tokens = torch.randint(3, 256, (2, 12))
+    counts = []
+    for layers in (1, 2):
+        model = tiny("llama", num_hidden_layers=layers)
+        rules = ShardingRules.infer(model, {"input_ids": tokens})
+        result = compiled(model, mesh_of(dp=2, tp=2), tokens, rules)
+        with torch.no_grad():
+            expected = model(tokens).logits.numpy()
+        np.testing.assert_allclose(result.logits, expected, atol=2e-6)
+        counts.append(result.operands)
+    assert counts[1] - counts[0] == {"all-reduce": 2}
+    assert counts[0] == {"all-reduce": 3}

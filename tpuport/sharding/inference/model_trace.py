@@ -1,0 +1,126 @@
+"""A model traced for its structure: weights and inputs are shapes, nothing is allocated or computed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import torch
+from jax.extend.core import ClosedJaxpr
+from torch.nn.utils.stateless import _reparametrize_module
+
+from tpuport import attention, compat, pytrees, trace_errors
+from tpuport.attention import attention_settings
+from tpuport.compat import randomness
+from tpuport.errors import PortError
+from tpuport.patches import transformers_experts, transformers_rotary
+from tpuport.tracing import exclusive_trace
+
+
+class ModelTrace(NamedTuple):
+    """A traced call of a model.
+
+    Attributes:
+        jaxpr: its first arguments are the parameters, in the order of `names`.
+        names: of the parameters; of tied ones, the first name.
+    """
+
+    jaxpr: ClosedJaxpr
+    names: tuple[str, ...]
+
+
+def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
+    """Trace one call.
+
+    Args:
+        model: its weights may be on any device, also meta, and are not read.
+        inputs: arguments by name, or a tuple of arguments, or the only argument. Tensors and jax.ShapeDtypeStruct are
+            traced; anything else is static.
+
+    Raises:
+        CannotTrace: the model's code cannot be traced.
+    """
+    pytrees.register()
+    args, kwargs = _arguments(inputs)
+    leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+    traced = [index for index, leaf in enumerate(leaves) if _is_array(leaf)]
+    parameters = dict(model.named_parameters())
+    tensors = parameters | dict(model.named_buffers())
+
+    def call(weights: list[jax.Array], arrays: list[jax.Array]) -> Any:
+        values = list(leaves)
+        for index, array in zip(traced, arrays, strict=True):
+            values[index] = compat.as_torch(array)
+        with _in_place_of_weights(model, dict(zip(tensors, weights, strict=True))):
+            call_args, call_kwargs = jax.tree_util.tree_unflatten(tree, values)
+            out = model(*call_args, **call_kwargs)
+            pytrees.register_used(out)
+            return compat.as_jax(out)
+
+    abstract_weights = list(map(_abstract, tensors.values()))
+    abstract_inputs = [_abstract(leaves[index]) for index in traced]
+    with trace_errors.explained(model, catch=trace_errors.is_explicable):
+        jaxpr = jax.make_jaxpr(call)(abstract_weights, abstract_inputs)
+    return ModelTrace(jaxpr, tuple(parameters))
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    match inputs:
+        case Mapping():
+            return (), dict(inputs)
+        case tuple() | list():
+            return tuple(inputs), {}
+        case _ if _is_array(inputs):
+            return (inputs,), {}
+    raise PortError(
+        f"inputs is a {type(inputs).__name__}",
+        where="inputs",
+        fix="give the arguments of a call by name, such as {'input_ids': torch.zeros(1, 128, dtype=torch.long)}",
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | jax.ShapeDtypeStruct | jax.Array)
+
+
+def _abstract(tensor: Any) -> jax.ShapeDtypeStruct:
+    dtype = tensor.dtype
+    if isinstance(dtype, torch.dtype):
+        dtype = compat.jax_dtype(dtype)
+    # Devices compute in 32 bits.
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), jax.dtypes.canonicalize_dtype(dtype))
+
+
+@contextlib.contextmanager
+def _in_place_of_weights(model: torch.nn.Module, weights: Mapping[str, jax.Array]) -> Iterator[None]:
+    """Traced. Let the model compute with these arrays, and with products in place of kernels."""
+    contexts: tuple[Callable[[], Any], ...] = (
+        exclusive_trace,
+        compat.environment,
+        torch.no_grad,
+        randomness.any_stream,
+        _plain_attention,
+        lambda: attention.use_on_meshes([None]),
+        lambda: attention.use_in_model(model),
+        # Without a mesh, experts are plain products.
+        lambda: transformers_experts.use(model, None),
+        lambda: transformers_rotary.by_length(model),
+        lambda: _reparametrize_module(model, compat.as_torch(dict(weights)), tie_weights=True),
+    )
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context())
+        yield
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Compute attention by products, whose dimensions can be followed; a kernel's cannot."""
+    owner = object()
+    attention_settings.add_settings(owner, attention_settings.Settings(implementation="xla"))
+    try:
+        yield
+    finally:
+        attention_settings.remove_settings(owner)

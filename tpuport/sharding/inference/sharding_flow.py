@@ -1,0 +1,169 @@
+"""What follows when some weights are divided: which arrays are divided too, and what devices have to send."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from tpuport.sharding.inference.factors import Factor, leading_leaf, leaves
+from tpuport.sharding.inference.operations import Axis, Operation, Value
+from tpuport.sharding.inference.program import Program
+
+Kind = Literal["sum", "whole", "deal"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Transfer:
+    """Something that devices have to send each other.
+
+    Attributes:
+        kind: "sum" is an all-reduce of an operation's outputs; "whole" means that an operation needs an array whole
+            that is divided; "deal" that a part of a divided dimension is divided anew.
+        operation: that needs it.
+        elements: of the whole array that is sent.
+        weights: the weights whose division leads to it.
+    """
+
+    kind: Kind
+    operation: Operation
+    elements: int
+    weights: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Divided:
+    """How an array is divided: along which of its dimensions, and because of which weights."""
+
+    dimension: int
+    weights: frozenset[str]
+
+
+@dataclasses.dataclass
+class Flow:
+    """The consequences of dividing weights.
+
+    Attributes:
+        divided: the arrays that are divided, the weights among them.
+        transfers: in the program's order.
+    """
+
+    divided: dict[Value, Divided]
+    transfers: list[Transfer] = dataclasses.field(default_factory=list)
+
+    def kinds(self, kind: Kind) -> list[Transfer]:
+        """The transfers of one kind."""
+        return [transfer for transfer in self.transfers if transfer.kind == kind]
+
+
+def follow(
+    program: Program,
+    seeds: Mapping[str, int],
+    settled: Mapping[Value, Divided],
+    prefix: frozenset[Factor] = frozenset(),
+) -> Flow:
+    """What follows if weights are divided, each along the major factor of a dimension.
+
+    Args:
+        seeds: the dimension of each weight to divide.
+        settled: arrays that are divided because of weights that were decided on before.
+        prefix: factors to look past: the division is along the first factor after them.
+    """
+    return _Follower(program, seeds, settled, prefix).run()
+
+
+class _Follower:
+    def __init__(
+        self,
+        program: Program,
+        seeds: Mapping[str, int],
+        settled: Mapping[Value, Divided],
+        prefix: frozenset[Factor],
+    ) -> None:
+        self.program = program
+        self.settled = settled
+        self.prefix = prefix
+        divided = {
+            program.weights[name]: Divided(dimension, frozenset([name])) for name, dimension in seeds.items()
+        }
+        self.flow = Flow(divided)
+        self.queue: list[int] = []
+        self.queued: set[int] = set()
+
+    def run(self) -> Flow:
+        for value in list(self.flow.divided):
+            self._queue_users(value)
+        # In the program's order, so that all inputs of an operation are known when it is reached.
+        while self.queue:
+            self._pass(self.program.operations[heapq.heappop(self.queue)])
+        return self.flow
+
+    def _queue_users(self, value: Value) -> None:
+        for index in self.program.users[value]:
+            if index not in self.queued:
+                self.queued.add(index)
+                heapq.heappush(self.queue, index)
+
+    def _pass(self, operation: Operation) -> None:
+        inputs = {
+            Axis(index, self.flow.divided[value].dimension): value
+            for index, value in enumerate(operation.inputs)
+            if value in self.flow.divided
+        }
+        weights = frozenset().union(*(self.flow.divided[value].weights for value in inputs.values()))
+        conflicting = self._conflicting(operation, inputs)
+        summed = [axis for axis in inputs if axis in operation.reduced]
+        if conflicting:
+            for value in inputs.values():
+                self._transfer("whole", operation, value.elements, self.flow.divided[value].weights)
+            return
+        for axis, value in inputs.items():
+            if axis not in summed:
+                self._carry_on(operation, axis, value, weights)
+        if summed:
+            elements = sum(value.elements for value in operation.outputs)
+            self._transfer("sum", operation, elements, weights)
+
+    def _conflicting(self, operation: Operation, inputs: Mapping[Axis, Value]) -> bool:
+        """Whether the operation has another input that is already divided along something else."""
+        factors = {self._factor(value, axis.dimension) for axis, value in inputs.items()}
+        for value in operation.inputs:
+            settled = self.settled.get(value)
+            if settled and leading_leaf(value.dimensions[settled.dimension]) not in factors:
+                return True
+        return len(factors) > 1
+
+    def _carry_on(self, operation: Operation, axis: Axis, value: Value, weights: frozenset[str]) -> None:
+        """Divide the outputs as the input is."""
+        factor = self._factor(value, axis.dimension)
+        reached = False
+        for output in operation.outputs:
+            dimension = self._find(output, factor)
+            if dimension is None and axis in operation.dealt:
+                dimension = operation.dealt[axis]
+                self._transfer("deal", operation, output.elements, weights)
+            if dimension is not None:
+                reached = True
+                self.flow.divided[output] = Divided(dimension, weights)
+                self._queue_users(output)
+        if not reached:
+            self._transfer("whole", operation, value.elements, self.flow.divided[value].weights)
+
+    def _find(self, value: Value, factor: Factor | None) -> int | None:
+        for index in range(len(value.dimensions)):
+            if factor is not None and self._factor(value, index) is factor:
+                return index
+        return None
+
+    def _factor(self, value: Value, dimension: int) -> Factor | None:
+        """The factor that a division along this dimension divides."""
+        return first_after(value.dimensions[dimension], self.prefix)
+
+    def _transfer(self, kind: Kind, operation: Operation, elements: int, weights: Iterable[str]) -> None:
+        self.flow.transfers.append(Transfer(kind, operation, elements, frozenset(weights)))
+
+
+def first_after(dimension: Iterable[Factor], prefix: frozenset[Factor]) -> Factor | None:
+    """The first factor of a dimension that is not one of these; None if there is none."""
+    return next((leaf for leaf in leaves(dimension) if leaf not in prefix), None)
