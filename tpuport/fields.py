@@ -156,15 +156,22 @@ def _labels(skeleton: Skeleton, path: str) -> Iterator[str]:
 
 
 @functools.cache
-def _slots(cls: type) -> frozenset[str]:
-    """The names of the slots of a class and its bases."""
-    names: set[str] = set()
-    for base in cls.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        if isinstance(slots, str):
-            slots = (slots,)
-        names.update(slots)
-    return frozenset(names - {"__dict__", "__weakref__"})
+def slots(cls: type) -> tuple[str, ...]:
+    """The names of the slots of a class and its bases, as `getattr` takes them."""
+    names: dict[str, None] = {}
+    for base in reversed(cls.__mro__):
+        declared = base.__dict__.get("__slots__", ())
+        if isinstance(declared, str):
+            declared = (declared,)
+        names |= dict.fromkeys(_mangle(name, base) for name in declared)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _mangle(name: str, cls: type) -> str:
+    """The name under which a class has an attribute: `__secret` is private to it."""
+    if name.startswith("__") and not name.endswith("__"):
+        return f"_{cls.__name__.lstrip('_')}{name}"
+    return name
 
 
 @functools.cache
@@ -182,9 +189,9 @@ def _attributes(value: Any) -> dict[str, Any]:
     """
     cls = type(value)
     state = getattr(value, "__dict__", {})
-    slots = _slots(cls)
-    if slots:
-        state = state | {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    names = slots(cls)
+    if names:
+        state = state | {name: getattr(value, name) for name in names if hasattr(value, name)}
     first = [name for name in _fields(cls) if name in state]
     return {name: state[name] for name in first + sorted(state.keys() - first)}
 
@@ -234,10 +241,10 @@ def unflatten(cls: type, structure: Structure, children: Iterable[Any]) -> Any:
     # `cls.__new__` may be the class's own, and want arguments.
     instance = base.__new__(cls)
     state = {name: _give(skeleton, remaining) for name, skeleton in attributes}
-    slots = _slots(cls)
+    names = slots(cls)
     for name, value in state.items():
         # Straight into the __dict__: a property of the same name must not run.
-        if name in slots:
+        if name in names:
             object.__setattr__(instance, name, value)
         else:
             instance.__dict__[name] = value

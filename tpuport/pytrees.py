@@ -110,6 +110,12 @@ def register_used(*values: Any) -> None:
         _register_class(type(value))
 
 
+def register_known(cls: type) -> None:
+    """Register a class if it is, or derives from, a cache or an output of the libraries."""
+    if cls not in _registered and _has_base(cls):
+        _register_class(cls)
+
+
 @functools.cache
 def _has_base(cls: type) -> bool:
     """Whether a class is or derives from one of the bases. Cached: once a class exists, so do its bases."""

@@ -23,7 +23,7 @@ import torch
 from torch.utils import _mode_utils as mode_utils
 from torch.utils import _pytree as torch_pytree
 
-from tpuport.compat.convert import wrap
+from tpuport.compat.convert import is_ported, wrap
 from tpuport.errors import PortError
 
 # A torchax tensor; importing its class here would import torchax before its versions are checked.
@@ -180,6 +180,31 @@ def propagate(tensor: Ported) -> None:
         if other is not None and other is not tensor:
             other._elem = _read(storage.array, other._alias.steps)
             other._alias.array = other._elem
+
+
+def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors, on the host or the device, have memory in common; True if it is hard to tell."""
+    one_alias, other_alias = getattr(one, "_alias", None), getattr(other, "_alias", None)
+    if one_alias is not None and other_alias is not None:
+        return one_alias.storage is other_alias.storage and _ranges_meet(one_alias.twin, other_alias.twin)
+    on_host = all(isinstance(tensor, torch.Tensor) and not is_ported(tensor) for tensor in (one, other))
+    if not on_host or one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return False
+    return _ranges_meet(one, other)
+
+
+def _ranges_meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    (first, end), (other_first, other_end) = _range(one), _range(other)
+    return first < other_end and other_first < end
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its memory, and the one after its last."""
+    if tensor.numel() == 0:
+        return 0, 0
+    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first = int(tensor.storage_offset()) * tensor.element_size()
+    return first, first + int(span + 1) * tensor.element_size()
 
 
 def _alias_of(tensor: Ported) -> Alias:

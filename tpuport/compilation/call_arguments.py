@@ -1,9 +1,11 @@
 """The arguments of a compiled function, divided into those of its program: tensors, donated caches, static values."""
 
-from collections.abc import Hashable, Iterable
+import fnmatch
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import torch
 from jax.core import Tracer
 
@@ -12,8 +14,12 @@ from tpuport.compat import randomness
 from tpuport.compilation.compiled_program import ShapeText
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
+from tpuport.object_graph import Flattener, Graph, State, Structure, is_array, read_state, unflatten
 from tpuport.patches import registry
 from tpuport.static_values import StaticValue
+
+# Names in an error.
+_NAMES_SHOWN = 12
 
 
 class Argument(NamedTuple):
@@ -21,48 +27,77 @@ class Argument(NamedTuple):
 
     Attributes:
         name: its path from the function's parameter: "inputs.ids".
-        kind: which of the program's arguments has it; a static value is in the program itself.
-        content: the structure of a cache, the number of a random generator, or the static value; None for a tensor.
+        kind: which of the program's arguments has it; a number is a tensor in the program, a static value a part of it.
+        content: the structure of a cache, the number of a random generator, the class of a number, or the static value.
     """
 
     name: str
-    kind: Literal["tensor", "cache", "generator", "static"]
+    kind: Literal["tensor", "number", "cache", "generator", "static"]
     content: Hashable
+
+
+class Rebuilt(NamedTuple):
+    """Traced. The arguments of a call as the function gets them.
+
+    Attributes:
+        args, kwargs: of the function.
+        leaves: of the arguments; `tensor_leaves` are the numbers of the tensors, and `arrays` what these are.
+        objects: by number; `states` is what they consist of before the call.
+        replaced: ids of the leaves that are others than the caller's: tensors for numbers, caches for donated ones.
+    """
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    leaves: list[Any]
+    tensor_leaves: list[int]
+    arrays: list[Any]
+    objects: dict[int, Any]
+    states: dict[int, State]
+    replaced: frozenset[int]
 
 
 class Layout(NamedTuple):
     """How to put the arguments of a call together again. Hashable: it is a static argument of the program.
 
     Attributes:
-        tree: the structure of (positional arguments by name, keyword arguments).
+        structure: of the values of all arguments.
+        keywords: the names of the last of them; those before are positional.
         arguments: its leaves.
     """
 
-    tree: Hashable
+    structure: Structure
+    keywords: tuple[str, ...]
     arguments: tuple[Argument, ...]
 
-    def join(self, tensors: list[Any], donated: list[list[Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The positional arguments by name, and the keyword arguments.
+    def join(self, arrays: list[Any], donated: list[list[Any]]) -> Rebuilt:
+        """Traced. The arguments of the function.
 
         Args:
-            tensors: the values of the tensors, in order.
-            donated: for each cache the tensors in it.
+            arrays: of the tensors, in order.
+            donated: for each cache the arrays in it.
         """
-        remaining_tensors, remaining_caches = iter(tensors), iter(donated)
+        tensors, caches = iter(compat.as_torch(arrays)), iter(compat.as_torch(donated))
         leaves: list[Any] = []
         for argument in self.arguments:
             content: Any = argument.content
             match argument.kind:
-                case "tensor":
-                    leaves.append(next(remaining_tensors))
+                case "tensor" | "number":
+                    leaves.append(next(tensors))
                 case "cache":
-                    leaves.append(jax.tree_util.tree_unflatten(content, next(remaining_caches)))
+                    leaves.append(jax.tree_util.tree_unflatten(content, next(caches)))
                 case "generator":
                     leaves.append(randomness.call_generator(content))
                 case "static":
                     leaves.append(content.value)
-        tree: Any = self.tree
-        return jax.tree_util.tree_unflatten(tree, leaves)
+        values, objects = unflatten(self.structure, leaves)
+        states = {number: read_state(value) for number, value in objects.items()}
+        positional = len(values) - len(self.keywords)
+        kwargs = dict(zip(self.keywords, values[positional:], strict=True))
+        kinds = [argument.kind for argument in self.arguments]
+        return Rebuilt(
+            values[:positional], kwargs, leaves, _tensor_leaves(self.arguments), arrays, objects, states,
+            frozenset(id(leaf) for leaf, kind in zip(leaves, kinds, strict=True) if kind in ("number", "cache")),
+        )  # fmt: skip
 
     def describe(self, tensors: list[Any], donated: list[list[Any]]) -> dict[str, str]:
         """What a program is compiled for, by argument: shapes of tensors, values of the rest."""
@@ -70,7 +105,7 @@ class Layout(NamedTuple):
         descriptions: dict[str, str] = {}
         for argument in self.arguments:
             match argument.kind:
-                case "tensor":
+                case "tensor" | "number":
                     tensor = next(remaining_tensors)
                     text: str = ShapeText(f"{tensor.dtype}{tuple(tensor.shape)}")
                 case "cache":
@@ -83,17 +118,31 @@ class Layout(NamedTuple):
         return descriptions
 
 
-class DividedArguments(NamedTuple):
-    """The arguments of one call: tensors on the device, the tensors of each cache, generators, the layout of all.
+def _tensor_leaves(arguments: Iterable[Argument]) -> list[int]:
+    """Numbers of the leaves that are tensors of the program."""
+    return [number for number, argument in enumerate(arguments) if argument.kind in ("tensor", "number")]
 
-    `originals` are the tensors as the caller gave them.
+
+class DividedArguments(NamedTuple):
+    """The arguments of one call.
+
+    Attributes:
+        arrays: of the tensors, on the device; `donated` those of each cache.
+        generators: each once.
+        layout: of all of them, for the program.
+        graph: the caller's own objects and tensors.
     """
 
-    tensors: list[Any]
-    originals: list[Any]
+    arrays: list[Any]
     donated: list[list[Any]]
     generators: list[torch.Generator]
     layout: Layout
+    graph: Graph
+
+    @property
+    def tensor_leaves(self) -> list[int]:
+        """Numbers of the leaves that are tensors of the program."""
+        return _tensor_leaves(self.layout.arguments)
 
 
 def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -109,43 +158,69 @@ def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, 
     return registry.prepared(owner, args, kwargs)
 
 
-def divide_arguments(positional: dict[str, Any], keywords: dict[str, Any]) -> DividedArguments:
+def divide_arguments(
+    positional: dict[str, Any], keywords: dict[str, Any], traced: Sequence[str] = ()
+) -> DividedArguments:
     """Divide the arguments of a call.
 
     Args:
-        positional: by the names of the function's parameters.
+        positional: by the names of the function's parameters, in order.
         keywords: by name.
+        traced: patterns of the names of numbers that are tensors of the program.
 
     Raises:
-        PortError: an argument is neither a tensor nor hashable, or was donated to an earlier call.
+        PortError: an argument is neither a tensor nor hashable, was donated to an earlier call, or has tensors in an
+            object that cannot be taken apart; or a pattern fits nothing.
     """
-    pytrees.register_used(positional, keywords)
-    leaves, tree = jax.tree_util.tree_flatten_with_path((positional, keywords), is_leaf=is_transformers_cache)
-    tensors: list[Any] = []
-    originals: list[Any] = []
+    flattener = Flattener(caches_are_leaves=True)
+    for name, value in positional.items():
+        flattener.add_root(name, value)
+    # In a fixed order, so that calls that differ in nothing else share a program.
+    names = tuple(sorted(keywords))
+    for name in names:
+        flattener.add_root(name, keywords[name])
+    graph = flattener.graph()
+    _check_patterns(traced, graph.names)
+    arrays: list[Any] = []
     donated: list[list[Any]] = []
     generators: list[torch.Generator] = []
     arguments: list[Argument] = []
-    for path, leaf in leaves:
-        # The path begins with 0 or 1: positional, or by keyword.
-        name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
-        if is_transformers_cache(leaf):
+    for name, leaf in zip(graph.names, graph.leaves, strict=True):
+        if is_array(leaf):
+            arrays.append(_usable_array(leaf, name))
+            arguments.append(Argument(name, "tensor", None))
+        elif traced and isinstance(leaf, int | float) and _fits(name, traced):
+            arrays.append(jnp.asarray(leaf))
+            arguments.append(Argument(name, "number", type(leaf)))
+        elif is_transformers_cache(leaf):
+            pytrees.register_used(leaf)
             claim_cache(leaf)
             cache_tensors, structure = jax.tree_util.tree_flatten(leaf)
             donated.append([_usable_array(tensor, name) for tensor in cache_tensors])
             arguments.append(Argument(name, "cache", structure))
-        elif _is_array(leaf):
-            tensors.append(_usable_array(leaf, name))
-            originals.append(leaf)
-            arguments.append(Argument(name, "tensor", None))
         elif isinstance(leaf, torch.Generator):
             # Its state is an argument of the program, so that a new one for each call is nothing new.
             if leaf not in generators:
                 generators.append(leaf)
             arguments.append(Argument(name, "generator", generators.index(leaf)))
         else:
-            arguments.append(Argument(name, "static", _static_value(leaf, name)))
-    return DividedArguments(tensors, originals, donated, generators, Layout(tree, tuple(arguments)))
+            arguments.append(Argument(name, "static", static_value(leaf, name)))
+    layout = Layout(graph.structure, names, tuple(arguments))
+    return DividedArguments(arrays, donated, generators, layout, graph)
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_patterns(patterns: Sequence[str], names: Sequence[str]) -> None:
+    unused = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
+    if unused:
+        raise PortError(
+            f"no argument of this call is called {', '.join(unused)}",
+            where="traced",
+            fix=f"the names are {', '.join(names[:_NAMES_SHOWN])}",
+        )
 
 
 def shapes_key(arrays: Iterable[Any]) -> Hashable:
@@ -158,10 +233,6 @@ def claim_cache(cache: Any) -> None:
     for layer in getattr(cache, "layers", ()):
         if getattr(layer, "device", None) is not None:
             layer.device = torch.device("jax")
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, torch.Tensor | jax.Array) or hasattr(value, "__array__")
 
 
 def _usable_array(value: Any, name: str) -> Any:
@@ -183,12 +254,13 @@ def _usable_array(value: Any, name: str) -> Any:
     return array
 
 
-def _static_value(value: Any, name: str) -> StaticValue:
+def static_value(value: Any, name: str) -> StaticValue:
+    """A value that is a part of the program; PortError if it cannot be compared."""
     try:
         hash(value)
     except TypeError as error:
         raise PortError(
-            "an argument of a compiled function is neither a tensor nor hashable",
+            "an argument or a result of a compiled function is neither a tensor nor hashable",
             where=f"{name}: {type(value).__name__} {value!r:.60}",
             fix="pass tensors, or Python values that can be dictionary keys",
         ) from error

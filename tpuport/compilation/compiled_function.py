@@ -1,16 +1,15 @@
 """`tpuport.compile`: weights are arguments, flags are static, caches are donated, recompilations are counted."""
 
-import dataclasses
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import torch
 
-from tpuport import attention, compat, layers, pytrees, rotary, trace_errors
+from tpuport import attention, compat, layers, object_graph, pytrees, rotary, trace_errors
 from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
 from tpuport.compilation.call_arguments import (
@@ -20,14 +19,13 @@ from tpuport.compilation.call_arguments import (
     prepare_arguments,
     shapes_key,
 )
+from tpuport.compilation.call_results import OutputAndWrites, collect_results
 from tpuport.compilation.compiled_program import Program
 from tpuport.compilation.model_weights import (
     check_constants,
     collect_weights,
-    overwrite,
     settings_key,
     use_weights,
-    write_weights,
 )
 from tpuport.compilation.reachable import ReachableModules
 from tpuport.errors import PortError
@@ -59,35 +57,17 @@ class ProgramArguments(NamedTuple):
     static: StaticPart
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass
-class OutputAndWrites:
-    """The result of a program whose function writes in place to what it was given.
+def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
+    """The function to call, and its first argument if it is a method of an object of the user's own.
 
-    Attributes:
-        output: of the function.
-        arguments: the new arrays of tensors among the arguments, by their number.
-        weights: for each model the new arrays of its weights, by name.
+    So what the object consists of is an argument like others, and what the method changes in it is changed.
     """
-
-    output: Any
-    arguments: dict[int, Any]
-    weights: list[dict[str, Any]]
-
-    def write(self, tensors: list[Any], models: list[torch.nn.Module]) -> None:
-        """Write to the tensors and the models of the call, as the function has done to those of the trace."""
-        for index, array in self.arguments.items():
-            overwrite(tensors[index], array)
-        for model, arrays in zip(models, self.weights, strict=True):
-            write_weights(model, arrays)
-
-
-def _find_argument_writes(tensors: list[Any], arrays: list[Any]) -> dict[int, Any]:
-    """Traced. The new arrays of tensors that no longer have those that they started with, by number."""
-    pairs = enumerate(zip(tensors, arrays, strict=True))
-    return {
-        index: compat.as_jax(tensor) for index, (tensor, array) in pairs if compat.as_jax(tensor) is not array
-    }
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, types.MethodType) and object_graph.is_own_object(owner):
+        return function.__func__, (owner,)
+    if object_graph.is_own_object(function):
+        return type(function).__call__, (function,)
+    return function, ()
 
 
 class CompiledFunction:
@@ -97,7 +77,7 @@ class CompiledFunction:
         function: a ported model, a method of one, or a function that uses ported models.
         name: what logs call it; None for the function's own name.
         modules: the ported models that the function uses; None to look for them.
-        scan_layers: as in `compile`.
+        scan_layers, traced: as in `compile`.
 
     Attributes:
         program: the `Program` underneath; `program.compilations` counts.
@@ -111,6 +91,7 @@ class CompiledFunction:
         name: str | None = None,
         modules: Sequence[torch.nn.Module] | None = None,
         scan_layers: bool | None = None,
+        traced: Sequence[str] = (),
     ) -> None:
         if isinstance(function, CompiledFunction) or not callable(function):
             raise PortError(
@@ -122,13 +103,14 @@ class CompiledFunction:
         self._function = function
         self._fixed_modules = None if modules is None else list(modules)
         self.scan_layers = scan_layers
+        self._traced = tuple(traced)
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         self._reachable: ReachableModules | None = None
         self._checked_programs: set[Hashable] = set()
         self._rotary_tables = rotary.ProgramTables()
-        callee = function.forward if isinstance(function, torch.nn.Module) else function
-        self._parameters = inspect.signature(callee).parameters
+        self._run_function, self._owner = _split_owner(function)
+        self._parameters = inspect.signature(getattr(function, "forward", self._run_function)).parameters
         own_name = getattr(function, "__qualname__", type(function).__name__)
         self.program = Program(
             self._run_scanned, name or str(own_name), self._describe, self._port_counts,
@@ -143,10 +125,9 @@ class CompiledFunction:
                 function reaches a model in a way that leaves its weights constants of the program.
             trace_errors.CannotTrace: the function's code cannot be traced; says where, and what to do.
         """
-        result, originals = self._call_program(self.program, args, kwargs)
+        result, divided = self._call_program(self.program, args, kwargs)
         if isinstance(result, OutputAndWrites):
-            result.write(originals, self._modules())
-            result = result.output
+            return result.restore(divided, self._modules())
         return compat.as_torch(result)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -154,14 +135,14 @@ class CompiledFunction:
         lowered, _ = self._call_program(self.program.lower, args, kwargs)
         return lowered
 
-    def _call_program(self, call: Callable, args: tuple, kwargs: dict) -> tuple[Any, list[Any]]:
-        """The result of the program, or of a method of it, for a call of the function; and the tensors of the call."""
+    def _call_program(self, call: Callable, args: tuple, kwargs: dict) -> tuple[Any, DividedArguments]:
+        """The result of the program, or of a method of it, for a call of the function; and the call's arguments."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         with trace_errors.explained(self._function):
             arguments, divided = self._divide(args, kwargs)
             with randomness.call_generators(divided.generators):
                 arguments, signature = self._prepare_program(arguments)
-                return call(*arguments, signature=signature), divided.originals
+                return call(*arguments, signature=signature), divided
 
     def _prepare_program(self, arguments: ProgramArguments) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
@@ -188,7 +169,7 @@ class CompiledFunction:
         return self._reachable.modules
 
     def _divide(self, args: tuple, kwargs: dict) -> tuple[ProgramArguments, DividedArguments]:
-        divided = divide_arguments(self._name_positional(args), kwargs)
+        divided = divide_arguments(self._name_positional(args), kwargs, self._traced)
         modules = self._modules()
         if self.scan_layers:
             for module in modules:
@@ -196,41 +177,21 @@ class CompiledFunction:
         weights = [collect_weights(module) for module in modules]
         models = tuple((weakref.ref(module), settings_key(module)) for module in modules)
         static = StaticPart(divided.layout, models, attention.registered_settings())
-        return ProgramArguments(weights, divided.tensors, divided.donated, static), divided
+        return ProgramArguments(weights, divided.arrays, divided.donated, static), divided
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
         """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""
         names = [name for name, parameter in self._parameters.items() if parameter.kind in _POSITIONAL]
-        names += [f"argument {number}" for number in range(len(names), len(args))]
-        return dict(zip(names, args, strict=False))
-
-    def _order_positional(self, positional: dict[str, Any]) -> list[Any]:
-        """The arguments in the order of the signature: jax sorts the keys of a dict."""
-        order = {name: index for index, name in enumerate(self._parameters)}
-
-        def position(name: str) -> tuple[int, int, str]:
-            # "argument 10" comes after "argument 9": the longer name is the larger number.
-            return order.get(name, len(order)), len(name), name
-
-        return [positional[name] for name in sorted(positional, key=position)]
+        names += [f"argument {number}" for number in range(len(names), len(self._owner) + len(args))]
+        return dict(zip(names, (*self._owner, *args), strict=False))
 
     def _run(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
         """Traced. Put the arguments together again and call the function with the weights in place."""
-        arguments = compat.as_torch(tensors)
-        positional, keywords = static.layout.join(arguments, compat.as_torch(donated))
-        args = self._order_positional(positional)
+        rebuilt = static.layout.join(tensors, donated)
         with use_weights([reference() for reference, _ in static.models], weights) as in_use:  # type: ignore[misc]
-            output = self._function(*args, **keywords)
-            pytrees.register_used(output)
-            writes = OutputAndWrites(
-                compat.as_jax(output),
-                _find_argument_writes(arguments, tensors),
-                [weights_in_use.find_writes() for weights_in_use in in_use],
-            )
-        # Most functions write to nothing, and their programs have no other results than their own.
-        if not writes.arguments and not any(writes.weights):
-            return writes.output
-        return writes
+            output = self._run_function(*rebuilt.args, **rebuilt.kwargs)
+            writes = [weights_in_use.find_writes() for weights_in_use in in_use]
+            return collect_results(output, rebuilt, writes)
 
     def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
         """Traced. As `_run`, with the blocks whose weights are stacked in a loop."""
@@ -253,15 +214,20 @@ class CompiledFunction:
 
 
 def compile(
-    model_or_function: Callable, *, name: str | None = None, scan_layers: bool | None = None
+    model_or_function: Callable,
+    *,
+    name: str | None = None,
+    scan_layers: bool | None = None,
+    traced: Sequence[str] = (),
 ) -> CompiledFunction:
     """Compile a ported model, one of its methods, or a function that uses ported models.
 
     Weights of every module that the function reaches become arguments of the program, never constants in it: modules
     in its closure and globals, and those that other functions, containers and objects lead to. Tensors among the
-    arguments (torch on the host, torchax, NumPy, jax) are traced. Python values are static, with one program each.
-    transformers caches are donated: go on with the cache in the output. Tensors in the result are torchax tensors on
-    the device.
+    arguments (torch on the host, torchax, NumPy, jax) are traced, also in objects of your own classes. Python values
+    are static, with one program each. What the function changes in its arguments is changed after the call. Caches of
+    transformers are donated: go on with the cache in the output. Tensors in the result are torchax tensors on the
+    device.
 
     A new program is made if a name refers to another model, or if a weight, a value in a model's config, or a model's
     mode changes, and after `tpuport.port`. Other Python values that the function reads from outside of its arguments,
@@ -274,8 +240,11 @@ def compile(
             code cannot read them then, and `layers.unstack_layers` undoes it), and runs the blocks in one loop if
             they allow it: the same results from a program that is compiled sooner. None does so for models whose
             weights are stacked already.
+        traced: names of numbers among the arguments and in their objects, such as "cache.pos" or "cache.layers.*.pos",
+            that change from call to call. The function gets a tensor for each of them, and an object has that tensor
+            afterwards.
 
     Raises:
         PortError: the argument cannot be called, or is compiled already.
     """
-    return CompiledFunction(model_or_function, name, scan_layers=scan_layers)
+    return CompiledFunction(model_or_function, name, scan_layers=scan_layers, traced=traced)

@@ -149,12 +149,12 @@ def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
     if len(different) < 2:
         return " for the same arguments: its models' mode, config, attention or placement keeps changing"
     shown = ", ".join(different[:_VALUES_SHOWN])
-    return f": {name} keeps changing ({shown}). {_suggest_remedy(different)}"
+    return f": {name} keeps changing ({shown}). {_suggest_remedy(name, different)}"
 
 
-def _suggest_remedy(different: list[str]) -> str:
+def _suggest_remedy(name: str, different: list[str]) -> str:
     if not any(isinstance(text, ShapeText) for text in different):
-        return "Pass it as a tensor"
+        return f"Pass it as a tensor. tpuport.compile(..., traced=[{name!r}]) makes one of a number"
     # A shape is written "float32(2, 5)": without dtypes, equal texts have equal sizes.
     sizes = {text.partition("(")[2] for text in different}
     if len(sizes) == 1:

@@ -1,0 +1,440 @@
+"""Objects of a user's own classes cross a compiled call as they cross a call of torch: written, aliased, nested."""
+
+import collections
+import copy
+import dataclasses
+import logging
+import random
+import types
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+import tpuport
+from tpuport import PortError, compat
+
+
+class KVCache:
+    """As people write it."""
+
+    def __init__(self, layers: int, length: int = 8) -> None:
+        self.k = [torch.zeros(1, 2, length, 4) for _ in range(layers)]
+        self.v = [torch.zeros(1, 2, length, 4) for _ in range(layers)]
+        self.pos = 0
+        self.name = "cache"
+        self.mask = None
+
+    def update(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple:
+        n = k.shape[2]
+        self.k[layer][:, :, self.pos : self.pos + n] = k
+        self.v[layer][:, :, self.pos : self.pos + n] = v
+        return self.k[layer], self.v[layer]
+
+
+class GrowingCache:
+    def __init__(self) -> None:
+        self.k = None
+        self.steps = []
+
+    def update(self, k: torch.Tensor) -> torch.Tensor:
+        self.k = k if self.k is None else torch.cat([self.k, k], dim=1)
+        self.steps.append(k.shape[1])
+        return self.k
+
+
+def same(mine: Any, theirs: Any, seen: dict | None = None) -> None:
+    """Both have equal values of one class, and the same objects in the same places."""
+    seen = {} if seen is None else seen
+    if theirs is None or isinstance(theirs, str | int | float):
+        assert mine == theirs
+        assert type(mine) is type(theirs)
+        return
+    if not isinstance(theirs, tuple):
+        assert seen.setdefault(id(theirs), id(mine)) == id(mine), "another identity"
+        assert seen.setdefault(("mine", id(mine)), id(theirs)) == id(theirs), "another identity"
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(mine.detach().cpu(), theirs.detach())
+        return
+    assert type(mine) is type(theirs)
+    for a, b in zip(parts(mine), parts(theirs), strict=True):
+        same(a, b, seen)
+
+
+def parts(value: Any) -> list[Any]:
+    """What an object consists of, names included."""
+    result = [x for pair in getattr(value, "__dict__", {}).items() for x in pair]
+    result += [getattr(value, name) for name in getattr(value, "__slots__", ()) if hasattr(value, name)]
+    if isinstance(value, dict):
+        result += [x for pair in dict.items(value) for x in pair]
+    elif isinstance(value, np.ndarray):
+        result += value.tolist()
+    elif isinstance(value, list | tuple | collections.deque):
+        result += value
+    return result
+
+
+def agree(function: Any, *args: Any, calls: int = 2, **options: Any) -> Any:
+    """Call torch and the compiled function side by side; compare results and arguments after each call."""
+    mine = copy.deepcopy(args)
+    compiled = tpuport.compile(function, **options)
+    for _ in range(calls):
+        expected = function(*args)
+        result = compiled(*mine)
+        same([result, mine], [expected, args])
+    return compiled
+
+
+def test_a_cache_that_is_written_in_place_and_counts() -> None:
+    def step(x: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        for layer in range(2):
+            k, v = cache.update(layer, x, 2 * x)
+            x = x + (k * v).sum()
+        cache.pos += x.shape[2]
+        return x
+
+    cache = KVCache(2)
+    compiled = agree(step, torch.randn(1, 2, 3, 4), cache)
+    assert compiled.program.compilations == 2  # one for each position
+    assert isinstance(cache.pos, int)
+
+
+def test_a_cache_that_grows_and_is_returned() -> None:
+    def step(x: torch.Tensor, cache: GrowingCache) -> tuple:
+        return cache.update(x).sum(), cache
+
+    cache = GrowingCache()
+    x = torch.randn(2, 3)
+    agree(step, x, cache)
+    mine = GrowingCache()
+    _, returned = tpuport.compile(step)(x, mine)
+    assert returned is mine
+    assert mine.k is x
+    tpuport.compile(step)(x, mine)
+    assert compat.is_ported(mine.k)
+    mine.steps.pop()
+    assert mine.steps == [3]
+
+
+@dataclasses.dataclass
+class Plain:
+    a: torch.Tensor
+    b: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    a: torch.Tensor
+    b: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    a: torch.Tensor
+    b: Any = None
+
+
+class Pair(NamedTuple):
+    a: torch.Tensor
+    b: Any = None
+
+
+class Names(dict):
+    """A dictionary that says more."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.label = "names"
+
+    def __iter__(self):  # what a class shows is not what it has
+        return iter(sorted(self.keys()))
+
+
+class Stack(list):
+    """A list with an attribute."""
+
+
+class Secret:
+    """Odd habits: private slots, a property over an attribute, `__setattr__`, `__eq__` of tensors."""
+
+    __slots__ = ("__dict__", "__hidden")
+
+    def __init__(self, a: torch.Tensor) -> None:
+        self.__hidden = a
+        object.__setattr__(self, "b", 1)
+
+    @property
+    def a(self) -> torch.Tensor:
+        return self.__hidden
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "b":
+            raise AttributeError(name)
+        object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> Any:
+        return isinstance(other, Secret) and self.a == other.a
+
+    def replace(self, a: torch.Tensor) -> None:
+        self.__hidden = a
+
+
+def double(holder: Any) -> Any:
+    holder.a.mul_(2)
+    return holder.a.sum()
+
+
+@pytest.mark.parametrize("cls", [Plain, Frozen, Slotted, Pair, types.SimpleNamespace])
+def test_kinds_of_classes(cls: type) -> None:
+    agree(double, cls(a=torch.randn(3), b=("x", 1.5, None, [torch.ones(2)])))
+
+
+def test_subclasses_of_containers() -> None:
+    def function(names: Names, stack: Stack, queue: collections.deque) -> Any:
+        names["sum"] = names["x"] + stack.extra
+        stack.append(names["sum"] * 2)
+        queue.append(stack[-1])
+        return queue[0] * 1
+
+    stack = Stack([torch.ones(2)])
+    stack.extra = torch.ones(2) * 3
+    agree(
+        function,
+        Names(z=torch.ones(2), x=torch.zeros(2)),
+        stack,
+        collections.deque([torch.ones(1)], maxlen=2),
+    )
+
+
+def test_odd_classes() -> None:
+    def function(secret: Secret) -> torch.Tensor:
+        secret.replace(secret.a + 1)
+        return secret.a
+
+    secret = Secret(torch.zeros(2))
+    result = tpuport.compile(function)(secret)
+    assert secret.a is result
+    assert result.cpu().tolist() == [1, 1]
+
+
+def test_the_same_tensor_in_two_places_and_an_object_twice() -> None:
+    def function(first: Plain, second: Plain) -> torch.Tensor:
+        first.a.add_(1)
+        first.b.a = first.a * second.a
+        return second.b.a
+
+    shared = torch.ones(2)
+    inner = Plain(torch.zeros(2))
+    first, second = Plain(shared, inner), Plain(shared, inner)
+    compiled = tpuport.compile(function)
+    assert compiled(first, second).cpu().tolist() == [4, 4]
+    assert shared.tolist() == [2, 2]
+    assert first.b is second.b is inner
+    # Other objects with the same shapes, but without anything in common, are another program.
+    other = Plain(torch.ones(2), Plain(torch.ones(2)))
+    assert compiled(Plain(torch.ones(2), inner), other).cpu().tolist() == [1, 1]
+
+
+def test_an_object_that_leads_back_to_itself() -> None:
+    def function(node: Plain) -> Plain:
+        node.b.b.a = node.a + 1
+        return node.b
+
+    node = Plain(torch.zeros(2))
+    node.b = Plain(torch.ones(2), node)
+    assert tpuport.compile(function)(node) is node.b
+    assert node.a.cpu().tolist() == [1, 1]
+
+
+def test_views_of_one_memory_are_refused_when_written() -> None:
+    buffer = torch.zeros(2, 3)
+    function = tpuport.compile(lambda holder: holder.a.add_(1).sum() + holder.b.sum())
+    function(Plain(buffer[0], buffer[1]))  # nothing in common
+    assert buffer.tolist() == [[1, 1, 1], [0, 0, 0]]
+    with pytest.raises(PortError, match=r"holder\.a, which shares memory with holder\.b"):
+        function(Plain(buffer[0], buffer))
+    assert buffer.tolist() == [[1, 1, 1], [0, 0, 0]]
+    on_device = compat.wrap(compat.to_jax(buffer))
+    with pytest.raises(PortError, match="shares memory"):
+        function(Plain(on_device[0], on_device))
+
+
+def test_a_number_that_changes_is_named_or_traced(caplog: pytest.LogCaptureFixture) -> None:
+    def step(x: torch.Tensor, cache: Any) -> torch.Tensor:
+        cache.k[cache.pos] = x
+        cache.pos += 1
+        return cache.k.sum()
+
+    def new() -> Any:
+        return types.SimpleNamespace(k=torch.zeros(8), pos=0)
+
+    compiled, cache = tpuport.compile(step, name="step"), new()
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for _ in range(4):
+            compiled(torch.ones(()), cache)
+    assert "cache.pos keeps changing (0, 1, 2, 3)" in caplog.text
+    assert "traced=['cache.pos']" in caplog.text
+    traced, cache = tpuport.compile(step, traced=["cache.pos"]), new()
+    for count in range(1, 5):
+        assert traced(torch.ones(()), cache).item() == count
+        assert int(cache.pos) == count
+    assert traced.program.compilations <= 2  # a number, then a tensor
+    with pytest.raises(
+        PortError, match=r"(?s)no argument of this call is called cache\.position.*cache\.pos"
+    ):
+        tpuport.compile(step, traced=["cache.position"])(torch.ones(()), cache)
+
+
+def test_what_is_static_decides_the_program() -> None:
+    class Config:
+        def __init__(self) -> None:
+            self.scale, self.table = 2, np.arange(3.0, dtype=np.float32)
+
+    config = Config()
+    compiled = agree(lambda x, config: x * config.scale + float(np.sum(config.table)), torch.ones(2), config)
+    assert compiled.program.compilations == 1
+    for scale in (2, 3):
+        config.scale = scale
+        assert compiled(torch.ones(2), config).cpu().tolist() == [scale + 3.0] * 2
+    config.table[0] = 10
+    assert compiled(torch.ones(2), config).cpu().tolist() == [16.0] * 2
+    with pytest.raises(ValueError, match="read-only"):
+        tpuport.compile(lambda x, config: config.table.fill(0))(torch.ones(2), config)
+
+
+def test_results_that_jax_does_not_know() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return (
+            Plain(x + 1, {"n": 3, "text": "a"}),
+            Pair(x, None),
+            torch.return_types.sort((x * 1, x + 2)),
+            7,
+            "b",
+        )
+
+    agree(function, torch.randn(3, 2))
+
+
+def test_an_object_made_in_a_compiled_function_is_on_the_device() -> None:
+    cache = tpuport.compile(KVCache)(2, length=4)
+    assert type(cache) is KVCache
+    assert all(map(compat.is_ported, cache.k + cache.v))
+
+
+def test_objects_that_cannot_be_taken_apart_are_named() -> None:
+    normal = torch.distributions.Normal(torch.zeros(2), torch.ones(2))
+    with pytest.raises(PortError, match=r"(?s)torch\.distributions\.normal\.Normal has tensors \(loc, scale\).*"
+                       r"where: normal.*register_pytree_node\(Normal, "):  # fmt: skip
+        tpuport.compile(lambda normal: normal.loc)(normal)
+
+
+def test_a_cache_of_transformers_in_an_object_is_donated() -> None:
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    reference = LlamaForCausalLM(config).eval()
+    model = tpuport.port(copy.deepcopy(reference))
+
+    def step(ids: torch.Tensor, state: Any) -> torch.Tensor:
+        return model(ids, past_key_values=state.cache).logits
+
+    compiled = tpuport.compile(step)
+    state = types.SimpleNamespace(cache=StaticCache(config=config, max_cache_len=8))
+    ids = torch.tensor([[1, 2, 3]])
+    compiled(ids, state)
+    keys = compat.as_jax(state.cache.layers[0].keys)
+    second = compiled(ids, state)
+    assert keys.is_deleted()
+    expected = reference(torch.cat([ids, ids], dim=1)).logits[:, 3:]
+    torch.testing.assert_close(second.cpu(), expected, atol=1e-5, rtol=1e-5)
+
+
+class Engine:
+    """A model, its cache and a counter in one object, whose method is compiled."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.total, self.calls = model, torch.zeros(3), 0
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += self.model(x)
+        self.calls += 1
+        return self.total * 2
+
+
+def test_a_method_changes_its_own_object() -> None:
+    reference = torch.nn.Linear(3, 3).requires_grad_(False)
+    theirs, mine = Engine(reference), Engine(tpuport.port(copy.deepcopy(reference)))
+    step = tpuport.compile(mine.step)
+    for _ in range(2):
+        x = torch.randn(3)
+        torch.testing.assert_close(step(x).cpu(), theirs.step(x), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(mine.total, theirs.total, atol=1e-6, rtol=1e-5)
+        assert mine.calls == theirs.calls
+
+
+def _random_value(generator: random.Random, depth: int, pool: list[Any]) -> Any:
+    if pool and generator.random() < 0.2:
+        return generator.choice(pool)
+    kind = generator.choice(
+        ["tensor", "number", *(["list", "dict", "object", "slots", "tuple"] * (depth > 0))]
+    )
+
+    def inner() -> Any:
+        return _random_value(generator, depth - 1, pool)
+
+    match kind:
+        case "tensor":
+            value: Any = torch.full((generator.randint(1, 3),), float(generator.randint(0, 5)))
+        case "number":
+            return generator.choice([1, 2.5, None, "text", True])
+        case "list":
+            value = [inner() for _ in range(generator.randint(0, 3))]
+        case "dict":
+            value = {key: inner() for key in generator.sample(["b", "a", 3, None], 2)}
+        case "object":
+            value = types.SimpleNamespace(x=inner(), y=inner())
+        case "slots":
+            value = Slotted(inner(), inner())
+        case "tuple":
+            return (inner(), Pair(inner(), inner()))
+    pool.append(value)
+    return value
+
+
+def _collect(value: Any, found: dict[int, Any]) -> None:
+    """Every object and tensor once, in a fixed order."""
+    if value is None or isinstance(value, str | int | float):
+        return
+    if id(value) not in found:
+        found[id(value)] = value
+        for part in [] if isinstance(value, torch.Tensor) else parts(value):
+            _collect(part, found)
+
+
+def _change_everything(root: Any) -> Any:
+    """Write in place to some tensors, replace others, and add to containers."""
+    found: dict[int, Any] = {}
+    _collect(root, found)
+    tensors = [value for value in found.values() if isinstance(value, torch.Tensor)]
+    for number, tensor in enumerate(tensors[::2]):
+        tensor.add_(number)
+    for value in found.values():
+        match value:
+            case list():
+                value.append(tensors[-1] * 2 if tensors else 1)
+            case dict():
+                value["new"] = list(tensors[:1])
+            case Slotted():
+                value.a, value.b = value.b, value.a
+            case types.SimpleNamespace():
+                value.x = len(tensors)
+    return [root, sum((tensor.sum() for tensor in tensors), torch.zeros(()))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_structures(seed: int) -> None:
+    generator = random.Random(seed)
+    pool: list[Any] = []
+    agree(_change_everything, [_random_value(generator, 3, pool) for _ in range(3)])

@@ -1,0 +1,189 @@
+"""What a compiled function returns and changes: described while it is traced, restored after the program has run."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import torch
+
+from tpuport import compat, object_graph, pytrees
+from tpuport.compat import aliasing
+from tpuport.compilation.call_arguments import DividedArguments, Rebuilt, static_value
+from tpuport.compilation.model_weights import overwrite, write_weights
+from tpuport.errors import PortError
+from tpuport.static_values import StaticValue
+
+
+class Original(NamedTuple):
+    """A leaf of a result that is a leaf of the arguments.
+
+    Attributes:
+        number: of the argument's leaf.
+        is_returned: whether it is a part of the output, where tensors are on the device.
+    """
+
+    number: int
+    is_returned: bool
+
+
+class ResultLayout(NamedTuple):
+    """How to make a function's output, and the new states of its arguments, from the arrays of a program.
+
+    Attributes:
+        structure: of the output and the changed objects. Objects of the arguments have their numbers among these.
+        leaves: for each leaf the number of an array, an original, or a static value.
+    """
+
+    structure: object_graph.Structure
+    leaves: tuple[int | Original | StaticValue, ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class OutputAndWrites:
+    """The result of a program whose function changes what it was given, or returns more than tensors.
+
+    Attributes:
+        output: of the function; its arrays, if there is a layout.
+        arguments: the new arrays of tensors among the arguments, by their number.
+        weights: for each model the new arrays of its weights, by name.
+        layout: None for an output that jax can return as it is, of a function that changes no object.
+    """
+
+    output: Any
+    arguments: dict[int, Any]
+    weights: list[dict[str, Any]]
+    layout: ResultLayout | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def restore(self, call: DividedArguments, models: list[torch.nn.Module]) -> Any:
+        """The output, after all that the function changed has been changed in what the caller has."""
+        tensors = [call.graph.leaves[number] for number in call.tensor_leaves]
+        _refuse_overlaps(self.arguments, tensors, [call.graph.names[number] for number in call.tensor_leaves])
+        for index, array in self.arguments.items():
+            overwrite(tensors[index], array)
+        for model, arrays in zip(models, self.weights, strict=True):
+            write_weights(model, arrays)
+        if self.layout is None:
+            return compat.as_torch(self.output)
+        arrays = compat.as_torch(self.output)
+        leaves = [_restore_leaf(leaf, arrays, call.graph.leaves) for leaf in self.layout.leaves]
+        roots, _ = object_graph.unflatten(self.layout.structure, leaves, call.graph.objects)
+        return roots[0]
+
+
+def _restore_leaf(leaf: int | Original | StaticValue, arrays: list[Any], originals: Sequence[Any]) -> Any:
+    match leaf:
+        case int():
+            return arrays[leaf]
+        case StaticValue():
+            return leaf.value
+    original = originals[leaf.number]
+    if leaf.is_returned and object_graph.is_array(original) and not compat.is_ported(original):
+        return compat.as_torch(compat.to_jax(torch.as_tensor(original)))
+    return original
+
+
+def collect_results(output: Any, rebuilt: Rebuilt, weights: list[dict[str, Any]]) -> Any:
+    """Traced. What the program returns: the output alone if that is all.
+
+    Args:
+        output: of the function.
+        weights: for each model what it has written to, by name.
+    """
+    pytrees.register_used(output)
+    writes = _find_writes(rebuilt)
+    changed = _changed_objects(rebuilt)
+    arrays, layout = _describe(output, rebuilt, changed)
+    if layout is None:
+        arrays = compat.as_jax(output)
+        # Most functions write to nothing, and their programs have no other results than their own.
+        if not writes and not any(weights):
+            return arrays
+    return OutputAndWrites(arrays, writes, weights, layout)
+
+
+def _find_writes(rebuilt: Rebuilt) -> dict[int, Any]:
+    """Traced. The new arrays of tensors that no longer have those that they started with, by their number."""
+    writes = {}
+    for index, (number, array) in enumerate(zip(rebuilt.tensor_leaves, rebuilt.arrays, strict=True)):
+        tensor = rebuilt.leaves[number]
+        if id(tensor) not in rebuilt.replaced and compat.as_jax(tensor) is not array:
+            writes[index] = compat.as_jax(tensor)
+    return writes
+
+
+def _changed_objects(rebuilt: Rebuilt) -> list[int]:
+    """Numbers of the objects with other attributes or items than before, and of those with replaced leaves.
+
+    Raises:
+        PortError: a class that is registered with jax was changed.
+    """
+    changed = []
+    for number, before in rebuilt.states.items():
+        value = rebuilt.objects[number]
+        is_changed = object_graph.is_changed(before, object_graph.read_state(value))
+        if is_changed and before.is_registered:
+            cls = type(value)
+            raise PortError(
+                f"compiled code changes a {cls.__module__}.{cls.__qualname__} in place, which is registered with jax "
+                "as a value",
+                where=cls.__qualname__,
+                fix="return it, and go on with the one that is returned",
+            )
+        has_replaced = any(id(leaf) in rebuilt.replaced for leaf in before.contents())
+        if is_changed or (has_replaced and not before.is_registered):
+            changed.append(number)
+    return changed
+
+
+def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[Any], ResultLayout | None]:
+    """Traced. The arrays of the output and of changed objects, with a layout if jax alone could not return them."""
+    known = {
+        number: value for number, value in rebuilt.objects.items() if not rebuilt.states[number].is_registered
+    }
+    flattener = object_graph.Flattener(caches_are_leaves=False, known=known, first=len(rebuilt.objects))
+    flattener.add_root("the result", output)
+    returned = len(flattener.leaves)
+    if not changed and not flattener.meets_known and object_graph.is_for_jax(flattener.graph()):
+        return [], None
+    # A tensor that is returned and belongs to an object has two forms: on the device, and the caller's own.
+    flattener.forget_leaves(rebuilt.leaves)
+    for number in changed:
+        flattener.add_known("an argument", number, known[number])
+    graph = flattener.graph()
+    originals = {
+        id(leaf): number
+        for number, leaf in enumerate(rebuilt.leaves)
+        if id(leaf) not in rebuilt.replaced and not object_graph.is_plain(leaf)
+    }
+    arrays: list[Any] = []
+    leaves: list[int | Original | StaticValue] = []
+    for index, (leaf, name) in enumerate(zip(graph.leaves, graph.names, strict=True)):
+        if id(leaf) in originals:
+            leaves.append(Original(originals[id(leaf)], is_returned=index < returned))
+        elif object_graph.is_array(leaf):
+            leaves.append(len(arrays))
+            arrays.append(_as_array(leaf))
+        else:
+            leaves.append(static_value(leaf, name))
+    return arrays, ResultLayout(graph.structure, tuple(leaves))
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return compat.to_jax(value)
+    return jax.numpy.asarray(value)
+
+
+def _refuse_overlaps(written: dict[int, Any], tensors: list[Any], names: list[str]) -> None:
+    """PortError if a tensor that was written to shares memory with another argument: the program had two copies."""
+    for index in written:
+        for other, tensor in enumerate(tensors):
+            is_other = other != index and isinstance(tensor, torch.Tensor)
+            if is_other and aliasing.may_overlap(tensors[index], tensor):
+                raise PortError(
+                    f"compiled code writes to {names[index]}, which shares memory with {names[other]}",
+                    where=names[index],
+                    fix="pass only one of the two and take the view inside of the function, or pass a clone()",
+                )

@@ -1,0 +1,20 @@
+"""Objects of any class that cross a compiled call."""
+
+from tpuport.object_graph.graph import (
+    Flattener,
+    Graph,
+    State,
+    Structure,
+    is_array,
+    is_changed,
+    is_for_jax,
+    is_own_object,
+    is_plain,
+    read_state,
+    unflatten,
+)
+
+__all__ = [
+    "Flattener", "Graph", "State", "Structure", "is_array", "is_changed", "is_for_jax", "is_own_object", "is_plain",
+    "read_state", "unflatten",
+]  # fmt: skip

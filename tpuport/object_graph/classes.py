@@ -1,0 +1,173 @@
+"""Which classes are taken apart, what their objects consist of, and which are refused."""
+
+import functools
+import sys
+import types
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from enum import Enum
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from tpuport import fields, pytrees
+from tpuport.errors import PortError
+
+# Classes of these packages are handles and settings of theirs, and no containers of a user's tensors.
+_OPAQUE_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | frozenset(
+    "torch torchvision torchaudio torchax jax jaxlib numpy tpuport".split()
+)
+_TRANSPARENT = (UserDict, UserList, types.SimpleNamespace)
+# The classes of Python whose items are visited, also of classes derived from them. The first that fits counts.
+_CONTAINERS = (OrderedDict, defaultdict, dict, list, deque, set)
+# Objects of these are visited only if they contain tensors; most are settings, tokenizers and the like.
+_MODEL_LIBRARIES = frozenset({"transformers", "diffusers", "accelerate", "peft", "timm"})
+_LEAVES = (
+    str, bytes, int, float, complex, types.NoneType, type, types.FunctionType, types.BuiltinFunctionType,
+    types.ModuleType, functools.partial, Enum, torch.nn.Module, torch.Size, torch.Generator, torch.dtype, torch.device,
+    np.dtype,
+)  # fmt: skip
+# How jax and this module see these is settled, whoever registers what.
+_OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType})
+JAX_CONTAINERS = frozenset({list, dict, OrderedDict, defaultdict})
+_IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+PLAIN = frozenset(
+    {int, float, bool, str, bytes, types.NoneType, complex, torch.dtype, torch.device, torch.Size}
+)
+_FIELDS_SHOWN = 4
+# NumPy arrays of this many bytes are no tables any more.
+_LARGE_ARRAY = 1 << 20
+
+
+class HostArray:
+    """A NumPy array in an object, equal to others with the same contents; code may not write to it."""
+
+    __slots__ = ("_key", "array")
+
+    def __init__(self, value: Any, name: str) -> None:
+        if value.nbytes >= _LARGE_ARRAY:
+            raise PortError(
+                f"a NumPy array of {value.nbytes / 2**20:.0f} MiB in an object would be a constant of the program",
+                where=name,
+                fix="make it a tensor: torch.from_numpy(array)",
+            )
+        self.array = value.copy()
+        if isinstance(self.array, np.ndarray):
+            self.array.setflags(write=False)
+        self._key = type(value), value.dtype.str, value.shape, value.tobytes()
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostArray) and self._key == other._key
+
+    def __repr__(self) -> str:
+        return repr(self.array)
+
+
+def kind_of(cls: type) -> str:
+    """How a value of this class is visited: leaf, tuple, method, registered, object, library or opaque."""
+    # Not cached, because a class may be registered at any time.
+    if cls not in _OWN_CONTAINERS and not issubclass(cls, tuple):
+        pytrees.register_known(cls)
+        if jax.tree_util.is_tree_node(cls):
+            return "registered"
+    return _own_kind(cls)
+
+
+@functools.lru_cache(maxsize=4096)
+def _own_kind(cls: type) -> str:
+    if issubclass(cls, (torch.Tensor, jax.Array, *_LEAVES)) or hasattr(cls, "__array__"):
+        return "leaf"
+    if issubclass(cls, tuple):
+        return "tuple"
+    if cls is types.MethodType:
+        return "method"
+    if cls in _OWN_CONTAINERS:
+        return "object"
+    libraries = {base.__module__.partition(".")[0] for base in cls.__mro__}
+    is_foreign = cls.__module__.partition(".")[0] in _OPAQUE_LIBRARIES and not issubclass(cls, _TRANSPARENT)
+    is_setting = bool(libraries & _MODEL_LIBRARIES) and hasattr(cls, "to_dict")
+    if is_foreign or is_setting or not _can_be_made(cls):
+        return "opaque"
+    if cls.__module__.partition(".")[0] in _MODEL_LIBRARIES:
+        return "library"
+    return "object"
+
+
+def container_of(cls: type) -> Any:
+    """The class of Python that has the items of this class; None if it has none."""
+    return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
+
+
+def native_base(cls: type) -> Any:
+    """The class in C that makes objects of this class."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & _IS_HEAP_TYPE)
+
+
+def _can_be_made(cls: type) -> bool:
+    """Whether an object of this class consists of its attributes and its items, and can be made without `__init__`."""
+    base = container_of(cls) or native_base(cls)
+    if base not in (object, types.SimpleNamespace, *_CONTAINERS):
+        return False
+    try:
+        instance = base.__new__(cls)
+    except TypeError:  # a class in C has its own way of making objects
+        return False
+    return hasattr(instance, "__dict__") or bool(fields.slots(cls)) or base is not object
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Attributes in their order, then those in slots."""
+    attributes = dict(getattr(value, "__dict__", ()))
+    for name in fields.slots(type(value)):
+        if hasattr(value, name):
+            attributes[name] = getattr(value, name)
+    return attributes
+
+
+def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
+    """Give an object these attributes and no others, whatever its properties and its `__setattr__` are."""
+    slots = fields.slots(type(instance))
+    for name in slots:
+        if name in attributes:
+            object.__setattr__(instance, name, attributes[name])
+        elif hasattr(instance, name):
+            object.__delattr__(instance, name)
+    namespace = getattr(instance, "__dict__", None)
+    if namespace is not None:
+        namespace.clear()
+        namespace.update((name, value) for name, value in attributes.items() if name not in slots)
+
+
+def arrays_inside(value: Any) -> list[str]:
+    """Names of the attributes that are tensors, or lists or dictionaries of them."""
+    names = []
+    for name, content in getattr(value, "__dict__", {}).items():
+        parts: Any = (content,)
+        if isinstance(content, dict):
+            parts = content.values()
+        elif isinstance(content, list | tuple | set):
+            parts = content
+        if any(isinstance(part, torch.Tensor | jax.Array) for part in parts):
+            names.append(name)
+    return names
+
+
+def refuse_tensors_inside(value: Any, name: str) -> None:
+    """PortError, with the line that registers the class, for an object with tensors that is not taken apart."""
+    names = arrays_inside(value)
+    if not names:
+        return
+    cls = type(value).__name__
+    shown = names[:_FIELDS_SHOWN]
+    fields_of_value = ", ".join(f"value.{field}" for field in shown)
+    raise PortError(
+        f"a {type(value).__module__}.{cls} has tensors ({', '.join(shown)}), and it is not known how to make one of "
+        "other tensors",
+        where=name,
+        fix=f"register it: jax.tree_util.register_pytree_node({cls}, lambda value: (({fields_of_value},), None), "
+        f"lambda _, tensors: {cls}(*tensors))",
+    )
