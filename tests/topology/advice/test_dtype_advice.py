@@ -55,11 +55,35 @@ def test_products_that_a_float_made_float32(advice, models) -> None:
                 x = x + hidden @ layer.down.weight.float().T
             return self.head(x[:, -1:].to(torch.bfloat16)).argmax(-1)
 
-    [one] = advice(Promoting, {"tokens": models.tokens(4, 512)}, rules=models.rules(models.BLOCKS))
+    findings = advice(Promoting, {"tokens": models.tokens(4, 512)}, rules=models.rules(models.BLOCKS))
+    assert [one.rule for one in findings] == ["TPC005"] * 2
+    codes = [one.source.code for one in findings]
+    assert sorted(codes) == [
+        "hidden = torch.nn.functional.silu(x @ layer.up.weight.float().T)",
+        "x = x + hidden @ layer.down.weight.float().T",
+    ]
+    for one in findings:
+        # Two layers over 2,048 tokens, on four devices.
+        assert f"{2 * 2 * 2048 * 512 * 2048 / 4 / 1e9:.3g} GFLOP a device" in one.message
+        assert ", 2 times; its operands: converted from bfloat16 at " in one.message
+
+
+@pytest.mark.slow
+def test_attention_that_a_table_made_float32(advice, models) -> None:
+    class Rotary(models.Attending):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.ones(512, 128), persistent=False)
+
+        def attend(self, q, k, v, mask):
+            return super().attend(q * self.table, k * self.table, v.float(), mask).to(torch.bfloat16)
+
+    [one] = advice(Rotary, {"x": models.meta(4, 512, 512)}, rules=models.rules(models.ATTENDING))
     assert one.rule == "TPC005"
-    # Two layers of two products over 2,048 tokens, on four devices.
-    assert f"{2 * 2 * 2 * 2048 * 512 * 2048 / 4 / 1e9:.3g} GFLOP a device" in one.message
-    assert "[4, 512, 512] x [512, 2048]" in one.message or "in products of float32" in one.message
+    assert one.message.startswith("attention in float32 in a 16-bit model")
+    assert "16 bits met float32 (the argument weights['table'])" in one.message
+    assert "converted from bfloat16" in one.message
+    assert one.source.code.startswith("return torch.nn.functional.scaled_dot_product_attention(")
 
 
 @pytest.mark.parametrize("scale", [torch.ones(1, dtype=torch.float64), np.ones(1)], ids=["torch", "numpy"])

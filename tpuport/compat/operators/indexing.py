@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from tpuport.compat import aliasing
-from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
+from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.runtime import environment
 
@@ -245,8 +245,25 @@ def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
 def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
     aliasing.check_writable(tensor)
+    _check_dtype(tensor, key, value)
     tensor._elem = write(tensor._elem, key, _value(value))
     aliasing.propagate(tensor)
+
+
+def _check_dtype(tensor: Ported, key: Any, value: Any) -> None:
+    """torch casts what it writes to a basic selection, or what is a single number for a mask, and nothing else."""
+    # `tensor[False] = value` writes nothing, and checks nothing.
+    if key is False or not isinstance(value, torch.Tensor) or value.dtype == tensor.dtype:
+        return
+    _, advanced = split_key(key, tensor.shape)
+    arrays = [item for item in advanced if not isinstance(item, slice)]
+    is_fill = value.numel() == 1 and len(arrays) == 1 and arrays[0].dtype == np.bool_
+    # 64 bits are 32 on the device, where a value may come from the host.
+    if arrays and not is_fill and jax_dtype(value.dtype) != jax_dtype(tensor.dtype):
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{tensor.dtype} for the destination and {value.dtype} for the source; cast it with .to(dtype)"
+        )
 
 
 def copy_(destination: Ported, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

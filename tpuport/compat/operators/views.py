@@ -7,7 +7,7 @@ import torch
 
 from tpuport.compat import aliasing
 from tpuport.compat.convert import as_jax, wrap
-from tpuport.compat.operators import expectations
+from tpuport.compat.operators import argument_dtypes, expectations
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.random_placement import as_program_draw
 
@@ -27,6 +27,7 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
     args, kwargs = as_program_draw(func, args, kwargs or {})
+    argument_dtypes.check(environment, func, args, kwargs)
     return aliasing.dispatch(run, func, args, kwargs)
 
 

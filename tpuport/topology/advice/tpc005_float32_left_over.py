@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.checkpoint.device_layout import dtype_overrides
-from tpuport.jaxprs import Visit
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes, format_count, format_flops
-from tpuport.topology.advice.attention_scores import is_own_attention
 from tpuport.topology.advice.evidence import Evidence
+from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
 from tpuport.topology.advice.weight_placement import (
     device_bytes,
     device_weight_bytes,
@@ -23,6 +22,8 @@ from tpuport.topology.kernels import product_flops
 _SHARE: Final = 0.05
 # Fewer take less than five microseconds on the slowest chip, a v5e.
 _LEAST_FLOPS: Final = 1e9
+# Query, key and value may each have one.
+_MOST_ORIGINS: Final = 3
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
@@ -62,35 +63,28 @@ def _find_wide_model(evidence: Evidence, names: list[str]) -> Iterator[Hit]:
 
 
 def _find_products(evidence: Evidence) -> Iterator[Hit]:
-    products = [visit for visit in evidence.equations if visit.equation.primitive.name == "dot_general"]
-    wide = [product for product in products if _is_wide(product)]
-    flops, total = sum(map(_flops, wide)), sum(map(_flops, products))
+    products = find_float32_products(evidence.traced)
+    flops = sum(product.flops for product in products)
+    total = sum(product_flops(visit.equation) * visit.times for visit in evidence.equations)
     if flops < max(_LEAST_FLOPS, _SHARE * total):
         return
-    # One example is enough to find the line: the others are most often of other layers.
-    largest = max(wide, key=_flops)
-    shapes = " x ".join(str(list(operand.aval.shape)) for operand in largest.equation.invars)
-    yield Hit(
-        f"{format_flops(flops / evidence.mesh.size)} a device, {flops / total:.0%} of all, in products of float32 in a "
-        f"16-bit model; the largest is {shapes}, {format_count(largest.times, 'time')}",
-        "find what turns its operands into float32 (.float(), .to(torch.float32), a table or a float32 input), and "
-        "cast back after the part that needs the precision",
-        sum(map(_bytes, wide)) / 2 / evidence.mesh.size,
+    for product in products:
+        if product.flops >= _SHARE * flops:
+            yield _describe(evidence, product, total)
+
+
+def _describe(evidence: Evidence, product: Float32Product, total: float) -> Hit:
+    shapes = " x ".join(str(list(shape)) for shape in product.shapes)
+    origins = "; ".join(map(str, product.origins[:_MOST_ORIGINS]))
+    return Hit(
+        f"{product.kind} in float32 in a 16-bit model, {format_flops(product.flops / evidence.mesh.size)} a device, "
+        f"{product.flops / total:.0%} of all: {shapes}, {format_count(product.times, 'time')}; its operands: "
+        f"{origins or 'of unknown origin'}",
+        "cast back, .to(x.dtype), after the part that needs the precision and before this line, or keep what is "
+        "float32 there in the model's dtype (.float(), .to(torch.float32), a table or an input in float32)",
+        product.nbytes / 2 / evidence.mesh.size,
+        source=product.source,
     )
-
-
-def _is_wide(product: Visit) -> bool:
-    dtypes = {operand.aval.dtype for operand in product.equation.invars}
-    return dtypes == {jnp.dtype(jnp.float32)} and not is_own_attention(product.equation)
-
-
-def _flops(product: Visit) -> float:
-    return product_flops(product.equation) * product.times
-
-
-def _bytes(product: Visit) -> float:
-    variables = (*product.equation.invars, *product.equation.outvars)
-    return 4.0 * product.times * sum(variable.aval.size for variable in variables)
 
 
 def _find_cache(evidence: Evidence) -> Iterator[Hit]:
@@ -111,8 +105,9 @@ RULE = AdviceRule(
 everything downstream float32: torch promotes silently, and every product then reads and writes twice as much. The
 matrix unit multiplies in bfloat16 anyway; sums, norms and the softmax use float32 internally without being asked.""",
     measured="""Float32 weights of at least 1 MiB and 1% of all weights on a device, except those that the model lists
-in `_keep_in_fp32_modules`; products of two float32 arrays with at least 1 GFLOP and 5% of the FLOPs of all products,
-except those inside tpuport's attention; and a float32 cache.""",
+in `_keep_in_fp32_modules`; products, convolutions and attention over float32 arrays, by the lines of the model that
+compute them, if together they have at least 1 GFLOP and 5% of the FLOPs of all products; and a float32 cache. For each
+line, the evidence has the lines on which its operands became float32.""",
     before="""compile_for(llama, Decode(batch=2, max_cache_len=512), topology="v6e:2x2", tp=4)""",
     after="""compile_for(llama, Decode(batch=2, max_cache_len=512), topology="v6e:2x2", tp=4, dtype="bfloat16")""",
     check=check,

@@ -1,0 +1,112 @@
+"""Dtypes of arguments that torch's kernels on a CPU refuse: asked before an operator runs on the device.
+
+jax promotes mixed dtypes, so that a model of 16 bits would go on in float32 without a word. Torch's kernels for meta
+tensors, which `expectations` asks, do not check these operators.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tpuport.compat.convert import is_ported
+
+_aten = torch.ops.aten
+_functional = torch.nn.functional
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raise torch's error, if torch on a CPU refuses the dtypes of an operator's arguments."""
+    rule = _RULES.get(getattr(function, "overloadpacket", function))
+    # Under autocast, torch casts arguments itself.
+    if rule is None or environment.param.autocast_dtype is not None or torch.is_autocast_enabled("cuda"):
+        return
+    leaves = pytree.tree_leaves((args, kwargs))
+    if any(map(is_ported, leaves)):
+        rule(function, args, kwargs)
+
+
+def _refuse(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> None:
+    dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+    raise RuntimeError(
+        f"{_short_name(function)}() expects {requirement}, but got {dtypes}; cast them with .to(dtype)"
+    )
+
+
+def _short_name(function: Any) -> str:
+    name = getattr(function, "overloadpacket", function).__name__
+    return name.removeprefix("_").removeprefix("native_")
+
+
+def _of_one_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    tensors = _tensors((args, kwargs))
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        _refuse(function, "tensors of the same dtype", tensors)
+
+
+def _attention(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    names = ("query", "key", "value", "attn_mask")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    tensors = [given[name] for name in names[:3] if name in given]
+    first = tensors[0].dtype
+    if not first.is_floating_point or any(tensor.dtype != first for tensor in tensors):
+        _refuse(function, "query, key and value of the same floating dtype", tensors)
+    mask = given.get("attn_mask")
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, first):
+        _refuse(function, "a mask of bools, of float32 or of the query's dtype", [tensors[0], mask])
+
+
+def _normalization(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Parameters and statistics of one dtype: that of the input, or float32 beside an input of 16 bits."""
+    x, *parameters = _tensors((args, kwargs))
+    dtypes = {parameter.dtype for parameter in parameters}
+    is_mixed = x.dtype in _HALF and dtypes == {torch.float32}
+    if not (is_mixed or dtypes <= {x.dtype}):
+        _refuse(function, "parameters that all have the input's dtype, or float32", [x, *parameters])
+
+
+def _floating(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    x = args[0]
+    # With a dtype, or for a result in float32, torch converts first.
+    if not x.dtype.is_floating_point and not x.dtype.is_complex:
+        raise NotImplementedError(f'"{_short_name(function)}" not implemented for {x.dtype}; use .float()')
+
+
+def _numbers(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    tensors = _tensors((args, kwargs))
+    if any(tensor.dtype == torch.bool for tensor in tensors):
+        raise NotImplementedError(f'"{_short_name(function)}" not implemented for bools; use .float()')
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+_Rule = Callable[[Any, tuple, dict[str, Any]], None]
+_RULES: dict[Any, _Rule] = {
+    _functional.scaled_dot_product_attention: _attention,
+    _aten.scaled_dot_product_attention: _attention,
+    **dict.fromkeys(
+        (
+            _aten.native_layer_norm, _aten.native_group_norm, _aten.native_batch_norm,
+            _aten._native_batch_norm_legit, _aten._native_batch_norm_legit_no_training,
+            _aten._batch_norm_with_update,
+        ),
+        _normalization,
+    ),
+    **dict.fromkeys(
+        (
+            torch.cdist, _aten._cdist_forward, _aten.grid_sampler_2d, _aten.grid_sampler_3d, _aten.polar,
+            _aten.linalg_cross, torch.linalg.solve, torch.linalg.solve_ex, _aten._linalg_solve_ex, torch.allclose,
+            torch.Tensor.allclose, _aten.allclose, _aten.binary_cross_entropy, _aten.huber_loss,
+        ),
+        _of_one_dtype,
+    ),
+    **dict.fromkeys((_aten._softmax, _aten._log_softmax), _floating),
+    **dict.fromkeys((_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.dot), _numbers),
+}  # fmt: skip
+LOWERINGS = ()
+# `views` replaces torchax's dispatch by one that calls `check`.
+METHODS = ()
