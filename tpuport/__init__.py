@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.compilation.rotary_tables import precompute_rotary as precompute_rotary
     from tpuport.diffusion import denoise as denoise
     from tpuport.errors import PortError as PortError
+    from tpuport.generation import LanguageModel as LanguageModel
     from tpuport.generation import generate as generate
     from tpuport.generation import kv_cache_bytes as kv_cache_bytes
     from tpuport.mesh import create_mesh as create_mesh
@@ -39,6 +40,7 @@ _PUBLIC = {
     "to_cpu": "tpuport.porting",
     "compile": "tpuport.compilation",
     "generate": "tpuport.generation",
+    "LanguageModel": "tpuport.generation",
     "gpu_shim": "tpuport.patches.gpu",
     "kv_cache_bytes": "tpuport.generation",
     "denoise": "tpuport.diffusion",

@@ -308,7 +308,7 @@ def test_results_that_jax_does_not_know() -> None:
     def function(x: torch.Tensor) -> Any:
         return (
             Plain(x + 1, {"n": 3, "text": "a"}),
-            Pair(x, None),
+            Pair(x - 1, None),
             torch.return_types.sort((x * 1, x + 2)),
             7,
             "b",

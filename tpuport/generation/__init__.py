@@ -5,5 +5,6 @@ A call goes through options, prompts, the programs of the model's decoder, and t
 
 from tpuport.generation.decoding_cache import kv_cache_bytes
 from tpuport.generation.generating import decoder_for, generate
+from tpuport.generation.language_model import LanguageModel
 
-__all__ = ["decoder_for", "generate", "kv_cache_bytes"]
+__all__ = ["LanguageModel", "decoder_for", "generate", "kv_cache_bytes"]

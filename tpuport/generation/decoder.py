@@ -95,12 +95,7 @@ class Decoder:
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
         tokens, mask = self._shard_rows(tokens), self._shard_rows(mask)
-        cache = make_cache(self.model.config, slots, self.mesh)
-        # Padding on the left does not count as positions.
-        positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-        # The model is changed while it is traced: no other thread may trace it.
-        with trace_lock, summed_once(self.model, self.mesh):
-            logits, cache = self._forward(arrays, tokens, mask, positions, cache)
+        logits, cache = self.forward_prompt(arrays, tokens, mask, slots)
         pad = ((0, 0), (0, slots - columns))
         state = State(
             tokens=jnp.pad(tokens, pad),
@@ -145,13 +140,27 @@ class Decoder:
         settings: SamplingSettings,
     ) -> State:
         """Traced. Generate one token: the body of the loop."""
-        # The token chosen last, which is not in the cache yet.
+        logits, cache = self.forward_token(arrays, state)
+        return self._append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
+
+    def forward_prompt(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int
+    ) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it."""
+        cache = make_cache(self.model.config, slots, self.mesh)
+        # Padding on the left does not count as positions.
+        positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        # The model is changed while it is traced: no other thread may trace it.
+        with trace_lock, summed_once(self.model, self.mesh):
+            return self._forward(arrays, tokens, mask, positions, cache)
+
+    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [B, V] after the token chosen last, which is not in the cache yet, and the cache."""
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         is_written = jnp.arange(state.present.shape[1]) <= column
         position = jnp.sum(state.present & is_written, axis=1, keepdims=True, dtype=jnp.int32) - 1
-        logits, cache = self._forward(arrays, token, state.present, position, state.cache)
-        return self._append(state._replace(cache=cache), logits, keys, prompt_columns, settings)
+        return self._forward(arrays, token, state.present, position, state.cache)
 
     def _replicate_read(self, state: State) -> State:
         """Traced. Replicate what the host reads: a process sees only what its own devices hold."""

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from jax.sharding import Mesh
 from transformers import GenerationConfig
 
 from tpuport import checkpoint
@@ -13,14 +14,19 @@ from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.generation_options import Options, check_padding, read_options
-from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria
+from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria, explained_for_generate
+from tpuport.generation.language_model import LanguageModel
+from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.prompts import (
     Prompts,
     bucket_length,
+    check_only_left,
     check_prompt,
     check_seed,
+    pad_list,
     pad_prompts,
     read_token_ids,
+    without_padding,
 )
 from tpuport.patches import transformers_rotary
 
@@ -28,20 +34,30 @@ _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
 _decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
-def decoder_for(model: torch.nn.Module) -> Decoder:
-    """The compiled programs of a ported model, made on first use and kept as long as the model.
+def decoder_for(model: Any) -> Decoder:
+    """The compiled programs of a ported model or a `LanguageModel`, made on first use and kept as long as the model.
 
     There are new ones once the model has been ported again, to a mesh or not, and once its config has changed;
     attributes of single modules that change after the first use are not noticed.
     """
     # The key has whatever a trace depends on.
-    key = settings_key(model)
+    module = model.model if isinstance(model, LanguageModel) else model
+    key = settings_key(module)
     last_key, decoder = _decoders.get(model, (None, None))
     if key != last_key:
         # A model on no mesh is refused later, by the names of its weights on the host.
-        mesh = checkpoint.model_mesh(model) or one_device_mesh()
-        decoder = Decoder(model, mesh)
+        mesh = checkpoint.model_mesh(module) or one_device_mesh()
+        decoder = _make_decoder(model, mesh)
         _decoders[model] = key, decoder
+    return decoder
+
+
+def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
+    if not isinstance(model, LanguageModel):
+        return Decoder(model, mesh)
+    decoder = OwnDecoder(model, mesh)
+    with explained_for_generate(decoder):
+        decoder.verify()
     return decoder
 
 
@@ -56,7 +72,7 @@ def generate(
     stopping_criteria: Sequence[Any] | None = None,
     tokenizer: Any = None,
     **options: Any,
-) -> torch.Tensor:
+) -> torch.Tensor | list[torch.Tensor]:
     """Generate token ids as transformers' `model.generate` does, prompt included.
 
     The prompt runs in one compiled program, all tokens after it in another that stops when every row has ended. With
@@ -65,9 +81,9 @@ def generate(
     with the same arguments and gets the same tokens; criteria count as the first process evaluates them.
 
     Args:
-        model: a ported transformers causal language model (`tpuport.load` or `tpuport.port`).
-        input_ids: [batch, length] integers, padded on the left; or what a tokenizer returns, a mapping with input_ids
-            and attention_mask.
+        model: a ported transformers causal language model (`tpuport.load` or `tpuport.port`), or a `LanguageModel`.
+        input_ids: [batch, length] integers, padded on the left; what a tokenizer returns, a mapping with input_ids and
+            attention_mask; or a list of prompts of any lengths, each a list or tensor of integers.
         attention_mask: [batch, length], 0 at padding. None infers it from the padding id, as transformers does.
         generation_config: transformers' object; a field that is also passed by name has the value passed by name.
         streamer: has put(token_ids) and end(), as transformers' streamers do.
@@ -77,7 +93,8 @@ def generate(
         options: fields of GenerationConfig, such as max_new_tokens, do_sample, temperature.
 
     Returns:
-        LongTensor [batch * num_return_sequences, length + generated] on the host; rows that end early are padded.
+        LongTensor [batch * num_return_sequences, length + generated] on the host; rows that end early are padded. For
+        prompts of different lengths in a list, a list of LongTensors [length + generated] without any padding.
 
     Raises:
         PortError: before anything is compiled, for an option that is not supported, a prompt that does not fit, or
@@ -86,11 +103,15 @@ def generate(
     _check_model(model)
     _check_streamer(streamer)
     input_ids, attention_mask = _split_encoding(input_ids, attention_mask)
+    prompts_of_lengths = pad_list(input_ids) if attention_mask is None else None
+    if prompts_of_lengths is not None:
+        input_ids, attention_mask = prompts_of_lengths
     token_ids = read_token_ids(input_ids)
     request = read_options(model, generation_config, options, token_ids.shape[-1])
-    # The embedding's, because the config of a resized model may still have the old one.
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = _vocabulary(model)
     tokens, mask = check_prompt(token_ids, attention_mask, request.pad, request.eos, vocabulary)
+    if isinstance(model, LanguageModel):
+        check_only_left(mask)
     seed = check_seed(seed)
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
     check_padding(request, len(tokens) * request.num_return_sequences, vocabulary, bool(criteria))
@@ -104,21 +125,39 @@ def generate(
     # The prompt runs here already, in its own program.
     loop = HostLoop(decoder, prompts, request, _cache_length(model, prompts, request))
     if streamer is None and not criteria:
-        return loop.run()
-    if streamer is None:
-        streamer = SilentStreamer()
-    return loop.run_in_chunks(criteria, streamer)
+        generated = loop.run()
+    else:
+        generated = loop.run_in_chunks(criteria, streamer or SilentStreamer())
+    if prompts_of_lengths is None:
+        return generated
+    return without_padding(generated, mask, request)
+
+
+def _vocabulary(model: Any) -> int:
+    if isinstance(model, LanguageModel):
+        return model.vocab_size
+    # The embedding's, because the config of a resized model may still have the old one.
+    return model.get_input_embeddings().weight.shape[0]
 
 
 def _check_model(model: Any) -> None:
     """PortError unless the model is a decoder of transformers with a head that gives logits."""
-    config = getattr(model, "config", None)
+    if isinstance(model, LanguageModel):
+        return
+    config: Any = getattr(model, "config", None)
     name = type(model).__name__
-    if not isinstance(model, torch.nn.Module) or config is None:
+    if not isinstance(model, torch.nn.Module):
         raise PortError(
-            f"generate() takes a transformers model, and this is a {name}",
+            f"generate() takes a transformers model or a LanguageModel, and this is a {name}",
             where="the first argument of generate",
             fix="give the ported model itself, generate(model, ...): generate compiles its programs and keeps them",
+        )
+    # Models of one's own often have a config as well.
+    if not hasattr(config, "get_text_config"):
+        raise PortError(
+            f"generate() does not know how to call a {name}, which is no model of transformers",
+            where="the first argument of generate",
+            fix="describe it: generate(tpuport.LanguageModel(model, vocab_size=..., max_length=...), ...)",
         )
     if getattr(config, "is_encoder_decoder", False):
         raise PortError("generate() serves decoder-only models", where=name)
@@ -164,11 +203,7 @@ def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
     PortError if the requested tokens exceed max_cache_len or the positions that the model knows.
     """
     total = prompts.length + options.max_new
-    text_config = model.config.get_text_config(decoder=True)
-    limits = {
-        "max_cache_len": options.max_cache_len,
-        "max_position_embeddings": getattr(text_config, "max_position_embeddings", None),
-    }
+    limits = {"max_cache_len": options.max_cache_len} | _position_limit(model)
     for name, limit in limits.items():
         if limit is not None and total > limit:
             raise PortError(
@@ -176,15 +211,27 @@ def _cache_length(model: Any, prompts: Prompts, options: Options) -> int:
                 where=name,
                 fix="shorten the prompt, or ask for fewer new tokens",
             )
-    _check_rotary_switch(model, prompts, options)
+    if not isinstance(model, LanguageModel):
+        _check_rotary_switch(model, prompts, options)
     new_tokens = options.max_new
     # A length that the user fixes, so that requests for fewer tokens run in the same program.
     if options.max_cache_len is not None:
         new_tokens = options.max_cache_len - prompts.length
     # A bucket too, so that requests of similar lengths share a program.
     columns = bucket_length(prompts.tokens.shape[1] + new_tokens)
-    _check_local_window(model, columns)
+    if not isinstance(model, LanguageModel):
+        _check_local_window(model, columns)
     return columns
+
+
+def _position_limit(model: Any) -> dict[str, int | None]:
+    """The most positions that a model knows, by the name that its user knows it by."""
+    if not isinstance(model, LanguageModel):
+        text_config = model.config.get_text_config(decoder=True)
+        return {"max_position_embeddings": getattr(text_config, "max_position_embeddings", None)}
+    if model.make_cache is None:
+        return {}  # the window moves on
+    return {"max_length": model.max_length}
 
 
 def _check_rotary_switch(model: Any, prompts: Prompts, options: Options) -> None:

@@ -60,7 +60,7 @@ class Options:
 
 
 def read_options(
-    model: torch.nn.Module,
+    model: Any,
     generation_config: GenerationConfig | None,
     named: dict[str, Any],
     prompt_length: int,
@@ -105,9 +105,7 @@ def read_options(
     return options
 
 
-def merge_configs(
-    model: torch.nn.Module, generation_config: GenerationConfig, named: dict[str, Any]
-) -> GenerationConfig:
+def merge_configs(model: Any, generation_config: GenerationConfig, named: dict[str, Any]) -> GenerationConfig:
     """The effective GenerationConfig; fields that nobody set stay None."""
     if not isinstance(generation_config, GenerationConfig):
         raise PortError(

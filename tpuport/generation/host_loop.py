@@ -1,5 +1,6 @@
 """The host's side of the decoding loop: between compiled chunks it asks stopping criteria, and feeds the streamer."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -32,11 +33,7 @@ class HostLoop:
         self._settings = sampling_settings(options)
         self._prompt_columns = np.int32(prompts.tokens.shape[1])
         self._end = int(self._prompt_columns) + options.max_new
-        with trace_errors.explained(
-            decoder.model,
-            catch=_is_of_model,
-            alternative="decode with your own loop over tpuport.compile(model)",
-        ):
+        with explained_for_generate(decoder):
             self._state: State = decoder.prefill(
                 self._arrays, prompts.tokens, prompts.mask, prompts.keys,
                 self._prompt_columns, np.int32(prompts.real_rows), self._settings, slots=slots,
@@ -125,6 +122,12 @@ class HostLoop:
             tokens=jax.device_put(buffer, self._state.tokens.sharding),
             finished=jax.device_put(rows, self._state.finished.sharding),
         )
+
+
+def explained_for_generate(decoder: Decoder) -> contextlib.AbstractContextManager:
+    """Errors of the model's code, explained."""
+    alternative = "decode with your own loop over tpuport.compile(model)"
+    return trace_errors.explained(decoder.model, catch=_is_of_model, alternative=alternative)
 
 
 def _is_of_model(error: Exception) -> bool:

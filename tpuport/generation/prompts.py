@@ -64,6 +64,47 @@ def _read_tensor(value: Any, name: str) -> torch.Tensor:
         ) from None
 
 
+def pad_list(prompts: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Token ids and mask, padded on the left, of a list of prompts of different lengths; None for anything else."""
+    if not isinstance(prompts, list | tuple) or not prompts:
+        return None
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in prompts]
+    are_lists = all(isinstance(row, list | tuple) for row in rows)
+    if not are_lists or any(isinstance(token, list | tuple) for row in rows for token in row):
+        return None
+    if len({len(row) for row in rows}) == 1:
+        return None
+    length = max(map(len, rows))
+    # Padding is known by the mask, whatever id it has.
+    ids = [[0] * (length - len(row)) + list(row) for row in rows]
+    mask = [[0] * (length - len(row)) + [1] * len(row) for row in rows]
+    return _read_tensor(ids, "input_ids"), torch.tensor(mask)
+
+
+def without_padding(tokens: torch.Tensor, mask: np.ndarray, options: Options) -> list[torch.Tensor]:
+    """Each row of generated tokens from its first token to its end; `mask` is that of the prompts."""
+    rows = []
+    for number, row in enumerate(tokens):
+        prompt = mask[number // options.num_return_sequences]
+        generated = row[len(prompt) :]
+        ends = np.flatnonzero(np.isin(generated, options.eos))
+        if len(ends):
+            generated = generated[: ends[0] + 1]
+        rows.append(torch.cat([row[: len(prompt)][torch.from_numpy(prompt)], generated]))
+    return rows
+
+
+def check_only_left(mask: np.ndarray) -> None:
+    """PortError unless the padding of each row comes before its first token."""
+    rows = np.flatnonzero((np.diff(mask.astype(np.int8), axis=1) < 0).any(axis=1)).tolist()
+    if rows:
+        raise PortError(
+            "a model of your own takes prompts without masked tokens among them",
+            where=f"attention_mask, rows {rows}",
+            fix="give a list of prompts, each as long as it is",
+        )
+
+
 def check_prompt(
     input_ids: Any, attention_mask: Any, pad: int | None, eos: tuple[int, ...], vocabulary: int
 ) -> tuple[np.ndarray, np.ndarray]:

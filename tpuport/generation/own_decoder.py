@@ -1,0 +1,221 @@
+"""The decoding loop of a user's own language model: rows without padding, with a cache each or in windows.
+
+The loop's buffers are padded on the left, as for transformers. A model of one's own knows nothing of padding, so each
+row is moved to the left here; what comes after its last token is hidden by the model's own causal mask, and written
+again.
+Shapes: B batch, P prompt bucket, C columns of a buffer, W window, V vocabulary.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.sharding import Mesh
+
+from tpuport import compat, pytrees
+from tpuport.compilation import Program, collect_weights, use_weights
+from tpuport.errors import PortError
+from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.language_model import LanguageModel
+from tpuport.generation.row_caches import CacheLayout, RowCaches, check_unchanged, put_together, take_apart
+from tpuport.mesh import dividing_axis
+
+# Tokens of the check: some before the junk, and two that are decoded over it.
+_CHECKED = 6
+_DECODED = 2
+# Of the spread of the logits. Rounding stays below, also in bfloat16; a wrong mask or position is far above.
+_LARGEST_ERROR = 0.05
+
+
+class OwnDecoder(Decoder):
+    """The compiled programs of a `LanguageModel`."""
+
+    def __init__(self, language_model: LanguageModel, mesh: Mesh) -> None:
+        pytrees.register()
+        # Weakly, because the language model is what keeps its decoder alive.
+        self._language_model = weakref.ref(language_model)
+        self.mesh = mesh
+        name = type(language_model.model).__name__
+        self.prefill = Program(self.run_prompt, f"{name} prefill", static_argnames=("slots",))
+        self.advance = Program(self.run_loop, f"{name} decode", donate_argnames=("state",))
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """What the decoder was made for."""
+        return self._language_model()  # type: ignore[return-value]
+
+    @property
+    def model(self) -> Any:
+        """The ported model."""
+        return self.language_model.model
+
+    def forward_prompt(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int
+    ) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [B, V] of each row's last token, and the caches."""
+        columns = tokens.shape[1]
+        padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
+        if self.language_model.make_cache is None:
+            return self._run_window(arrays, tokens, padding, jnp.asarray(columns, jnp.int32)), ()
+        width = self.language_model.limit(columns)
+        rows = _move_left(tokens, padding, jnp.asarray(columns, jnp.int32), width)
+        with use_weights([self.model], [arrays]):
+            logits, caches = self._run_rows(self._begin_row(slots), rows)
+        last = columns - padding - 1
+        return _select(logits, last), caches
+
+    def forward_token(self, arrays: dict[str, jax.Array], state: State) -> tuple[jax.Array, Any]:
+        """Traced. As `forward_prompt`, for the token chosen last."""
+        padding = jnp.sum(~state.present, axis=1, dtype=jnp.int32)
+        if self.language_model.make_cache is None:
+            return self._run_window(arrays, state.tokens, padding, state.length), ()
+        column = state.length - 1
+        token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
+        with use_weights([self.model], [arrays]):
+            logits, caches = self._run_rows(
+                self._continue_row(state.cache.layout), token, column - padding, state.cache.arrays
+            )
+        return logits[:, 0], caches
+
+    def _begin_row(self, slots: int) -> Callable:
+        """Traced. A function that runs a row's prompt [P] with a new cache."""
+        language_model = self.language_model
+
+        def run(tokens: jax.Array) -> tuple[jax.Array, Any]:
+            assert language_model.make_cache is not None
+            # As on a GPU, a tensor is on the host unless somebody says otherwise.
+            with torch.device("jax"):
+                cache = language_model.make_cache(language_model.limit(slots))
+            # What is on the host nevertheless moves.
+            return self._run_row(tokens, jnp.zeros((), jnp.int32), put_together(*take_apart(cache)))
+
+        return run
+
+    def _continue_row(self, layout: CacheLayout) -> Callable:
+        """Traced. A function that runs tokens [n] from a position on, with the arrays of a row's cache."""
+
+        def run(tokens: jax.Array, position: jax.Array, cached: list[jax.Array]) -> tuple[jax.Array, Any]:
+            logits, (arrays, new_layout) = self._run_row(tokens, position, put_together(cached, layout))
+            check_unchanged(layout, new_layout)
+            return logits, (arrays, new_layout)
+
+        return run
+
+    def _run_row(self, tokens: jax.Array, position: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
+        """Traced. Float32 logits [n, V] of one row, and its cache taken apart."""
+        logits = self.language_model.logits(compat.wrap(tokens[None]), cache, compat.wrap(position))
+        return compat.as_jax(logits)[0].astype(jnp.float32), take_apart(cache)
+
+    def _run_rows(self, run: Callable, *rows: Any) -> tuple[jax.Array, RowCaches]:
+        """Traced. Run every row by itself: logits [B, n, V], and the caches."""
+        layouts: list[CacheLayout] = []
+
+        def run_arrays(*row: Any) -> tuple[jax.Array, list[jax.Array]]:
+            logits, (arrays, layout) = run(*row)
+            layouts.append(layout)
+            return logits, arrays
+
+        batch = rows[0].shape[0]
+        axis = dividing_axis(self.mesh, "dp", batch) if self.mesh.size > 1 else None
+        logits, arrays = jax.vmap(run_arrays, spmd_axis_name=axis)(*rows)
+        return logits, RowCaches(list(map(self._shard_rows_only, arrays)), layouts[-1])
+
+    def _shard_rows_only(self, array: jax.Array) -> jax.Array:
+        """Traced. Divide the rows over dp, and leave the rest to the compiler."""
+        if self.mesh.size == 1:
+            return array
+        rows = dividing_axis(self.mesh, "dp", array.shape[0])
+        others = [jax.sharding.PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
+        spec = jax.sharding.PartitionSpec(rows, *others)
+        return jax.lax.with_sharding_constraint(array, jax.sharding.NamedSharding(self.mesh, spec))
+
+    def _run_window(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array, padding: jax.Array, length: jax.Array
+    ) -> jax.Array:
+        """Traced. Float32 logits [B, V] after `length` columns [B, C], from the last W tokens of each row."""
+        width = self.language_model.limit(tokens.shape[1])
+        start = jnp.maximum(length - padding - width, 0)
+        rows = _move_left(tokens, padding + start, length, width)
+        with use_weights([self.model], [arrays]):
+            logits = self.language_model.logits(compat.wrap(rows))
+        return _select(compat.as_jax(logits).astype(jnp.float32), length - padding - start - 1)
+
+    def verify(self) -> None:
+        """Run a few tokens in two ways that must agree.
+
+        Raises:
+            PortError: logits depend on later tokens, or the cache on more than the tokens and positions.
+        """
+        language_model = self.language_model
+        count = min(_CHECKED, language_model.limit(_CHECKED), language_model.vocab_size)
+        if not language_model.check or count <= _DECODED:
+            return
+        run = self._compare_windows if language_model.make_cache is None else self._compare_caches
+        tokens = np.arange(count, dtype=np.int32)
+        expected, actual = jax.device_get(jax.jit(run)(collect_weights(self.model), tokens))
+        spread = max(float(np.std(expected)), 1e-9)
+        error = float(np.abs(expected - actual).max()) / spread
+        if np.isfinite(expected).all() and not error <= _LARGEST_ERROR:
+            self._raise_disagreement(error)
+
+    def _raise_disagreement(self, error: float) -> None:
+        name = type(self.model).__name__
+        if self.language_model.make_cache is None:
+            raise PortError(
+                f"the logits of {name} depend on tokens that come later: they change by {error:.2g} of their spread",
+                where=name,
+                fix="mask later positions (is_causal=True); check=False if the model is meant to be so",
+            )
+        raise PortError(
+            f"{name} does not give the same logits token by token as at once: they differ by {error:.2g} of their "
+            "spread",
+            where=name,
+            fix="forward(tokens, cache, position) writes to the columns from `position` on, takes positions from it, "
+            "and masks every column after a token's own: columns there may have been written before. check=False "
+            "accepts it",
+        )
+
+    def _compare_windows(
+        self, arrays: dict[str, jax.Array], tokens: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Traced. Logits of the first tokens, with these behind them and with others."""
+        others = tokens.at[-_DECODED:].set(tokens[0])
+        with use_weights([self.model], [arrays]):
+            logits = self.language_model.logits(compat.wrap(jnp.stack([tokens, others])))
+        first, second = compat.as_jax(logits).astype(jnp.float32)[:, :-_DECODED]
+        return first, second
+
+    def _compare_caches(self, arrays: dict[str, jax.Array], tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Traced. Logits of the last tokens, all at once, and one by one over columns with something else in them."""
+        count = tokens.shape[0]
+        others = tokens.at[-_DECODED:].set(tokens[0])
+        steps = []
+        with use_weights([self.model], [arrays]):
+            begin = self._begin_row(count)
+            at_once, _ = self._run_rows(begin, tokens[None])
+            _, caches = self._run_rows(begin, others[None])
+            for position in range(count - _DECODED, count):
+                logits, caches = self._run_rows(
+                    self._continue_row(caches.layout),
+                    tokens[None, position : position + 1],
+                    jnp.full((1,), position, jnp.int32),
+                    caches.arrays,
+                )
+                steps.append(logits[0, 0])
+        return at_once[0, -_DECODED:], jnp.stack(steps)
+
+
+def _move_left(tokens: jax.Array, first: jax.Array, length: jax.Array, width: int) -> jax.Array:
+    """Traced. [B, width] of tokens [B, C] from column `first` [B] on; 0 from column `length` on."""
+    columns = first[:, None] + jnp.arange(width, dtype=jnp.int32)
+    moved = jnp.take_along_axis(tokens, jnp.minimum(columns, tokens.shape[1] - 1), axis=1)
+    return jnp.where(columns < length, moved, 0)
+
+
+def _select(logits: jax.Array, columns: jax.Array) -> jax.Array:
+    """Traced. [B, V] of logits [B, n, V] at one column of each row."""
+    return jnp.take_along_axis(logits, columns[:, None, None], axis=1)[:, 0]
