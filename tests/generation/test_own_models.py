@@ -244,7 +244,7 @@ class Backwards(nn.Module):
 
 
 MISTAKES: dict[str, tuple[Callable[[GPT], Any], str]] = {
-    "bare": (lambda model: model, r"(?s)call a GPT, which is no model of transformers.*LanguageModel\(model, "),
+    "bare": (lambda model: model, r"(?s)LanguageModel, and this is a GPT.*LanguageModel\(model, "),
     "tuple": (
         lambda model: describe(model, False, forward=lambda t: (model(t), None)), r"(?s)returns a tuple.*\)\[0\]"
     ),

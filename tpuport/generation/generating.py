@@ -155,7 +155,7 @@ def _check_model(model: Any) -> None:
     # Models of one's own often have a config as well.
     if not hasattr(config, "get_text_config"):
         raise PortError(
-            f"generate() does not know how to call a {name}, which is no model of transformers",
+            f"generate() takes a transformers model or a LanguageModel, and this is a {name}",
             where="the first argument of generate",
             fix="describe it: generate(tpuport.LanguageModel(model, vocab_size=..., max_length=...), ...)",
         )
