@@ -14,9 +14,10 @@ from tpuport.attention.attention_settings import Settings, current_settings
 from tpuport.attention.call_report import Call, find_call_site, record_call
 from tpuport.attention.mask import Mask, broadcasts_to
 from tpuport.attention.mesh_attention import attention_on_mesh
-from tpuport.attention.reference import apply_sinks
+from tpuport.attention.reference import apply_sinks, attention_with_lse
 from tpuport.attention.sharding_plan import CallSizes, plan_sharding
 from tpuport.attention.xla_attention import attention_xla
+from tpuport.compat.randomness import next_key
 from tpuport.errors import PortError
 
 HEAD_DIMENSIONS: Final = range(32, 257)
@@ -52,6 +53,7 @@ def attend(
     scale: float | None,
     softcap: float | None = None,
     sinks_H: jax.Array | None = None,
+    dropout_p: float = 0.0,
     source: str,
     note: str = "",
     site: tuple[str, str] | None = None,
@@ -64,6 +66,7 @@ def attend(
         scale: factor on the dot products; None is D ** -0.5.
         softcap: scores become softcap * tanh(score / softcap).
         sinks_H: one extra logit a head, without a value.
+        dropout_p: share of the weights to drop at random, anew in each call.
         source: the library whose call this is: "torch", "transformers" or "diffusers".
         note: why the mask has no structure, if the caller knows.
         site: (file and line, class of the module) of the call; None looks for it in the stack.
@@ -82,7 +85,7 @@ def attend(
         scale = float((query_BHQD.shape[3] or 1) ** -0.5)
     scale = float(scale)
     _check_arrays(query_BHQD, key_BKTD, value_BKTC, mask, sinks_H)
-    obstacle = _find_obstacle(query_BHQD, key_BKTD, value_BKTC, mask, note)
+    obstacle = _find_obstacle(query_BHQD, key_BKTD, value_BKTC, mask, note, dropout_p)
     choice = _choose(query_BHQD.shape[2], key_BKTD.shape[2], settings, obstacle)
     where, module = site or find_call_site()
     call = Call(
@@ -99,6 +102,12 @@ def attend(
         return attention_on_mesh(
             query_BHQD, key_BKTD, value_BKTC, mask, settings, scale=scale, softcap=softcap, sinks_H=sinks_H
         )
+    if dropout_p:
+        dense = mask.to_dense(query_BHQD.shape[2], key_BKTD.shape[2])
+        return attention_with_lse(
+            query_BHQD, key_BKTD, value_BKTC, dense, scale=scale, softcap=softcap, sinks_H=sinks_H,
+            dropout_p=dropout_p, dropout_key=next_key(),
+        )[0]  # fmt: skip
     out, lse = attention_xla(query_BHQD, key_BKTD, value_BKTC, mask, scale=scale, softcap=softcap)
     return apply_sinks(out, lse, sinks_H)
 
@@ -136,8 +145,14 @@ def _check_arrays(
             raise PortError(f"a mask of shape {array.shape} for {expected}", where=f"{name}; {where}")
 
 
-def _find_obstacle(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, note: str) -> str | None:
+def _find_obstacle(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, note: str, dropout_p: float
+) -> str | None:
     """Why the kernel cannot serve this call; None if it can."""
+    if not 0 <= dropout_p <= 1:
+        raise PortError(f"a dropout probability has to be between 0 and 1, but got {dropout_p}")
+    if dropout_p:
+        return f"dropout of {dropout_p} is applied to weights, which the kernel does not keep"
     if _is_empty(query, value):
         return "nothing to compute: a dimension is 0"
     if mask.dense is not None:

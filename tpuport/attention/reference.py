@@ -43,8 +43,14 @@ def attention_with_lse(
     scale: float,
     softcap: float | None = None,
     sinks_H: Float[Array, " H"] | None = None,
+    dropout_p: float = 0.0,
+    dropout_key: jax.Array | None = None,
 ) -> tuple[Float[Array, "B H Q C"], Float[Array, "B H Q"]]:
-    """Traced. `attention`, and the natural logarithm of the sum that it divides by (-inf: no key seen)."""
+    """Traced. `attention`, and the natural logarithm of the sum that it divides by (-inf: no key seen).
+
+    With `dropout_p`, that share of the softmax's weights is dropped at random, by the key, and the others grow to make
+    up for it.
+    """
     batch, heads, queries, dim = query_BHQD.shape
     kv_heads, _, width = value_BKTC.shape[1:]
     groups = heads // kv_heads
@@ -60,11 +66,23 @@ def attention_with_lse(
     if sinks_H is not None:
         sinks = sinks_H.astype(wide).reshape(1, kv_heads, groups, 1, 1)
     weights, lse = _softmax(scores, sinks)
+    if dropout_p:
+        weights = _drop_out(weights, dropout_p, dropout_key)
     out = jnp.einsum(
         "bkgqt,bktc->bkgqc", weights.astype(value_BKTC.dtype), value_BKTC, preferred_element_type=wide
     )
     out = out.astype(query_BHQD.dtype).reshape(batch, heads, queries, width)
     return out, lse.reshape(batch, heads, queries)
+
+
+def _drop_out(weights: jax.Array, share: float, key: jax.Array | None) -> jax.Array:
+    """Weights of which a share is 0 and the others are divided by what is left; with a share of 1, all are 0."""
+    if share >= 1:
+        return jnp.zeros_like(weights)
+    assert key is not None
+    # Of float32 at least: bernoulli's default would follow the weights' dtype.
+    is_kept = jax.random.bernoulli(key, 1.0 - share, weights.shape)
+    return jnp.where(is_kept, weights / (1.0 - share), 0.0)
 
 
 def mask_scores(scores_BKGQT: jax.Array, mask: jax.Array) -> jax.Array:

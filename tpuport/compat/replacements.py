@@ -97,4 +97,8 @@ def original(owner: str, name: str) -> Any:
 def _owner(name: str) -> Any:
     if name == "device_module":
         return importlib.import_module("torchax.device_module")
+    if name == "torch":
+        return importlib.import_module("torch")
+    if name == "Distribution":
+        return importlib.import_module("torch.distributions").Distribution
     return getattr(importlib.import_module("torchax.tensor"), name)

@@ -90,7 +90,7 @@ def test_tensors_of_the_host_stay_with_torch(registered: None) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ({"dropout_p": 0.5}, "dropout"),
+        ({"dropout_p": -0.5}, "dropout"),
         ({"attn_mask": mask(5, 5), "is_causal": True}, "not both"),
         ({"attention_kwargs": {"return_lse": True}}, "log-sum-exp"),
         ({"attention_kwargs": {"window_size": 3}}, "window_size"),

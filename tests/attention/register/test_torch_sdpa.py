@@ -198,7 +198,7 @@ def test_float16_is_computed_in_xla():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dropout_p": 0.1}, "dropout"),
+        ({"dropout_p": 1.1}, "dropout"),
         ({"mask": torch.ones(5, 5).bool(), "is_causal": True}, "not both"),
         ({"mask": torch.ones(5, 5).int()}, "int32"),
         ({"mask": torch.ones(5, 5).half()}, "float16"),

@@ -423,7 +423,7 @@ def test_tensors_of_the_host_stay_with_torch() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dropout": 0.1}, "dropout"),
+        ({"dropout": 1.1}, "dropout"),
         ({"output_attentions": True}, "weights"),
         ({"cu_seq_lens_q": torch.tensor([0, 2, 4])}, "packed"),
         ({"cache": object()}, "paged"),

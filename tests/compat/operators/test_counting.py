@@ -75,3 +75,25 @@ def test_embedding_bag_with_weights(agree):
         *BAGS,
         torch.rand(5),
     )
+
+
+def test_nonzero_static(agree):
+    agree(lambda x: torch.nonzero_static(x, size=4, fill_value=7), torch.tensor([[0, 1], [1, 0], [0, 3]]))
+    agree(lambda x: torch.nonzero_static(x, size=2), torch.tensor([0, 1, 1, 1]))
+
+
+@pytest.mark.parametrize("with_replacement", [True, False])
+@pytest.mark.parametrize("r", [0, 1, 3])
+def test_combinations(agree, r, with_replacement):
+    agree(lambda x: torch.combinations(x, r, with_replacement), torch.arange(4.0))
+
+
+@pytest.mark.parametrize("options", [{}, {"range": (-1.0, 0.5)}, {"density": True}], ids=str)
+def test_histogram(agree, options):
+    def counted(x, weight, edges):
+        return [
+            *torch.histogram(x, 7, weight=weight, **options),
+            *torch.histogram(x, edges, density=options.get("density", False)),
+        ]
+
+    agree(counted, torch.randn(60), torch.rand(60), torch.tensor([-1.0, 0.0, 0.5, 2.0]))

@@ -39,3 +39,31 @@ def test_symmetric_factors_of_complex_numbers_are_refused():
     x = compat.wrap(compat.to_jax(X.to(torch.complex64)))
     with compat.environment(), pytest.raises(PortError, match="ldl_factor"):
         torch.linalg.ldl_factor(x)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 3), (3, 5)], ids=str)
+def test_lu(agree, shape):
+    agree(lambda x: tuple(torch.linalg.lu(x)), torch.randn(shape))
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_lu_unpack(agree, data):
+    def unpack(factors, pivots):
+        return tuple(torch.lu_unpack(factors, pivots, unpack_data=data))
+
+    agree(unpack, *torch.linalg.lu_factor(torch.randn(2, 4, 3)))
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_ormqr(agree, left):
+    x, other = torch.randn(4, 3), torch.randn(4, 4)
+    agree(lambda *tensors: torch.ormqr(*tensors, left=left), *torch.geqrf(x), other, tolerance=1e-4)
+
+
+def test_matrix_exp_of_halves():
+    x = torch.randn(2, 3, 3).mul(0.3).bfloat16()
+    with compat.environment():
+        mine = torch.matrix_exp(compat.wrap(compat.to_jax(x)))
+    # torch's own result for bfloat16 has other orders of magnitude.
+    expected = torch.matrix_exp(x.float()).bfloat16()
+    torch.testing.assert_close(compat.to_torch(mine.jax()), expected, rtol=1e-2, atol=1e-2)

@@ -63,3 +63,13 @@ def test_statistics_of_layer_norm(agree, dtype, weights):
     agree(
         lambda x, *w: torch.native_layer_norm(x, [5], *(w or (None, None)), 1e-5), *operands, tolerance=1e-2
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("p", [1, 2, float("inf")])
+def test_renorm(agree, dtype, p):
+    agree(
+        lambda x: (x.renorm(p, -1, 1.5), x.clone().renorm_(p, 0, 1.0)),
+        torch.randn(3, 4).to(dtype),
+        tolerance=1e-2,
+    )

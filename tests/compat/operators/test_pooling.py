@@ -49,3 +49,35 @@ def test_adaptive(agree, size):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(agree, dtype):
     agree(lambda x: functional.max_pool2d(x, 3, 2, 1, 2, True), X.to(dtype))
+
+
+def test_fractional_max_pool(agree):
+    def pool(x, samples):
+        return functional.fractional_max_pool2d(
+            x, (2, 3), output_size=(3, 4), _random_samples=samples, return_indices=True
+        )
+
+    agree(pool, torch.randn(2, 3, 9, 11), torch.rand(2, 3, 2))
+
+
+def test_fractional_max_pool_of_three_dimensions(agree):
+    def pool(x, samples):
+        return functional.fractional_max_pool3d(x, 2, output_size=(3, 4, 1), _random_samples=samples)
+
+    agree(pool, torch.randn(1, 2, 7, 9, 5), torch.rand(1, 2, 3))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_max_unpool(agree, rank):
+    pool, unpool = (getattr(functional, f"max_{kind}{rank}d") for kind in ("pool", "unpool"))
+    x = torch.randn(2, 3, *[6] * rank)
+    agree(lambda x, places: unpool(x, places, 2), *pool(x, 2, return_indices=True))
+
+
+def test_max_pool_backward(agree):
+    def backward(gradient, x, places):
+        return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, [3], [2], [1], [1], False, places)
+
+    x = torch.randn(2, 3, 8, 8)
+    values, places = functional.max_pool2d(x, 3, 2, 1, return_indices=True)
+    agree(backward, torch.randn_like(values), x, places)

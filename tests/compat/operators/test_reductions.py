@@ -35,3 +35,16 @@ def test_agrees(agree, name):
 
 def test_running_maximum_keeps_nan(agree):
     agree(lambda x: x.cummax(0), torch.tensor([1.0, torch.nan, 3.0, torch.nan]))
+
+
+def test_covariances(agree):
+    def covariances(x, counts, weights):
+        return [
+            torch.cov(x),
+            torch.cov(x[0]),
+            torch.cov(x, fweights=counts),
+            torch.cov(x, aweights=weights, correction=0),
+            x.cov(fweights=counts, aweights=weights),
+        ]
+
+    agree(covariances, torch.randn(3, 5), torch.tensor([1, 2, 1, 3, 1]), torch.rand(5), tolerance=1e-4)

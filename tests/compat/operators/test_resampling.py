@@ -15,3 +15,28 @@ def test_bicubic(agree, dtype, align_corners):
         ]
 
     agree(resize, X.to(dtype), tolerance=max(1e-5, 2 * torch.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("options", [{"size": (5, 7)}, {"size": (15, 27)}, {"scale_factor": 0.4}], ids=str)
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_antialiasing(agree, mode, options, align_corners):
+    def interpolate(image):
+        return torch.nn.functional.interpolate(
+            image, mode=mode, antialias=True, align_corners=align_corners, **options
+        )
+
+    agree(interpolate, torch.randn(1, 2, 10, 20), jit=False, tolerance=2e-5)
+
+
+def test_antialiasing_of_halves(agree):
+    def interpolate(image):
+        # torch's CPU has no kernel for halves.
+        if image.device.type == "cpu":
+            return interpolate_wide(image.float()).to(image.dtype)
+        return interpolate_wide(image)
+
+    def interpolate_wide(image):
+        return torch.nn.functional.interpolate(image, size=(4, 9), mode="bilinear", antialias=True)
+
+    agree(interpolate, torch.randn(1, 2, 10, 20).bfloat16(), tolerance=1e-2)

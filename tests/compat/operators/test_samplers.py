@@ -323,3 +323,29 @@ def test_distributions_in_a_program(make: Callable) -> None:
 def test_a_distribution_checks_its_arguments() -> None:
     with compat.environment(), pytest.raises(ValueError, match="invalid values"):
         torch.distributions.Normal(ones(2), -ones(2))
+
+
+def test_a_generator_of_the_device():
+    generator = torch.Generator(device="jax").manual_seed(3)
+    assert isinstance(generator, torch.Generator)
+    with compat.environment():
+        first = torch.randn(4, device="jax", generator=generator)
+        second = torch.randn(4, device="jax", generator=torch.Generator().manual_seed(3))
+    assert torch.equal(compat.to_torch(first.jax()), compat.to_torch(second.jax()))
+
+
+@pytest.mark.parametrize("name", ["MultivariateNormal", "Geometric"])
+def test_a_distribution_whose_constructor_looks_at_values(name):
+    def sample(x):
+        if name == "Geometric":
+            return torch.distributions.Geometric(x.sigmoid()).sample()
+        return torch.distributions.MultivariateNormal(x, torch.eye(4, device=x.device)).sample()
+
+    compiled = tpuport.compile(sample)
+    first, second = (tpuport.to_cpu(compiled(torch.zeros(4))) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_values_that_are_known_are_validated():
+    with pytest.raises(ValueError, match="probs"):
+        torch.distributions.Geometric(torch.tensor([0.0]))

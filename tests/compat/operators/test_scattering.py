@@ -39,3 +39,25 @@ def test_scatter(agree, dtype):
         SOURCE.to(dtype),
         eager=False,
     )
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_index_reduce(agree, dtype, reduce, include_self):
+    def reduced(x, index, source):
+        by_method = x.index_reduce(1, index, source, reduce, include_self=include_self)
+        return by_method, x.clone().index_reduce_(1, index, source, reduce, include_self=include_self)
+
+    x, source = (torch.randn(2, 4).mul(9).to(dtype) for _ in range(2))
+    agree(reduced, x, torch.tensor([1, 3, 1, 1]), source)
+
+
+def test_index_put_of_bools_that_add_up(agree):
+    def put(x, index, values):
+        return x.index_put((index,), values, accumulate=True)
+
+    agree(
+        put, torch.tensor([True, False, False]), torch.tensor([1, 2, 1]), torch.tensor([False, False, True])
+    )

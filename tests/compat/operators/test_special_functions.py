@@ -24,3 +24,11 @@ def test_zeta(agree, power):
 
 def test_bools_are_numbers(agree):
     agree(lambda x: [torch.special.bessel_j0(x > 0), torch.special.zeta(x > 0, 2.0)], X)
+
+
+@pytest.mark.parametrize(
+    "name", ["scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "spherical_bessel_j0"]
+)
+def test_bessel_functions(agree, name):
+    x = torch.tensor([0.0, 0.01, 0.4, 1.0, 2.0, 2.1, 7.0, 90.0, float("inf")])
+    agree(getattr(torch.special, name), torch.cat([x, -x[1:]]), tolerance=1e-5)

@@ -231,3 +231,13 @@ def test_every_pair_is_symmetric(agree):
         return x, flat, swapped, row
 
     agree(function, X)
+
+
+def test_narrow_from_a_place_on_the_device(agree):
+    def narrowed(x, start):
+        x = x.clone()
+        part = x.narrow(1, start, 2)
+        part += 10
+        return x, part, torch.narrow(x, 0, start - 4, 1)
+
+    agree(narrowed, torch.arange(20.0).reshape(4, 5), torch.tensor(2))

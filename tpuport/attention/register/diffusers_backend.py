@@ -72,10 +72,10 @@ def diffusers_attention(
         others: what diffusers passes to other backends.
 
     Raises:
-        PortError: dropout, the log of the softmax's sum, diffusers' own parallelism, an unknown argument, or tensors
+        PortError: the log of the softmax's sum, diffusers' own parallelism, an unknown argument, or tensors
             of which some are on the host.
     """
-    _reject_unsupported(dropout_p, return_lse, _parallel_config, others)
+    _reject_unsupported(return_lse, _parallel_config, others)
     if not any(map(compat.is_ported, (query, key, value, attn_mask))):
         return _native_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not all(map(compat.is_ported, (query, key, value))):
@@ -95,14 +95,14 @@ def diffusers_attention(
     structure = operands.mask_structure()
     if is_causal:
         structure = Mask(right=0)
-    out = attend(operands.query, operands.key, operands.value, structure, scale=scale, source="diffusers")
+    out = attend(
+        operands.query, operands.key, operands.value, structure, scale=scale, dropout_p=dropout_p, source="diffusers"
+    )  # fmt: skip
     return compat.wrap(out.reshape(operands.output).swapaxes(1, 2))
 
 
-def _reject_unsupported(dropout: float, return_lse: bool, parallel: Any, others: dict[str, Any]) -> None:
+def _reject_unsupported(return_lse: bool, parallel: Any, others: dict[str, Any]) -> None:
     """PortError for arguments that would otherwise be ignored."""
-    if dropout:
-        raise PortError("attention dropout is on", where="dropout_p", fix="call model.eval() first")
     if return_lse:
         raise PortError(
             "the backend gives no log-sum-exp", where="return_lse=True", fix="use another attention backend"

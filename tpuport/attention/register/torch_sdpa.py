@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
     different lengths are refused, which torch's kernel for CPUs does not notice.
 
     Raises:
-        PortError: dropout, a mask together with is_causal, or tensors that do not fit each other or that are not all
+        PortError: a mask together with is_causal, or tensors that do not fit each other or that are not all
             on the device.
     """
     if _is_on_host(query, key, value, attn_mask):
@@ -51,12 +51,6 @@ def scaled_dot_product_attention(
             return functional.scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
-    if dropout_p:
-        raise PortError(
-            f"attention with dropout ({dropout_p}) is not computed",
-            where="dropout_p",
-            fix="call model.eval() first, or pass dropout_p=0.0: torch drops weights whenever it is not zero",
-        )
     if attn_mask is not None and is_causal:
         raise PortError("attention takes a mask or is_causal, not both", fix="pass one of the two")
     structure: Mask | None = None
@@ -72,7 +66,9 @@ def scaled_dot_product_attention(
     operands = arrange(q, k, v, mask, enable_gqa)
     structure = structure or operands.mask_structure()
     q, factor = _apply_traced_scale(operands.query, scale)
-    out = attend(q, operands.key, operands.value, structure, scale=factor, source="torch")
+    out = attend(
+        q, operands.key, operands.value, structure, scale=factor, dropout_p=dropout_p, source="torch"
+    )
     return compat.wrap(out.reshape(operands.output))
 
 

@@ -59,7 +59,7 @@ def transformers_attention(
         kwargs: `sliding_window` is in the mask already; anything else that would change the result is refused.
 
     Raises:
-        PortError: dropout, weights, or a kind of attention that is not computed here.
+        PortError: weights, or a kind of attention that is not computed here.
     """
     is_on_host = not any(map(compat.is_ported, (query, key, value)))
     # torch takes neither a soft cap nor sinks, so these fall through to the error about tensors on the host.
@@ -70,7 +70,7 @@ def transformers_attention(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, **kwargs
         )
     options = {name: value for name, value in kwargs.items() if value is not None}
-    _reject_unsupported(module, dropout, (query, key, value), options)
+    _reject_unsupported(module, (query, key, value), options)
     queries, keys = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -94,18 +94,15 @@ def transformers_attention(
         )
     q, k, v, sinks = compat.as_jax((query, key, value, s_aux))
     out = attend(
-        q, k, v, mask, scale=scaling, softcap=softcap, sinks_H=sinks, source="transformers", note=reason
-    )
+        q, k, v, mask, scale=scaling, softcap=softcap, sinks_H=sinks, dropout_p=dropout, source="transformers",
+        note=reason,
+    )  # fmt: skip
     return compat.wrap(out.swapaxes(1, 2)), None
 
 
-def _reject_unsupported(
-    module: torch.nn.Module, dropout: float, tensors: tuple, options: dict[str, Any]
-) -> None:
+def _reject_unsupported(module: torch.nn.Module, tensors: tuple, options: dict[str, Any]) -> None:
     """PortError for what would be ignored, or fail later."""
     where = type(module).__name__
-    if dropout:
-        raise PortError("attention dropout is on", where=where, fix="call model.eval() first")
     if options.get("output_attentions"):
         raise PortError(
             "fused attention has no weights to give", where="output_attentions=True", fix="leave it out"

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tpuport.compat.convert import is_ported
+from tpuport.errors import PortError
 
 _aten = torch.ops.aten
 _functional = torch.nn.functional
@@ -30,8 +31,10 @@ def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) 
 
 def _refuse(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> None:
     dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
-    raise RuntimeError(
-        f"{_short_name(function)}() expects {requirement}, but got {dtypes}; cast them with .to(dtype)"
+    raise PortError(
+        f"{_short_name(function)}() expects {requirement}, but got {dtypes}, which torch refuses too",
+        where=", ".join(str(list(tensor.shape)) for tensor in tensors),
+        fix="cast them to one dtype, x.to(y.dtype)",
     )
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.randomness import next_key
 from tpuport.errors import PortError
 
 
@@ -85,13 +86,14 @@ def _softmax(scores: jax.Array) -> jax.Array:
 
 
 def _drop_out(weights: jax.Array, share: float) -> jax.Array:
-    if share == 0.0:
+    if not 0 <= share <= 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {share}")
+    if share == 0:
         return weights
-    # Imported late: the environment is completed by this module.
-    from tpuport.compat.runtime import environment
-
-    keep = jax.random.bernoulli(environment().get_and_rotate_prng_key(), 1.0 - share, weights.shape)
-    return jnp.where(keep, weights / (1.0 - share), 0.0)
+    if share == 1:
+        return jnp.zeros_like(weights)
+    is_kept = jax.random.bernoulli(next_key(), 1.0 - share, weights.shape)
+    return jnp.where(is_kept, weights / (1.0 - share), 0.0)
 
 
 _REASON = "torchax adds the mask in place into a smaller tensor, which only its lenient copy_ forgives"

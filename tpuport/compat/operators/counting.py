@@ -1,12 +1,15 @@
 """Results as long as the values say, which cannot be traced, and reductions over places that values name."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
-from tpuport.compat.convert import jax_dtype
+from tpuport.compat.convert import jax_dtype, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
@@ -24,6 +27,50 @@ def nonzero(x: jax.Array) -> jax.Array:
     places = jnp.nonzero(jnp.atleast_1d(x))
     # A number has no dimensions to name a place in.
     return jnp.stack(places, axis=-1)[:, : x.ndim]
+
+
+def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Array:
+    """Traced. The first `size` places of elements other than zero; rows without one have the fill value."""
+    if x.ndim == 0:
+        return jnp.zeros((size, 0), jnp.int32)
+    return jnp.stack(jnp.nonzero(x, size=size, fill_value=fill_value), axis=-1)
+
+
+def combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """`torch.combinations`, whose places do not depend on values."""
+    if r < 0 or x.ndim != 1:
+        raise RuntimeError(f"combinations() expects r >= 0 and a vector, not r={r} and {list(x.shape)}")
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    if r == 0:
+        return x[:0]
+    places = np.array(list(choose(range(x.shape[0]), r)), np.int32).reshape(-1, r)
+    return wrap(x.jax()[places])  # type: ignore[attr-defined]
+
+
+def histogram(
+    x: jax.Array,
+    bins: int | jax.Array,
+    *,
+    range: Sequence[float] | None = None,  # noqa: A002 - torch's name
+    weight: jax.Array | None = None,
+    density: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Traced. How many elements, or what weight, each bin has, and the bins' edges; elements outside do not count."""
+    edges = bins
+    if not isinstance(edges, jax.Array):
+        low, high = (x.min(), x.max()) if range is None and x.size else (range or (0.0, 1.0))
+        # All elements are equal.
+        margin = jnp.where(jnp.asarray(low) == jnp.asarray(high), 0.5, 0.0)
+        edges = jnp.linspace(low - margin, high + margin, bins + 1, dtype=x.dtype)
+    flat = x.ravel()
+    weights = jnp.ones_like(flat) if weight is None else weight.ravel()
+    # The last bin has its end.
+    place = jnp.where(flat == edges[-1], edges.size - 2, jnp.searchsorted(edges, flat, side="right") - 1)
+    is_inside = (flat >= edges[0]) & (flat <= edges[-1])
+    counts = jnp.zeros(edges.size - 1, x.dtype).at[place].add(jnp.where(is_inside, weights, 0))
+    if density:
+        counts = counts / (counts.sum() * jnp.diff(edges))
+    return counts, edges
 
 
 def index_add(
@@ -115,6 +162,10 @@ LOWERINGS = (
     Lowering(_aten._embedding_bag.default, on_arrays(embedding_bag), _BAGS),
     Lowering(_aten._embedding_bag_forward_only.default, on_arrays(embedding_bag), _BAGS),
     Lowering(_aten.bincount.default, on_arrays(bincount), "adds up weights that are integers as integers"),
+    Lowering(_aten.nonzero_static.default, on_arrays(nonzero_static), "needs the number of places"),
+    Lowering(torch.combinations, combinations, "needs the values of a mask"),
+    Lowering(_aten.histogram.bin_ct, on_arrays(histogram), "has no lowering"),
+    Lowering(_aten.histogram.bins_tensor, on_arrays(histogram), "has no lowering"),
     Lowering(_aten.nonzero.default, on_arrays(nonzero), "gives a tensor on the host for a number"),
 )
 METHODS = ()

@@ -25,11 +25,14 @@ class Lowering:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One replacement method on torchax's `Tensor`, `View` or `Environment` class, or in its "device_module"."""
+    """One replacement method on torchax's `Tensor`, `View` or `Environment` class, or in its "device_module".
+
+    Two are of torch: names in "torch" itself, and of its "Distribution".
+    """
 
     owner: str
     name: str
-    function: Callable[..., Any] | classmethod | property
+    function: Any
     reason: str
 
 

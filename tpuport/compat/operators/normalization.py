@@ -1,4 +1,4 @@
-"""Batch normalization as in training: statistics of the batch, from which the running ones are updated in place."""
+"""Batch normalization as in training, whose running statistics are updated in place; and `renorm`."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import as_jax, as_torch
-from tpuport.compat.operators.declarations import Lowering
+from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 # A torchax tensor or view, which is written to.
 Running = Any
@@ -127,9 +127,22 @@ def _check_instances(x: torch.Tensor, use_input_stats: bool) -> None:
         raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
 
 
+def renorm(x: jax.Array, p: int | float, dim: int, maxnorm: int | float) -> jax.Array:
+    """Traced. The slices along a dimension, scaled down to a norm if theirs is greater; halves in float32."""
+    axis = dim % x.ndim
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    others = tuple(other for other in range(x.ndim) if other != axis)
+    norms = jnp.sum(jnp.abs(wide) ** p, axis=others, keepdims=True) ** (1 / p)
+    if p == math.inf:
+        norms = jnp.max(jnp.abs(wide), axis=others, keepdims=True)
+    factor = jnp.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1)
+    return (wide * factor).astype(x.dtype)
+
+
 _REASON = "leaves the running statistics as they are"
 _aten = torch.ops.aten
 LOWERINGS = (
+    Lowering(_aten.renorm.default, on_arrays(renorm), "fails on halves"),
     Lowering(_aten.native_batch_norm.default, batch_norm, _REASON, is_view_op=True),
     Lowering(_aten._native_batch_norm_legit.default, batch_norm, _REASON, is_view_op=True),
     Lowering(_aten._batch_norm_with_update.default, batch_norm_with_update, _REASON, is_view_op=True),

@@ -149,6 +149,39 @@ def _set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
     torch.set_rng_state(new_state)
 
 
+_Generator = torch.Generator
+
+
+class _GeneratorKind(type):
+    """Makes `torch.Generator(device="jax")` a generator of the host, which draws on the device draw from as well."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _Generator)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(_Generator, name)
+
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        is_ours = torch.device(device).type in ("jax", "privateuseone")
+        return _Generator("cpu" if is_ours else device)
+
+
+_generator_class = _GeneratorKind("Generator", (), {"__module__": "torch", "__doc__": _Generator.__doc__})
+
+
+class _ValidateKnownValues:
+    """`Distribution._validate_args` where nobody has set it: not while a program is traced, which has no values yet.
+
+    Not a property: torch assigns `self._validate_args` where a constructor is told to validate, or not to.
+    """
+
+    def __init__(self, default: bool) -> None:
+        self._default = default
+
+    def __get__(self, instance: Any, owner: type) -> bool:
+        return self._default and not randomness.is_traced()
+
+
 _FUNCTION_NAMES = (
     "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "bernoulli",
     "multinomial", "poisson", "binomial",
@@ -185,6 +218,13 @@ _is_not_meta = property(lambda self: False)
 _META_REASON = "says that it has no values, and torch.nn.init then leaves it as it is"
 
 METHODS = (
+    Method("torch", "Generator", _generator_class, "has no generator of the device"),
+    Method(
+        "Distribution",
+        "_validate_args",
+        _ValidateKnownValues(torch.distributions.Distribution._validate_args),
+        "asks for the values of arguments",
+    ),
     Method("Tensor", "is_meta", _is_not_meta, _META_REASON),
     Method("View", "is_meta", _is_not_meta, _META_REASON),
     Method("Environment", "get_and_rotate_prng_key", _next_key, _KEY_REASON),

@@ -98,12 +98,34 @@ def _cumulative_extreme(
     return jax.lax.associative_scan(combine, (x, indices), axis=axis)
 
 
+def cov(
+    x: jax.Array, *, correction: int = 1, fweights: jax.Array | None = None, aweights: jax.Array | None = None
+) -> jax.Array:
+    """Traced. Covariances of rows; that weights are positive is not checked, as their values may not be known."""
+    if x.ndim > 2:
+        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {x.ndim}")
+    rows = jnp.atleast_2d(x)
+    weights: Any = jnp.ones(rows.shape[1], rows.dtype)
+    for factor in filter(lambda factor: factor is not None, (fweights, aweights)):
+        weights = weights * factor
+    total = weights.sum()
+    norm = total - correction
+    if aweights is not None and correction:
+        norm = total - correction * (weights * aweights).sum() / total
+    centered = rows - ((rows * weights).sum(1) / total)[:, None]
+    sums = jnp.matmul(centered, (centered * weights).T.conj(), precision=jax.lax.Precision.HIGHEST)
+    # torch divides by 0 where there are too few observations.
+    return (sums / jnp.maximum(norm, 0)).squeeze()
+
+
 _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(_aten.sum.default, on_arrays(sum_), "casts to the dtype asked for after adding"),
     Lowering(_aten.sum.dim_IntList, on_arrays(sum_), "casts to the dtype asked for after adding"),
     Lowering(_aten.mean.default, on_arrays(mean), "takes no dtype"),
     Lowering(_aten.mean.dim, on_arrays(mean), "takes no dtype"),
+    Lowering(torch.cov, on_arrays(cov), "asks for the weights' values"),
+    Lowering(torch.Tensor.cov, on_arrays(cov), "asks for the weights' values"),
     Lowering(_aten.cumsum.default, on_arrays(cumsum), "overflows on small integers, and rounds at each step"),
     Lowering(
         _aten.cumprod.default, on_arrays(cumprod), "overflows on small integers, and rounds at each step"

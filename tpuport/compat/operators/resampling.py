@@ -1,13 +1,20 @@
-"""Bicubic interpolation, whose coordinates need more digits than half precision has."""
+"""Interpolation: bicubic, whose coordinates need more digits than half precision has, and with antialiasing.
+
+Shapes: I elements before and O after along one dimension.
+"""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import torch
 from torch._decomp import decomposition_table
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.errors import PortError
 
 _aten = torch.ops.aten
 
@@ -34,6 +41,71 @@ def interpolate(image: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return on_arrays(torchax_function)(image, *args, **kwargs)
 
 
+def antialiased(
+    image: jax.Array,
+    output_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    kernel: Callable[[np.ndarray], np.ndarray],
+    reach: float,
+) -> jax.Array:
+    """Traced. An image [.., height, width] resampled by a kernel that is as wide as the pixels that become one.
+
+    Args:
+        image: floating.
+        output_size: height and width of the result.
+        align_corners: whether the corners' centers stay where they are.
+        scales_h, scales_w: that the caller asked for; None: by the sizes.
+        kernel: weights by distance from the center.
+        reach: of the kernel, in pixels of an image that is not made smaller.
+    """
+    if not jnp.issubdtype(image.dtype, jnp.floating):
+        raise PortError(f"interpolation of {image.dtype} with antialias=True", fix="convert it with .float()")
+    rows, columns = (
+        _antialias_weights(before, after, _scale(before, after, align_corners, factor), kernel, reach)
+        for before, after, factor in zip(image.shape[-2:], output_size, (scales_h, scales_w), strict=True)
+    )
+    wide = image.astype(jnp.promote_types(image.dtype, jnp.float32))
+    # Highest: a TPU would round the weights to 16 bits.
+    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    across = product("...hw,ow->...ho", wide, jnp.asarray(columns, wide.dtype))
+    return product("...hw,oh->...ow", across, jnp.asarray(rows, wide.dtype)).astype(image.dtype)
+
+
+def _scale(before: int, after: int, align_corners: bool, factor: float | None) -> float:
+    """Pixels before for one after."""
+    if align_corners:
+        return (before - 1) / (after - 1) if after > 1 else 0.0
+    return 1 / factor if factor else before / after
+
+
+def _antialias_weights(
+    before: int, after: int, scale: float, kernel: Callable[[np.ndarray], np.ndarray], reach: float
+) -> np.ndarray:
+    """[O, I]; each row sums to 1."""
+    stretch = max(scale, 1.0)
+    centers_O = scale * (np.arange(after) + 0.5)
+    starts_O = np.maximum((centers_O - reach * stretch + 0.5).astype(int), 0)
+    ends_O = np.minimum((centers_O + reach * stretch + 0.5).astype(int), before)
+    place_I = np.arange(before)
+    weights_OI = kernel(np.abs(place_I - centers_O[:, None] + 0.5) / stretch)
+    weights_OI *= (starts_O[:, None] <= place_I) & (place_I < ends_O[:, None])
+    return weights_OI / weights_OI.sum(axis=1, keepdims=True)
+
+
+def _triangle(distance: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - distance, 0.0)
+
+
+def _cubic(distance: np.ndarray) -> np.ndarray:
+    # Pillow's, whose parameter is -0.5, where it is -0.75 without antialiasing.
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
+
+
 _HALF = (torch.bfloat16, torch.float16)
 _COORDINATES = "computes coordinates in half precision"
 LOWERINGS = (
@@ -41,6 +113,13 @@ LOWERINGS = (
     *(
         Lowering(target, _in_float32(decomposition_table[target]), _COORDINATES)
         for target in (_aten.upsample_bicubic2d.default, _aten.upsample_bicubic2d.vec)
+    ),
+    *(
+        Lowering(target, on_arrays(functools.partial(antialiased, kernel=kernel, reach=reach)), "fails")
+        for target, kernel, reach in (
+            (_aten._upsample_bilinear2d_aa.default, _triangle, 1.0),
+            (_aten._upsample_bicubic2d_aa.default, _cubic, 2.0),
+        )
     ),
 )
 METHODS = ()

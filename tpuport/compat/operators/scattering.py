@@ -1,5 +1,6 @@
 """Reductions over the elements that an index sends to the same place."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -71,6 +72,32 @@ def _divide(total: jax.Array, counts: jax.Array) -> jax.Array:
     return total / counts.astype(total.dtype)
 
 
+def index_reduce(
+    x: jax.Array, dim: int, index: jax.Array, source: jax.Array, reduce: str, *, include_self: bool = True
+) -> jax.Array:
+    """Traced. Reduce slices of the source into those of x that a one-dimensional index names along a dimension."""
+    if x.ndim == 0:
+        return index_reduce(x[None], 0, index, source.reshape(-1), reduce, include_self=include_self)[0]
+    rows = jnp.moveaxis(x, dim, 0)
+    places = jnp.broadcast_to(index.reshape(-1, *(1,) * (rows.ndim - 1)), (index.size, *rows.shape[1:]))
+    added = jnp.moveaxis(source, dim, 0)
+    total = scatter_reduce(rows, 0, places, added, reduce, include_self=include_self)
+    return jnp.moveaxis(total, 0, dim)
+
+
+def index_put(
+    x: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool = False
+) -> jax.Array:
+    """Traced. x with values written, or added, where the indices say; bools add up by `or`."""
+    from torchax.ops.ops_registry import all_aten_ops
+
+    if not accumulate or x.dtype != jnp.bool_:
+        lowering: Any = all_aten_ops[_aten.index_put].func
+        return lowering(x, indices, values, accumulate)
+    key = tuple(slice(None) if index is None else index for index in indices)
+    return x.at[key].max(values)
+
+
 def scatter(
     x: jax.Array, dim: int, index: jax.Array, source: jax.Array | int | float | bool, *, reduce: str
 ) -> jax.Array:
@@ -94,6 +121,9 @@ LOWERINGS = (
         on_arrays(scatter_reduce),
         "starts from infinity, which integers do not have",
     ),
+    Lowering(_aten.index_reduce.default, on_arrays(index_reduce), "has no lowering"),
+    Lowering(_aten.index_put.default, on_arrays(index_put), _BOOLS),
+    Lowering(_aten._unsafe_index_put.default, on_arrays(index_put), _BOOLS),
     Lowering(_aten.scatter.reduce, on_arrays(scatter), _BOOLS),
     Lowering(_aten.scatter.value_reduce, on_arrays(scatter), _BOOLS),
     Lowering(_aten.scatter_add.default, on_arrays(scatter_add), _BOOLS),

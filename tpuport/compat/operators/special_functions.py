@@ -1,11 +1,13 @@
-"""The gamma function's derivatives and the Hurwitz zeta function, also for negative arguments."""
+"""Derivatives of the gamma function, the Hurwitz zeta function, and some Bessel functions."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.convert import as_jax, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.promotion import Operand
 
@@ -57,18 +59,74 @@ def zeta(s: Operand, q: Operand) -> jax.Array:
     return jnp.where(s == 1, jnp.inf, jnp.where(s < 1, jnp.nan, values))
 
 
+def scaled_modified_bessel_k(order: int, x: jax.Array) -> jax.Array:
+    """Traced. `exp(x) * K(x)` of the modified Bessel function of the second kind and of order 0 or 1."""
+    wide = _floating(x)
+    unscaled = (
+        torch.ops.aten.special_modified_bessel_k0 if order == 0 else torch.ops.aten.special_modified_bessel_k1
+    )
+    near = jnp.exp(wide) * as_jax(unscaled(wrap(jnp.minimum(wide, 2.0))))
+    safe = jnp.maximum(wide, 2.0)
+    far = _chebyshev_sum(8.0 / safe - 2.0, _BESSEL_K[order]) / jnp.sqrt(safe)
+    return jnp.where(wide <= 2.0, near, far)
+
+
+def _chebyshev_sum(x: jax.Array, coefficients: tuple[float, ...]) -> jax.Array:
+    """Clenshaw's sum of Chebyshev polynomials, the highest first, by twice their variable."""
+    before = present = jnp.zeros_like(x)
+    last = before
+    for coefficient in coefficients:
+        last, before = before, present
+        present = x * before - last + coefficient
+    return 0.5 * (present - last)
+
+
+def spherical_bessel_j0(x: jax.Array) -> jax.Array:
+    """Traced. `sin(x) / x`."""
+    wide = _floating(x)
+    safe = jnp.where((wide == 0) | jnp.isinf(wide), 1.0, wide)
+    return jnp.where(wide == 0, 1.0, jnp.where(jnp.isinf(wide), 0.0, jnp.sin(safe) / safe))
+
+
+# Cephes' expansions of exp(x) * sqrt(x) * K(x) beyond 2, without terms below float32.
+_BESSEL_K = (
+    (
+        1.855949115e-11, -7.957489244e-11, 3.577397281e-10, -1.697534509e-09, 8.574034017e-09, -4.660489898e-08,
+        2.766813639e-07, -1.831755523e-06, 1.394981372e-05, -0.0001284954958, 0.001569883886, -0.03144810131,
+        2.440303082,
+    ),
+    (
+        -2.129967838e-11, 9.218315188e-11, -4.190354759e-10, 2.015049755e-09, -1.034576247e-08, 5.741084125e-08,
+        -3.501960603e-07, 2.406484948e-06, -1.936197974e-05, 0.0001952155185, -0.00285781686, 0.1039237366,
+        2.72062619,
+    ),
+)  # fmt: skip
+
+
 def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
     """`tensor.polygamma_(n)`."""
     return tensor.copy_(torch.polygamma(n, tensor))
 
 
 _aten = torch.ops.aten
+_MISSING = "has no lowering"
 _NEGATIVE = "wrong below 0"
 LOWERINGS = (
     Lowering(
         _aten.polygamma.default, on_arrays(polygamma), "wrong below 0, rounds on the way, fails for n = 0"
     ),
     Lowering(_aten.polygamma_.default, polygamma_, "has no lowering", is_view_op=True),
+    Lowering(
+        _aten.special_scaled_modified_bessel_k0.default,
+        on_arrays(partial(scaled_modified_bessel_k, 0)),
+        _MISSING,
+    ),
+    Lowering(
+        _aten.special_scaled_modified_bessel_k1.default,
+        on_arrays(partial(scaled_modified_bessel_k, 1)),
+        _MISSING,
+    ),
+    Lowering(_aten.special_spherical_bessel_j0.default, on_arrays(spherical_bessel_j0), _MISSING),
     Lowering(_aten.digamma.default, on_arrays(digamma), "loses digits near poles"),
     Lowering(_aten.special_zeta.default, on_arrays(zeta), _NEGATIVE),
     Lowering(_aten.special_zeta.other_scalar, on_arrays(zeta), _NEGATIVE),

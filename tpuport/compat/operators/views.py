@@ -3,10 +3,12 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
+from jax.core import Tracer
 
 from tpuport.compat import aliasing
-from tpuport.compat.convert import as_jax, wrap
+from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.operators import argument_dtypes, expectations
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.random_placement import as_program_draw
@@ -65,6 +67,27 @@ def reshape(tensor: torch.Tensor, *sizes: Any, shape: Any = None) -> torch.Tenso
     return wrap(result.jax())
 
 
+def narrow(tensor: Ported, dim: int, start: Any, length: int) -> torch.Tensor:
+    """`tensor.narrow(dim, start, length)`, whose start may be a number that only a program knows."""
+    if not is_ported(start) or not isinstance(start.jax(), Tracer):
+        return _aten.narrow.default(tensor, dim, int(start), length)
+    first, axis = start.jax(), dim % tensor.ndim
+    twin = aliasing.twin(tensor)
+    view_twin = aliasing.on_twins(torch.narrow, twin, axis, 0, length)  # raises if it is too long
+    # Counted from the end, as torch does.
+    first = jnp.where(first < 0, first + tensor.shape[axis], first)
+
+    def read(array: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(array, first, length, axis)
+
+    def write(array: jax.Array, values: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(array, values, first, axis)
+
+    result = wrap(read(tensor.jax()))
+    aliasing.link(result, tensor, aliasing.Step("narrow()", read, lambda: write), view_twin)
+    return result
+
+
 def ravel(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor.ravel()`."""
     return reshape(tensor, -1)
@@ -120,6 +143,8 @@ LOWERINGS = (
     Lowering(torch.Tensor.reshape, reshape, _COPY),
     Lowering(torch.reshape, reshape, _COPY),
     Lowering(torch.Tensor.reshape_as, reshape_as, _COPY),
+    Lowering(torch.Tensor.narrow, narrow, "asks for the value of a start on the device"),
+    Lowering(torch.narrow, narrow, "asks for the value of a start on the device"),
     Lowering(torch.Tensor.ravel, ravel, _COPY),
     Lowering(torch.ravel, ravel, _COPY),
     Lowering(torch.Tensor.contiguous, contiguous, "gives the tensor itself where torch copies"),

@@ -1,0 +1,24 @@
+import pytest
+import torch
+
+from tpuport.compat.operators.polynomials import FAMILIES
+
+X = torch.tensor([-1.0, -0.9, -0.2, 0.0, 0.3, 0.99, 1.0])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_degree(agree, name):
+    function = getattr(torch.special, name)
+
+    def both(x, degrees):
+        return function(x[:, None], degrees), function(x, 3), function(0.4, degrees)
+
+    agree(both, X, torch.tensor([-1, 0, 1, 2, 5, 9]), tolerance=1e-4)
+
+
+def test_degrees_beyond_those_that_torch_computes(agree):
+    agree(torch.special.hermite_polynomial_h, X, torch.tensor([0, 1, 2, 128, 129, 200, 3]), jit=False)
+
+
+def test_integers_and_gradients(agree):
+    agree(lambda x: torch.special.legendre_polynomial_p(x, 4), torch.arange(4), jit=False)
