@@ -76,14 +76,12 @@ def record(name: str, *, traced: bool) -> dict[str, Any]:
         return {**entry, "status": status, "reason": "; ".join(errors), "files": {}, "scenarios": {}}
     by_scenario: dict[str, Any] = json.loads(json.dumps(files))
     failures, errors = errors, []
-    names = [
-        scenario.name
-        for scenario in scenarios.of_model(tiny.call, tiny.inputs)
-        if run(scenario.call, by_scenario)
-    ]
+    tried = list(scenarios.of_model(tiny.call, tiny.inputs))
+    succeeded = [scenario for scenario in tried if run(scenario.call, by_scenario)]
+    passed = {name for call in (*tiny.inputs, *(scenario.passed for scenario in succeeded)) for name in call}
     return {
         **entry, "status": status, "reason": "; ".join(failures), "files": files, "scenarios": by_scenario,
-        "ran_scenarios": names,
+        "ran_scenarios": [scenario.name for scenario in succeeded], "passed": sorted(passed),
     }  # fmt: skip
 
 
@@ -176,7 +174,10 @@ def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str,
     for start in range(0, len(names), BATCH):
         for entry in run_batch(names[start : start + BATCH], traced=traced):
             merge(seen["files"], entry.pop("files", {}), entry["name"])
-            merge(seen["scenarios"], entry.pop("scenarios", {}), entry["name"])
+            in_scenarios = entry.pop("scenarios", {})
+            merge(seen["scenarios"], in_scenarios, entry["name"])
+            for file in (seen["scenarios"][path] for path in in_scenarios):
+                file["passed"] = sorted({*file.get("passed", ()), *entry.get("passed", ())})
             seen["models"][entry.pop("name")] = entry
         if output is not None:
             output.write_text(json.dumps(seen), encoding="utf-8")

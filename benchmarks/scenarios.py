@@ -20,6 +20,8 @@ class Scenario(NamedTuple):
 
     name: str
     call: Callable[[], Any]
+    # Arguments that the other calls of the model do not pass.
+    passed: tuple[str, ...] = ()
 
 
 def of_model(model: Any, inputs: list[dict[str, Any]]) -> Iterator[Scenario]:
@@ -57,7 +59,7 @@ def _decoding_steps(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
         except Exception:  # noqa: BLE001 - the library has no static cache for this model
             return
         step = {"input_ids": ids[:, -1:], "past_key_values": cache, "use_cache": True, **more}
-        yield Scenario(name, lambda step=step: model(**step))
+        yield Scenario(name, lambda step=step: model(**step), tuple(step))
 
 
 def _filled_cache(model: Any, ids: torch.Tensor) -> Any:

@@ -18,7 +18,7 @@ from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
-from tpuport.lint.source import SourceFile
+from tpuport.lint.source import SourceFile, garbage_collection_off
 
 # Functions that are passed to one of these, or decorated with one, are traced.
 _COMPILERS: Final = frozenset(
@@ -93,7 +93,8 @@ class Analyser:
     def analyse(self, source: SourceFile) -> Outcome:
         """The findings reached from the entry points in this file, and those in the rest of its text."""
         try:
-            return self._analyse_module(self._project.add(source))
+            with garbage_collection_off():
+                return self._analyse_module(self._project.add(source))
         except BaseException:
             # The next file must not take half an interpretation for a whole one.
             self._reset()

@@ -2,7 +2,8 @@
 
 A function is first interpreted once for all calls: an optional argument may be given or not. Where that finds
 something, or loses something (a number in one call and a tensor in another say nothing together), the function is
-interpreted for single calls too: with all optional arguments, with none, and with all but one. A cache that is given
+interpreted for single calls too: with all optional arguments, with none, with a cache alone, with all
+but one. A cache that is given
 is one of fixed shape, as in every step of tpuport's generation: its `get_seq_length()` is a tensor.
 """
 
@@ -37,13 +38,19 @@ def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Val
         record.absorb(result)
         return result.findings
 
+    caches = [name for name in optional if isinstance(declared[name], KeyValueCache)]
     with_all, without = call(optional), call(())
+    # A step of generation from the tokens alone.
+    with_cache = call(caches) if caches else {}
     with_all_but: Mapping[str, _Findings] = {}
     always = with_all.keys() & without.keys()
     if record.findings.keys() - always and len(optional) <= _MOST_SINGLED_OUT:
         with_all_but = {name: call([other for other in optional if other != name]) for name in optional}
     for key in record.findings.keys() - always:
-        scenario = _scenario(key, declared, with_all, without, with_all_but)
+        if key in with_cache and key not in without:
+            scenario = f"in a step with a static cache as `{caches[0]}`"
+        else:
+            scenario = _scenario(key, with_all, without, with_all_but)
         if scenario:
             finding = record.findings[key]
             record.findings[key] = dataclasses.replace(finding, scenario=f"{info.qualname} {scenario}")
@@ -84,7 +91,6 @@ def _given(value: Value) -> Value:
 
 def _scenario(
     key: tuple[Any, ...],
-    declared: Mapping[str, Value],
     with_all: _Findings,
     without: _Findings,
     with_all_but: Mapping[str, _Findings],
@@ -94,8 +100,6 @@ def _scenario(
         needed = [name for name, findings in with_all_but.items() if key not in findings]
         if not needed:
             return "with optional arguments"
-        if isinstance(declared[needed[0]], KeyValueCache):
-            return f"in a step with a static cache as `{needed[0]}`"
         return f"with `{needed[0]}`"
     excluded = [name for name, findings in with_all_but.items() if key in findings]
     if excluded:

@@ -150,6 +150,8 @@ class TracingInterpreter(Interpreter):
 
     def interpret_call(self, info: FunctionInfo, receiver: Value | None, values: Environment) -> Record:
         """Interpret a function from which tracing starts, with these parameters."""
+        # Each call may interpret what it calls as often as any other.
+        self._call_counts.clear()
         record = self.start_recording()
         function = Function(info, receiver)
         self._call(_Activation(function, values, depth=0, emitting=True, entry=True))
