@@ -130,7 +130,7 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
 
 @contextlib.contextmanager
 def garbage_collection_off() -> Iterator[None]:
-    """Suspend garbage collection for one file: creating its tree's nodes, or abstract values, triggers it over and over.
+    """Suspend garbage collection for one file, whose nodes and abstract values trigger it over and over.
 
     Few of them are garbage before the file is done, and a collection looks at the trees of all files.
     """
