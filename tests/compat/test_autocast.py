@@ -27,18 +27,53 @@ INPUTS = (X, ROW, BATCH, IMAGE, FILTER)
 # Each list by the ways in which people call it: of x [4, 4], row [4], batch [1, 4, 4], image [1, 2, 4, 4] and a filter.
 USES = {
     "linear": lambda x, row, batch, image, filter: [F.linear(x, x, row), F.linear(batch, x)],
-    "matmul": lambda x, row, batch, image, filter: [x @ x, torch.matmul(x, row), x.mm(x), torch.bmm(batch, batch)],
-    "mixed": lambda x, row, batch, image, filter: [x @ x.float(), F.linear(x.float(), x.half()), x + x.float()],
+    "matmul": lambda x, row, batch, image, filter: [
+        x @ x,
+        torch.matmul(x, row),
+        x.mm(x),
+        torch.bmm(batch, batch),
+    ],
+    "mixed": lambda x, row, batch, image, filter: [
+        x @ x.float(),
+        F.linear(x.float(), x.half()),
+        x + x.float(),
+    ],
     "einsum": lambda x, row, batch, image, filter: torch.einsum("ij,kj->ik", x, x),
     "addmm": lambda x, row, batch, image, filter: torch.addmm(x, x, x),
     "attention": lambda x, row, batch, image, filter: F.scaled_dot_product_attention(batch, batch, batch),
     "convolution": lambda x, row, batch, image, filter: F.conv2d(image, filter),
-    "softmax": lambda x, row, batch, image, filter: [F.softmax(x, -1), x.log_softmax(-1), x.softmax(-1, torch.float16)],
+    "softmax": lambda x, row, batch, image, filter: [
+        F.softmax(x, -1),
+        x.log_softmax(-1),
+        x.softmax(-1, torch.float16),
+    ],
     "norms": lambda x, row, batch, image, filter: [F.layer_norm(x, (4,)), F.group_norm(image, 1), x.norm()],
-    "more norms": lambda x, row, batch, image, filter: [F.normalize(x), F.rms_norm(x, (4,)), torch.linalg.norm(x)],
-    "sums": lambda x, row, batch, image, filter: [x.sum(), x.cumsum(0), x.prod(), x.mean(), x.sum(0, dtype=x.dtype)],
-    "powers": lambda x, row, batch, image, filter: [x**2, 2**x, x.pow(3), x.exp(), x.log(), x.rsqrt(), x.sqrt()],
-    "losses": lambda x, row, batch, image, filter: [F.mse_loss(x, x), F.l1_loss(x, x), F.smooth_l1_loss(x, x)],
+    "more norms": lambda x, row, batch, image, filter: [
+        F.normalize(x),
+        F.rms_norm(x, (4,)),
+        torch.linalg.norm(x),
+    ],
+    "sums": lambda x, row, batch, image, filter: [
+        x.sum(),
+        x.cumsum(0),
+        x.prod(),
+        x.mean(),
+        x.sum(0, dtype=x.dtype),
+    ],
+    "powers": lambda x, row, batch, image, filter: [
+        x**2,
+        2**x,
+        x.pow(3),
+        x.exp(),
+        x.log(),
+        x.rsqrt(),
+        x.sqrt(),
+    ],
+    "losses": lambda x, row, batch, image, filter: [
+        F.mse_loss(x, x),
+        F.l1_loss(x, x),
+        F.smooth_l1_loss(x, x),
+    ],
     "cross entropy": lambda x, row, batch, image, filter: F.cross_entropy(x, x),
     "logits": lambda x, row, batch, image, filter: F.binary_cross_entropy_with_logits(x, x),
     "kl": lambda x, row, batch, image, filter: F.kl_div(x, x, reduction="sum"),
@@ -46,9 +81,20 @@ USES = {
     "distances": lambda x, row, batch, image, filter: [torch.cdist(x, x), torch.dist(x, x)],
     "interpolate": lambda x, row, batch, image, filter: F.interpolate(image, scale_factor=2, mode="bilinear"),
     "nearest": lambda x, row, batch, image, filter: F.interpolate(image, scale_factor=2),
-    "widest": lambda x, row, batch, image, filter: [torch.addcmul(x, x, x.float()), torch.atan2(x, x), row.dot(row)],
+    "widest": lambda x, row, batch, image, filter: [
+        torch.addcmul(x, x, x.float()),
+        torch.atan2(x, x),
+        row.dot(row),
+    ],
     "joined": lambda x, row, batch, image, filter: [torch.cat([x, x.float()]), torch.stack([x, x])],
-    "others": lambda x, row, batch, image, filter: [F.gelu(x), x + x, x * 2, F.relu(x), x.sigmoid(), F.silu(x)],
+    "others": lambda x, row, batch, image, filter: [
+        F.gelu(x),
+        x + x,
+        x * 2,
+        F.relu(x),
+        x.sigmoid(),
+        F.silu(x),
+    ],
     "in place": lambda x, row, batch, image, filter: x.clone().exp_().add_(1),
 }
 
@@ -143,7 +189,10 @@ def test_tensors_on_the_host_take_no_part():
 
 
 def test_what_torch_refuses_is_refused():
-    with torch.autocast("cuda", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="unsafe to autocast"):
+    with (
+        torch.autocast("cuda", dtype=torch.bfloat16),
+        pytest.raises(RuntimeError, match="unsafe to autocast"),
+    ):
         F.binary_cross_entropy(on_device(X / 2), on_device(X / 2))
 
 

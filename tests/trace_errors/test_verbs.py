@@ -46,7 +46,7 @@ REASONS = {
     of_concatenation: "compare the shapes",
     of_values: "TPU205",
     of_places: "out of bounds",
-    of_cuda: "TPU301",
+    of_cuda: "there is no GPU here",
 }
 
 
@@ -81,16 +81,16 @@ def test_what_the_code_raises_itself_goes_through():
 
 
 class ReadsInTheLoop(LlamaForCausalLM):
-    def forward(self, input_ids=None, **kwargs):
-        output = super().forward(input_ids=input_ids, **kwargs)
+    def forward(self, input_ids=None, past_key_values=None, **kwargs):
+        output = super().forward(input_ids=input_ids, past_key_values=past_key_values, **kwargs)
         if input_ids.shape[1] == 1:
             output.logits.sum().item()  # ReadsInTheLoop
         return output
 
 
 class Mismatched(LlamaForCausalLM):
-    def forward(self, input_ids=None, **kwargs):
-        output = super().forward(input_ids=input_ids, **kwargs)
+    def forward(self, input_ids=None, past_key_values=None, **kwargs):
+        output = super().forward(input_ids=input_ids, past_key_values=past_key_values, **kwargs)
         output.logits = output.logits @ output.logits  # Mismatched
         return output
 

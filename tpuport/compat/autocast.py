@@ -17,6 +17,8 @@ from tpuport.compat import missing_cuda
 from tpuport.compat.convert import is_ported
 
 DEVICE = "jax"
+# Its name before torchax has been imported, which torch knows afterwards as well.
+_DEVICE_TYPE = "privateuseone"
 _KEY = "AutocastPrivateUse1"
 
 # Operators that run in the dtype of the region.
@@ -89,9 +91,7 @@ def uninstall() -> None:
 def _operators() -> list[str]:
     """The operators, overloads included, for which torch has a kernel of its own under autocast on a GPU."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    casting = (
-        name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
-    )
+    casting = (name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA"))
     return [name for name in casting if name.removeprefix("aten::").split(".")[0] not in _UNREACHABLE]
 
 
@@ -104,7 +104,7 @@ def _initialize(region: Any, device_type: str, *args: Any, **kwargs: Any) -> Non
 
 def _enter(region: Any) -> Any:
     entered = _torch_enter(region)
-    if region.device == DEVICE:
+    if region.device in (DEVICE, _DEVICE_TYPE):
         # torchax's tensors pass for ones on the meta device, which have no autocast. This asks for the kernels in this
         # thread whatever the tensors are; torch itself leaves them out where autocast is off.
         torch._C._dispatch_tls_set_dispatch_key_included(_key(), True)
@@ -117,14 +117,14 @@ def _key() -> Any:
 
 def state() -> Hashable:
     """What a program depends on: the dtype of the region that surrounds this call; None outside of one."""
-    if not torch.is_autocast_enabled(DEVICE):
+    if not torch.is_autocast_enabled(_DEVICE_TYPE):
         return None
-    return torch.get_autocast_dtype(DEVICE)
+    return torch.get_autocast_dtype(_DEVICE_TYPE)
 
 
 def cast(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """The arguments of a function of torch that runs on the device as a whole, none of its operators by itself."""
-    if isinstance(function, torch._ops.OpOverload) or not torch.is_autocast_enabled(DEVICE):
+    if isinstance(function, torch._ops.OpOverload) or not torch.is_autocast_enabled(_DEVICE_TYPE):
         return args, kwargs
     return _cast(getattr(function, "__name__", ""), args, kwargs)
 
@@ -156,12 +156,12 @@ def _cast(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[s
     if not eligible:
         return args, kwargs
     if name in _LOWER:
-        return _to(torch.get_autocast_dtype(DEVICE), args, kwargs)
+        return _to(torch.get_autocast_dtype(_DEVICE_TYPE), args, kwargs)
     if name in _FLOAT32:
         return _to(torch.float32, args, kwargs)
     if name in _WIDEST:
         is_wide = any(leaf.dtype == torch.float32 for leaf in eligible)
-        return _to(torch.float32 if is_wide else torch.get_autocast_dtype(DEVICE), args, kwargs)
+        return _to(torch.float32 if is_wide else torch.get_autocast_dtype(_DEVICE_TYPE), args, kwargs)
     if name == _REFUSED:
         raise RuntimeError(
             "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast; use "

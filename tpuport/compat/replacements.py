@@ -47,7 +47,10 @@ def _topics() -> tuple[ModuleType, ...]:
 
 def _changes_of_torch() -> list[ModuleType]:
     """What is changed in torch itself, beside torchax."""
-    return [importlib.import_module(f"tpuport.compat.{name}") for name in ("device_backend", "missing_cuda", "autocast")]
+    return [
+        importlib.import_module(f"tpuport.compat.{name}")
+        for name in ("device_backend", "missing_cuda", "autocast")
+    ]
 
 
 def install(environment: Any) -> None:

@@ -73,7 +73,12 @@ class HostLoop:
         """Generate until the device's buffer has `limit` columns, or every row has ended."""
         with explained_for_generate(self._decoder):
             self._state = self._decoder.advance(
-                self._arrays, self._state, self._prompts.keys, self._prompt_columns, np.int32(limit), self._settings
+                self._arrays,
+                self._state,
+                self._prompts.keys,
+                self._prompt_columns,
+                np.int32(limit),
+                self._settings,
             )
 
     def _tokens(self) -> np.ndarray:

@@ -37,7 +37,9 @@ class Mesh:
         names = (name,) if isinstance(name, str) else tuple(name)
         unknown = set(names) - set(self.mesh_dim_names or ())
         if unknown:
-            raise KeyError(f"the mesh has the dimensions {self.mesh_dim_names}, and none called {unknown.pop()!r}")
+            raise KeyError(
+                f"the mesh has the dimensions {self.mesh_dim_names}, and none called {unknown.pop()!r}"
+            )
         return Mesh(self.device_type, len(names), names)
 
     def size(self, mesh_dim: int | None = None) -> int:
@@ -72,10 +74,16 @@ class Wrapped(torch.nn.Module):
 
 
 def _init_device_mesh(
-    device_type: str, mesh_shape: Sequence[int], *, mesh_dim_names: Sequence[str] | None = None, **options: Any
+    device_type: str,
+    mesh_shape: Sequence[int],
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+    **options: Any,
 ) -> Mesh:
     if math.prod(mesh_shape) != 1:
-        sizes = ", ".join(f"{name}={size}" for name, size in zip(mesh_dim_names or "", mesh_shape, strict=False))
+        sizes = ", ".join(
+            f"{name}={size}" for name, size in zip(mesh_dim_names or "", mesh_shape, strict=False)
+        )
         raise PortError(
             f"a mesh of {math.prod(mesh_shape)} processes is asked for, and the GPU shim answers as one process",
             where="init_device_mesh",
