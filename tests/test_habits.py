@@ -1,4 +1,4 @@
-"""What people write in their scripts, line by line: it works as in torch on the CPU, or says in a sentence what to do."""
+"""What people write in their scripts: it works as in torch on the CPU, or says in a sentence what to do."""
 
 import copy
 import io
@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - its usual name
 
 import tpuport
 from tpuport import PortError, compat
@@ -83,7 +83,7 @@ RESULTS = {
     "loss": lambda y: F.cross_entropy(y, LABELS.to(y.device)).item(),
     "running mean": lambda y: sum(row.sum().item() for row in y) / len(y),
     "f-string": lambda y: f"{y.mean():.3f} {y.max().item():.2f} {y.shape} {y.dtype}",
-    "percent": lambda y: "%.3f" % y.sum(),
+    "percent": lambda y: "%.3f" % y.sum(),  # noqa: UP031 - a habit
     "print": lambda y: str(y.cpu()),
     "logging": lambda y: logging.LogRecord("x", 20, "", 0, "loss %.3f", (y.mean(),), None).getMessage(),
     "numpy": lambda y: y.detach().cpu().numpy().round(4).tolist(),
@@ -261,7 +261,7 @@ def test_safetensors(model, tmp_path):
 
 
 def test_checkpoints_of_a_gpu(model):
-    with pytest.raises(RuntimeError, match="map_location=torch.device"):
+    with pytest.raises(RuntimeError, match=r"map_location=torch\.device"):
         torch.load(_saved(HOST), map_location="cuda")
     assert torch.equal(torch.load(_saved(HOST), map_location="cpu"), HOST)
 
@@ -320,7 +320,8 @@ seen["stacks"] = [torch._C._len_torch_function_stack(), torch._C._len_torch_disp
 seen["meta"] = str(torch.empty(2, 3, device="meta").copy_(torch.ones(3)).shape)
 seen["scripted"] = torch.jit.script(torch.nn.Linear(3, 2))(x).shape
 seen["vmap"] = torch.func.vmap(torch.func.grad(lambda row: row.square().sum()))(x).tolist()
-for name, function in {"cuda": lambda: x.cuda(), "event": torch.cuda.Event, "current": torch.cuda.current_device}.items():
+refused = {"cuda": lambda: x.cuda(), "event": torch.cuda.Event, "current": torch.cuda.current_device}
+for name, function in refused.items():
     try:
         function()
     except (AssertionError, RuntimeError):

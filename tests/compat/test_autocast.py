@@ -1,8 +1,8 @@
-"""torch.autocast of the device, against torch's own kernels for a GPU, which cast tensors that only look like a GPU's."""
+"""torch.autocast of the device, against torch's own kernels for a GPU, which take fake tensors for a GPU's."""
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tpuport
@@ -24,43 +24,43 @@ def on_device(tensor):
 X = torch.rand(4, 4) + 0.5
 ROW, BATCH, IMAGE, FILTER = torch.rand(4), torch.rand(1, 4, 4), torch.rand(1, 2, 4, 4), torch.rand(3, 2, 1, 1)
 INPUTS = (X, ROW, BATCH, IMAGE, FILTER)
-# Each list by the ways in which people call it: of x [4, 4], row [4], batch [1, 4, 4], image [1, 2, 4, 4] and a filter.
+# Each list by the ways in which people call it, of tensors of these shapes.
 USES = {
-    "linear": lambda x, row, batch, image, filter: [F.linear(x, x, row), F.linear(batch, x)],
-    "matmul": lambda x, row, batch, image, filter: [
+    "linear": lambda x, row, batch, image, taps: [F.linear(x, x, row), F.linear(batch, x)],
+    "matmul": lambda x, row, batch, image, taps: [
         x @ x,
         torch.matmul(x, row),
         x.mm(x),
         torch.bmm(batch, batch),
     ],
-    "mixed": lambda x, row, batch, image, filter: [
+    "mixed": lambda x, row, batch, image, taps: [
         x @ x.float(),
         F.linear(x.float(), x.half()),
         x + x.float(),
     ],
-    "einsum": lambda x, row, batch, image, filter: torch.einsum("ij,kj->ik", x, x),
-    "addmm": lambda x, row, batch, image, filter: torch.addmm(x, x, x),
-    "attention": lambda x, row, batch, image, filter: F.scaled_dot_product_attention(batch, batch, batch),
-    "convolution": lambda x, row, batch, image, filter: F.conv2d(image, filter),
-    "softmax": lambda x, row, batch, image, filter: [
+    "einsum": lambda x, row, batch, image, taps: torch.einsum("ij,kj->ik", x, x),
+    "addmm": lambda x, row, batch, image, taps: torch.addmm(x, x, x),
+    "attention": lambda x, row, batch, image, taps: F.scaled_dot_product_attention(batch, batch, batch),
+    "convolution": lambda x, row, batch, image, taps: F.conv2d(image, taps),
+    "softmax": lambda x, row, batch, image, taps: [
         F.softmax(x, -1),
         x.log_softmax(-1),
         x.softmax(-1, torch.float16),
     ],
-    "norms": lambda x, row, batch, image, filter: [F.layer_norm(x, (4,)), F.group_norm(image, 1), x.norm()],
-    "more norms": lambda x, row, batch, image, filter: [
+    "norms": lambda x, row, batch, image, taps: [F.layer_norm(x, (4,)), F.group_norm(image, 1), x.norm()],
+    "more norms": lambda x, row, batch, image, taps: [
         F.normalize(x),
         F.rms_norm(x, (4,)),
         torch.linalg.norm(x),
     ],
-    "sums": lambda x, row, batch, image, filter: [
+    "sums": lambda x, row, batch, image, taps: [
         x.sum(),
         x.cumsum(0),
         x.prod(),
         x.mean(),
         x.sum(0, dtype=x.dtype),
     ],
-    "powers": lambda x, row, batch, image, filter: [
+    "powers": lambda x, row, batch, image, taps: [
         x**2,
         2**x,
         x.pow(3),
@@ -69,25 +69,25 @@ USES = {
         x.rsqrt(),
         x.sqrt(),
     ],
-    "losses": lambda x, row, batch, image, filter: [
+    "losses": lambda x, row, batch, image, taps: [
         F.mse_loss(x, x),
         F.l1_loss(x, x),
         F.smooth_l1_loss(x, x),
     ],
-    "cross entropy": lambda x, row, batch, image, filter: F.cross_entropy(x, x),
-    "logits": lambda x, row, batch, image, filter: F.binary_cross_entropy_with_logits(x, x),
-    "kl": lambda x, row, batch, image, filter: F.kl_div(x, x, reduction="sum"),
-    "cosine": lambda x, row, batch, image, filter: F.cosine_similarity(x, x),
-    "distances": lambda x, row, batch, image, filter: [torch.cdist(x, x), torch.dist(x, x)],
-    "interpolate": lambda x, row, batch, image, filter: F.interpolate(image, scale_factor=2, mode="bilinear"),
-    "nearest": lambda x, row, batch, image, filter: F.interpolate(image, scale_factor=2),
-    "widest": lambda x, row, batch, image, filter: [
+    "cross entropy": lambda x, row, batch, image, taps: F.cross_entropy(x, x),
+    "logits": lambda x, row, batch, image, taps: F.binary_cross_entropy_with_logits(x, x),
+    "kl": lambda x, row, batch, image, taps: F.kl_div(x, x, reduction="sum"),
+    "cosine": lambda x, row, batch, image, taps: F.cosine_similarity(x, x),
+    "distances": lambda x, row, batch, image, taps: [torch.cdist(x, x), torch.dist(x, x)],
+    "interpolate": lambda x, row, batch, image, taps: F.interpolate(image, scale_factor=2, mode="bilinear"),
+    "nearest": lambda x, row, batch, image, taps: F.interpolate(image, scale_factor=2),
+    "widest": lambda x, row, batch, image, taps: [
         torch.addcmul(x, x, x.float()),
         torch.atan2(x, x),
         row.dot(row),
     ],
-    "joined": lambda x, row, batch, image, filter: [torch.cat([x, x.float()]), torch.stack([x, x])],
-    "others": lambda x, row, batch, image, filter: [
+    "joined": lambda x, row, batch, image, taps: [torch.cat([x, x.float()]), torch.stack([x, x])],
+    "others": lambda x, row, batch, image, taps: [
         F.gelu(x),
         x + x,
         x * 2,
@@ -95,7 +95,7 @@ USES = {
         x.sigmoid(),
         F.silu(x),
     ],
-    "in place": lambda x, row, batch, image, filter: x.clone().exp_().add_(1),
+    "in place": lambda x, row, batch, image, taps: x.clone().exp_().add_(1),
 }
 
 

@@ -1,5 +1,7 @@
 """Every verb explains what it cannot trace: the line, what happened, the remedy; and with torch's kind of error."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -51,8 +53,8 @@ REASONS = {
 
 
 def line_of(name):
-    with open(__file__) as file:
-        return next(number for number, text in enumerate(file, 1) if text.rstrip().endswith(f"# {name}"))
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {name}"))
 
 
 @pytest.mark.parametrize("function", REASONS, ids=lambda function: function.__name__)

@@ -1,7 +1,7 @@
 """What the GPU shim answers for `torch.distributed`: one process, and meshes and wrappers of one device.
 
-Over one device, a sharded tensor is the tensor and a wrapped module computes what the module computes. More devices than
-one are refused: `tpuport.create_mesh` and `tpuport.port` have them.
+Over one device, a sharded tensor is the tensor and a wrapped module computes what the module computes. More devices
+than one are refused: `tpuport.create_mesh` and `tpuport.port` have them.
 """
 
 import functools
