@@ -17,14 +17,13 @@ def test_findings_are_reported_with_their_lines(capsys: pytest.CaptureFixture[st
     assert "verdict: ReadsValues cannot be compiled as it is: 3 things to change" in text
 
 
-def test_json_and_html(tmp_path: Path) -> None:
-    assert main(["check", f"{MODELS}:target", "--format", "json", "--output", str(tmp_path / "a.json")]) == 0
-    document = json.loads((tmp_path / "a.json").read_text())
-    assert document["ok"]
-    assert document["model"] == "Small"
-    assert document["findings"] == []
-    assert main(["check", f"{MODELS}:target", "--format", "html", "--output", str(tmp_path / "a.html")]) == 0
-    assert "runs on the device as in torch" in (tmp_path / "a.html").read_text()
+def test_lint_marks_what_a_run_confirms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", str(MODELS), "--no-cache", "--confirm", f"{MODELS}:reading_target"]) == 1
+    text = capsys.readouterr().out.partition("on the run of ")[2]
+    marks = {line.split()[-2]: line.split()[-1] for line in text.splitlines() if line.startswith("  ")}
+    assert {rule: marks[rule] for rule in ("TPU205", "TPU101")} == dict.fromkeys(
+        ("TPU205", "TPU101"), "confirmed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,5 +56,8 @@ def test_a_config_is_checked_with_random_weights(tmp_path: Path) -> None:
         **heads,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert main(["check", str(tmp_path), "--length", "6", "--output", str(tmp_path / "a.txt")]) == 0
-    assert "input_ids int64[1,6]" in (tmp_path / "a.txt").read_text()
+    report = tmp_path / "report.json"
+    assert main(["check", str(tmp_path), "--length", "6", "--format", "json", "--output", str(report)]) == 0
+    document = json.loads(report.read_text())
+    assert document["ok"]
+    assert (document["model"], document["inputs"]) == ("LlamaForCausalLM", {"input_ids": "int64[1,6]"})

@@ -9,8 +9,6 @@ import types
 
 import pytest
 import torch
-import torch.distributed.fsdp
-import torch.distributed.tensor.parallel
 
 import tpuport
 from tpuport import PortError

@@ -62,11 +62,13 @@ class Block(nn.Module):
 class Small(nn.Module):
     """Nothing about it is wrong."""
 
+    layers = 1
+
     def __init__(self, width: int = 16, heads: int = 2, tokens: int = 23) -> None:
         super().__init__()
         self.embedding = nn.Embedding(tokens, width)
         self.rotary = RotaryEmbedding(width // heads)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(2))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(self.layers))
         self.head = nn.Linear(width, tokens)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -78,6 +80,12 @@ class Small(nn.Module):
 
     def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         return x
+
+
+class TwoBlocks(Small):
+    """What is wrong in one block is wrong in the other."""
+
+    layers = 2
 
 
 class ReadsValues(Small):

@@ -1,6 +1,6 @@
 """`tpuport.check` on a small model, and on the same with one planted defect of each kind, blamed to its line."""
 
-import inspect
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from small_models import Draws, ReadsValues, Small, seeded, small_inputs
+from small_models import Adapted, Draws, ReadsValues, Small, TwoBlocks, seeded, small_inputs
 
 import tpuport
 from tpuport import compat
+from tpuport.attention.register import torch_sdpa
+from tpuport.compat import randomness
+from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
-from tpuport.verification import CheckFinding, CheckResult
+from tpuport.rotary import table_store
+from tpuport.verification import CheckFinding
+from tpuport.verification.checking import Check
+from tpuport.verification.model_runs import Arguments
 
 MODELS = Path(__file__).with_name("small_models.py")
 
@@ -26,13 +32,21 @@ def line_of(comment: str) -> int:
     return number
 
 
-def check(model_class: type, dtype: torch.dtype = torch.float32, **options: Any) -> CheckResult:
-    return tpuport.check(seeded(model_class, dtype), small_inputs(), **options)
+def check(model_class: type, *stages: str, dtype: torch.dtype = torch.float32) -> Check:
+    """A check of some stages, for what the others do not show."""
+    run = Check(seeded(model_class, dtype), Arguments.of(small_inputs()), None, None)
+    run.carry_out(("torch", *stages))
+    return run
 
 
-def only(result: CheckResult, kind: str) -> CheckFinding:
-    [finding] = [finding for finding in result.findings if finding.kind == kind]
+def only(run: Check, kind: str) -> CheckFinding:
+    [finding] = [finding for finding in run.findings if finding.kind == kind]
     return finding
+
+
+def line(finding: CheckFinding) -> int:
+    assert finding.source is not None
+    return finding.source.line
 
 
 @pytest.fixture
@@ -47,6 +61,10 @@ def replace_operator() -> Iterator[Callable[[Any, Callable], None]]:
         def run(*args: Any, **kwargs: Any) -> Any:
             return compat.as_torch(function(*compat.as_jax(args), **compat.as_jax(kwargs)))
 
+        # A lowering's lines are not the model's.
+        for planted_function in (run, function):
+            file = str(Path(compat.__file__).with_name("planted.py"))
+            planted_function.__code__ = planted_function.__code__.replace(co_filename=file)
         compat.environment().override_op_definition(operator, run)
 
     yield replace
@@ -57,59 +75,136 @@ def replace_operator() -> Iterator[Callable[[Any, Callable], None]]:
             table[operator] = before
 
 
-def test_a_model_without_defects_passes() -> None:
-    result = check(Small)
+def test_a_model_without_defects_passes_on_one_device_and_on_a_mesh() -> None:
+    mesh = tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4])
+    result = tpuport.check(seeded(Small), small_inputs(), mesh=mesh)
     assert result.ok, result.to_text()
-    assert not result.findings
-    assert [stage.status for stage in result.stages] == ["passed"] * len(result.stages)
+    assert [stage.status for stage in result.stages] == ["passed"] * 7
+    # A note of the linter about a table that is computed again in each call.
+    assert [(finding.rule, finding.severity) for finding in result.findings] == [("TPU501", "note")]
+    assert result.rules
+    assert any("tp" in entries for entries in result.rules.values())
+    _, _, printed = result.to_text().partition("--rules\n")
+    assert json.loads(printed.partition("\n\n")[0]) == result.rules
+    assert "Small runs on the device as in torch" in result.to_html()
 
 
 def test_every_line_that_needs_a_value_is_found_in_one_run() -> None:
-    result = check(ReadsValues)
-    found = {(finding.rule, finding.source.line) for finding in result.errors if finding.source}
+    run = check(ReadsValues, "values", "lint", "compare", "compile")
+    errors = [finding for finding in run.findings if finding.severity == "error"]
+    found = {(finding.rule, line(finding)) for finding in errors}
     assert found == {(rule, line_of(rule)) for rule in ("TPU205", "TPU201", "TPU101")}
-    assert "cannot be compiled" in result.verdict
-    compared = next(stage for stage in result.stages if stage.name == "compare")
-    assert compared.status == "passed"  # what follows the answers equals torch
+    # What follows the answers equals torch, and without answers there is no program.
+    statuses = {stage.name: stage.status for stage in run.stages}
+    assert (statuses["compare"], statuses["compile"]) == ("passed", "failed")
 
 
-def test_a_wrong_lowering_is_blamed_to_the_line_of_its_operator(replace_operator: Callable) -> None:
+def test_a_wrong_lowering_is_blamed_to_the_first_line_with_its_operator(replace_operator: Callable) -> None:
     replace_operator(torch.nn.functional.silu, lambda x, inplace=False: jax.nn.silu(x) * 1.001)
-    finding = only(check(Small), "result")
-    assert finding.source is not None
-    assert (finding.source.line, finding.details["operator"]) == (line_of("feed forward"), "silu")
+    finding = only(check(TwoBlocks, "values", "compare"), "result")
+    assert (line(finding), finding.details["operator"]) == (line_of("feed forward"), "silu")
     assert finding.module == "blocks.0"
     assert finding.details["error"] > 100 * finding.details["torch_error"]
 
 
+def test_a_dropped_mask_is_blamed_to_the_line_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    attend = torch_sdpa.attend
+
+    def without_mask(query: Any, key: Any, value: Any, mask: Any, **settings: Any) -> Any:
+        return attend(query, key, value, None, **settings)
+
+    monkeypatch.setattr(torch_sdpa, "attend", without_mask)
+    finding = only(check(Small, "values", "compare"), "result")
+    assert line(finding) == line_of("attention")
+    assert finding.module == "blocks.0.attention"
+
+
+def test_a_wrong_rotary_table_is_blamed_to_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = table_store.Table.output
+    monkeypatch.setattr(table_store.Table, "output", lambda table: [-part for part in output(table)])
+    finding = only(check(Small, "values", "compare"), "result")
+    assert finding.module == "rotary"
+    assert finding.source is not None
+    assert finding.source.function == "RotaryEmbedding.forward"
+
+
 def test_a_slip_into_float32_is_blamed_to_its_line(replace_operator: Callable) -> None:
     replace_operator(torch.nn.functional.silu, lambda x, inplace=False: jax.nn.silu(x.astype(jnp.float32)))
-    finding = only(check(Small, torch.bfloat16), "dtype")
-    assert finding.source is not None
-    assert finding.source.line == line_of("feed forward")
+    finding = only(check(Small, "values", "compare", dtype=torch.bfloat16), "dtype")
+    assert line(finding) == line_of("feed forward")
     assert (finding.details["dtype"], finding.details["torch_dtype"]) == ("float32", "bfloat16")
 
 
+def test_a_product_in_float32_that_returns_halves_is_blamed_to_its_line(replace_operator: Callable) -> None:
+    def linear(x: Any, weight: Any, bias: Any) -> Any:
+        wide = x.astype(jnp.float32) @ weight.astype(jnp.float32).T
+        return (wide + bias).astype(x.dtype)
+
+    replace_operator(torch.nn.functional.linear, linear)
+    run = check(Small, "compile", dtype=torch.bfloat16)
+    lines = {line(finding) for finding in run.findings if finding.kind == "dtype"}
+    assert line_of("feed forward") in lines
+
+
 def test_a_half_precision_model_passes() -> None:
-    result = check(Small, torch.bfloat16)
-    assert result.ok, result.to_text()
+    run = check(Small, "values", "compare", "compile", dtype=torch.bfloat16)
+    assert all(finding.severity == "note" for finding in run.findings), run.findings
 
 
 def test_a_draw_is_replayed_so_that_results_can_be_compared() -> None:
-    result = check(Draws)
-    assert result.ok, result.to_text()
+    run = check(Draws, "values", "compare", "compile", "repeat")
+    assert run.findings == []
+
+
+def test_numbers_that_repeat_are_blamed_to_the_line_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+
+    def same_keys(draws: Any, take: Callable = randomness.take_keys) -> Any:
+        kept.append(take(draws))
+        return kept[0]
+
+    monkeypatch.setattr(randomness, "take_keys", same_keys)
+    finding = only(check(Draws, "compile", "repeat"), "draw")
+    assert line(finding) == line_of("noise")
+    assert "in each call" in finding.message
+
+
+def test_rows_that_share_a_draw_are_blamed_to_the_line_that_draws(replace_operator: Callable) -> None:
+    def shared(x: Any) -> Any:
+        return jnp.broadcast_to(jax.random.normal(randomness.next_key(), x.shape[1:]), x.shape)
+
+    replace_operator(torch.randn_like, shared)
+    finding = only(check(Draws, "compile", "repeat"), "draw")
+    assert line(finding) == line_of("noise")
+    assert "in each row" in finding.message
+
+
+def test_a_stale_adapter_is_blamed_to_the_line_that_reads_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = CompiledFunction.__call__
+
+    def call_as_compiled(compiled: CompiledFunction, *args: Any, **kwargs: Any) -> Any:
+        model: Any = compiled._function
+        now, model.adapter_enabled = model.adapter_enabled, True
+        try:
+            return call(compiled, *args, **kwargs)
+        finally:
+            model.adapter_enabled = now
+
+    monkeypatch.setattr(CompiledFunction, "__call__", call_as_compiled)
+    finding = only(check(Adapted, "compile", "repeat"), "stale")
+    assert line(finding) == line_of("adapter")
 
 
 def test_a_model_that_fails_in_torch_is_an_error() -> None:
     with pytest.raises(PortError, match="fails in torch"):
         tpuport.check(Small(), {"ids": torch.zeros(3)})
     with pytest.raises(PortError, match="cannot check a function"):
-        tpuport.check(inspect.getsource, {})  # type: ignore[arg-type]
+        tpuport.check(seeded, {})
 
 
 def test_the_model_itself_stays_as_it_is() -> None:
     model = seeded(Small).train()
-    tpuport.check(model, small_inputs())
+    Check(model, Arguments.of(small_inputs()), None, None).carry_out(("torch", "values"))
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not compat.is_ported(model.head.weight)

@@ -6,11 +6,13 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tpuport.cli import compile_request
 from tpuport.cli.arguments import CommandParser, UsageError, non_negative_integer, positive_integer
 from tpuport.cli.compile_request import AXES, check_output, read_rules
 from tpuport.cli.console import print_text, say, write_file
 
 if TYPE_CHECKING:
+    from tpuport.topology.compile_messages import CompileRequest
     from tpuport.verification import CheckResult
 
 # Options that `targets.resolve` takes, for a config.
@@ -54,6 +56,13 @@ def _add_mesh(group: Any) -> None:
     add("--tp", type=positive_integer, metavar="N", help="devices that divide the weights")
     add("--dp", type=positive_integer, metavar="N", help="devices that divide the batch")
     add("--sp", type=positive_integer, metavar="N", help="devices that divide the sequence")
+    add(
+        "--topology",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="also compile it with the TPU's compiler for a slice such as v5e:2x4; repeatable",
+    )
     add("--rules", type=Path, metavar="FILE", help="JSON or TOML: regexes of weights' names to axis names")
 
 
@@ -81,13 +90,18 @@ def run(options: argparse.Namespace) -> int:
         if not sizes:
             raise UsageError("rules are for a mesh, and none was given", where="--rules", fix="add --tp 8")
         rules = read_rules(options.rules)
-    _prepare_devices(prod(sizes.values()))
+    prepare_devices(prod(sizes.values()))
     result = _check(options, sizes, rules)
+    if options.topology:
+        from tpuport.verification.topology_verdict import compile_target
+
+        for request in _compile_requests(options):
+            result = result.extended(*compile_target(request))
     _write(result, options)
     return int(not result.ok)
 
 
-def _prepare_devices(count: int) -> None:
+def prepare_devices(count: int = 1) -> None:
     """Let jax start with enough virtual devices on the CPU, which can be said only before it is imported."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")
@@ -121,6 +135,19 @@ def _check(
     if rules is not None:
         sharding = ShardingRules({pattern: PartitionSpec(*entries) for pattern, entries in rules.items()})
     return check(target.model, target.inputs, mesh=mesh, rules=sharding)
+
+
+def _compile_requests(options: argparse.Namespace) -> "list[CompileRequest]":
+    """What `tpuport compile` would be asked with the same options."""
+    compile_options = compile_request.parser().parse_args([options.target])
+    for name in ("topology", *AXES, "rules", *_TARGET_OPTIONS):
+        setattr(compile_options, name, getattr(options, name))
+    # The other command parses the text itself.
+    if options.image_size:
+        from tpuport.topology.targets.target import parse_image_size
+
+        compile_options.image_size = parse_image_size(options.image_size)
+    return compile_request.requests_from(compile_options)
 
 
 def _write(result: "CheckResult", options: argparse.Namespace) -> None:

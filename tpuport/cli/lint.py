@@ -42,6 +42,11 @@ def parser() -> argparse.ArgumentParser:
     add("--no-cache", action="store_true", help="analyse every file again, and store nothing")
     add("--cache-dir", type=Path, metavar="DIR", help="where results are stored between runs")
     add("--force-exclude", action="store_true", help="leave out excluded files even if they are named")
+    add(
+        "--confirm",
+        metavar="MODULE:FUNCTION",
+        help="run the (model, inputs) that this function returns, and say of each finding whether the run confirms it",
+    )
     add("--explain", metavar="ID", help="explain a rule, and stop")
     add("--list-rules", action="store_true", help="list all rules, and stop")
     _add_fixing(parser.add_argument_group("fixing"))
@@ -94,6 +99,8 @@ def run(options: argparse.Namespace) -> int:
         code = max(code, int(bool(report.diffs)))
     else:
         _show_findings(report, options)
+    if options.confirm is not None:
+        _show_marks(report, options)
     for pattern in report.unmatched_entry_points:
         say(f'entry-points: no function in these files is "{pattern}"')
     if options.write_baseline:
@@ -169,6 +176,23 @@ def _show_findings(report: "Report", options: argparse.Namespace) -> None:
         _print_findings(text)
     else:
         write_file(file, text, "the findings", "--output-file")
+
+
+def _show_marks(report: "Report", options: argparse.Namespace) -> None:
+    """Say of each finding what a run shows; on standard error if standard output or a file has another format."""
+    from tpuport.cli.check import prepare_devices
+
+    prepare_devices()
+    from tpuport.verification import confirm
+    from tpuport.verification.check_target import load_target
+    from tpuport.verification.confirming import describe_marks
+
+    target = load_target(options.confirm, {})
+    text = describe_marks(confirm(target.model, target.inputs, report.findings), options.confirm)
+    if options.format == "text" and options.output_file is None:
+        _print_findings(f"\n{text}")
+    else:
+        say(text)
 
 
 def _report_baseline(report: "Report", option: Path | None, settings: "Settings") -> None:

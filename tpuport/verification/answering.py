@@ -171,6 +171,25 @@ class DeviceRecorder(Recorder):
         return _return(key.function, args, _on_device(answer.result))
 
 
+class DrawRecorder(DeviceRecorder):
+    """Traced. Of a run on the device that draws its own random numbers: keeps what was drawn, and nothing else."""
+
+    def __init__(self, model: torch.nn.Module, answers: dict[CallKey, Answer]) -> None:
+        # No call of a module has this name, so that the values of modules are not kept.
+        super().__init__(model, answers, ModuleCall("", -1))
+
+    def keeps_operator(self, call: ModuleCall, key: CallKey) -> bool:
+        """Whether torch draws here."""
+        answer = self._answers.get(key)
+        return answer is not None and answer.is_draw
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
+        """Draw on the device, and answer what tracing refuses."""
+        if self.keeps_operator(ModuleCall("", 0), key):
+            return func(*args, **kwargs)
+        return super().call(func, args, kwargs, key)
+
+
 def _device_class() -> Any:
     with jax.ensure_compile_time_eval():
         return type(compat.wrap(jnp.zeros(())))

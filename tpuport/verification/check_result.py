@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import tpuport
@@ -19,7 +19,7 @@ _EFFORTS: Final = {
 }
 # Kinds of findings in the order in which to work on them: what hides others comes first.
 _ORDER: Final = (
-    "failure", "value", "trace", "dtype", "result", "stale", "draw", "mesh", "recompilation", "growth", "topology",
+    "failure", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
     "lint", "rounding", "skipped",
 )  # fmt: skip
 _DESCRIPTIONS: Final = {
@@ -41,7 +41,7 @@ class CheckFinding:
     Attributes:
         kind: "failure" (a stage could not be carried out), "value" (a line needs a value, or gives a shape that depends
             on one), "trace" (code that cannot be traced for another reason), "result" (a result differs from torch's),
-            "stale" (a compiled call does not see a change), "draw" (random numbers repeat), "dtype", "mesh",
+            "stale" (a compiled call does not see a change), "draw" (random numbers repeat), "dtype",
             "recompilation", "growth", "topology", "lint", "rounding" or "skipped".
         stage: that found it.
         severity: an "error" makes the check fail.
@@ -81,7 +81,7 @@ def _estimate(finding: CheckFinding) -> str:
             return "half a day"
         case "value" | "dtype" | "lint":
             return "minutes" if finding.rule else "an hour"
-        case "result" | "mesh":
+        case "result":
             return "a day"
         case "topology":
             return "half a day"
@@ -119,6 +119,7 @@ class CheckResult:
         stages: in the order in which they ran.
         findings: in the order in which to work on them.
         mesh: the sizes of the axes of the mesh that was requested, or None.
+        rules: that were inferred for the mesh, in the form of a file for `--rules`; None if there are others.
     """
 
     model: str
@@ -126,6 +127,7 @@ class CheckResult:
     stages: tuple[Stage, ...]
     findings: tuple[CheckFinding, ...]
     mesh: dict[str, int] | None = None
+    rules: dict[str, list[Any]] | None = None
 
     @property
     def ok(self) -> bool:
@@ -145,7 +147,7 @@ class CheckResult:
             return f"{self.model} runs on the device as in torch"
         if kinds & {"value", "trace"}:
             return f"{self.model} cannot be compiled as it is"
-        if kinds & {"result", "stale", "draw", "mesh"}:
+        if kinds & {"result", "stale", "draw"}:
             return f"{self.model} compiles, and computes something else than torch"
         if "failure" in kinds:
             return f"{self.model} could not be checked to the end"
@@ -156,6 +158,14 @@ class CheckResult:
         """An estimate of what all remedies together take somebody who knows the code."""
         return float(sum(_EFFORTS[finding.effort] for finding in self.errors))
 
+    def extended(self, stage: Stage, findings: Sequence[CheckFinding]) -> "CheckResult":
+        """The result with one more stage and what it found."""
+        return dataclasses.replace(
+            self,
+            stages=(*self.stages, stage),
+            findings=order_findings((*self.findings, *findings)),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values; `docs/check.md` describes the fields."""
         return {
@@ -163,6 +173,7 @@ class CheckResult:
             "model": self.model,
             "inputs": self.inputs,
             "mesh": self.mesh,
+            "rules": self.rules,
             "ok": self.ok,
             "verdict": self.verdict,
             "hours": self.hours,
@@ -188,6 +199,14 @@ class CheckResult:
 
     def __str__(self) -> str:
         return self.to_text()
+
+
+def plain_rules(rules: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Sharding rules as a file has them: for each dimension None, an axis or a list of axes."""
+    return {
+        pattern: [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
+        for pattern, spec in rules.items()
+    }
 
 
 def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:

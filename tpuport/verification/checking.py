@@ -1,23 +1,39 @@
 """`tpuport.check`: a model run in torch and on the device, and everything that differs, with its line."""
 
 import contextlib
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from jax.sharding import Mesh
 
 from tpuport import porting, trace_errors
+from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
+from tpuport.lint.findings import Finding
 from tpuport.sharding import ShardingRules
-from tpuport.verification import comparing, differences, model_runs, value_reads
-from tpuport.verification.check_result import CheckFinding, CheckResult, Severity, Stage, order_findings
+from tpuport.sharding.plans import tensor_parallel_plan
+from tpuport.verification import (
+    changed_flags,
+    comparing,
+    confirming,
+    differences,
+    model_runs,
+    repeated_calls,
+    value_reads,
+)
+from tpuport.verification.check_result import (
+    CheckFinding,
+    CheckResult,
+    Severity,
+    Stage,
+    order_findings,
+    plain_rules,
+)
+from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import Recording, named_tensors
-
-logger = logging.getLogger("tpuport")
 
 
 def check(
@@ -45,15 +61,44 @@ def check(
     """
     if not isinstance(model, torch.nn.Module):
         raise PortError(f"cannot check a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
-    return _Check(model, Arguments.of(inputs), mesh, rules).run()
+    return Check(model, Arguments.of(inputs), mesh, rules).run()
+
+
+def confirm(
+    model: torch.nn.Module, inputs: Any, findings: Iterable[Finding]
+) -> dict[Finding, confirming.Mark]:
+    """What a run of a model says about findings of the linter: confirmed, not reached, or harmless there.
+
+    Args:
+        model, inputs: as for `check`.
+        findings: of the linter, in files with the model's code.
+
+    Raises:
+        PortError: as for `check`.
+    """
+    run = Check(model, Arguments.of(inputs), None, None)
+    run.carry_out(("torch", "values", "compile"))
+    return {finding: confirming.mark(finding, run.executed, run.findings) for finding in findings}
 
 
 class _StageFailed(Exception):
-    """A stage found that it, and what needs its results, cannot go on."""
+    """A stage cannot go on, and there is a finding that says why."""
 
 
-class _Check:
-    """One check, stage by stage."""
+class _StageSkipped(Exception):
+    """What a stage needs is not there, because an earlier one has failed."""
+
+
+class Check:
+    """One check, stage by stage.
+
+    Attributes:
+        exact_model: the model in float64 before any call; None if it does not run in float64.
+        executed: the lines that ran in torch.
+        torch_run, exact_run, device_run: recordings of the first call; None if there is none.
+        inferred_rules: for the mesh, of a model without a plan and without rules of its user.
+        compiled, ported: the model as its user compiles it, called once; None if that failed.
+    """
 
     def __init__(
         self, model: torch.nn.Module, arguments: Arguments, mesh: Mesh | None, rules: ShardingRules | None
@@ -65,32 +110,46 @@ class _Check:
         self.stages: list[Stage] = []
         self.findings: list[CheckFinding] = []
         self.summary = ""
-        # None until its stage has run, or if it failed.
-        self.ported: torch.nn.Module | None = None
+        self.executed = ExecutedLines()
         self.exact_model: torch.nn.Module | None = None
         self.torch_run = Recording()
         self.exact_run: Recording | None = None
         self.device_run: Recording | None = None
+        self.inferred_rules: ShardingRules | None = None
+        self.compiled: CompiledFunction | None = None
+        self.ported: torch.nn.Module | None = None
 
     def run(self) -> CheckResult:
         """Carry out all stages."""
-        with self._stage("torch"):
-            self._run_torch()
-        with self._stage("values"):
-            self._run_device()
-        with self._stage("compile"):
-            self._compile()
-        with self._stage("compare"):
-            self._compare()
+        names = ["torch", "values", "lint", "compare", "compile", "repeat"]
+        if self.mesh is not None:
+            names.append("mesh")
+        self.carry_out(names)
         tensors = named_tensors(self.arguments.named())
-        mesh = None if self.mesh is None else dict(self.mesh.shape)
+        mesh = None if self.mesh is None else {str(axis): size for axis, size in self.mesh.shape.items()}
         return CheckResult(
             type(self.model).__name__,
             {name: model_runs.describe(tensor) for name, tensor in tensors},
             tuple(self.stages),
             order_findings(self.findings),
             mesh,
+            None if self.inferred_rules is None else plain_rules(self.inferred_rules),
         )
+
+    def carry_out(self, names: Iterable[str]) -> None:
+        """Carry out some stages, in this order; "torch" comes first."""
+        stages = {
+            "torch": self._run_torch,
+            "values": self._run_device,
+            "lint": self._lint,
+            "compare": self._compare,
+            "compile": self._compile,
+            "repeat": self._call_again,
+            "mesh": self._compare_on_mesh,
+        }
+        for name in names:
+            with self._stage(name):
+                stages[name]()
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -102,6 +161,8 @@ class _Check:
             yield
         except _StageFailed:
             status = "failed"
+        except _StageSkipped:
+            status = "skipped"
         except PortError as error:
             if name == "torch":
                 raise
@@ -117,9 +178,17 @@ class _Check:
     ) -> None:
         self.findings.append(CheckFinding(kind, stage, severity, message, remedy, **more))
 
+    def _fresh_model(self) -> torch.nn.Module:
+        """A copy that was never called: a call may write to the model."""
+        return model_runs.copy_model(self.model)
+
+    def _fresh_exact_model(self) -> torch.nn.Module | None:
+        return None if self.exact_model is None else model_runs.copy_model(self.exact_model)
+
     def _run_torch(self) -> None:
         try:
-            self.torch_run = model_runs.run_torch(self.model, self.arguments)
+            with self.executed:
+                self.torch_run = model_runs.run_torch(self._fresh_model(), self.arguments)
         except Exception as error:
             raise PortError(
                 f"the model fails in torch: {type(error).__name__}: {trace_errors.first_line(error)}",
@@ -128,8 +197,10 @@ class _Check:
             ) from error
         try:
             self.exact_model = model_runs.widen_model(self.model)
-            self.exact_run = model_runs.run_exact(self.exact_model, self.arguments, self.torch_run.answers)
+            exact_model = model_runs.copy_model(self.exact_model)
+            self.exact_run = model_runs.run_exact(exact_model, self.arguments, self.torch_run.answers)
         except Exception as error:  # noqa: BLE001  of any code, in a dtype that it was not written for
+            self.exact_model = None
             self._add(
                 "skipped",
                 "torch",
@@ -141,8 +212,8 @@ class _Check:
         self.summary = f"{operators} operators"
 
     def _run_device(self) -> None:
-        self.ported = porting.port(model_runs.copy_model(self.model))
-        self.device_run = model_runs.run_device(self.ported, self.arguments, self.torch_run.answers)
+        ported = porting.port(self._fresh_model())
+        self.device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
         self.findings += value_reads.findings(self.device_run, self.model)
         if self.device_run.error is not None:
             self._add_failure("values", self.device_run.error)
@@ -156,11 +227,88 @@ class _Check:
             details={"traceback": failure.traceback},
         )  # fmt: skip
 
-    def _compile(self) -> None:
-        if self.ported is None:
+    def _lint(self) -> None:
+        reached = confirming.reached_findings(self.executed, self.model)
+        advice, self.summary = confirming.lint_findings(reached, self.executed, self.findings)
+        self.findings += advice
+
+    def _compare(self) -> None:
+        if self.device_run is None:
+            raise _StageSkipped
+        runs = comparing.Runs(self.device_run, self.torch_run, self.exact_run)
+        self.findings += differences.dtype_findings(comparing.dtype_differences(runs))
+        if self.device_run.error is not None:
+            # Dtypes are known up to the failure, which may come of a wrong one, and values are not.
             raise _StageFailed
+        place = comparing.first_module(runs)
+        if place is None:
+            self.findings += differences.rounding_findings(runs)
+        else:
+            place = self._narrow(place, mesh=None)
+            self.findings.append(differences.result_finding(place, self.model, "compare"))
+        self.summary = differences.summarize(runs)
+
+    def _narrow(self, place: comparing.Place, mesh: Mesh | None) -> comparing.Place:
+        """The operator in the module of a place, from runs that keep the values of its operators."""
+        answers = self.torch_run.answers
+        exact_model = self._fresh_exact_model()
+        exact = None
+        if exact_model is not None:
+            exact = model_runs.run_exact(exact_model, self.arguments, answers, place.call)
+        ported = porting.port(self._fresh_model()) if mesh is None else self._port_to_mesh(mesh)
+        device = model_runs.run_device(ported, self.arguments, answers, place.call)
+        if device.error is not None:
+            return place
+        torch_run = model_runs.run_torch(self._fresh_model(), self.arguments, place.call)
+        return comparing.first_operator(comparing.Runs(device, torch_run, exact), place.call) or place
+
+    def _port_to_mesh(self, mesh: Mesh) -> torch.nn.Module:
+        # What inferred rules cannot divide is whole on each device; the user's own rules have to fit.
+        allow = tuple(self.inferred_rules or ())
+        return porting.port(
+            self._fresh_model(), mesh=mesh, rules=self.rules or self.inferred_rules, allow=allow
+        )
+
+    def _infer_rules(self, mesh: Mesh) -> None:
+        """Rules from the structure of a model that has no plan, as far as its code can be traced."""
+        if self.rules is not None or mesh.shape.get("tp", 1) == 1 or tensor_parallel_plan(self.model):
+            return
+        given = self.arguments.copy()
         try:
-            model_runs.call_compiled(self.ported, self.arguments)
+            rules = ShardingRules.infer(self._fresh_model(), given.keywords or given.positional)
+        except PortError as error:
+            self._add(
+                "skipped",
+                "mesh",
+                f"no rules were inferred, so that weights are whole: {error.what}",
+                severity="note",
+            )
+            return
+        self.inferred_rules = rules
+
+    def _compare_on_mesh(self) -> None:
+        assert self.mesh is not None
+        self._infer_rules(self.mesh)
+        ported = self._port_to_mesh(self.mesh)
+        device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
+        if device_run.error is not None:
+            self._add_failure("mesh", device_run.error)
+            raise _StageFailed
+        runs = comparing.Runs(device_run, self.torch_run, self.exact_run)
+        place = comparing.first_module(runs)
+        # What differs on one device differs here too, and is reported once.
+        if place is not None and not any(finding.kind == "result" for finding in self.findings):
+            place = self._narrow(place, self.mesh)
+            self.findings.append(differences.result_finding(place, self.model, "mesh"))
+        self.summary = differences.summarize(runs)
+
+    def _compile(self) -> None:
+        """Compile the model as its user would, without answers."""
+        ported = porting.port(self._fresh_model())
+        compiled = CompiledFunction(ported)
+        self.summary = "as tpuport.compile does it"
+        try:
+            outputs = model_runs.call_compiled(compiled, self.arguments)
         except Exception as error:
             known = {
                 (finding.source.file, finding.source.line) for finding in self.findings if finding.source
@@ -169,31 +317,44 @@ class _Check:
             if source is None or (source.file, source.line) not in known:
                 self._add_failure("compile", error)
             raise _StageFailed from error
+        self.compiled, self.ported = compiled, ported
+        products = model_runs.float32_products(compiled, self.arguments)
+        self.findings += differences.float32_findings(products, self.torch_run)
+        self._forgive_recording()
+        is_known = any(finding.kind == "result" for finding in self.findings)
+        if not is_known and not any(answer.is_draw for answer in self.torch_run.answers.values()):
+            self.findings += differences.output_findings(outputs, self.torch_run, self.exact_run)
 
-    def _compare(self) -> None:
-        if self.device_run is None or self.ported is None:
-            raise _StageFailed
-        runs = comparing.Runs(self.device_run, self.torch_run, self.exact_run)
-        self.findings += differences.dtype_findings(comparing.dtype_differences(runs))
-        if self.device_run.error is not None:
-            # Dtypes are known up to the failure, which may come of a wrong one, and values are not.
-            raise _StageFailed
-        place = comparing.first_module(runs)
-        if place is not None:
-            place = self._narrow(place)
-            self.findings.append(differences.result_finding(place, self.model, "compare"))
-        self.summary = differences.summarize(runs)
+    def _forgive_recording(self) -> None:
+        """A program that only the recording of its values has stopped is a program: what is left is its result."""
+        if self.device_run is None or self.device_run.error is None:
+            return
+        self.findings = [
+            finding for finding in self.findings if (finding.kind, finding.stage) != ("trace", "values")
+        ]
+        reason = trace_errors.first_line(self.device_run.error)
+        message = f"modules were not compared, only the result: their values cannot be recorded ({reason})"
+        self._add("skipped", "compare", message, severity="note")
 
-    def _narrow(self, place: comparing.Place) -> comparing.Place:
-        """The operator in the module of a place, from runs that keep the values of its operators."""
-        assert self.ported is not None
-        answers = self.torch_run.answers
-        exact = None
-        if self.exact_run is not None and self.exact_model is not None:
-            exact = model_runs.run_exact(self.exact_model, self.arguments, answers, place.call)
-        runs = comparing.Runs(
-            model_runs.run_device(self.ported, self.arguments, answers, place.call),
-            model_runs.run_torch(self.model, self.arguments, place.call),
-            exact,
-        )
-        return comparing.first_operator(runs, place.call) or place
+    def _call_again(self) -> None:
+        compiled, ported = self.compiled, self.ported
+        if compiled is None or ported is None:
+            raise _StageSkipped
+        calls = list(repeated_calls.count_calls(self.torch_run))
+        if calls:
+            drawing = porting.port(self._fresh_model())
+            answers = self.torch_run.answers
+            runs = model_runs.run_draws(drawing, self.arguments, answers, len(calls))
+            torch_runs = [model_runs.run_torch(self._fresh_model(), self.arguments) for _ in calls]
+            self.findings += repeated_calls.draw_findings(runs, torch_runs)
+        else:
+            model, exact_model = self._fresh_model(), self._fresh_exact_model()
+            model_runs.call_torch(model, self.arguments)
+            if exact_model is not None:
+                model_runs.call_exact(exact_model, self.arguments)
+            self.findings += repeated_calls.state_findings(compiled, model, exact_model, self.arguments)
+        self.findings += repeated_calls.recompilation_findings(compiled, self.arguments)
+        if not calls:
+            self.findings += changed_flags.stale_findings(
+                compiled, ported, self._fresh_model(), self.arguments
+            )

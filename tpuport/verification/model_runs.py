@@ -2,17 +2,33 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import checkpoint
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
-from tpuport.verification.answering import DeviceRecorder, ExactRecorder, TorchRecorder, widen_tensor
-from tpuport.verification.recording import Answer, CallKey, ModuleCall, Recording, named_tensors
+from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
+from tpuport.tracing import trace_lock
+from tpuport.verification.answering import (
+    DeviceRecorder,
+    DrawRecorder,
+    ExactRecorder,
+    TorchRecorder,
+    widen_tensor,
+)
+from tpuport.verification.recording import (
+    Answer,
+    CallKey,
+    ModuleCall,
+    Recorder,
+    Recording,
+    named_tensors,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,29 +124,42 @@ def run_device(
     focus: ModuleCall | None = None,
 ) -> Recording:
     """Run the ported model compiled; what cannot be traced is answered as in torch. Values come back to the host."""
+    [recording] = _run_recorded(model, arguments, lambda: DeviceRecorder(model, answers, focus), 1)
+    return recording
+
+
+def run_draws(
+    model: torch.nn.Module, arguments: Arguments, answers: dict[CallKey, Answer], count: int
+) -> list[Recording]:
+    """Call the ported model several times, compiled once; the recordings have the values of its random numbers."""
+    return _run_recorded(model, arguments, lambda: DrawRecorder(model, answers), count)
+
+
+def _run_recorded(
+    model: torch.nn.Module, arguments: Arguments, make_recorder: Callable[[], Recorder], count: int
+) -> list[Recording]:
+    """The recordings of calls of one program; a single one with an error if it cannot be made."""
     recordings: list[Recording] = []
 
-    def run_recorded(*args: Any, **kwargs: Any) -> list[Any]:
-        recorder = DeviceRecorder(model, answers, focus)
+    def run(*args: Any, **kwargs: Any) -> list[Any]:
+        recorder = make_recorder()
         # The function may be traced several times; the program that runs is that of the last.
         recordings.append(recorder.recording)
         with recorder:
             model(*args, **kwargs)
         return recorder.recording.values
 
-    given = arguments.copy()
-    args, kwargs = prepare_arguments(model, given.positional, given.keywords)
-    compiled = CompiledFunction(run_recorded, f"check of {type(model).__name__}", [model])
+    compiled = CompiledFunction(run, f"check of {type(model).__name__}", [model])
+    results: list[list[torch.Tensor]] = []
     try:
-        values = compiled(*args, **kwargs)
+        for _ in range(count):
+            given = arguments.copy()
+            args, kwargs = prepare_arguments(model, given.positional, given.keywords)
+            results.append([checkpoint.to_cpu(value) for value in compiled(*args, **kwargs)])
     except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
         partial = recordings[-1] if recordings else Recording()
-        partial.error = error
-        partial.values.clear()
-        return partial
-    recording = recordings[-1]
-    recording.values = [checkpoint.to_cpu(value) for value in values]
-    return recording
+        return [dataclasses.replace(partial, error=error, values=[])]
+    return [dataclasses.replace(recordings[-1], values=values) for values in results]
 
 
 def widen_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -139,18 +168,38 @@ def widen_model(model: torch.nn.Module) -> torch.nn.Module:
     return copy_model(model)._apply(widen_tensor)
 
 
-def call_compiled(model: torch.nn.Module, arguments: Arguments) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of the result of the ported model, compiled as users compile it."""
+def call_torch(model: torch.nn.Module, arguments: Arguments) -> list[torch.Tensor]:
+    """The tensors of the result in torch."""
     given = arguments.copy()
-    return host_tensors(CompiledFunction(model)(*given.positional, **given.keywords))
+    with torch.no_grad():
+        output = model(*given.positional, **given.keywords)
+    return [tensor for _, tensor in named_tensors(output)]
+
+
+def call_exact(model: torch.nn.Module, arguments: Arguments) -> list[torch.Tensor]:
+    """The tensors of the result in float64, of a model that draws nothing."""
+    given = arguments.widened()
+    with torch.no_grad(), ExactRecorder(model, {}):
+        output = model(*given.positional, **given.keywords)
+    return [tensor for _, tensor in named_tensors(output)]
+
+
+def call_compiled(compiled: CompiledFunction, arguments: Arguments) -> list[torch.Tensor]:
+    """The tensors of the result of a compiled model, on the host."""
+    given = arguments.copy()
+    output = compiled(*given.positional, **given.keywords)
+    return [checkpoint.to_cpu(tensor) for _, tensor in named_tensors(output)]
+
+
+def float32_products(compiled: CompiledFunction, arguments: Arguments) -> tuple[Float32Product, ...]:
+    """The products in float32 of a compiled model of 16 bits, by line."""
+    given = arguments.copy()
+    function, arrays = compiled.traced_parts(given.positional, given.keywords)
+    with trace_lock:
+        return find_float32_products(jax.make_jaxpr(function)(*arrays))
 
 
 def describe(tensor: torch.Tensor) -> str:
     """Dtype and shape: "float32[2,5]"."""
     sizes = ",".join(map(str, tensor.shape))
     return f"{str(tensor.dtype).removeprefix('torch.')}[{sizes}]"
-
-
-def host_tensors(output: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of a result, on the host, with their paths."""
-    return [(path, checkpoint.to_cpu(tensor)) for path, tensor in named_tensors(output)]

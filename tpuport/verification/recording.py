@@ -48,6 +48,7 @@ class Event(NamedTuple):
         call: the call of the module.
         line: of the model's code; None if only a library's is on the way, and for modules.
         operator: its name; "" for modules.
+        key: of the operator's call; None for modules.
     """
 
     kind: Literal["enter", "exit", "op"]
@@ -56,6 +57,7 @@ class Event(NamedTuple):
     line: Source | None
     inputs: tuple[TensorNote, ...]
     outputs: tuple[TensorNote, ...]
+    key: "CallKey | None" = None
 
 
 class CallKey(NamedTuple):
@@ -179,13 +181,17 @@ class Recorder(TorchFunctionMode):
         frame = self._model_frame()
         key = self._key_of(frame, name)
         call = self._calls[-1] if self._calls else ModuleCall("", 0)
-        is_kept = call == self._focus
+        is_kept = self.keeps_operator(call, key)
         inputs = self._notes((args, kwargs), is_kept=is_kept)
         result = self.call(func, args, kwargs, key)
         outputs = self._notes(result, is_kept=is_kept)
         if outputs:
-            self.recording.events.append(Event("op", call, name, _source(frame), inputs, outputs))
+            self.recording.events.append(Event("op", call, name, _source(frame), inputs, outputs, key))
         return result
+
+    def keeps_operator(self, call: ModuleCall, key: CallKey) -> bool:
+        """Whether to keep the values of an operator in this call of a module."""
+        return call == self._focus
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
         """Call a function of torch that the model asks for."""

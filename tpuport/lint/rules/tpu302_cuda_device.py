@@ -50,7 +50,7 @@ def _is_device(event: Text) -> bool:
         case "argument":
             return event.callee in _DEVICE_FUNCTIONS
         case "keyword device" | "keyword device_type" | "keyword map_location":
-            # Autocast for a GPU is autocast of the device.
+            # Autocast is TPU304.
             return not event.callee.endswith("autocast")
         case role:
             return role in {"default", "assign"}
@@ -78,7 +78,7 @@ class Model(nn.Module):
         return x + x.new_ones(4)
 """),
     quiet=(
-        # Autocast for a GPU is autocast of the device.
+        # Autocast, which is TPU304, and switched off.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -1,5 +1,6 @@
 """A check as one self-contained page: no script, nothing fetched."""
 
+import json
 from collections.abc import Iterator
 from html import escape
 from importlib import resources
@@ -40,9 +41,16 @@ def page(result: "CheckResult") -> str:
         f'<p class="quiet">by tpuport {escape(tpuport.__version__)}, on virtual devices</p>'
         f'<p class="verdict"><span class="badge {kind}">{word}</span>'
         f"<span>{escape(verdict(result))}</span></p></header>\n"
-        f"<main>{card('Inputs', facts(_inputs(result)))}{card('Stages', _stages(result))}{findings}</main>\n"
+        f"<main>{card('Inputs', facts(_inputs(result)))}{card('Stages', _stages(result))}{findings}"
+        f"{_rules(result)}</main>\n"
         "<footer><p>Effort is an estimate for somebody who knows the code.</p></footer></body></html>\n"
     )
+
+
+def _rules(result: "CheckResult") -> str:
+    if not result.rules:
+        return ""
+    return card("Inferred sharding rules", f"<pre>{escape(json.dumps(result.rules, indent=2))}</pre>")
 
 
 def _inputs(result: "CheckResult") -> list[tuple[str, str]]:

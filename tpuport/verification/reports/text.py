@@ -1,8 +1,9 @@
 """A check as text for a terminal."""
 
+import json
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpuport.verification.check_result import CheckFinding, CheckResult, Stage
@@ -22,8 +23,16 @@ def render(result: "CheckResult") -> str:
         lines += ["", "What to do, in this order"]
     for number, finding in enumerate(result.findings, 1):
         lines += _finding(number, finding)
+    if result.rules:
+        lines += ["", "Sharding rules that were inferred, as a file for --rules", *_rules(result.rules)]
     lines += ["", f"verdict: {verdict(result)}"]
     return "\n".join(lines) + "\n"
+
+
+def _rules(rules: dict[str, list[Any]]) -> list[str]:
+    lines = [f"  {json.dumps(pattern)}: {json.dumps(entries)}," for pattern, entries in rules.items()]
+    # JSON has no comma after the last.
+    return ["{", *lines[:-1], lines[-1].removesuffix(","), "}"]
 
 
 def verdict(result: "CheckResult") -> str:
@@ -39,8 +48,12 @@ def hours(number: float) -> str:
     """A number of hours in words."""
     if number < 1:
         return "less than an hour"
+    if number < 1.5:
+        return "about an hour"
     if number < 8:
         return f"about {number:.0f} hours"
+    if number < 12:
+        return "about a day"
     return f"about {number / 8:.0f} days"
 
 

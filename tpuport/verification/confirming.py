@@ -1,0 +1,87 @@
+"""The linter's findings held against a run: confirmed, not reached, or harmless there."""
+
+import linecache
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import torch
+
+from tpuport.lint.findings import Finding, Severity
+from tpuport.trace_errors import Source
+from tpuport.trace_errors.libraries import is_installed, package_file
+from tpuport.trace_errors.lint_matches import collect_findings
+from tpuport.verification.check_result import CheckFinding
+from tpuport.verification.executed_lines import ExecutedLines
+
+Mark = Literal["confirmed", "not reached", "harmless"]
+# Rules about lines that end a trace; a run on the device shows whether they do.
+_STOPPING: Final = ("TPU1", "TPU2")
+
+
+def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFinding]) -> Mark:
+    """What a run says about a finding of the linter.
+
+    Args:
+        executed: the lines that ran in torch.
+        checked: what the check of that run found.
+    """
+    lines = range(finding.line, finding.end_line + 1)
+    # The linter names files as its user does, and Python by their whole path.
+    file = str(Path(finding.path).absolute())
+    for other in checked:
+        if other.source is not None and other.source.file == file and other.source.line in lines:
+            return "confirmed"
+    if not executed.runs(file, finding.line, finding.end_line):
+        return "not reached"
+    return "harmless"
+
+
+def describe_marks(marks: Mapping[Finding, Mark], target: str) -> str:
+    """A line for each finding, for a terminal."""
+    lines = [
+        f"  {finding.path}:{finding.line}:{finding.column} {finding.rule} {found}"
+        for finding, found in marks.items()
+    ]
+    counts = [f"{list(marks.values()).count(found)} {found}" for found in get_args(Mark)]
+    return "\n".join([f"on the run of {target}:", *lines, ", ".join(counts)]) + "\n"
+
+
+def reached_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
+    """What the linter finds in functions that ran: the user's, and those of packages with classes of the model."""
+    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    # Any other package that ran, such as sympy, which torch calls, is not part of the model, and may be large.
+    files = [
+        file for file in executed.lines if not is_installed(file) or package_file(file).package in packages
+    ]
+    found = collect_findings(sorted(files))
+    return [finding for finding in found if (finding.path, finding.function) in executed.functions]
+
+
+def _is_advice(finding: Finding) -> bool:
+    """Whether a finding is about what no run shows, in code that its user can change."""
+    stops = finding.severity == Severity.ERROR or finding.rule.startswith(_STOPPING)
+    return not stops and not is_installed(finding.path)
+
+
+def _source(finding: Finding) -> Source:
+    code = linecache.getline(finding.path, finding.line).strip()
+    return Source(finding.path, finding.line, finding.function, code)
+
+
+def lint_findings(
+    reached: list[Finding], executed: ExecutedLines, checked: list[CheckFinding]
+) -> tuple[list[CheckFinding], str]:
+    """Findings about what no run shows, such as speed; and in words what a run shows about all of them."""
+    marks = {finding: mark(finding, executed, checked) for finding in reached}
+    advice = [
+        CheckFinding(
+            "lint", "lint", "note", f"{finding.function}: {finding.reason}", finding.remedy,
+            _source(finding), finding.rule,
+        )
+        for finding, found in marks.items()
+        if found == "harmless" and _is_advice(finding)
+    ]  # fmt: skip
+    counts = {name: list(marks.values()).count(name) for name in ("confirmed", "harmless", "not reached")}
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return advice, f"{len(reached)} findings: {shown}" if reached else ""
