@@ -11,13 +11,16 @@ against. A library may also be the path of a Python file that defines `tiny()`, 
 dictionaries of its keyword arguments; the files of its directory are then watched.
 
 Recall is the share of watched lines that carry an error, precision the share of errors on lines that ran which are
-watched. A finding matches a watched line if both lie in the same statement: the innermost simple statement, or header
-of a compound one, that holds the finding's first line is the one that holds the watched line. So a finding on a call
-matches a watched argument two lines below, and a finding in an if's body does not match its condition. Guards such as
-`if not is_tracing(x)` answer as they do under jax.jit unless --eager is given.
+watched. Both are printed for the calls that a model was built with, and for these together with the linter's
+scenarios (`benchmarks.scenarios`): without each optional argument, a decoding step under a static cache, `encode`
+and `decode`. A finding matches a watched line if both lie in the same statement: the innermost simple statement, or
+header of a compound one, that holds the finding's first line is the one that holds the watched line. So a finding on
+a call matches a watched argument two lines below, and a finding in an if's body does not match its condition. Guards
+such as `if not is_tracing(x)` answer as they do under jax.jit unless --eager is given.
 """
 
 import argparse
+import functools
 import json
 import os
 import resource
@@ -25,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def record(name: str, *, traced: bool) -> dict[str, Any]:
     """Build and run the model `name`; its status and, if it ran, its watched and run lines by file."""
-    from benchmarks import tiny_models
+    from benchmarks import scenarios, tiny_models
     from benchmarks.watch import watch
 
     entry: dict[str, Any] = {"name": name}
@@ -54,18 +57,32 @@ def record(name: str, *, traced: bool) -> dict[str, Any]:
         return {**entry, "status": "not built", "reason": reason(error)}
     errors, ran = [], 0
     files: dict[str, Any] = {}
-    for inputs in tiny.inputs:
+
+    def run(call: Callable[[], Any], into: dict[str, Any]) -> bool:
         try:
             with tiny_models.as_traced(traced), watch(tiny.roots) as seen:
-                tiny.call(**inputs)
+                call()
         except Exception as error:  # noqa: BLE001
             errors.append(reason(error))
-            continue
-        ran += 1
-        merge(files, {path: {"ran": list(lines), "notes": {}} for path, lines in seen.ran.items()})
-        merge(files, {path: {"ran": [], "notes": notes} for path, notes in seen.notes.items()})
+            return False
+        merge(into, {path: {"ran": list(lines), "notes": {}} for path, lines in seen.ran.items()})
+        merge(into, {path: {"ran": [], "notes": notes} for path, notes in seen.notes.items()})
+        return True
+
+    for inputs in tiny.inputs:
+        ran += run(functools.partial(tiny.call, **inputs), files)
     status = "ran" if ran else "not run"
-    return {**entry, "status": status, "reason": "; ".join(errors), "files": files if ran else {}}
+    if not ran:
+        return {**entry, "status": status, "reason": "; ".join(errors), "files": {}, "scenarios": {}}
+    by_scenario: dict[str, Any] = json.loads(json.dumps(files))
+    failures, errors = errors, []
+    tried = list(scenarios.of_model(tiny.call, tiny.inputs))
+    succeeded = [scenario for scenario in tried if run(scenario.call, by_scenario)]
+    passed = {name for call in (*tiny.inputs, *(scenario.passed for scenario in succeeded)) for name in call}
+    return {
+        **entry, "status": status, "reason": "; ".join(failures), "files": files, "scenarios": by_scenario,
+        "ran_scenarios": [scenario.name for scenario in succeeded], "passed": sorted(passed),
+    }  # fmt: skip
 
 
 def reason(error: Exception) -> str:
@@ -153,10 +170,14 @@ def chosen(library: str, models: list[str] | None, limit: int | None, every: int
 
 def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str, Any]:
     """Run the models; what was seen, which `output` holds too as it grows."""
-    seen: dict[str, Any] = {"traced": traced, "models": {}, "files": {}}
+    seen: dict[str, Any] = {"traced": traced, "models": {}, "files": {}, "scenarios": {}}
     for start in range(0, len(names), BATCH):
         for entry in run_batch(names[start : start + BATCH], traced=traced):
             merge(seen["files"], entry.pop("files", {}), entry["name"])
+            in_scenarios = entry.pop("scenarios", {})
+            merge(seen["scenarios"], in_scenarios, entry["name"])
+            for file in (seen["scenarios"][path] for path in in_scenarios):
+                file["passed"] = sorted({*file.get("passed", ()), *entry.get("passed", ())})
             seen["models"][entry.pop("name")] = entry
         if output is not None:
             output.write_text(json.dumps(seen), encoding="utf-8")
@@ -192,19 +213,28 @@ def lint(files: dict[str, Any]) -> list[Any]:
 
 def report(seen: dict[str, Any], without: list[str], console: Console) -> None:
     """Lint the observed files and print how far the errors agree with the observation."""
-    findings = lint(seen["files"])
-    tally = score(seen["files"], findings, without)
+    in_scenarios = seen.get("scenarios", {})
+    findings = lint(in_scenarios or seen["files"])
+    compare(seen["files"], findings, without, console)
+    if in_scenarios:
+        console.print("\nwith the scenarios:", highlight=False)
+        compare(in_scenarios, findings, without, console)
+
+
+def compare(observed: dict[str, Any], findings: list[Any], without: list[str], console: Console) -> None:
+    """Print how far the errors agree with one observation."""
+    tally = score(observed, findings, without)
     for name, places in (("missed", tally.misses), ("false alarm", tally.wrong)):
         for place in places:
             line = f"{name}: {place.path}:{place.line}: {place.what}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     parts: dict[str, dict[str, Any]] = {}
-    for path, file in seen["files"].items():
+    for path, file in observed.items():
         parts.setdefault(library_of(path), {})[path] = file
     for library, files in sorted(parts.items()):
         figures(library, score(files, findings, without), len(files), console)
     if len(parts) > 1:
-        figures("all", tally, len(seen["files"]), console)
+        figures("all", tally, len(observed), console)
 
 
 def library_of(path: str) -> str:
@@ -225,11 +255,12 @@ def figures(name: str, tally: Score, files: int, console: Console) -> None:
 
 def load(paths: list[Path]) -> dict[str, Any]:
     """Several stored observations as one."""
-    seen: dict[str, Any] = {"models": {}, "files": {}}
+    seen: dict[str, Any] = {"models": {}, "files": {}, "scenarios": {}}
     for path in paths:
         more = json.loads(path.read_text(encoding="utf-8"))
         seen["models"] |= more["models"]
         merge(seen["files"], more["files"])
+        merge(seen["scenarios"], more.get("scenarios", {}))
     return seen
 
 

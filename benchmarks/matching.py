@@ -1,6 +1,7 @@
 """Holds a linter's errors against what was observed, statement by statement."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ class Finding(Protocol):
     end_line: int
     rule: str
     severity: str
+    scenario: str
 
 
 class Span(NamedTuple):
@@ -45,7 +47,8 @@ class Score:
         misses: Watched lines whose statement carries none.
         right: Errors on statements that ran and hold a watched line.
         wrong: Errors on statements that ran and hold none.
-        idle: How many errors stand on statements that never ran: nothing is known of them.
+        idle: How many errors stand on statements that never ran, or belong to calls with an argument that no call
+            passed: nothing is known of them.
     """
 
     hits: list[Place] = field(default_factory=list)
@@ -144,10 +147,16 @@ def compare(
         place = Place(path, finding.line, f"{finding.rule}: {lines[finding.line - 1].strip()}")
         if span in wanted:
             tally.right.append(place)
-        elif span not in ran:
+        elif span not in ran or _needs_other_call(finding, file):
             tally.idle += 1
         elif span not in left_out:
             tally.wrong.append(place)
+
+
+def _needs_other_call(finding: Finding, file: dict[str, Any]) -> bool:
+    """Whether a finding belongs to calls with an argument that no observed call has passed."""
+    argument = re.search(r"(with|as) `(\w+)`$", finding.scenario)
+    return argument is not None and "passed" in file and argument[2] not in file["passed"]
 
 
 def span_of(where: dict[int, Span], line: int) -> Span:

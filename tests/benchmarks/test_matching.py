@@ -32,8 +32,10 @@ def path(tmp_path):
     return str(file)
 
 
-def error(path, line, rule="TPU201", severity="error"):
-    return SimpleNamespace(path=path, line=line, end_line=line, rule=rule, severity=severity)
+def error(path, line, rule="TPU201", severity="error", scenario=""):
+    return SimpleNamespace(
+        path=path, line=line, end_line=line, rule=rule, severity=severity, scenario=scenario
+    )
 
 
 def observed(path, ran, **notes):
@@ -92,3 +94,11 @@ def test_a_kind_left_out_counts_neither_for_nor_against(path):
 def test_nothing_watched_and_nothing_found_agree():
     tally = score({}, [])
     assert (tally.recall, tally.precision) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("passed", "wrong"), [(["ids"], 0), (["ids", "mask"], 1)])
+def test_an_error_of_calls_that_were_not_made_is_not_judged(path, passed, wrong):
+    files = observed(path, [10])
+    files[path]["passed"] = passed
+    tally = score(files, [error(path, 10, scenario="Model.forward with `mask`")])
+    assert (len(tally.wrong), tally.idle) == (wrong, 1 - wrong)

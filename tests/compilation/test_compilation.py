@@ -233,7 +233,7 @@ class Moving(torch.nn.Module):
         self.out = torch.nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(x.cuda())
+        return self.out(x + torch.ones(4).cuda())
 
 
 def test_a_move_to_a_gpu_is_explained() -> None:

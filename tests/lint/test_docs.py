@@ -109,17 +109,6 @@ def test_in_a_training_script_only_what_runs_at_import_is_an_error(
     assert "is a warning, and an error if it runs upon import" in " ".join(PAGE.split())
 
 
-def test_autocast_for_cuda_gives_way_as_the_page_says(project: Path) -> None:
-    model = project / "model.py"
-    model.write_text(
-        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
-        "        with torch.autocast('cuda', dtype=torch.bfloat16):\n            return x @ x\n"
-    )
-    lint(["model.py", "--fix"])
-    assert "autocast" not in model.read_text()
-    assert "is replaced by its body, because torchax ignores autocast" in " ".join(PAGE.split())
-
-
 def test_the_suppressions_shown_suppress(project: Path) -> None:
     from tpuport.lint import suppressions
 

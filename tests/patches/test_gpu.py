@@ -9,6 +9,8 @@ import types
 
 import pytest
 import torch
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel
 
 import tpuport
 from tpuport import PortError

@@ -12,7 +12,6 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat import missing_cuda
 from tpuport.compat.convert import jax_dtype, to_jax, wrap
 
 logger = logging.getLogger("tpuport")
@@ -39,14 +38,12 @@ def install() -> None:
         "copy_", _filling(torch.library.get_kernel("aten::copy_", "Meta")), "Meta", with_keyset=True
     )
     _library.impl("_pin_memory", _pin_memory, "CPU")
-    missing_cuda.install()
 
 
 def uninstall() -> None:
     """Take the kernels back."""
     global _library
     if _library is not None:
-        missing_cuda.uninstall()
         _library._destroy()
         _library = None
 

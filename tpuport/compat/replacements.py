@@ -2,8 +2,8 @@
 
 `tpuport.compat.operators` has one topic a file; each lists its `LOWERINGS` (torch operator to implementation, through
 torchax's own `Environment.override_op_definition`) and its `METHODS` (of torchax's classes, which no operator table
-reaches). The topics, and `device_backend`, are loaded by name: they convert tensors, which needs the environment that
-this module completes.
+reaches). The topics, and what changes torch itself, are loaded by name: they convert tensors, which needs the
+environment that this module completes.
 """
 
 import functools
@@ -45,8 +45,12 @@ def _topics() -> tuple[ModuleType, ...]:
     return tuple(importlib.import_module(f"{package.__name__}.{name}") for name in names)
 
 
-def _device_backend() -> ModuleType:
-    return importlib.import_module("tpuport.compat.device_backend")
+def _changes_of_torch() -> list[ModuleType]:
+    """What is changed in torch itself, beside torchax."""
+    return [
+        importlib.import_module(f"tpuport.compat.{name}")
+        for name in ("device_backend", "missing_cuda", "autocast")
+    ]
 
 
 def install(environment: Any) -> None:
@@ -63,7 +67,8 @@ def install(environment: Any) -> None:
         _saved_methods[method.owner, method.name] = owner.__dict__.get(method.name, _MISSING)
         setattr(owner, method.name, method.function)
         logger.debug("torchax %s.%s: %s", method.owner, method.name, method.reason)
-    _device_backend().install()
+    for change in _changes_of_torch():
+        change.install()
     logger.info("installed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
 
 
@@ -83,7 +88,8 @@ def uninstall(environment: Any) -> None:
             delattr(owner, name)
         else:
             setattr(owner, name, previous)
-    _device_backend().uninstall()
+    for change in _changes_of_torch():
+        change.uninstall()
     logger.info("removed %d operators and %d tensor methods", len(_saved_lowerings), len(_saved_methods))
     _saved_lowerings.clear()
     _saved_methods.clear()

@@ -138,7 +138,7 @@ class CompiledFunction:
     def _call_program(self, call: Callable, args: tuple, kwargs: dict) -> tuple[Any, DividedArguments]:
         """The result of the program, or of a method of it, for a call of the function; and the call's arguments."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
-        with trace_errors.explained(self._function):
+        with trace_errors.explained(self._function, catch=trace_errors.is_of_code):
             arguments, divided = self._divide(args, kwargs)
             with randomness.call_generators(divided.generators):
                 arguments, signature = self._prepare_program(arguments)

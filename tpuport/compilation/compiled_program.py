@@ -1,6 +1,7 @@
 """A jitted function that counts its compilations, and warns if one argument keeps causing them."""
 
 import functools
+import inspect
 import logging
 import os
 from collections.abc import Callable, Hashable
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import torch
 
-from tpuport.compat import randomness
+from tpuport.compat import autocast, randomness
 from tpuport.errors import PortError
 
 logger = logging.getLogger("tpuport")
@@ -64,14 +66,22 @@ class Program:
 
         # jax runs the Python function once for each new program, and only then.
         @functools.wraps(function)
-        def counted(*args: Any, random_keys: randomness.ProgramKeys | None = None, **kwargs: Any) -> Any:
+        def counted(
+            *args: Any,
+            surroundings: Hashable,
+            random_keys: randomness.ProgramKeys | None = None,
+            **kwargs: Any,
+        ) -> Any:
+            del surroundings  # jax makes another program for another value
             with randomness.program_stream(random_keys):
                 output = function(*args, **kwargs)
             # Afterwards: a trace that lacks keys is followed by one that has them.
             self._count_compilation(args, kwargs)
             return output
 
-        self._jitted = jax.jit(counted, **jit_options)
+        counted.__signature__ = _with_surroundings(inspect.signature(function))  # type: ignore[attr-defined]
+        static_names = (*jit_options.pop("static_argnames", ()), "surroundings")
+        self._jitted = jax.jit(counted, static_argnames=static_names, **jit_options)
         use_persistent_cache()
 
     def __call__(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
@@ -100,6 +110,9 @@ class Program:
         is_call: bool = False,
     ) -> Any:
         """Call the jitted function, or a stage of it, with keys for the draws that the program is known to make."""
+        surroundings = (autocast.state(), torch.get_default_dtype())
+        signature = (signature, surroundings)
+        stage = functools.partial(stage, surroundings=surroundings)
         for _ in range(_MOST_TRACES):
             draws = self._draws.get(signature)
             try:
@@ -137,6 +150,14 @@ class Program:
         if epoch != self._current_epoch:
             self._current_epoch = epoch
             self._descriptions.clear()
+
+
+def _with_surroundings(signature: inspect.Signature) -> inspect.Signature:
+    """The signature with the argument that `Program` adds; jax looks up the names of static arguments there."""
+    added = inspect.Parameter("surroundings", inspect.Parameter.KEYWORD_ONLY)
+    parameters = [*signature.parameters.values(), added]
+    parameters.sort(key=lambda parameter: parameter.kind)
+    return signature.replace(parameters=parameters)
 
 
 def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:

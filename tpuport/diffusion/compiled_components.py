@@ -112,7 +112,10 @@ class CompiledForward:
 
     def _run_program(self, args: tuple, kwargs: dict) -> Any:
         args, kwargs = upload_tree((args, kwargs))
-        with suspend(), trace_errors.explained(self.module, alternative=_ON_HOST):
+        with (
+            suspend(),
+            trace_errors.explained(self.module, catch=trace_errors.is_of_code, alternative=_ON_HOST),
+        ):
             return self.compiled(*args, **kwargs)
 
     def _can_compile(self) -> bool:

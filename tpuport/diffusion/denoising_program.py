@@ -128,7 +128,7 @@ class Denoiser:
         if key in self._checked:
             return
         step = np.int32(1)
-        with trace_errors.explained(self.model):
+        with trace_errors.explained(self.model, catch=trace_errors.is_of_code):
             constants = self.program.constants(arrays, carry, tables, step, step, inputs, settings)
         check_constants(self.program.name, constants)
         self._checked.add(key)

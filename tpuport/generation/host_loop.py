@@ -71,14 +71,15 @@ class HostLoop:
 
     def _advance(self, limit: int) -> None:
         """Generate until the device's buffer has `limit` columns, or every row has ended."""
-        self._state = self._decoder.advance(
-            self._arrays,
-            self._state,
-            self._prompts.keys,
-            self._prompt_columns,
-            np.int32(limit),
-            self._settings,
-        )
+        with explained_for_generate(self._decoder):
+            self._state = self._decoder.advance(
+                self._arrays,
+                self._state,
+                self._prompts.keys,
+                self._prompt_columns,
+                np.int32(limit),
+                self._settings,
+            )
 
     def _tokens(self) -> np.ndarray:
         """[real rows, length + generated] so far, without the bucket's padding."""
@@ -131,7 +132,7 @@ def explained_for_generate(decoder: Decoder) -> contextlib.AbstractContextManage
 
 
 def _is_of_model(error: Exception) -> bool:
-    return trace_errors.is_trace_error(error) or isinstance(error, _MODEL_ERRORS)
+    return trace_errors.is_of_code(error) or isinstance(error, _MODEL_ERRORS)
 
 
 def _as_long_tensor(tokens: np.ndarray) -> torch.Tensor:

@@ -209,6 +209,20 @@ class Mapping(_ByContent):
         return dict(self.entries).get(key, self.element)
 
 
+class KeyValueCache(_ByContent):
+    """A key/value cache of fixed shape, as a generation step gets it, or None if it is not `given`."""
+
+    __slots__ = ("given",)
+
+    def __init__(self, given: bool) -> None:
+        self.given = given
+        self._set_key(given)
+
+
+CACHE: Final = KeyValueCache(given=False)
+GIVEN_CACHE: Final = KeyValueCache(given=True)
+
+
 class Namespace(_ByContent):
     """A `types.SimpleNamespace`, with the attributes that it was created with."""
 
@@ -356,6 +370,8 @@ def options_of(value: Value) -> tuple[Value, ...]:
 
 def without_none(value: Value) -> Value:
     """The value after a check that it is not None."""
+    if value is CACHE:
+        return GIVEN_CACHE
     if isinstance(value, Tensor) and value.optional:
         return tensor(value.dtype, value.exact, value.ndim, False, value.view, value.origin, value.host)
     return value

@@ -8,15 +8,17 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tpuport.lint.abstract_values import Function, Instance, Partial, Value, class_of
+from tpuport.lint import scenarios
+from tpuport.lint.abstract_values import Function, Instance, Partial, Value, class_of, is_tensor
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import TracingInterpreter
+from tpuport.lint.interpreter.tracing_interpreter import COMPILED_METHODS
 from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
-from tpuport.lint.source import SourceFile
+from tpuport.lint.source import SourceFile, garbage_collection_off
 
 # Functions that are passed to one of these, or decorated with one, are traced.
 _COMPILERS: Final = frozenset(
@@ -26,6 +28,7 @@ _COMPILERS: Final = frozenset(
 _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
 # A file without one of these words is not searched for compilers; `re.compile` is too common to count.
 _MAY_COMPILE: Final = re.compile(r"\b(?:jit|jax_jit|trace|(?<!\bre\.)compile)\b")
+_LOOPS: Final = frozenset({"generate", "sample"})
 # diffusers calls an attention processor instead of the attention module's own forward.
 _PROCESSOR: Final = re.compile(r"(Attn|Attention)Processor")
 # A call in the linted code costs some thirty calls here, and may be forty deep.
@@ -90,7 +93,8 @@ class Analyser:
     def analyse(self, source: SourceFile) -> Outcome:
         """The findings reached from the entry points in this file, and those in the rest of its text."""
         try:
-            return self._analyse_module(self._project.add(source))
+            with garbage_collection_off():
+                return self._analyse_module(self._project.add(source))
         except BaseException:
             # The next file must not take half an interpretation for a whole one.
             self._reset()
@@ -102,7 +106,10 @@ class Analyser:
         for function, receiver in entry_points:
             # An outer model has called this one with real arguments, which are better than declared ones.
             if (function, class_of(receiver)) not in record.traced:
-                self._interpreter.interpret_entry_point(function, receiver)
+                record.absorb(scenarios.interpret(self._interpreter, function, receiver))
+        for function, receiver in self._loops(module):
+            loop = scenarios.interpret_loop(self._interpreter, function, receiver, record.findings)
+            record.absorb(loop)
         # In the order of the text, since a set has none that two runs share.
         traced = sorted({function for function, _ in record.traced}, key=_position)
         for function in traced:
@@ -136,6 +143,26 @@ class Analyser:
             method = self._traced_method(info)
             if method is not None:
                 yield EntryPoint(method, Instance(info))
+            yield from self._coding_methods(info)
+
+    def _coding_methods(self, info: ClassInfo) -> Iterator[EntryPoint]:
+        """`encode`, `decode` and their tiled forms of an autoencoder; other classes encode texts on the host."""
+        if not self._interpreter.classes.is_module(info):
+            return
+        for name in sorted(COMPILED_METHODS & info.methods.keys() - {"forward"}):
+            method, receiver = info.methods[name], Instance(info)
+            values = self._interpreter.declared_parameters(method, receiver).values()
+            if any(map(is_tensor, itertools.islice(values, 1, 2))):
+                yield EntryPoint(method, receiver)
+
+    def _loops(self, module: ModuleInfo) -> Iterator[EntryPoint]:
+        """What runs on the host and calls models: `generate` and `sample` of modules, `__call__` of pipelines."""
+        classes = self._interpreter.classes
+        for info in module.classes:
+            names = {"__call__"} if info.node.name.endswith("Pipeline") else _LOOPS
+            for name in sorted(names & info.methods.keys()):
+                if name == "__call__" or classes.is_module(info):
+                    yield EntryPoint(info.methods[name], Instance(info))
 
     def _traced_method(self, info: ClassInfo) -> FunctionInfo | None:
         classes = self._interpreter.classes

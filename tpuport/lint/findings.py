@@ -53,6 +53,7 @@ class Finding:
             with the code at this position.
         stops: at error level, whether tracing ends with an error here; text built from a tracer, for instance, is
             wrong but does not end the trace.
+        scenario: the calls of an entry point that have it, `Model.forward without `mask``; "" for all calls.
     """
 
     path: str
@@ -68,6 +69,12 @@ class Finding:
     route: tuple[str, ...] = ()
     fix: Applicability = Applicability.NONE
     stops: bool = True
+    scenario: str = ""
+
+    @property
+    def message(self) -> str:
+        """The reason, and the calls that have the finding if not all do."""
+        return f"{self.reason} (in {self.scenario})" if self.scenario else self.reason
 
     @property
     def stops_trace(self) -> bool:

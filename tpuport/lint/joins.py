@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from tpuport.lint.abstract_values import (
+    CACHE,
+    GIVEN_CACHE,
     NONE,
     NOT_CONSTANT,
     UNKNOWN,
@@ -13,6 +15,7 @@ from tpuport.lint.abstract_values import (
     Class,
     Function,
     Instance,
+    KeyValueCache,
     Layer,
     Mapping,
     Partial,
@@ -26,6 +29,19 @@ from tpuport.lint.abstract_values import (
 )
 
 _T = TypeVar("_T")
+
+
+class Losses:
+    """Counts joins of a traced tensor with a Python object, of which nothing is known afterwards.
+
+    Attributes:
+        count: how many there were; only differences say something.
+    """
+
+    count = 0
+
+
+losses: Final = Losses()
 
 # Each further option is interpreted at each call, and more than a few say little about any of them.
 _MOST_OPTIONS: Final = 4
@@ -44,12 +60,19 @@ def join(left: Value, right: Value) -> Value:
         return Static(_common(left.kind, right.kind, ""))
     # Code that reads an attribute or calls a value that may be None means the value.
     if left == NONE:
-        return right
+        return _or_none(right)
     if right == NONE:
-        return left
+        return _or_none(left)
+    return _join_objects(left, right)
+
+
+def _join_objects(left: Value, right: Value) -> Value:
     match left, right:
         case Sequence(), Sequence():
             return _join_sequences(left, right)
+        # A cache that the model creates itself is another one, which the loop that calls the model replaces.
+        case (KeyValueCache(), KeyValueCache() | Instance()) | (Instance(), KeyValueCache()):
+            return CACHE
         case Mapping(), Mapping():
             return _join_mappings(left, right)
         case Instance(), Instance() if left.info is right.info:
@@ -108,7 +131,13 @@ def _join_tensor(left: Tensor, right: Value) -> Value:
         )
     if right == NONE:
         return tensor(left.dtype, left.exact, left.ndim, True, left.view, left.origin, left.host)
+    if isinstance(right, Static) and not left.host:
+        losses.count += 1
     return UNKNOWN
+
+
+def _or_none(value: Value) -> Value:
+    return CACHE if value is GIVEN_CACHE else value
 
 
 def _common(left: _T, right: _T, default: _T) -> _T:

@@ -27,7 +27,7 @@ from tpuport.lint.workers import FileResult
 
 _log = logging.getLogger("tpuport")
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 # Number of JSON files; linted files of one directory share one.
 _BUCKETS: Final = 16
 # Caches of this many different settings stay on disk.
@@ -265,7 +265,7 @@ def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileR
 
 def _decode_finding(values: list[Any], texts: list[str]) -> Finding:
     fields = dict(zip(_FIELDS, values, strict=True))
-    for name in ("path", "rule", "reason", "remedy", "function"):
+    for name in ("path", "rule", "reason", "remedy", "function", "scenario"):
         fields[name] = texts[fields[name]]
     fields["severity"] = Severity(texts[fields["severity"]])
     fields["fix"] = Applicability(texts[fields["fix"]])

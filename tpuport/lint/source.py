@@ -118,7 +118,7 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
         raise Unreadable(_unreadable(display, reason, "remove the null bytes, or exclude the file", line))
     try:
         # The linted code's own invalid escapes and odd comparisons are for others to report.
-        with warnings.catch_warnings(action="ignore"), _garbage_collection_off():
+        with warnings.catch_warnings(action="ignore"), garbage_collection_off():
             tree = ast.parse(text)
     except SyntaxError as error:
         raise Unreadable(_syntax_error(display, error)) from None
@@ -129,8 +129,11 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
 
 
 @contextlib.contextmanager
-def _garbage_collection_off() -> Iterator[None]:
-    """Suspend garbage collection: creating a tree's nodes triggers it over and over, and none of them is garbage."""
+def garbage_collection_off() -> Iterator[None]:
+    """Suspend garbage collection for one file, whose nodes and abstract values trigger it over and over.
+
+    Few of them are garbage before the file is done, and a collection looks at the trees of all files.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from tpuport import compat
 from tpuport.errors import PortError
-from tpuport.patches import gpu_devices, gpu_torch
+from tpuport.patches import gpu_devices, gpu_distributed, gpu_torch
 from tpuport.patches.gpu_calls import Call, Calls
 from tpuport.patches.gpu_packages import PACKAGES, Finder
 
@@ -26,7 +27,19 @@ _current: "GpuShim | None" = None
 class GpuShim:
     """The shim, off until it is entered or enabled; see `gpu_shim`."""
 
-    def __init__(self, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False) -> None:
+    def __init__(
+        self,
+        allow: Iterable[str] | Mapping[str, Any] = (),
+        available: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        if device not in gpu_devices.PLACES:
+            raise PortError(
+                f'"cuda" cannot mean {device!r}',
+                where="device",
+                fix='"cpu", the host, to build models there; or "jax", the TPU',
+            )
+        self._device = device
         self._calls = Calls()
         if not isinstance(allow, Mapping):
             allow = dict.fromkeys(allow)
@@ -80,6 +93,8 @@ class GpuShim:
         self.disable()
 
     def _install(self) -> None:
+        if self._device == "jax":
+            compat.environment()
         functions = {name: value for name, value in self._allow.items() if ":" in name}
         packages = [name for name in self._allow if ":" not in name]
         self._answer_torch()
@@ -89,35 +104,47 @@ class GpuShim:
         finder = Finder((*PACKAGES, *packages), self._calls.note)
         finder.install()
         self._undo.callback(finder.uninstall)
-        mode = gpu_devices.Devices(self._calls)
+        mode = gpu_devices.Devices(self._calls, self._device)
         mode.__enter__()
         # Not its `__exit__`, which would take whatever mode was entered last.
         self._undo.callback(gpu_devices.remove, mode)
         self._calls.active = True
 
     def _answer_torch(self) -> None:
-        answers = dict(gpu_torch.CUDA)
+        answers, classes = dict(gpu_torch.CUDA), dict(gpu_torch.CUDA_CLASSES)
         if self._available:
             answers["is_available"] = lambda: True
+        if self._device == "jax":
+            # It imports jax, which most uses of the shim do without.
+            from tpuport.patches import gpu_tpu
+
+            answers |= gpu_tpu.CUDA
+            classes |= gpu_tpu.CUDA_CLASSES
         for name, answer in answers.items():
             self._function("torch.cuda", name, answer)
-        for name, cls in gpu_torch.CUDA_CLASSES.items():
+        for name, cls in classes.items():
             self._put("torch.cuda", name, _noting_subclass(cls, f"torch.cuda.{name}", self._calls))
         for name in gpu_torch.TENSOR_TYPES:
             self._put("torch.cuda", f"{name}Tensor", getattr(torch, f"{name}Tensor"))
         for name in gpu_torch.SDP:
             self._function("torch.backends.cuda", name, gpu_torch.nothing)
         for name, answer in gpu_devices.answers().items():
-            self._put("torch", name, answer(self._calls))
-        for name, cls in gpu_devices.autocast_classes(self._calls).items():
-            self._put("torch", name, cls)
+            self._put("torch", name, answer(self._calls, self._device))
+        # Autocast of a GPU is autocast of the device as soon as torchax is there.
+        if self._device == "cpu":
+            for name, cls in gpu_devices.autocast_classes(self._calls).items():
+                self._put("torch", name, cls)
         self._put("torch", "Generator", gpu_devices.generator_class(self._calls))
 
     def _answer_distributed(self) -> None:
         if not torch.distributed.is_available() or torch.distributed.is_initialized():
             return  # a real process group answers for itself
-        for name, answer in gpu_torch.Distributed().answers().items():
+        for module in gpu_distributed.MODULES:
+            importlib.import_module(module)
+        for name, answer in gpu_distributed.Distributed().answers().items():
             self._function("torch.distributed", name, answer)
+        for module, name in gpu_distributed.WRAPPERS.items():
+            self._put(module, name, gpu_distributed.Wrapped)
 
     def _answer_allowed(self, name: str, value: Any) -> None:
         module, _, path = name.partition(":")
@@ -198,23 +225,32 @@ def _holder(module: str, path: str) -> tuple[Any, str]:
     return holder, name
 
 
-def gpu_shim(*, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False) -> GpuShim:
+def gpu_shim(
+    *, allow: Iterable[str] | Mapping[str, Any] = (), available: bool = False, device: str = "cpu"
+) -> GpuShim:
     """Let code that was written for a GPU be imported, and its models be built, without one.
 
     Use it in a `with` block, or between `enable()` and `disable()`. Meanwhile the functions of `torch.cuda` and
     `torch.distributed` that would fail answer as one GPU and one process would; tensors for a CUDA device are created
-    on the CPU; autocast of a CUDA device is switched off; and imports of attention packages that are not installed give
-    stand-ins, whose attention is `F.scaled_dot_product_attention`. `tpuport.patches.gpu.whitelist()` lists all of it.
-    Everything else behaves as before. Afterwards everything is restored, also after an exception. Each rewritten call
-    is logged to the logger "tpuport" with its line, and recorded in `calls`.
+    on the CPU; autocast of a CUDA device is switched off; meshes, DTensors and wrappers of torch.distributed are those
+    of one device; and imports of attention packages that are not installed give stand-ins, whose attention is
+    `F.scaled_dot_product_attention`. `tpuport.patches.gpu.whitelist()` lists all of it. Everything else behaves as
+    before. Afterwards everything is restored, also after an exception. Each rewritten call is logged to the logger
+    "tpuport" with its line, and recorded in `calls`.
 
     Args:
         allow: what else to answer. "package" is a package that is replaced by a stand-in if it is not installed;
             "module:name" is a function that then does nothing. A mapping gives the replacement of a "module:name": a
             function, or any value.
         available: what `torch.cuda.is_available()` returns, for code that insists on a GPU.
+        device: what "cuda" means. "cpu", the host, is for building models, which `tpuport.port` moves. "jax" is the
+            TPU, for scripts: tensors and models go to its first device, `torch.cuda.synchronize` and events wait for
+            it, memory is its memory, autocast is followed, and `torch.cuda.is_available()` is True.
+
+    Raises:
+        PortError: `device` is neither.
     """
-    return GpuShim(allow, available)
+    return GpuShim(allow, available, device)
 
 
 def whitelist() -> dict[str, tuple[str, ...]]:
@@ -224,6 +260,7 @@ def whitelist() -> dict[str, tuple[str, ...]]:
     functions += [f"torch.backends.cuda.{name}" for name in gpu_torch.SDP]
     functions += [f"torch.{name}" for name in gpu_devices.answers()]
     functions += ["torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.Generator"]
-    functions += [f"torch.distributed.{name}" for name in gpu_torch.Distributed().answers()]
+    functions += [f"torch.distributed.{name}" for name in gpu_distributed.Distributed().answers()]
+    functions += [f"{module}.{name}" for module, name in gpu_distributed.WRAPPERS.items()]
     devices = ("Tensor.cuda", "Tensor.to", "Tensor.type", "Tensor.pin_memory", "pin_memory=", "device=")
     return {"functions": tuple(sorted(functions)), "devices": devices, "imports": tuple(sorted(PACKAGES))}

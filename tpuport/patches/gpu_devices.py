@@ -13,6 +13,7 @@ from tpuport.patches.gpu_calls import Calls
 
 _CUDA = re.compile(r"cuda(:\d+)?")
 _CUDA_TYPE = "torch.cuda."
+PLACES = {"cpu": "on the CPU", "jax": "on the TPU"}
 _NAMES = {"_parse_to": "Module.to", "to": "Tensor.to", "type": "Tensor.type"}
 
 
@@ -24,33 +25,43 @@ def is_cuda(value: Any) -> bool:
 
 
 class Devices(TorchFunctionMode):
-    """Creates tensors on the CPU that calls of this thread would create on a CUDA device."""
+    """Creates tensors elsewhere that calls of this thread would create on a CUDA device.
 
-    def __init__(self, calls: Calls) -> None:
+    Args:
+        calls: where they are noted.
+        target: the device instead, "cpu" or "jax".
+    """
+
+    def __init__(self, calls: Calls, target: str = "cpu") -> None:
         super().__init__()
         self.calls = calls
+        self.target = target
+        self.place = PLACES[target]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         # Naming a device is not using it.
         if not self.calls.active or func is torch.device:
             return func(*args, **kwargs)
-        if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
+        if func is torch.Tensor.pin_memory or (func is torch.Tensor.cuda and self.target == "cpu"):
             self.calls.note(f"Tensor.{func.__name__}", "the tensor itself")
             return args[0]
-        rewritten = _without_cuda(func, args, kwargs)
+        if func is torch.Tensor.cuda:
+            self.calls.note("Tensor.cuda", self.place)
+            return args[0].to(self.target)
+        rewritten = _without_cuda(func, args, kwargs, self.target)
         if rewritten is None:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
-        self.calls.note(f"{_NAMES.get(name, name)} on a CUDA device", "on the CPU")
+        self.calls.note(f"{_NAMES.get(name, name)} on a CUDA device", self.place)
         args, kwargs = rewritten
         return func(*args, **kwargs)
 
 
 def _without_cuda(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments with the CPU instead of CUDA devices; None if they name no CUDA device."""
+    """The arguments with the target instead of CUDA devices; None if they name no CUDA device."""
     named_by_text = func in (torch.Tensor.to, torch.as_tensor)
     positions: list[int] = []
     for position, value in enumerate(args):
@@ -68,16 +79,16 @@ def _without_cuda(
     if not (positions or has_cuda_device or is_pinned):
         return None
     if has_cuda_device:
-        kwargs["device"] = "cpu"
+        kwargs["device"] = target
     if is_pinned:
         kwargs["pin_memory"] = False
     arguments: list[Any] = list(args)
     for position in positions:
-        arguments[position] = "cpu"
+        arguments[position] = target
     return tuple(arguments), kwargs
 
 
-def _load(calls: Calls) -> Callable[..., Any]:
+def _load(calls: Calls, target: str) -> Callable[..., Any]:
     former: Any = torch.load
 
     @functools.wraps(former)
@@ -91,20 +102,23 @@ def _load(calls: Calls) -> Callable[..., Any]:
     return load
 
 
-def _default_device(calls: Calls) -> Callable[..., Any]:
+def _default_device(calls: Calls, target: str) -> Callable[..., Any]:
     former = torch.set_default_device
 
     @functools.wraps(former)
     def set_default_device(device: Any) -> None:
-        if calls.active and (is_cuda(device) or type(device) is int):
+        if not calls.active or not (is_cuda(device) or type(device) is int):
+            former(device)
+        elif target == "cpu":
             calls.note("torch.set_default_device", "nothing")
         else:
-            former(device)
+            calls.note("torch.set_default_device", PLACES[target])
+            former(target)
 
     return set_default_device
 
 
-def _default_type(calls: Calls) -> Callable[..., Any]:
+def _default_type(calls: Calls, target: str) -> Callable[..., Any]:
     former = torch.set_default_tensor_type
 
     @functools.wraps(former)
@@ -117,8 +131,11 @@ def _default_type(calls: Calls) -> Callable[..., Any]:
     return set_default_tensor_type
 
 
-def answers() -> dict[str, Callable[[Calls], Callable[..., Any]]]:
-    """Factories of replacements, by name, for the functions of torch that take a device but no tensor."""
+def answers() -> dict[str, Callable[[Calls, str], Callable[..., Any]]]:
+    """Factories of replacements, by name, for the functions of torch that take a device but no tensor.
+
+    They are called with the calls to note, and with the device that "cuda" means.
+    """
     return {"load": _load, "set_default_device": _default_device, "set_default_tensor_type": _default_type}
 
 

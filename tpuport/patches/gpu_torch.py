@@ -1,7 +1,6 @@
-"""What the GPU shim answers for `torch.cuda` and `torch.distributed`."""
+"""What the GPU shim answers for `torch.cuda` where "cuda" means the host."""
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -133,34 +132,3 @@ TENSOR_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", 
 
 # Switches between attention kernels of a GPU, which would switch those of the CPU as well.
 SDP = ("enable_flash_sdp", "enable_mem_efficient_sdp", "enable_math_sdp", "enable_cudnn_sdp")
-
-
-class Distributed:
-    """`torch.distributed` for one process: rank 0 of 1."""
-
-    def __init__(self) -> None:
-        self.initialized = False
-
-    def answers(self) -> dict[str, Callable[..., Any]]:
-        """Functions of torch.distributed by name."""
-        return {
-            "all_gather": _all_gather,
-            "all_reduce": nothing,
-            "barrier": nothing,
-            "broadcast": nothing,
-            "destroy_process_group": functools.partial(self._set, False),
-            "get_backend": lambda *args, **kwargs: "gloo",
-            "get_node_local_rank": lambda *args, **kwargs: 0,
-            "get_rank": lambda *args, **kwargs: 0,
-            "get_world_size": lambda *args, **kwargs: 1,
-            "init_process_group": functools.partial(self._set, True),
-            "is_initialized": lambda: self.initialized,
-            "new_group": nothing,
-        }
-
-    def _set(self, value: bool, *args: Any, **kwargs: Any) -> None:
-        self.initialized = value
-
-
-def _all_gather(tensor_list: list[torch.Tensor], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    tensor_list[0].copy_(tensor)

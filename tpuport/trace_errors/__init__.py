@@ -5,6 +5,7 @@ Importing this package is cheap. What explains an error is imported when there i
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -18,7 +19,7 @@ from tpuport.trace_errors.failure import remedies as remedies
 
 __all__ = [
     "CannotTrace", "Source", "TraceFailure", "explain", "explain_refusal", "explained", "first_line", "has_model_code",
-    "is_explicable", "is_trace_error", "remedies",
+    "is_explicable", "is_of_code", "is_trace_error", "remedies",
 ]  # fmt: skip
 
 # By name, so that asking needs neither jax nor torchax.
@@ -48,17 +49,30 @@ def explained(
         yield
     except CannotTrace as error:
         # Explained already, by a block inside of this one; only the alternative is added.
-        raise _with_alternative(error.failure, alternative) from error.__cause__
+        raise _with_alternative(error, error.failure, alternative) from error.__cause__
     except Exception as error:
         if not catch(error):
             raise
-        raise _with_alternative(explain(error, model), alternative) from error
+        raise _with_alternative(error, explain(error, model), alternative) from error
 
 
-def _with_alternative(failure: TraceFailure, alternative: str) -> CannotTrace:
+def _with_alternative(error: Exception, failure: TraceFailure, alternative: str) -> CannotTrace:
     if alternative:
         failure = dataclasses.replace(failure, remedy=f"{failure.remedy}; or {alternative}")
-    return CannotTrace(failure)
+    kind = next((kind for kind in _PYTHON_KINDS if isinstance(error, kind)), None)
+    return _class_of(kind)(failure)
+
+
+# Of these, what was raised may be caught by its class as in torch. Derived ones first.
+_PYTHON_KINDS: Final = (NotImplementedError, RuntimeError, IndexError, TypeError, ValueError)
+
+
+@functools.cache
+def _class_of(kind: type[Exception] | None) -> type[CannotTrace]:
+    """`CannotTrace`, or a class that is also one of Python's."""
+    if kind is None:
+        return CannotTrace
+    return type("CannotTrace", (CannotTrace, kind), {"__module__": __name__, "__doc__": CannotTrace.__doc__})
 
 
 def explain(error: BaseException, model: Any) -> TraceFailure:
@@ -83,6 +97,20 @@ def has_model_code(error: BaseException) -> bool:
     from tpuport.trace_errors.tracebacks import path_to
 
     return any(frame.owner > Owner.LIBRARY for frame in path_to(error).frames)
+
+
+def is_of_code(error: Exception) -> bool:
+    """Whether a line of the model's or the user's explains an error: what jax, torch or tpuport refuses there.
+
+    An exception that the code itself raises is the code's answer to its caller, and goes through.
+    """
+    if is_trace_error(error):
+        return True
+    if not has_model_code(error):
+        return False
+    from tpuport.trace_errors.tracebacks import path_to
+
+    return isinstance(error, PortError) or path_to(error).is_raised_by_library
 
 
 def is_explicable(error: Exception) -> bool:

@@ -71,9 +71,6 @@ def test_safe_in_traced_code(rule: str, node: str, before: str, after: str, fix_
         ("TPU302", '"cuda"', 'return x.to(y, "cuda")'),
         ("TPU303", "torch.cuda.is_available()", "return torch.cuda.is_available()"),
         ("TPU303", "torch.cuda.synchronize()", "a = torch.cuda.synchronize()"),
-        ("TPU304", "torch.autocast(x.device.type)", "with torch.autocast(x.device.type):\n    y = x"),
-        ("TPU304", 'torch.autocast("cpu")', 'with torch.autocast("cpu"):\n    y = x'),
-        ("TPU304", 'torch.autocast("cuda")', 'with torch.autocast("cuda") as a:\n    y = x'),
         ("TPU311", "x.to(y, non_blocking=wait)", "return x.to(y, non_blocking=wait)"),
         ("TPU312", "x.cpu()", "return x.cpu().numpy()"),
         ("TPU312", 'x.to("cuda")', 'return x.to("cuda")'),
@@ -143,41 +140,6 @@ def test_checkpoints_are_read_to_the_host(fix) -> None:
     )
 
 
-_AUTOCAST = """
-# why it is here
-with torch.autocast("cuda", enabled=False):  # off
-    # first
-    y = x * 2
-    text = '''
-  not moved
-'''
-
-    if mask is None:
-        y = y + 1
-    # last
-return y
-"""
-
-
-def test_autocast_gives_way_to_its_body(fix_forward) -> None:
-    after = fix_forward(_AUTOCAST, ("TPU304", 'torch.autocast("cuda", enabled=False)'))
-    assert after.splitlines()[:4] == ["# why it is here", "# off", "# first", "y = x * 2"]
-    assert "\n\nif mask is None:\n    y = y + 1\n# last\nreturn y" in after
-    assert "not moved" in after
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('with torch.autocast("cuda"), torch.no_grad():\n    y = x', "with torch.no_grad():\n    y = x"),
-        ('with torch.no_grad(), torch.autocast("cuda"):\n    y = x', "with torch.no_grad():\n    y = x"),
-        ('with torch.autocast("cuda"): y = x', "y = x"),
-    ],
-)
-def test_one_of_several_contexts(before: str, after: str, fix_forward) -> None:
-    assert fix_forward(before, ("TPU304", 'torch.autocast("cuda")')) == after
-
-
 @pytest.mark.parametrize(
     ("rule", "node", "before", "after"),
     [
@@ -188,7 +150,6 @@ def test_one_of_several_contexts(before: str, after: str, fix_forward) -> None:
             '# fast\n@torch.compile(mode="x")\n@other\n',
             "# fast\n@other\n",
         ),
-        ("TPU304", "torch.cuda.amp.autocast()", "@torch.cuda.amp.autocast()\n", ""),
         ("TPU601", "torch.inference_mode()", "@torch.inference_mode()\n", "@torch.no_grad()\n"),
         (
             "TPU308",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tpuport.compat import autocast
 from tpuport.compat.convert import is_ported
 from tpuport.errors import PortError
 
@@ -22,7 +23,7 @@ def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) 
     """Raise torch's error, if torch on a CPU refuses the dtypes of an operator's arguments."""
     rule = _RULES.get(getattr(function, "overloadpacket", function))
     # Under autocast, torch casts arguments itself.
-    if rule is None or environment.param.autocast_dtype is not None or torch.is_autocast_enabled("cuda"):
+    if rule is None or environment.param.autocast_dtype is not None or autocast.state() is not None:
         return
     leaves = pytree.tree_leaves((args, kwargs))
     if any(map(is_ported, leaves)):

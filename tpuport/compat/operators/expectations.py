@@ -15,6 +15,7 @@ import torch.overrides
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
+from tpuport.compat import autocast
 from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
 from tpuport.compat.replacements import original
 from tpuport.errors import PortError
@@ -190,7 +191,7 @@ def _refuse_mixed_dtypes(environment: Any, function: Any, args: tuple) -> None:
     if getattr(function, "overloadpacket", function) not in _OF_ONE_DTYPE:
         return
     # Under autocast, torch casts them itself.
-    if environment.param.autocast_dtype is not None or torch.is_autocast_enabled("cuda"):
+    if environment.param.autocast_dtype is not None or autocast.state() is not None:
         return
     tensors = [leaf for leaf in pytree.tree_leaves(args) if is_ported(leaf) and leaf.ndim]
     if len({tensor.dtype for tensor in tensors}) > 1:

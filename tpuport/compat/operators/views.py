@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import torch
 from jax.core import Tracer
 
-from tpuport.compat import aliasing
+from tpuport.compat import aliasing, autocast
 from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.operators import argument_dtypes, expectations
 from tpuport.compat.operators.declarations import Lowering, Method
@@ -29,6 +29,7 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
     args, kwargs = as_program_draw(func, args, kwargs or {})
+    args, kwargs = autocast.cast(func, args, kwargs)
     argument_dtypes.check(environment, func, args, kwargs)
     return aliasing.dispatch(run, func, args, kwargs)
 

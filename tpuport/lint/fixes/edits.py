@@ -169,21 +169,6 @@ _EVALUATED_SEPARATELY: Final = (
 )
 
 
-def unwrap_with(statement: cst.With) -> Edit:
-    """Replace a `with` by its body."""
-    body = statement.body
-    leading_lines = tuple(statement.leading_lines)
-    if isinstance(body, cst.SimpleStatementSuite):
-        line = cst.SimpleStatementLine(
-            body.body, leading_lines=leading_lines, trailing_whitespace=body.trailing_whitespace
-        )
-        return replace_node(statement, Statements((line,)))
-    assert isinstance(body, cst.IndentedBlock)
-    before = (*leading_lines, *_comment_line(body.header))
-    unwrapped: Any = tuple(body.body)
-    return replace_node(statement, Statements(unwrapped, before, tuple(body.footer)))
-
-
 def _comment_line(space: cst.TrailingWhitespace) -> tuple[cst.EmptyLine, ...]:
     """A comment behind a statement, as a line of its own; none if there is no comment."""
     if space.comment is None:

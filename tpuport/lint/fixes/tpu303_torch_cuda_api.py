@@ -7,7 +7,6 @@ import libcst as cst
 from tpuport.lint.fixes.edits import Edit, Rewrite, mark_unsafe, remove_line
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import expect
-from tpuport.lint.fixes.tpu304_cuda_autocast import rewrite as rewrite_autocast
 
 # They change no tensor, and nobody uses their result.
 _MANAGING_FUNCTIONS: Final = frozenset(
@@ -17,13 +16,11 @@ _MANAGING_FUNCTIONS: Final = frozenset(
 
 
 def rewrite(node: cst.Call | cst.Attribute, site: Site) -> Edit | None:
-    """`torch.cuda.empty_cache()` and the like, on a line of their own; `torch.cuda.amp.autocast` as for TPU304."""
+    """`torch.cuda.empty_cache()` and the like, on a line of their own."""
     # The finding may be on the name or on its call.
     call = site.innermost(node, cst.Call)
     expect(node in (call, call.func))
     name = site.function_name(call).removeprefix("torch.cuda.")
-    if name == "amp.autocast":
-        return rewrite_autocast(call, site)
     expect(name in _MANAGING_FUNCTIONS)
     expect(site.is_statement(call))
     return mark_unsafe(remove_line(site, call), site.is_host_code)

@@ -21,6 +21,7 @@ from tpuport.lint.abstract_values import (
     External,
     Function,
     Instance,
+    KeyValueCache,
     Layer,
     Mapping,
     Sequence,
@@ -348,7 +349,12 @@ def _is_identical(left: Value, right: Value) -> bool | None:
 
 def _is_never_none(value: Value) -> bool:
     match value:
-        case Tensor(optional=False) | Static(kind="bool" | "int" | "float" | "str") | Function():
+        case (
+            Tensor(optional=False)
+            | KeyValueCache(given=True)
+            | Static(kind="bool" | "int" | "float" | "str")
+            | Function()
+        ):
             return True
         case _:
             # Instances and containers do not record whether they may be None.

@@ -117,6 +117,7 @@ class Frame:
         parent: the enclosing function's frame, for closures.
         emitting: whether rules hear of what happens (traced code of a linted file).
         entry: this is the frame of an entry point itself.
+        host: this is a loop of the host, which is not traced, but calls models that are.
         returned, yielded: join of all that was returned or yielded so far; None if nothing was.
         exits: for each loop that is being interpreted, the environments at its `break`s and `continue`s.
         building: attributes by name of the object whose `__init__` this is, or which calls this.
@@ -126,8 +127,8 @@ class Frame:
     """
 
     __slots__ = (
-        "building", "depth", "doubts", "emitting", "entry", "env", "exits", "info", "interpreter", "module", "owner",
-        "parent", "qualname", "raising", "receiver", "returned", "self_name", "statement", "yielded",
+        "building", "depth", "doubts", "emitting", "entry", "env", "exits", "host", "info", "interpreter", "module",
+        "owner", "parent", "qualname", "raising", "receiver", "returned", "self_name", "statement", "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -151,6 +152,7 @@ class Frame:
         self.parent = parent
         self.emitting = False
         self.entry = False
+        self.host = False
         self.raising = False
         self.statement: ast.stmt | None = None
         self.returned: Value | None = None

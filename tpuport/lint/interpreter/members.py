@@ -21,6 +21,7 @@ from tpuport.lint.abstract_values import (
     External,
     Function,
     Instance,
+    KeyValueCache,
     Layer,
     Mapping,
     Method,
@@ -172,6 +173,11 @@ def _of_mapping(frame: Frame, base: Mapping, name: str) -> Value:
     return Method(base, name)
 
 
+def _of_cache(frame: Frame, base: KeyValueCache, name: str) -> Value:
+    # The two parts of an encoder-decoder cache are caches themselves.
+    return base if name in {"self_attention_cache", "cross_attention_cache"} else Method(base, name)
+
+
 def _of_namespace(frame: Frame, base: Namespace, name: str) -> Value:
     return dict(base.attributes).get(name, UNKNOWN)
 
@@ -278,6 +284,7 @@ _HANDLERS: Final[dict[type, Callable[[Frame, Any, str], Value]]] = {
     Choice: _of_choice,
     Method: _of_method,
     Namespace: _of_namespace,
+    KeyValueCache: _of_cache,
     Unknown: _of_unknown,
 }
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from tpuport.lint.abstract_values import (
     BOOL,
+    CACHE,
     CONFIG,
     DEVICE,
     DTYPE,
@@ -173,6 +174,9 @@ def declared_value(interpreter: Interpreter, info: FunctionInfo, parameter: ast.
         case annotation, _:
             promised = annotation_value(interpreter, annotation, info.module)
     match promised, default:
+        # Generation passes a cache of fixed shape, whatever class is promised.
+        case Instance(info=declared), _ if declared.node.name.endswith("Cache"):
+            return CACHE
         # `mask: Tensor = None` is written for an optional tensor.
         case Tensor(), ast.Constant(value=None):
             return join(promised, NONE)
@@ -194,6 +198,7 @@ _TENSOR_NAMES: Final = re.compile(
 _PYTHON_NAMES: Final = re.compile(
     r"^(num|n|max|min|use|is|return|output|do|skip|with)_|_(size|length|len|dim|num|name|type|idx|index|config|kwargs|fn)$|^past_key_values?$|^kwargs$"
 )
+_CACHE_NAME: Final = re.compile("past_key_values?")
 _TENSOR_METHODS: Final = tensor_functions.TENSOR_ONLY_METHODS | {"view", "reshape", "size", "dim"}
 _TENSOR_ATTRIBUTES: Final = frozenset({"shape", "dtype", "device", "ndim"})
 _OTHER_ATTRIBUTES: Final = frozenset(
@@ -216,6 +221,8 @@ class _Evidence(NamedTuple):
 def _value_by_evidence(info: FunctionInfo, name: str, optional: bool, entry: bool) -> Value:
     if is_config_name(name):
         return CONFIG
+    if _CACHE_NAME.fullmatch(name):
+        return CACHE
     evidence = _evidence(info)
     is_tensor_by_name = entry and _is_name_of_tensor(name, optional)
     if name in evidence.others or not (name in evidence.tensors or is_tensor_by_name):

@@ -25,6 +25,7 @@ from tpuport.lint.abstract_values import (
     Class,
     Function,
     Instance,
+    KeyValueCache,
     Layer,
     Mapping,
     Method,
@@ -452,6 +453,26 @@ def _entry(receiver: Mapping, name: str, positional: list[Value]) -> Value:
             return value
 
 
+# --- methods of caches ---
+
+# A cache of fixed shape counts its tokens on the device.
+_LENGTH: Final = tensor("int", ndim=0)
+_KEYS_AND_VALUES: Final = Sequence("tuple", (TENSOR, TENSOR), TENSOR)
+_CACHE_METHODS: Final[dict[str, Value]] = {
+    "get_seq_length": _LENGTH, "update": _KEYS_AND_VALUES, "get_max_length": INT, "get_max_cache_shape": INT,
+    "get_mask_sizes": Sequence("tuple", (INT, INT), INT),
+}  # fmt: skip
+
+
+def _method_of_cache(
+    frame: Frame, node: ast.Call, receiver: KeyValueCache, name: str, arguments: Arguments
+) -> Value:
+    if name in _CACHE_METHODS:
+        return _CACHE_METHODS[name]
+    # States of convolutions and recurrences.
+    return TENSOR if name.startswith("update_") else call_unknown(frame, arguments, name)
+
+
 # --- methods of modules ---
 
 _PARAMETER: Final = tensor(origin="parameter")
@@ -472,6 +493,10 @@ def _method_of_instance(
         return receiver
     if name in _REGISTRATIONS:
         _register(frame, name, arguments)
+        return NONE
+    # The parts of a pipeline, by name.
+    if name == "register_modules" and frame.building is not None:
+        frame.building |= arguments.keywords
         return NONE
     return _INHERITED_METHODS.get(name) or call_unknown(frame, arguments, name)
 
@@ -497,4 +522,5 @@ _METHOD_HANDLERS: Final[dict[type, Callable[[Frame, ast.Call, Any, str, Argument
     Static: _method_of_static,
     Layer: _method_of_layer,
     Instance: _method_of_instance,
+    KeyValueCache: _method_of_cache,
 }

@@ -32,9 +32,7 @@ from tpuport.lint.interpreter.class_facts import NOT_BUILT, Classes
 from tpuport.lint.interpreter.frame import Environment, Frame, Interpreter
 from tpuport.lint.interpreter.parameters import annotation_value, declared_value
 from tpuport.lint.interpreter.python_builtins import is_builtin
-from tpuport.lint.joins import (
-    join_all,
-)
+from tpuport.lint.joins import join_all, losses
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, canonical
 from tpuport.lint.project import Binding, Project
 from tpuport.lint.rules.rule import Context, Hit, Rule
@@ -44,6 +42,8 @@ from tpuport.lint.source import node_span
 _DEPTH: Final = 40
 # After so many different calls of one function, its declaration is interpreted instead of each further call.
 _CALLS_PER_FUNCTION: Final = 8
+# Methods of modules that tpuport compiles, beside functions that the code compiles itself.
+COMPILED_METHODS: Final = frozenset("forward encode decode tiled_encode tiled_decode".split())
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
 
 
@@ -57,17 +57,21 @@ class Record:
         traced: the functions that were traced, the called one among them, each with the class of the object that it
             was called on, or None.
         consulted: files whose functions were interpreted.
+        lost: a tensor in one branch and a Python object in another left nothing known somewhere.
     """
 
     result: Value = UNKNOWN
     findings: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
     traced: set[tuple[FunctionInfo, ClassInfo | None]] = dataclasses.field(default_factory=set)
     consulted: set[str] = dataclasses.field(default_factory=set)
+    lost: bool = False
 
     def add(self, key: tuple[Any, ...], finding: Finding) -> None:
-        """Add a finding; of two with the same key the worse stays."""
+        """Add a finding; of two with the same key the worse stays, or the one that needs no special call."""
         known = self.findings.setdefault(key, finding)
-        if finding.severity.rank < known.severity.rank:
+        if finding.severity.rank < known.severity.rank or (
+            finding.severity == known.severity and not finding.scenario
+        ):
             self.findings[key] = finding
 
     def absorb(self, inner: "Record") -> None:
@@ -76,6 +80,7 @@ class Record:
             self.add(key, finding)
         self.traced |= inner.traced
         self.consulted |= inner.consulted
+        self.lost |= inner.lost
 
 
 class _Activation(NamedTuple):
@@ -87,6 +92,7 @@ class _Activation(NamedTuple):
     emitting: bool
     entry: bool = False
     building: Environment | None = None
+    host: bool = False
 
 
 class TracingInterpreter(Interpreter):
@@ -138,22 +144,43 @@ class TracingInterpreter(Interpreter):
 
     # --- calls ---
 
-    def interpret_entry_point(self, info: FunctionInfo, receiver: Value | None) -> None:
-        """Interpret a function from which tracing starts, with its declared parameters."""
+    def declared_parameters(self, info: FunctionInfo, receiver: Value | None) -> Environment:
+        """What the parameters of an entry point are by its definition."""
+        return self._declared_values(Function(info, receiver), entry=True)
+
+    def interpret_call(self, info: FunctionInfo, receiver: Value | None, values: Environment) -> Record:
+        """Interpret a function from which tracing starts, with these parameters."""
+        # Each call may interpret what it calls as often as any other.
+        self._call_counts.clear()
+        record = self.start_recording()
+        function = Function(info, receiver)
+        self._call(_Activation(function, values, depth=0, emitting=True, entry=True))
+        self.records.pop()
+        return record
+
+    def interpret_loop(self, info: FunctionInfo, receiver: Value | None) -> Record:
+        """Interpret a function of the host, which is not traced, while the models that it calls are."""
+        record = self.start_recording()
         function = Function(info, receiver)
         values = self._declared_values(function, entry=True)
-        self._call(_Activation(function, values, depth=0, emitting=True, entry=True))
+        self._call(_Activation(function, values, depth=0, emitting=False, host=True))
+        self.records.pop()
+        return record
 
     def apply(self, frame: Frame, callee: Value, arguments: Arguments, node: ast.Call) -> Value:
         return callables.apply(frame, callee, arguments, node)
 
     def call_declared(self, caller: Frame, function: Function, entry: bool = False) -> Value:
         values = self._declared_values(function, entry)
-        return self._call(_Activation(function, values, caller.depth + 1, caller.emitting))
+        return self._call(self._called_from(caller, function, values))
 
     def call_function(self, caller: Frame, function: Function, arguments: Arguments) -> Value:
+        is_elsewhere = function.info.module is not caller.module
+        if caller.host and is_elsewhere and not self._starts_trace(caller, function):
+            # What a loop's file imports, a library's own loop for instance, calls models in its own way.
+            return self._promised_result(function.info)
         values = self._bind_arguments(function, arguments)
-        activation = _Activation(function, values, caller.depth + 1, caller.emitting)
+        activation = self._called_from(caller, function, values)
         if not caller.is_building(function.bound):
             return self._call(activation)
         # A constructor calls a method of its object.
@@ -163,6 +190,20 @@ class TracingInterpreter(Interpreter):
             # What a base class of another file does after construction (weights, hooks) sets no attribute we need.
             return self._promised_result(info)
         return self._run(activation._replace(building=caller.building))
+
+    def _called_from(self, caller: Frame, function: Function, values: Environment) -> _Activation:
+        """A call; the host's loops call compiled models."""
+        starts_trace = self._starts_trace(caller, function)
+        emitting = caller.emitting or starts_trace
+        return _Activation(
+            function, values, caller.depth + 1, emitting, host=caller.host and not starts_trace
+        )
+
+    def _starts_trace(self, caller: Frame, function: Function) -> bool:
+        """Whether a loop of the host calls a model's compiled method."""
+        info = class_of(function.bound)
+        is_compiled = caller.host and function.info.name in COMPILED_METHODS
+        return is_compiled and info is not None and self.classes.is_module(info)
 
     def build(
         self,
@@ -182,9 +223,9 @@ class TracingInterpreter(Interpreter):
 
     def _call(self, activation: _Activation) -> Value:
         """Run a function, or take the result of an equal call."""
-        function, values, depth, emitting, entry, _ = activation
+        function, values, depth, emitting, entry, _, host = activation
         closure = function.info.closure
-        key = (function, emitting, entry, tuple(values.items()), id(closure))
+        key = (function, emitting, entry, host, tuple(values.items()), id(closure))
         remembered = self._remembered.get(key)
         if remembered is not None:
             self.records[-1].absorb(remembered)
@@ -194,10 +235,12 @@ class TracingInterpreter(Interpreter):
             return self._promised_result(function.info)
         self._running.add(key)
         record = self.start_recording()
+        losses_before = losses.count
         try:
             record.result = self._run(activation)
         finally:
             self._running.discard(key)
+            record.lost |= losses.count > losses_before
             self.stop_recording()
         # A nested function's meaning depends on the frame around it, which changes.
         if closure is None:
@@ -205,12 +248,12 @@ class TracingInterpreter(Interpreter):
         return record.result
 
     def _run(self, activation: _Activation) -> Value:
-        function, values, depth, emitting, entry, building = activation
+        function, values, depth, emitting, entry, building, host = activation
         info = function.info
         if depth > _DEPTH:
             return self._promised_result(info)
         frame = Frame(self, info.module, info, info.closure, depth)
-        frame.emitting, frame.entry, frame.building = emitting, entry, building
+        frame.emitting, frame.entry, frame.building, frame.host = emitting, entry, building, host
         frame.env = dict(values)
         _set_receiver(frame, function, values)
         record = self.records[-1]

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from tpuport.lint.abstract_values import (
     BOOL,
     FALSE,
+    GIVEN_CACHE,
     NONE,
     STATIC,
     TENSOR,
@@ -199,6 +200,8 @@ def _narrow_none(frame: Frame, node: ast.expr, is_none: bool) -> bool:
     value = frame.env.get(path)
     if is_none:
         # An attribute that may be of any kind is not taken for None: other code may set it in between.
+        if value is GIVEN_CACHE:
+            return False
         if "." not in path or isinstance(value, Tensor | Static | Instance | Sequence):
             frame.env[path] = NONE
         return True

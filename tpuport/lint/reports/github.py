@@ -27,7 +27,7 @@ def _annotation(finding: Finding) -> str:
     if finding.line == finding.end_line:  # GitHub refuses columns for a range of lines
         properties |= {"col": finding.column, "endColumn": finding.end_column}
     parameters = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
-    message = _escape_message(f"{finding.reason}. help: {finding.remedy}")
+    message = _escape_message(f"{finding.message}. help: {finding.remedy}")
     return f"::{_COMMANDS[finding.severity]} {parameters}::{message}"
 
 

@@ -22,7 +22,7 @@ def render(report: Report, _: Options) -> str:
         occurrences[fingerprint] += 1
         issues.append(
             {
-                "description": f"{finding.rule}: {finding.reason}. {finding.remedy}",
+                "description": f"{finding.rule}: {finding.message}. {finding.remedy}",
                 "check_name": finding.rule,
                 # Hexadecimal like the fingerprint itself, and of the same length for all.
                 "fingerprint": f"{fingerprint}{occurrences[fingerprint]:04x}",

@@ -43,11 +43,11 @@ def _case(path: str, findings: list[Finding]) -> list[str]:
     for finding in findings:
         position = f"{path}:{finding.line}:{finding.column}: {finding.rule}"
         if finding.severity == Severity.ERROR:
-            message = _attribute(f"{position}: {finding.reason}")
+            message = _attribute(f"{position}: {finding.message}")
             remedy = _text(finding.remedy)
             lines.append(f'<failure type="{finding.rule}" message={message}>{remedy}</failure>')
         else:
-            output.append(_text(f"{position} {finding.severity}: {finding.reason}; {finding.remedy}"))
+            output.append(_text(f"{position} {finding.severity}: {finding.message}; {finding.remedy}"))
     if output:
         lines.append("<system-out>" + "\n".join(output) + "</system-out>")
     return [*lines, "</testcase>"]

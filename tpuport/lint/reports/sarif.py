@@ -89,7 +89,7 @@ def _results(report: Report) -> list[dict[str, Any]]:
             "ruleId": finding.rule,
             "ruleIndex": rule_indices[finding.rule],
             "level": _LEVELS[finding.severity],
-            "message": {"text": f"{finding.reason}. {_capitalized(finding.remedy)}."},
+            "message": {"text": f"{finding.message}. {_capitalized(finding.remedy)}."},
             "locations": [_location(finding)],
             "partialFingerprints": {"tpuportLint/v1": f"{fingerprint}:{occurrences[fingerprint]}"},
         }

@@ -61,7 +61,7 @@ def headline(finding: Finding, style: Style) -> str:
     """A finding on one line."""
     position = f"{style(printable(finding.path), 'bold')}:{finding.line}:{finding.column}:"
     rule = style(f"{finding.rule} {finding.severity}", SEVERITY_COLORS[finding.severity])
-    return f"{position} {rule}{style(_FIX_LABELS[finding.fix], 'cyan')}: {printable(finding.reason)}"
+    return f"{position} {rule}{style(_FIX_LABELS[finding.fix], 'cyan')}: {printable(finding.message)}"
 
 
 def statistics(report: Report, style: Style) -> list[str]:

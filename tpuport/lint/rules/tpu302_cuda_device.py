@@ -50,7 +50,7 @@ def _is_device(event: Text) -> bool:
         case "argument":
             return event.callee in _DEVICE_FUNCTIONS
         case "keyword device" | "keyword device_type" | "keyword map_location":
-            # Autocast is TPU304.
+            # Autocast for a GPU is autocast of the device.
             return not event.callee.endswith("autocast")
         case role:
             return role in {"default", "assign"}
@@ -78,7 +78,7 @@ class Model(nn.Module):
         return x + x.new_ones(4)
 """),
     quiet=(
-        # Autocast, which is TPU304, and switched off.
+        # Autocast for a GPU is autocast of the device.
         Example("""
 class Model(nn.Module):
     def forward(self, x):

@@ -14,7 +14,7 @@ _HARMLESS: Final = frozenset(
     " ipc_collect seed seed_all is_current_stream_capturing init memory_stats reset_max_memory_allocated"
     " get_arch_list".split()
 )
-# TPU310 reports these, and TPU304 reports autocast.
+# TPU310 reports these.
 _STREAMS: Final = frozenset(
     "Stream stream current_stream default_stream ExternalStream Event StreamContext".split()
 )

@@ -1,0 +1,123 @@
+"""The calls that a finding belongs to: each snippet's `#!` comments give the rule and the scenario."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tpuport.lint.analysis import Analyser, Options
+from tpuport.lint.rules import all_rules
+from tpuport.lint.source import read
+
+HEAD = "import torch\nfrom torch import nn\n"
+CACHE = """
+class Cache:
+    def get_seq_length(self):
+        return 3
+
+"""
+CASES = {
+    "every call": """
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None):
+        return x * x.sum().item()  #! TPU201
+""",
+    "only without a mask": """
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None):
+        if mask is None:
+            mask = x != 0
+            n = int(x.sum())  #! TPU204 Model.forward without `mask`
+        return x * mask
+""",
+    "only with a mask, in a helper": """
+def longest(mask):
+    return mask.sum(1).max().item()  #! TPU201 Model.forward with `mask`
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, scale: torch.Tensor | None = None):
+        n = x.shape[1] if mask is None else longest(mask)
+        return x[:, :n]
+""",
+    "a number in one call, a tensor in another": """
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None):
+        n = x.shape[1] if lengths is None else lengths.max()
+        for _ in range(n):  #! TPU208 Model.forward with `lengths`
+            x = x * 2
+        return x
+""",
+    "a decoding step": CACHE
+    + """
+class Model(nn.Module):
+    def forward(self, ids: torch.LongTensor, positions: torch.LongTensor, past_key_values: Cache | None = None):
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        n = ids.shape[1]
+        positions = positions[:, past : past + n]  #! TPU108 CACHED
+        mask = torch.ones(2, past + n, device=ids.device)  #! TPU107 CACHED
+        if past > 0:  #! TPU205 CACHED
+            ids = ids[:, -1:]
+        return ids * torch.arange(past, past + n, device=ids.device)  #! TPU107 CACHED
+""",
+    "the halves of an autoencoder": """
+class VAE(nn.Module):
+    def encode(self, texts: list[str]):
+        return self.tokenizer(texts).item()
+
+    def decode(self, z: torch.Tensor, mask=None):
+        return z[:, : z.max()]  #! TPU108
+
+    def tiled_decode(self, z: torch.Tensor):
+        return z.tolist()  #! TPU202
+""",
+    "a loop of the host": """
+class Model(nn.Module):
+    def forward(self, ids: torch.Tensor, steps=2):
+        for _ in range(steps):  #! TPU208 Model.generate
+            ids = ids * 2
+        return ids
+
+    def generate(self, ids: torch.Tensor):
+        while ids.max() < 5:
+            ids = self(ids, steps=ids.max())
+        return ids.tolist()
+""",
+    "a pipeline": """
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor, times=4):
+        return x.repeat(times, 1)  #! TPU107 MyPipeline.__call__
+
+class MyPipeline:
+    def __init__(self, model: Model):
+        self.register_modules(model=model)
+
+    def __call__(self, x: torch.Tensor):
+        return self.model(x, x.sum()).cpu().numpy()
+""",
+}
+CACHED = "Model.forward in a step with a static cache as `past_key_values`"
+
+
+def expected(code: str) -> set[tuple[int, str, str]]:
+    marks = set()
+    for number, line in enumerate(code.splitlines(), 1):
+        if match := re.search(r"#! (TPU\d+) ?(.*)$", line):
+            marks.add((number, match[1], match[2].replace("CACHED", CACHED)))
+    return marks
+
+
+@pytest.mark.parametrize("code", CASES.values(), ids=CASES)
+def test_each_finding_names_its_calls(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(HEAD + textwrap.dedent(code))
+    findings = Analyser(Options(all_rules())).analyse(read(path, str(path))).findings
+    stops = {(one.line, one.rule, one.scenario) for one in findings if one.stops_trace}
+    assert stops == expected(path.read_text())
+
+
+def test_the_message_names_the_calls(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(HEAD + CASES["only without a mask"])
+    (finding,) = Analyser(Options(all_rules())).analyse(read(path, str(path))).findings
+    assert finding.message == f"{finding.reason} (in Model.forward without `mask`)"

@@ -1,0 +1,179 @@
+"""`torch.autocast` on the device: operators compute in the dtypes that a GPU's would compute in.
+
+torch decides by operator, in kernels that it calls before all others while autocast is on. It has such kernels for each
+kind of device but ours; these do the same for "jax", by the same lists (`AT_FORALL_...` in torch's `autocast_mode.h`).
+`torch.autocast("cuda")`, which torch switches off where there is no GPU, is autocast of the device here. Tensors on the
+host take no part.
+"""
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tpuport.compat import missing_cuda
+from tpuport.compat.convert import is_ported
+
+DEVICE = "jax"
+# Its name before torchax has been imported, which torch knows afterwards as well.
+_DEVICE_TYPE = "privateuseone"
+_KEY = "AutocastPrivateUse1"
+
+# Operators that run in the dtype of the region.
+_LOWER = frozenset({
+    "_convolution", "_scaled_dot_product_flash_attention", "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm",
+    "chain_matmul", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "convolution", "einsum", "gru_cell", "linalg_multi_dot", "linalg_vecdot", "linear", "lstm_cell",
+    "matmul", "mm", "mv", "prelu", "rnn_relu_cell", "rnn_tanh_cell", "scaled_dot_product_attention",
+})  # fmt: skip
+# Operators that run in float32.
+_FLOAT32 = frozenset({
+    "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d", "acos", "asin", "binary_cross_entropy_with_logits", "cdist", "cosh",
+    "cosine_embedding_loss", "cosine_similarity", "dist", "erfinv", "exp", "expm1", "frobenius_norm", "group_norm",
+    "hinge_embedding_loss", "huber_loss", "interpolate", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p",
+    "log2", "logsumexp", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
+    "native_layer_norm", "nll_loss", "nll_loss2d", "norm", "nuclear_norm", "pdist", "poisson_nll_loss", "pow",
+    "reciprocal", "renorm", "rms_norm", "rsqrt", "sinh", "smooth_l1_loss", "soft_margin_loss", "softplus", "tan",
+    "triplet_margin_loss", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d",
+    "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d",
+})  # fmt: skip
+# Operators that run in float32 unless the call names another dtype.
+_FLOAT32_BY_DEFAULT = frozenset({
+    "cumprod", "cumsum", "linalg_matrix_norm", "linalg_vector_norm", "log_softmax", "prod", "softmax", "sum",
+})  # fmt: skip
+# Operators that run in the widest dtype among their operands.
+_WIDEST = frozenset({
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "scatter_add", "tensordot",
+    "vdot",
+})  # fmt: skip
+_REFUSED = "binary_cross_entropy"
+# Operators of a GPU's own libraries, which nobody calls by name.
+_UNREACHABLE = frozenset({
+    "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "cudnn_convolution", "cudnn_convolution_transpose",
+})  # fmt: skip
+
+_libraries: list[torch.library.Library] = []
+_torch_initialize: Any = None
+_torch_enter: Any = None
+
+
+def install() -> None:
+    """Let `torch.autocast` reach the device. Does nothing the second time."""
+    global _torch_initialize, _torch_enter
+    if _libraries:
+        return
+    others = torch.library.Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, _KEY)
+    casting = torch.library.Library("aten", "IMPL")
+    _libraries.extend([others, casting])
+    for name in _operators():
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        casting.impl(name.removeprefix("aten::"), functools.partial(_run, operator, packet), _KEY)
+    _torch_initialize, _torch_enter = torch.autocast.__init__, torch.autocast.__enter__
+    torch.autocast.__init__ = _initialize  # type: ignore[method-assign]
+    torch.autocast.__enter__ = _enter  # type: ignore[method-assign]
+
+
+def uninstall() -> None:
+    """Leave autocast to torch again."""
+    if _libraries:
+        torch.autocast.__init__ = _torch_initialize  # type: ignore[method-assign]
+        torch.autocast.__enter__ = _torch_enter  # type: ignore[method-assign]
+        for library in _libraries:
+            library._destroy()
+        _libraries.clear()
+
+
+def _operators() -> list[str]:
+    """The operators, overloads included, for which torch has a kernel of its own under autocast on a GPU."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    casting = (name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA"))
+    return [name for name in casting if name.removeprefix("aten::").split(".")[0] not in _UNREACHABLE]
+
+
+def _initialize(region: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+    """`torch.autocast(...)`: a region for a GPU that is not there is one for the device."""
+    if device_type == "cuda" and not missing_cuda.has_gpu():
+        device_type = DEVICE
+    _torch_initialize(region, device_type, *args, **kwargs)
+
+
+def _enter(region: Any) -> Any:
+    entered = _torch_enter(region)
+    if region.device in (DEVICE, _DEVICE_TYPE):
+        # torchax's tensors pass for ones on the meta device, which have no autocast. This asks for the kernels in this
+        # thread whatever the tensors are; torch itself leaves them out where autocast is off.
+        torch._C._dispatch_tls_set_dispatch_key_included(_key(), True)
+    return entered
+
+
+def _key() -> Any:
+    return getattr(torch._C.DispatchKey, _KEY)
+
+
+def state() -> Hashable:
+    """What a program depends on: the dtype of the region that surrounds this call; None outside of one."""
+    if not torch.is_autocast_enabled(_DEVICE_TYPE):
+        return None
+    return torch.get_autocast_dtype(_DEVICE_TYPE)
+
+
+def cast(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of a function of torch that runs on the device as a whole, none of its operators by itself."""
+    if isinstance(function, torch._ops.OpOverload) or not torch.is_autocast_enabled(_DEVICE_TYPE):
+        return args, kwargs
+    return _cast(getattr(function, "__name__", ""), args, kwargs)
+
+
+def _run(operator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """An operator inside of a region; what it consists of is left alone."""
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_key())):
+        if name in _FLOAT32_BY_DEFAULT and _is_eligible(args[0]):
+            return operator(*_with_float32(operator, args, kwargs), **kwargs)
+        args, kwargs = _cast(name, args, kwargs)
+        return operator(*args, **kwargs)
+
+
+def _with_float32(operator: Any, args: tuple, kwargs: dict[str, Any]) -> tuple:
+    """The positional arguments, with which the operator computes in float32 unless the call names a dtype."""
+    names = [argument.name for argument in operator._schema.arguments if not argument.kwarg_only]
+    if "dtype" not in names:
+        if kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float32
+        return args
+    position = names.index("dtype")
+    if len(args) <= position:
+        return (*args, torch.float32)
+    return (*args[:position], args[position] or torch.float32, *args[position + 1 :])
+
+
+def _cast(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    eligible = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_eligible(leaf)]
+    if not eligible:
+        return args, kwargs
+    if name in _LOWER:
+        return _to(torch.get_autocast_dtype(_DEVICE_TYPE), args, kwargs)
+    if name in _FLOAT32:
+        return _to(torch.float32, args, kwargs)
+    if name in _WIDEST:
+        is_wide = any(leaf.dtype == torch.float32 for leaf in eligible)
+        return _to(torch.float32 if is_wide else torch.get_autocast_dtype(_DEVICE_TYPE), args, kwargs)
+    if name == _REFUSED:
+        raise RuntimeError(
+            "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast; use "
+            "torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which are safe"
+        )
+    return args, kwargs
+
+
+def _is_eligible(value: Any) -> bool:
+    return is_ported(value) and value.is_floating_point() and value.dtype != torch.float64
+
+
+def _to(dtype: torch.dtype, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    cast: Callable[[Any], Any] = lambda leaf: leaf.to(dtype) if _is_eligible(leaf) else leaf  # noqa: E731
+    return pytree.tree_map(cast, (args, kwargs))

@@ -1,0 +1,107 @@
+"""The ways in which an entry point is called, and which of them each finding belongs to.
+
+A function is first interpreted once for all calls: an optional argument may be given or not. Where that finds
+something, or loses something (a number in one call and a tensor in another say nothing together), the function is
+interpreted for single calls too: with all optional arguments, with none, with a cache alone, with all
+but one. A cache that is given
+is one of fixed shape, as in every step of tpuport's generation: its `get_seq_length()` is a tensor.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tpuport.lint.abstract_values import GIVEN_CACHE, NONE, KeyValueCache, Value, without_none
+from tpuport.lint.findings import Finding
+from tpuport.lint.interpreter.tracing_interpreter import Record, TracingInterpreter
+from tpuport.lint.modules import FunctionInfo
+
+# Beyond so many optional arguments, calls with all but one of them would take long and tell little.
+_MOST_SINGLED_OUT: Final = 6
+
+_Findings = dict[tuple[Any, ...], Finding]
+
+
+def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Value | None) -> Record:
+    """What an entry point results in, each finding with the call that it needs, if not all calls have it."""
+    declared = interpreter.declared_parameters(info, receiver)
+    record = interpreter.interpret_call(info, receiver, declared)
+    optional = _optional_parameters(info, declared)
+    if not optional or not (record.findings or record.lost):
+        return record
+
+    def call(given: Iterable[str]) -> _Findings:
+        """The findings if only these optional arguments are given."""
+        chosen = {name: _given(declared[name]) if name in given else NONE for name in optional}
+        result = interpreter.interpret_call(info, receiver, {**declared, **chosen})
+        record.absorb(result)
+        return result.findings
+
+    caches = [name for name in optional if isinstance(declared[name], KeyValueCache)]
+    with_all, without = call(optional), call(())
+    # A step of generation from the tokens alone.
+    with_cache = call(caches) if caches else {}
+    with_all_but: Mapping[str, _Findings] = {}
+    always = with_all.keys() & without.keys()
+    if record.findings.keys() - always and len(optional) <= _MOST_SINGLED_OUT:
+        with_all_but = {name: call([other for other in optional if other != name]) for name in optional}
+    for key in record.findings.keys() - always:
+        if key in with_cache and key not in without:
+            scenario = f"in a step with a static cache as `{caches[0]}`"
+        else:
+            scenario = _scenario(key, with_all, without, with_all_but)
+        if scenario:
+            finding = record.findings[key]
+            record.findings[key] = dataclasses.replace(finding, scenario=f"{info.qualname} {scenario}")
+    return record
+
+
+def interpret_loop(
+    interpreter: TracingInterpreter, info: FunctionInfo, receiver: Value | None, known: _Findings
+) -> Record:
+    """What the models result in that a loop of the host calls, for findings that no other call has."""
+    record = interpreter.interpret_loop(info, receiver)
+    for key in record.findings.keys() - known.keys():
+        finding = record.findings[key]
+        record.findings[key] = dataclasses.replace(finding, scenario=finding.scenario or info.qualname)
+    return record
+
+
+def _optional_parameters(info: FunctionInfo, declared: Mapping[str, Value]) -> list[str]:
+    """The parameters whose default is None, apart from the main input, which some calls pass by another name."""
+    parameters = [parameter.arg for parameter in info.named_parameters]
+    main_input = next((name for name in parameters if name not in {"self", "cls"}), None)
+    return [
+        name
+        for name in parameters
+        if name != main_input and _is_none(info.defaults.get(name)) and declared[name] != NONE
+    ]
+
+
+def _is_none(default: ast.expr | None) -> bool:
+    return isinstance(default, ast.Constant) and default.value is None
+
+
+def _given(value: Value) -> Value:
+    if isinstance(value, KeyValueCache):
+        return GIVEN_CACHE
+    return without_none(value)
+
+
+def _scenario(
+    key: tuple[Any, ...],
+    with_all: _Findings,
+    without: _Findings,
+    with_all_but: Mapping[str, _Findings],
+) -> str:
+    """The calls that have a finding, as they follow the function's name; "" if that is not known."""
+    if key in with_all:
+        needed = [name for name, findings in with_all_but.items() if key not in findings]
+        if not needed:
+            return "with optional arguments"
+        return f"with `{needed[0]}`"
+    excluded = [name for name, findings in with_all_but.items() if key in findings]
+    if excluded:
+        return f"without `{excluded[0]}`"
+    return "without optional arguments" if key in without else ""
