@@ -76,8 +76,12 @@ def shrink_several(name: str, values: list[int]) -> list[int]:
     return values
 
 
-def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
+def build(name: str, **options: Any) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
     """The model, and one call for each arrangement of the sample (tokens, image, video, sound) that it takes.
+
+    Args:
+        name: of the class.
+        options: constructor arguments, over the small ones.
 
     Raises:
         RuntimeError: If the class does not take the sizes or the inputs that are known here; says why.
@@ -85,7 +89,7 @@ def build(name: str) -> tuple[torch.nn.Module, list[dict[str, Any]]]:
     entry = TABLE.get(name, Small())
     model_class = candidates().get(name) or getattr(diffusers, name)
     arguments = {} if entry.config.get("only") else shrink(model_class)
-    arguments |= {key: value for key, value in entry.config.items() if key != "only"}
+    arguments |= {key: value for key, value in entry.config.items() if key != "only"} | options
     model = model_class(**arguments).eval()
     calls, reasons = [], []
     for layout in (entry.layout,) if entry.layout else ("image", "video", "tokens", "sound"):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tpuport.topology.compile_messages import (
     Event,
     LogMessage,
     Progress,
+    RulesInForce,
     SplitRanking,
 )
 from tpuport.topology.compile_report import Costs, Estimate, Failure, Memory, Report, Source
@@ -119,6 +121,61 @@ def test_what_is_asked_for_reaches_the_process(child: Child, tmp_path: Path) -> 
             "dtype": "float32", "inputs": "json:b", "component": "vae", "trust_remote_code": True,
         },
     )  # fmt: skip
+
+
+def with_rules(request: CompileRequest) -> Iterator[Event]:
+    rules = {r"blocks\.\d+\.up\.weight": ["tp", None], "norm": []}
+    yield RulesInForce("model", rules, {r"blocks\.\d+\.up\.weight": "64 features", "norm": "whole: small"})
+    yield from fine(request)
+
+
+@pytest.mark.parametrize("name", ["rules.toml", "rules.json"])
+def test_inferred_rules_are_shown_and_written_and_can_be_read(
+    child: Child, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    child.say = with_rules
+    file = tmp_path / name
+    assert run([TARGET, "--topology", "v5e", "--write-rules", str(file)]) == 0
+    assert child.requests[0].wants_rules
+    err = capsys.readouterr().err
+    assert "model has no plan; sharding rules inferred from its code:" in err
+    assert re.search(r'blocks\\\.\\d\+\\\.up\\\.weight +\["tp", null\] +64 features', err)
+    assert run([TARGET, "--topology", "v5e", "--rules", str(file)]) == 0
+    assert child.requests[1].rules == {r"blocks\.\d+\.up\.weight": ["tp", None], "norm": []}
+
+
+def test_rules_of_a_plan_are_written_and_not_shown(
+    child: Child, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planned(request: CompileRequest) -> Iterator[Event]:
+        yield RulesInForce("model", {"up": ["tp"]}, {})
+        yield from fine(request)
+
+    child.say = planned
+    file = tmp_path / "rules.json"
+    assert run([TARGET, "--topology", "v5e", "--write-rules", str(file)]) == 0
+    assert json.loads(file.read_text()) == {"up": ["tp"]}
+    assert "inferred" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--rules", "other.json"], "those of --rules already"),
+        (["--topology", "v6e:2x2"], "several topologies"),
+    ],
+)
+def test_rules_that_cannot_be_written(
+    child: Child, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert run([TARGET, "--topology", "v5e", "--write-rules", str(tmp_path / "x.json"), *more]) == 2
+    assert message in capsys.readouterr().err
+    assert not child.requests
+
+
+def test_no_rules_to_write(child: Child, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([TARGET, "--topology", "v5e", "--write-rules", str(tmp_path / "x.json")]) == 2
+    assert "there are no rules" in capsys.readouterr().err
 
 
 def test_rules_in_toml(child: Child, tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def check_mesh_and_rules(mesh: Any, rules: Any) -> None:
             f"rules is a {type(rules).__name__}, not ShardingRules",
             where="rules",
             fix="rules=tpuport.ShardingRules({...}) for these alone, or "
-            "tpuport.ShardingRules.from_model(model).override({...}) to keep the model's own plan under them",
+            "tpuport.ShardingRules.from_model(model).override({...}) to keep the model's own plan under them, or "
+            "tpuport.ShardingRules.infer(model, inputs) for a model without a plan",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tpuport.cli.compile_request import check_output, parser, requests_from
 from tpuport.cli.console import print_text, say, write_file
+from tpuport.cli.rules_file import rules_file, rules_text
 from tpuport.errors import PortError
 from tpuport.topology import compile_process
 from tpuport.topology.compile_messages import (
@@ -22,6 +23,7 @@ from tpuport.topology.compile_messages import (
     Event,
     LogMessage,
     Progress,
+    RulesInForce,
     SplitRanking,
 )
 from tpuport.topology.reports import as_json, document, quantities
@@ -54,6 +56,9 @@ def run(options: argparse.Namespace) -> int:
             # For each topology, so that a later interruption keeps its programs.
             with _saved_programs(request, options.save_hlo) as saving:
                 outcome.collect(saving)
+    outcome.show_rules()
+    if options.write_rules is not None:
+        outcome.write_rules(options.write_rules)
     if outcome.results:
         _write_report(outcome, options)
     return outcome.exit_code
@@ -67,6 +72,7 @@ class _Outcome:
         splits: ranked, or None if no suggestion was requested.
         has_stopped: whether a topology could not be worked on.
         warnings: each distinct one, in order.
+        rules: of programs that the user gave none for, by the name of the target.
     """
 
     def __init__(self, *, keep_tracebacks: bool) -> None:
@@ -75,6 +81,7 @@ class _Outcome:
         self.splits: list[dict[str, Any]] | None = None
         self.has_stopped = False
         self.warnings: dict[str, None] = {}
+        self.rules: dict[str, RulesInForce] = {}
 
     @property
     def exit_code(self) -> int:
@@ -92,6 +99,31 @@ class _Outcome:
         finally:
             for warning in self.warnings:
                 say(warning, "yellow")
+
+    def show_rules(self) -> None:
+        """Write the rules that were inferred, with their reasons."""
+        for known in self.rules.values():
+            if known.reasons:
+                say(f"{known.target} has no plan; sharding rules inferred from its code:")
+                say(rules_text(known.rules, known.reasons))
+
+    def write_rules(self, file: Path) -> None:
+        """Write the rules of all targets into a file.
+
+        Raises:
+            PortError: there are none, or the file cannot be written.
+        """
+        if not self.rules:
+            raise PortError(
+                "there are no rules: with one device in tp, or nothing to divide, all weights are whole",
+                where=f"--write-rules {file}", fix="leave the option out, or give a mesh with --tp 2 or more",
+            )  # fmt: skip
+        rules: dict[str, list[Any]] = {}
+        reasons: dict[str, str] = {}
+        for known in self.rules.values():
+            rules |= known.rules
+            reasons |= known.reasons
+        write_file(file, rules_file(file, rules, reasons), "the rules", "--write-rules")
 
     def collect(self, request: CompileRequest) -> None:
         """Compile for one topology. An error is shown, and the next topology gets its turn."""
@@ -116,6 +148,8 @@ class _Outcome:
             case SplitRanking(splits):
                 assert self.splits is not None
                 self.splits += splits
+            case RulesInForce():
+                self.rules[event.target] = event
             case CompileResult() if self.keep_tracebacks:
                 self.results.append(event)
             case CompileResult():

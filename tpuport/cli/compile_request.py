@@ -59,6 +59,13 @@ def _add_placement(group: Any) -> None:
     add("--sp", type=int, metavar="N", help="devices that divide the sequence")
     add("--rules", type=Path, metavar="FILE", help="JSON or TOML: regexes of weights' names to axis names")
     add(
+        "--write-rules",
+        type=Path,
+        metavar="FILE",
+        help="write the rules there that the program was compiled with, for --rules: the model's own or, without a "
+        "plan, those that were inferred",
+    )
+    add(
         "--allow",
         action="append",
         metavar="NAME",
@@ -131,6 +138,8 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
     target_options = {name: getattr(options, name) for name in _TARGET_OPTIONS}
     early_checks.check(options.target, target_options)
     rules = rules_source = None
+    if options.write_rules is not None:
+        _check_rules_output(options)
     if options.rules is not None:
         rules_source = f"--rules {options.rules}"
         rules = read_rules(options.rules)
@@ -150,9 +159,30 @@ def requests_from(options: argparse.Namespace) -> list[CompileRequest]:
             rules_source=rules_source, allow=options.allow, attention=options.attention,
             scan_layers=options.scan_layers, effort=options.effort, fixed_axes=fixed_axes,
             use_cache=not options.no_cache, notes=_mesh_notes(mesh, is_given=bool(sizes), suggest=options.suggest),
+            wants_rules=options.write_rules is not None,
         )
         for name, mesh in meshes.items()
     ]  # fmt: skip
+
+
+def _check_rules_output(options: argparse.Namespace) -> None:
+    """Refuse to write rules that are given, or that may differ from one topology to the next.
+
+    Raises:
+        UsageError: the rules cannot be written.
+    """
+    where = f"--write-rules {options.write_rules}"
+    if options.rules is not None:
+        raise UsageError(
+            "the rules to write are those of --rules already", where=where, fix="leave one of the two out"
+        )
+    if len(options.topology) > 1:
+        raise UsageError(
+            "rules are written for one mesh, and several topologies are given",
+            where=where,
+            fix="give one --topology",
+        )
+    check_output(options.write_rules, "--write-rules", "the rules")
 
 
 def _mesh_notes(mesh: dict[str, int], *, is_given: bool, suggest: bool) -> list[str]:
@@ -299,13 +329,16 @@ def _read_rule(pattern: str, entries: Any, where: str) -> list[Any]:
     return rule
 
 
-def check_output(file: Path) -> None:
+def check_output(file: Path, option: str = "--output", subject: str = "the report") -> None:
     """Refuse a file that cannot be written before hours of work.
 
+    Args:
+        option: that names the file; subject: what is to be written.
+
     Raises:
-        UsageError: the report cannot be written there.
+        UsageError: it cannot be written there.
     """
-    where = f"--output {file}"
+    where = f"{option} {file}"
     directory = file.resolve().parent
     fix = "name a file in a directory that can be written to"
     if not directory.is_dir():
@@ -322,7 +355,7 @@ def check_output(file: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"the report cannot be written there: {error.strerror}", where=where, fix=fix
+            f"{subject} cannot be written there: {error.strerror}", where=where, fix=fix
         ) from None
 
 

@@ -153,7 +153,10 @@ def rules_from_model(model: Any) -> list[Rule]:
         if rules:
             effect = "only its embeddings are sharded"
         logger.warning(
-            "%s has no tensor-parallel plan, and tpuport has none for its family: %s", class_name, effect
+            "%s has no tensor-parallel plan, and tpuport has none for its family: %s; "
+            "ShardingRules.infer(model, inputs) derives rules from its code",
+            class_name,
+            effect,
         )
     for key in derivation.unused:
         logger.info("plan entry %r matches no weight of this %s", key, class_name)

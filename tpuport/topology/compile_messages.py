@@ -22,6 +22,7 @@ class CompileRequest:
         save_hlo: the directory to write programs to, or None.
         use_cache: whether reports are read from the cache and written to it.
         notes: what was assumed about the mesh, a sentence each.
+        wants_rules: whether the sharding rules of the program are requested, even if they are the model's own.
     """
 
     target: str
@@ -38,6 +39,7 @@ class CompileRequest:
     save_hlo: str | None = None
     use_cache: bool = True
     notes: list[str] = dataclasses.field(default_factory=list)
+    wants_rules: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,21 @@ class SplitRanking:
     """The mesh splits of one target as `SplitOutcome.to_dict` gives them, the best first."""
 
     splits: list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RulesInForce:
+    """The sharding rules of a program that the user gave none for.
+
+    Attributes:
+        target: the name of what was compiled.
+        rules: a regex to the axis of each dimension, or None, as they fit the mesh.
+        reasons: of rules that were inferred from the code; empty if they are the model's own.
+    """
+
+    target: str
+    rules: dict[str, list[Any]]
+    reasons: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,10 +145,12 @@ class Done:
     """The last message."""
 
 
-Event: TypeAlias = Progress | LogMessage | SplitRanking | CompileResult | Problem | Crash | Done
+Event: TypeAlias = (
+    Progress | LogMessage | SplitRanking | RulesInForce | CompileResult | Problem | Crash | Done
+)
 _EVENTS: Final = {
     event.__name__: event
-    for event in (Progress, LogMessage, SplitRanking, CompileResult, Problem, Crash, Done)
+    for event in (Progress, LogMessage, SplitRanking, RulesInForce, CompileResult, Problem, Crash, Done)
 }
 
 

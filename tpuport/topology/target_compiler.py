@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from jax.sharding import PartitionSpec
@@ -19,18 +19,26 @@ from tpuport.topology.compile_messages import (
     CompileResult,
     Event,
     Progress,
+    RulesInForce,
     SplitRanking,
     WarningEvents,
     unescape_patterns,
 )
 from tpuport.topology.compile_report import Failure, Report
 from tpuport.topology.compiling import compile_lowered
+from tpuport.topology.inferred_rules import infer_missing_rules, rules_as_placed
 from tpuport.topology.lowering import Lowered, lower_for
 from tpuport.topology.mesh_splits import Split
 from tpuport.topology.split_search import suggest_splits
 from tpuport.topology.targets import Target
 from tpuport.topology.targets.user_code import check_arguments
 from tpuport.trace_errors import CannotTrace
+
+# Targets whose model is the user's to shard.
+_INFERRED_KINDS: Final = ("code", "causal-lm")
+_INFERRED_NOTE: Final = (
+    "there is no plan, and sharding rules were inferred: give ShardingRules.infer(model, inputs) to port too"
+)
 
 
 class CompiledProgram(NamedTuple):
@@ -58,6 +66,8 @@ class TargetCompiler:
         self.warnings = warnings
         # Programs that this run compiled. They are not in the cache "from an earlier run", though written to it.
         self._compiled: dict[str, CompiledProgram] = {}
+        # By the name of the target; None if its model has a plan.
+        self._inferred: dict[str, ShardingRules | None] = {}
 
     def compile(self, target: Target) -> CompileResult:
         """The target on the requested mesh, or on the best of the splits that suit it."""
@@ -70,21 +80,54 @@ class TargetCompiler:
                 lowered = self._lower_best_split(target, request.fixed_axes)
         except CannotTrace as error:
             return dataclasses.replace(result, failure=dataclasses.asdict(Failure(**vars(error.failure))))
+        result.notes.extend(self._report_rules(target, lowered))
         compiled = self._compile_lowered(target, lowered, request.effort, request.save_hlo)
         return dataclasses.replace(result, **compiled._asdict())
 
     def _lower(self, target: Target, mesh: dict[str, int]) -> Lowered:
         request = self.request
         self.emit(Progress("tracing", target.name, mesh))
+        model = self._build(target)
+        rules = _sharding_rules(request.rules)
+        if rules is None and mesh["tp"] > 1:
+            rules = self._infer_rules(target, model)
         try:
             return lower_for(
-                self._build(target), target.inputs, topology=request.topology, dp=mesh["dp"], sp=mesh["sp"],
-                tp=mesh["tp"], rules=_sharding_rules(request.rules), dtype=target.dtype,
+                model, target.inputs, topology=request.topology, dp=mesh["dp"], sp=mesh["sp"],
+                tp=mesh["tp"], rules=rules, dtype=target.dtype,
                 scan_layers=request.scan_layers, unit=target.unit, attention=request.attention,
                 allow=tuple(request.allow),
             )  # fmt: skip
         except PortError as error:
             raise _name_options(error, request.rules_source) from error
+
+    def _infer_rules(
+        self, target: Target, model: torch.nn.Module | Callable[[], Any]
+    ) -> ShardingRules | None:
+        """Rules from the structure of a model without a plan; None if it has one, or is a part of a pipeline.
+
+        Parts of a pipeline are moved with the rules of their classes, and what has none stays whole.
+        """
+        if target.kind not in _INFERRED_KINDS:
+            return None
+        if target.name not in self._inferred:
+            # Once for all meshes, because rules do not depend on them.
+            self._inferred[target.name] = infer_missing_rules(build_model(model), target.inputs)
+        return self._inferred[target.name]
+
+    def _report_rules(self, target: Target, lowered: Lowered) -> list[str]:
+        """Emit the rules if they were inferred, or requested; the notes about them."""
+        inferred = None
+        if lowered.mesh.shape["tp"] > 1:
+            inferred = self._inferred.get(target.name)
+        if inferred is not None:
+            reasons = {rule.pattern: rule.reason for rule in inferred.rules}
+            self.emit(RulesInForce(target.name, rules_as_placed(inferred, lowered.weights), reasons))
+            return [_INFERRED_NOTE]
+        if self.request.wants_rules and self.request.rules is None:
+            rules = ShardingRules.from_model(lowered.model)
+            self.emit(RulesInForce(target.name, rules_as_placed(rules, lowered.weights), {}))
+        return []
 
     def _build(self, target: Target) -> torch.nn.Module | Callable[[], Any]:
         """The model or what builds it, after a check of the user's own inputs against the model's `forward`."""

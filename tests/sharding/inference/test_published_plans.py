@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import inferred_plans
 from tpuport.sharding import ShardingRules, audit
+from tpuport.sharding.inference.choosing import template
 
 TOKENS = {"input_ids": torch.zeros(2, 12, dtype=torch.long, device="meta")}
 
@@ -47,3 +49,32 @@ def test_a_llama_layer_costs_two_all_reduces_and_computes_what_torch_does(tiny, 
         counts.append(result.operands)
     assert counts[1] - counts[0] == {"all-reduce": 2}
     assert counts[0] == {"all-reduce": 3}
+
+
+def differences(model, inputs):
+    """The weights in blocks that the inferred plan divides otherwise than the published one, numbers left out."""
+    published, inferred = ShardingRules.from_model(model), ShardingRules.infer(model, inputs)
+    return {
+        template(name)
+        for name, value in model.named_parameters()
+        if "blocks." in name
+        and value.ndim > 1
+        and published.spec(name, value.shape) != inferred.spec(name, value.shape)
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["FluxTransformer2DModel", "WanTransformer3DModel", "QwenImageTransformer2DModel"]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_blocks_of_diffusion_transformers_are_divided_as_published(name):
+    assert differences(*inferred_plans.diffusion_model(name)(1)) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("subject", inferred_plans.subjects(), ids=lambda subject: subject.name)
+def test_every_plan_is_as_good_as_the_published_one_or_divides_more(subject):
+    row = inferred_plans.compare(subject)
+    assert row.inferred.nbytes <= row.published.nbytes
+    assert row.is_as_good or row.inferred.nbytes < 0.95 * row.published.nbytes

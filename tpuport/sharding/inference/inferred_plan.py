@@ -11,13 +11,11 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
-from tpuport.jaxprs import source_frames
-from tpuport.sharding.inference.candidates import Choice, Cut, choose
-from tpuport.sharding.inference.factors import leading_leaf
+from tpuport.sharding.inference.choosing import Choice, choose
 from tpuport.sharding.inference.model_trace import trace_model
 from tpuport.sharding.inference.patterns import patterns_of
 from tpuport.sharding.inference.program import Program, read_program
-from tpuport.sharding.inference.sharding_flow import Transfer
+from tpuport.sharding.inference.reasons import Reasons
 from tpuport.sharding.inference.weight_plan import WeightPlan
 from tpuport.sharding.specs import Rule, format_spec
 from tpuport.sharding.styles import AXIS
@@ -69,9 +67,12 @@ def infer_plan(model: Any, inputs: Any) -> InferredPlan:
             fix="pass the model itself; of a pipeline, pass the part to shard, such as pipe.transformer",
         )
     trace = trace_model(model, inputs)
-    program = read_program(trace.jaxpr, trace.names)
+    program = read_program(*trace)
     choice = choose(program)
-    weights = tuple(_plan_weight(names, program, choice) for names in _tied_names(model))
+    reasons = Reasons(program, choice)
+    weights = tuple(
+        _plan_weight(names, program, choice, reasons.explain(names[0])) for names in _tied_names(model)
+    )
     return InferredPlan(weights, tuple(_rules(weights)))
 
 
@@ -82,69 +83,14 @@ def _tied_names(model: Any) -> list[tuple[str, ...]]:
     return [tuple(group) for group in names.values()]
 
 
-def _plan_weight(names: tuple[str, ...], program: Program, choice: Choice) -> WeightPlan:
-    value = program.weights[names[0]]
+def _plan_weight(names: tuple[str, ...], program: Program, choice: Choice, reason: str) -> WeightPlan:
+    shape = program.weights[names[0]].shape
     cut = choice.cuts.get(names[0])
     if cut is None:
-        return WeightPlan(names, value.shape, PartitionSpec(), None, _why_whole(names[0], program, choice))
-    entries: list[str | None] = [None] * len(value.shape)
+        return WeightPlan(names, shape, PartitionSpec(), None, reason)
+    entries: list[str | None] = [None] * len(shape)
     entries[cut.dimension] = AXIS
-    return WeightPlan(
-        names, value.shape, PartitionSpec(*entries), cut.units, _why_divided(names[0], cut, program)
-    )
-
-
-def _why_divided(name: str, cut: Cut, program: Program) -> str:
-    value = program.weights[name]
-    summed = {
-        transfer.operation.name
-        for transfer in cut.candidate.flow.kinds("sum")
-        if any(value in transfer.operation.inputs for value in [value])
-    }
-    size = value.shape[cut.dimension]
-    what = f"{size} features"
-    if cut.units:
-        what = f"{cut.units} heads"
-    if not summed:
-        reason = f"{what} that nothing sums up before the weights divided with it"
-        if not cut.candidate.flow.kinds("sum"):
-            reason = f"{what} that nothing sums up"
-    elif "gather" in summed:
-        reason = f"{size} rows of a table, one all-reduce"
-    else:
-        reason = f"sums over {what}, one all-reduce"
-    if cut.dealt:
-        reason += "; fused: its parts are divided anew"
-    return reason
-
-
-def _why_whole(name: str, program: Program, choice: Choice) -> str:
-    refused = choice.refused.get(name, {})
-    reasons = [f"dimension {dimension}: {_why_refused(need)}" for dimension, need in sorted(refused.items())]
-    if len(program.weights[name].shape) < 2:
-        return "a vector that is added to or multiplied with what is whole"
-    for group in choice.rejected:
-        for candidate in group.candidates:
-            if name in candidate.seeds and candidate.seeds[name] not in refused:
-                sums = len(candidate.flow.kinds("sum"))
-                reasons.append(
-                    f"dimension {candidate.seeds[name]}: {sums} all-reduces, more than it is worth"
-                )
-    leading = [leading_leaf(dimension) for dimension in program.weights[name].dimensions]
-    if not reasons and all(factor is None for factor in leading):
-        return "nothing to divide"
-    return "; ".join(dict.fromkeys(reasons)) or "no product uses it"
-
-
-def _why_refused(need: Transfer) -> str:
-    return f"{need.operation.name} needs it whole{_site(need.operation.equation)}"
-
-
-def _site(equation: Any) -> str:
-    for file, line, _ in source_frames(equation):
-        if not any(part in file for part in ("/site-packages/torch", "/site-packages/jax", "/tpuport/", "<")):
-            return f" ({file.rpartition('/')[2]}:{line})"
-    return ""
+    return WeightPlan(names, shape, PartitionSpec(*entries), cut.units, reason)
 
 
 def _rules(weights: Iterable[WeightPlan]) -> list[Rule]:

@@ -25,10 +25,12 @@ class ModelTrace(NamedTuple):
     Attributes:
         jaxpr: its first arguments are the parameters, in the order of `names`.
         names: of the parameters; of tied ones, the first name.
+        inputs: how many of its last arguments are inputs of the call.
     """
 
     jaxpr: ClosedJaxpr
     names: tuple[str, ...]
+    inputs: int
 
 
 def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
@@ -63,7 +65,7 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
     abstract_inputs = [_abstract(leaves[index]) for index in traced]
     with trace_errors.explained(model, catch=trace_errors.is_explicable):
         jaxpr = jax.make_jaxpr(call)(abstract_weights, abstract_inputs)
-    return ModelTrace(jaxpr, tuple(parameters))
+    return ModelTrace(jaxpr, tuple(parameters), len(traced))
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

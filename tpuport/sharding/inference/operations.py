@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from tpuport.sharding.inference.factors import (
     Dimensions,
-    leaves,
     new_dimension,
     new_dimensions,
     reshape,
@@ -67,6 +66,14 @@ class Operation:
     def name(self) -> str:
         """Of the primitive."""
         return self.equation.primitive.name
+
+    @property
+    def batch(self) -> tuple[Axis, ...]:
+        """The dimensions of a product's first input along which it is many products."""
+        if self.name != "dot_general":
+            return ()
+        _, (dimensions, _) = self.equation.params["dimension_numbers"]
+        return tuple(Axis(0, dimension) for dimension in dimensions)
 
 
 def new_value(variable: Any) -> Value:
@@ -210,6 +217,22 @@ def _concatenate(equation: Any, inputs: Sequence[Value]) -> Operation:
     return _single(equation, inputs, dimensions, dealt=dealt)
 
 
+def _stack(equation: Any, inputs: Sequence[Value]) -> Operation:
+    axis = equation.params["axis"]
+    for value in inputs[1:]:
+        for one, other in zip(inputs[0].dimensions, value.dimensions, strict=True):
+            unify(one, other)
+    dimensions = list(inputs[0].dimensions)
+    dimensions.insert(axis, new_dimension(len(inputs)))
+    return _single(equation, inputs, dimensions)
+
+
+def _unstack(equation: Any, inputs: Sequence[Value]) -> Operation:
+    dimensions = tuple(_others(inputs[0], [equation.params["axis"]]))
+    outputs = [Value(tuple(variable.aval.shape), dimensions) for variable in equation.outvars]
+    return Operation(equation, inputs, outputs)
+
+
 def _whole_along(equation: Any, inputs: Sequence[Value], axes: Iterable[int]) -> Operation:
     """All goes on but along these axes, where every position matters to every other."""
     outputs = []
@@ -316,12 +339,6 @@ def _convolution(equation: Any, inputs: Sequence[Value]) -> Operation:
     return _single(equation, inputs, dimensions, reduced=frozenset(reduced))
 
 
-def is_alike(value: Value, other: Value) -> bool:
-    """Whether two values have the same classes of dimensions."""
-    mine, others = ([tuple(leaves(dimension)) for dimension in item.dimensions] for item in (value, other))
-    return mine == others
-
-
 _RULES: Final[dict[str, Callable[[Any, Sequence[Value]], Operation]]] = {
     "dot_general": _product,
     **dict.fromkeys(
@@ -337,6 +354,8 @@ _RULES: Final[dict[str, Callable[[Any, Sequence[Value]], Operation]]] = {
     "squeeze": _squeeze,
     "split": _split,
     "concatenate": _concatenate,
+    "stack": _stack,
+    "unstack": _unstack,
     "pad": _pad,
     "rev": _reverse,
     "sort": _sort,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr
@@ -14,6 +14,8 @@ from tpuport.jaxprs import SubJaxpr, sub_jaxprs
 from tpuport.sharding.inference.factors import unify
 from tpuport.sharding.inference.operations import Operation, Value, describe, new_value
 
+_PRODUCTS: Final = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general", "gather"))
+
 
 @dataclasses.dataclass
 class Program:
@@ -21,29 +23,58 @@ class Program:
 
     Attributes:
         weights: by name.
+        inputs: arguments that are no weights.
         outputs: the results of the program.
         users: of each value, the positions of the operations that it is an input of.
     """
 
     weights: dict[str, Value]
+    inputs: frozenset[Value] = frozenset()
     operations: list[Operation] = dataclasses.field(default_factory=list)
     outputs: list[Value] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.users: defaultdict[Value, list[int]] = defaultdict(list)
+        self._makers: dict[Value, Operation] = {}
 
     def add(self, operation: Operation) -> None:
         for value in operation.inputs:
             self.users[value].append(len(self.operations))
+        self._makers.update(dict.fromkeys(operation.outputs, operation))
         self.operations.append(operation)
 
+    def is_cheap(self, value: Value) -> bool:
+        """Whether no product or table is behind an array: a mask, positions, an input of the program."""
+        return all(maker.name not in _PRODUCTS for maker in self._behind(value))
 
-def read_program(closed: ClosedJaxpr, names: Sequence[str]) -> Program:
-    """The program of a jaxpr whose first arguments are the weights of these names."""
+    def depends_on_input(self, value: Value) -> bool:
+        """Whether an input of the program is behind an array."""
+        sources = {source for maker in self._behind(value) for source in maker.inputs}
+        return not self.inputs.isdisjoint(sources | {value})
+
+    def _behind(self, value: Value) -> Iterator[Operation]:
+        """The operations that an array comes from, the last one first."""
+        reached, seen = [value], {value}
+        for current in reached:
+            maker = self._makers.get(current)
+            if maker is not None:
+                yield maker
+                reached += [source for source in maker.inputs if source not in seen]
+                seen.update(maker.inputs)
+
+
+def read_program(closed: ClosedJaxpr, names: Sequence[str], inputs: int) -> Program:
+    """The program of a jaxpr.
+
+    Args:
+        names: of the weights, which are its first arguments.
+        inputs: how many of its last arguments are inputs; those between are buffers.
+    """
     arguments = [new_value(variable) for variable in closed.jaxpr.invars]
     for name, value in zip(names, arguments, strict=False):
         value.weight = name
-    program = Program({value.weight: value for value in arguments if value.weight is not None})
+    weights = {value.weight: value for value in arguments if value.weight is not None}
+    program = Program(weights, frozenset(arguments[len(arguments) - inputs :]))
     constants = [new_value(variable) for variable in closed.jaxpr.constvars]
     program.outputs = _Reader(program).read(closed.jaxpr, constants, arguments)
     return program

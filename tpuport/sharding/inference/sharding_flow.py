@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
-from tpuport.sharding.inference.factors import Factor, leading_leaf, leaves
+from tpuport.sharding.inference.factors import Factor, leaves
 from tpuport.sharding.inference.operations import Axis, Operation, Value
 from tpuport.sharding.inference.program import Program
 
+# Operations on arrays of one shape, or of sizes 1.
+_ARITHMETIC: Final = frozenset(("add", "sub", "mul", "div", "max", "min", "pow", "select_n"))
 Kind = Literal["sum", "whole", "deal"]
 
 
@@ -114,7 +116,7 @@ class _Follower:
         weights = frozenset().union(*(self.flow.divided[value].weights for value in inputs.values()))
         conflicting = self._conflicting(operation, inputs)
         summed = [axis for axis in inputs if axis in operation.reduced]
-        if conflicting:
+        if conflicting or self._would_divide_more(operation, inputs):
             for value in inputs.values():
                 self._transfer("whole", operation, value.elements, self.flow.divided[value].weights)
             return
@@ -126,13 +128,36 @@ class _Follower:
             self._transfer("sum", operation, elements, weights)
 
     def _conflicting(self, operation: Operation, inputs: Mapping[Axis, Value]) -> bool:
-        """Whether the operation has another input that is already divided along something else."""
-        factors = {self._factor(value, axis.dimension) for axis, value in inputs.items()}
-        for value in operation.inputs:
+        """Whether inputs are divided along different things, now or by an earlier decision."""
+        ways = {self._way(operation, axis, value) for axis, value in inputs.items()}
+        for index, value in enumerate(operation.inputs):
             settled = self.settled.get(value)
-            if settled and leading_leaf(value.dimensions[settled.dimension]) not in factors:
-                return True
-        return len(factors) > 1
+            if settled:
+                ways.add(self._way(operation, Axis(index, settled.dimension), value))
+        return len(ways) > 1
+
+    def _would_divide_more(self, operation: Operation, inputs: Mapping[Axis, Value]) -> bool:
+        """Whether an array meets one that is whole and no smaller, as a product's result meets the residual stream.
+
+        Taking a part of that one would be free, but the compiler would rather divide it where it is made, and gather it
+        for its other users.
+        """
+        if operation.name not in _ARITHMETIC:
+            return False
+        largest = max(value.elements for value in inputs.values())
+        factors = {self._factor(value, axis.dimension) for axis, value in inputs.items()}
+        others = [value for value in operation.inputs if value not in self.flow.divided]
+        return any(
+            value.elements >= largest and not self.program.is_cheap(value)
+            for value in others
+            if any(self._find(value, factor) is not None for factor in factors)
+        )
+
+    def _way(self, operation: Operation, axis: Axis, value: Value) -> Factor | int | None:
+        """What an input is divided along; parts that are joined are alike if they become parts of one dimension."""
+        if axis in operation.dealt:
+            return operation.dealt[axis]
+        return self._factor(value, axis.dimension)
 
     def _carry_on(self, operation: Operation, axis: Axis, value: Value, weights: frozenset[str]) -> None:
         """Divide the outputs as the input is."""

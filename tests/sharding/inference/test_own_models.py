@@ -1,0 +1,124 @@
+"""Models in the manner of research code, which have no plan: what is divided, what it costs, and that it is right."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+import tpuport
+from benchmarks import own_models
+from benchmarks.inferred_plans import measure
+from tpuport.sharding import ShardingRules, infer_plan
+
+
+def specs(model, inputs):
+    rules = ShardingRules.infer(model, inputs)
+    return {name: tuple(rules.spec(name, value.shape)) for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", list(own_models.BUILDERS))
+def test_on_a_mesh_it_computes_what_torch_does(name):
+    model, inputs = own_models.BUILDERS[name](2)
+    with torch.no_grad():
+        expected = model(**inputs).numpy()
+    rules = ShardingRules.infer(model, inputs)
+    tpuport.port(model, mesh=tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]), rules=rules)
+    actual = np.asarray(tpuport.compile(model)(**inputs))
+    assert np.abs(actual - expected).max() < 2e-6 * np.abs(expected).max()
+
+
+def test_a_block_of_a_gpt_costs_two_all_reduces_and_what_its_fused_projection_moves():
+    costs = []
+    for layers in (1, 2):
+        model, inputs = own_models.gpt(layers)
+        costs.append(measure(model, inputs, ShardingRules.infer(model, inputs), tp=2).collectives)
+    block = costs[1] - costs[0]
+    assert block.pop("collective-permute") <= 2
+    assert block == {"all-reduce": 2}
+
+
+def test_a_block_of_a_dit_costs_two_all_reduces_and_one_for_its_modulation():
+    costs = []
+    for layers in (1, 2):
+        model, inputs = own_models.dit(layers)
+        costs.append(measure(model, inputs, ShardingRules.infer(model, inputs), tp=4))
+    assert costs[1].collectives - costs[0].collectives == {"all-reduce": 3}
+    whole = measure(model, inputs, ShardingRules({}), tp=4)
+    assert costs[1].nbytes < 0.42 * whole.nbytes
+
+
+def test_pairs_of_a_gpt_are_divided_and_norms_are_not():
+    actual = specs(*own_models.gpt(2))
+    for block in ("blocks.0.", "blocks.1."):
+        assert actual[f"{block}attn.qkv.weight"] == actual[f"{block}c_fc.weight"] == ("tp", None)
+        assert actual[f"{block}attn.proj.weight"] == actual[f"{block}c_proj.weight"] == (None, "tp")
+        assert actual[f"{block}c_fc.bias"] == ("tp",)
+        assert actual[f"{block}c_proj.bias"] == actual[f"{block}ln_1.weight"] == (None,)
+    assert actual["tokens.weight"] == ("tp", None)
+    assert actual["positions.weight"] == (None, None)
+
+
+def test_modulation_is_divided_where_the_condition_is_made():
+    actual = specs(*own_models.dit(2))
+    assert actual["time.2.weight"] == ("tp", None)
+    assert actual["classes.weight"] == (None, "tp")
+    assert actual["blocks.1.adaLN_modulation.1.weight"] == (None, "tp")
+
+
+def test_a_stacked_projection_stays_whole_and_the_reason_tells_how_to_lay_it_out():
+    plan = infer_plan(*own_models.dit(1))
+    [weight] = [item for item in plan.weights if item.names == ("blocks.0.attn.qkv.weight",)]
+    assert not any(weight.spec)
+    assert "3 x 8 x 8" in weight.reason
+    assert "reorder" in weight.reason
+
+
+def test_heads_are_not_cut_through():
+    model, inputs = own_models.gpt(1)
+    rules = ShardingRules.infer(model, inputs)
+    assert rules.rule("blocks.0.attn.qkv.weight").heads == 8
+    assert rules.rule("blocks.0.attn.proj.weight").heads == 8
+    assert rules.rule("blocks.0.c_fc.weight").heads is None
+
+
+def test_rules_print_with_their_reasons_and_fit_deeper_models():
+    model, inputs = own_models.gpt(2)
+    rules = ShardingRules.infer(model, inputs)
+    assert r"'blocks\\.\\d+\\.c_proj\\.weight'" in repr(rules)
+    assert "# sums up 256 features, one all-reduce" in repr(rules)
+    assert rules.spec("blocks.17.c_proj.weight", (64, 256)) == rules.spec("blocks.0.c_proj.weight", (64, 256))
+
+
+def test_a_tied_weight_has_one_rule():
+    model, inputs = own_models.gpt(1)
+    [weight] = [item for item in infer_plan(model, inputs).weights if "head.weight" in item.names]
+    assert weight.names == ("tokens.weight", "head.weight")
+
+
+def test_layers_of_a_sequence_have_rules_of_their_own():
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
+    rules = ShardingRules.infer(model, torch.zeros(4, 32))
+    assert tuple(rules["0\\.weight"]) == ("tp", None)
+    assert tuple(rules["2\\.weight"]) == (None, "tp")
+
+
+def test_a_sum_along_the_features_between_two_products_keeps_them_whole():
+    class Cumulative(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+
+        def forward(self, x):
+            return self.down(self.up(x).cumsum(-1))
+
+    plan = infer_plan(Cumulative(), torch.zeros(4, 8, 32))
+    [up] = [weight for weight in plan.weights if weight.names == ("up.weight",)]
+    assert not any(up.spec)
+    assert "cumsum" in up.reason
+
+
+def test_what_is_not_a_model_is_refused():
+    with pytest.raises(tpuport.PortError, match="a plan is inferred for a torch module"):
+        infer_plan(len, torch.zeros(1))
+    with pytest.raises(tpuport.PortError, match="inputs is a str"):
+        infer_plan(torch.nn.Linear(2, 2), "x")

@@ -1,0 +1,250 @@
+"""The choice among candidates.
+
+What a candidate costs are its sums. The best ratio of weights to sums is chosen first: of a transformer that is
+Megatron's pairs of columns and rows, since dividing the residual stream would need a sum in each norm and after each
+product. Candidates of repeated blocks are chosen or not together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from math import inf
+from typing import Final
+
+from tpuport.sharding.inference.candidates import Candidate, Candidates
+from tpuport.sharding.inference.factors import leading_leaf
+from tpuport.sharding.inference.head_units import find_chain, units
+from tpuport.sharding.inference.operations import Operation, Value
+from tpuport.sharding.inference.program import Program
+from tpuport.sharding.inference.sharding_flow import Divided, Transfer
+
+# What a sum costs beside the time for its elements, as a share of a usual one: devices wait for each other.
+_LATENCY: Final = 1 / 8
+# What a result of the program costs that stays divided, since somebody may have to collect it.
+_RESULT: Final = 1 / 2
+# Outside of blocks, weights are divided if this share is saved of what a sum saves in blocks, at the same cost. Of a
+# vocabulary, which users expect to be divided, less is enough.
+_LEAST_SHARE: Final = 1 / 2
+_LEAST_VOCABULARY: Final = 1 / 8
+_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """The decision to divide a weight.
+
+    Attributes:
+        dimension: of the weight.
+        units: into how many parts it may be divided at most, such as whole heads; None if its size decides.
+        is_dealt: whether the program takes parts of this dimension, or joins them to it, which are divided anew.
+        candidate: that it belongs to.
+    """
+
+    dimension: int
+    units: int | None
+    is_dealt: bool
+    candidate: Candidate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Candidates that differ in the numbers of their blocks only.
+
+    Attributes:
+        saved: elements of their weights.
+        cost: in sums of the usual size.
+    """
+
+    candidates: list[Candidate]
+    saved: int
+    cost: float
+    in_blocks: bool
+
+    @property
+    def ratio(self) -> float:
+        """Elements of weights that are divided, for each sum of the usual size."""
+        return self.saved / self.cost
+
+
+@dataclasses.dataclass
+class Choice:
+    """What was decided.
+
+    Attributes:
+        cuts: by weight.
+        refused: of weights that could not be divided along a dimension, the transfers that would follow.
+        rejected: candidates that were possible and did not pay.
+        settled: the arrays that are divided.
+    """
+
+    cuts: dict[str, Cut]
+    refused: dict[str, dict[int, Transfer]]
+    rejected: list[Candidate]
+    settled: dict[Value, Divided]
+
+
+def template(name: str) -> str:
+    """The name with its numbers left out: the same for all blocks."""
+    return _NUMBER.sub("*", name)
+
+
+def choose(program: Program) -> Choice:
+    """Decide which weights to divide, and along which dimension."""
+    return _Chooser(program).choose()
+
+
+class _Chooser:
+    """One choice.
+
+    Attributes:
+        usual: elements of a usual sum.
+        usual_ratio: what a usual sum saves.
+        least_ratio: the least that a usual sum saves that was chosen in a block; 0 if none was.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.candidates = Candidates(program)
+        self.choice = Choice({}, self.candidates.refused, [], {})
+        self.usual = 1.0
+        self.usual_ratio = inf
+        self.least_ratio = 0.0
+
+    def choose(self) -> Choice:
+        candidates = self.candidates.find_all()
+        self.usual = self._usual_sum(candidates)
+        ratios = [group.ratio for group in self._groups(candidates) if self._ends_pairs(group)]
+        self.usual_ratio = _middle(ratios, inf)
+        # Blocks first: what is worth a sum outside of them depends on what one saves inside.
+        for in_blocks in (True, False):
+            candidates = self._choose_among(candidates, in_blocks=in_blocks)
+        return self.choice
+
+    def _usual_sum(self, candidates: list[Candidate]) -> float:
+        """Elements of the sum after attention or experts; of a model without them, of a sum that ends a pair."""
+        heads = [item for item in candidates if item.is_heads]
+        if heads:
+            return max(
+                (float(need.elements) for item in heads for need in item.flow.kinds("sum")), default=1.0
+            )
+        sums = [transfer for candidate in candidates for transfer in candidate.flow.kinds("sum")]
+        return _middle([float(transfer.elements) for transfer in sums if self._is_paired(transfer)], 1.0)
+
+    def _choose_among(self, candidates: list[Candidate], *, in_blocks: bool) -> list[Candidate]:
+        """Decide on the groups in blocks, or outside of them, the best first; the candidates that are left."""
+        while True:
+            groups = [group for group in self._groups(candidates) if group.in_blocks == in_blocks]
+            if not groups:
+                return candidates
+            best = max(groups, key=self._preference)
+            members = set(best.candidates)
+            candidates = [candidate for candidate in candidates if candidate not in members]
+            if self._pays(best):
+                self._settle(best)
+                candidates = list(self._renew(candidates, best))
+            else:
+                self.choice.rejected += best.candidates
+
+    def _preference(self, group: Group) -> tuple[bool, bool, float]:
+        """The greatest is chosen first: heads, since dividing them divides the work of attention too; then pairs."""
+        return group.candidates[0].is_heads, self._ends_pairs(group), group.ratio
+
+    def _renew(self, candidates: Iterable[Candidate], group: Group) -> Iterator[Candidate]:
+        """The candidates without the weights of this group, looked at again where its decision concerns them."""
+        decided = {name for candidate in group.candidates for name in candidate.seeds}
+        touched = {value for candidate in group.candidates for value in candidate.flow.divided}
+        for candidate in candidates:
+            if decided.isdisjoint(candidate.seeds) and touched.isdisjoint(candidate.flow.divided):
+                yield candidate
+                continue
+            remaining = {name: at for name, at in candidate.seeds.items() if name not in decided}
+            yield from self.candidates.find(remaining, self.choice.settled)
+
+    def _groups(self, candidates: Iterable[Candidate]) -> list[Group]:
+        members: defaultdict[frozenset[tuple[str, int]], list[Candidate]] = defaultdict(list)
+        for candidate in candidates:
+            key = frozenset((template(name), dimension) for name, dimension in candidate.seeds.items())
+            members[key].append(candidate)
+        return [self._group(key, items) for key, items in members.items()]
+
+    def _group(self, key: frozenset[tuple[str, int]], candidates: list[Candidate]) -> Group:
+        names = {name for candidate in candidates for name in candidate.seeds}
+        saved = sum(self.program.weights[name].elements for name in names)
+        cost = sum(map(self._cost, candidates))
+        return Group(candidates, saved, cost, any("*" in name for name, _ in key))
+
+    def _cost(self, candidate: Candidate) -> float:
+        """In sums of the usual size. What is dealt anew is sent once, where a sum is sent and returned."""
+        cost = 0.0
+        for transfer in candidate.flow.transfers:
+            size = transfer.elements / self.usual
+            if transfer.kind == "deal":
+                size /= 2
+            cost += size + _LATENCY
+        results = sum(value in candidate.flow.divided for value in self.program.outputs)
+        return max(cost + results * _RESULT, _LATENCY)
+
+    def _pays(self, group: Group) -> bool:
+        names = {name for candidate in group.candidates for name in candidate.seeds}
+        if not any(map(self._is_matrix, names)):
+            return False
+        if self._ends_pairs(group):
+            return True
+        if group.in_blocks or not self.least_ratio:
+            # Few elements are summed up for modulation, which has no sequence: that pays without a pair.
+            return group.ratio >= self.usual_ratio
+        sums = [transfer.operation for item in group.candidates for transfer in item.flow.kinds("sum")]
+        if not sums:
+            return group.ratio >= self.least_ratio * _LEAST_SHARE
+        return all(map(self._looks_up_input, sums)) and group.ratio >= self.least_ratio * _LEAST_VOCABULARY
+
+    def _looks_up_input(self, operation: Operation) -> bool:
+        """Whether an operation looks up rows by an input, such as tokens; positions are no input."""
+        return operation.name == "gather" and self.program.depends_on_input(operation.inputs[1])
+
+    def _ends_pairs(self, group: Group) -> bool:
+        """Whether sums end pairs of matrices; other sums have to be small, such as those of a norm over all heads."""
+        return all(map(self._ends_pair, group.candidates))
+
+    def _ends_pair(self, candidate: Candidate) -> bool:
+        sums = candidate.flow.kinds("sum")
+        pairs = [transfer for transfer in sums if candidate.is_heads or self._is_paired(transfer)]
+        small = [transfer for transfer in sums if transfer.elements <= self.usual * _LATENCY]
+        return bool(pairs) and len({*pairs, *small}) == len(sums)
+
+    def _is_paired(self, transfer: Transfer) -> bool:
+        """Whether the division of several matrices ends in one sum."""
+        return sum(map(self._is_matrix, transfer.weights)) > 1
+
+    def _is_matrix(self, name: str) -> bool:
+        return len(self.program.weights[name].shape) > 1
+
+    def _settle(self, group: Group) -> None:
+        sums = [transfer for item in group.candidates for transfer in item.flow.kinds("sum")]
+        pairs = [transfer.elements for transfer in sums if self._is_paired(transfer)]
+        if group.in_blocks and pairs and 2 * max(pairs) >= self.usual:
+            cost = sum(transfer.elements / self.usual + _LATENCY for transfer in sums)
+            self.least_ratio = min(self.least_ratio or inf, group.saved / cost)
+        for candidate in group.candidates:
+            chain = find_chain(self.program, candidate)
+            dealt = {name for transfer in candidate.flow.kinds("deal") for name in transfer.weights}
+            for name, dimension in candidate.seeds.items():
+                divided = self.program.weights[name].dimensions[dimension]
+                self.choice.cuts[name] = Cut(
+                    dimension,
+                    units(divided, chain, self.candidates.parts),
+                    is_dealt=name in dealt and leading_leaf(divided) in self.candidates.parts,
+                    candidate=candidate,
+                )
+            self.choice.settled |= candidate.flow.divided
+
+
+def _middle(numbers: Iterable[float], default: float) -> float:
+    """The median, or the larger of two."""
+    ordered = sorted(numbers)
+    if not ordered:
+        return default
+    return ordered[len(ordered) // 2]
