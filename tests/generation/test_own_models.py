@@ -1,6 +1,7 @@
 """`generate` for language models that are not transformers', compared with their own loops on the CPU."""
 
 import copy
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -265,6 +266,15 @@ def test_mistakes_are_named(mistake: str) -> None:
     build, message = MISTAKES[mistake]
     with pytest.raises(PortError, match=message):
         tpuport.generate(build(tpuport.port(make())), PROMPTS, max_new_tokens=4)
+
+
+def test_a_description_for_each_call_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    model = tpuport.port(make())
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for count in range(3):
+            assert not caplog.text, count
+            decoder_for(describe(model, False, check=False))
+    assert "a GPT for 3 LanguageModels. Make one" in caplog.text
 
 
 def test_a_hole_in_a_prompt_is_refused(described: Any) -> None:

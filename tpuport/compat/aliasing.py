@@ -61,6 +61,9 @@ _OVERLAP = (
     "Please clone() the tensor before performing the operation."
 )
 
+# Elements of memory up to this size are listed to see which of them two tensors share.
+_LISTED_BYTES = 1 << 20
+
 Read = Callable[[jax.Array], jax.Array]
 Write = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -195,7 +198,12 @@ def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _ranges_meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     (first, end), (other_first, other_end) = _range(one), _range(other)
-    return first < other_end and other_first < end
+    if not (first < other_end and other_first < end):
+        return False
+    if max(end, other_end) > _LISTED_BYTES:
+        return True
+    # Interleaved views, such as the halves of a last dimension, have nothing in common.
+    return not _bytes(one).isdisjoint(_bytes(other))
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
@@ -205,6 +213,14 @@ def _range(tensor: torch.Tensor) -> tuple[int, int]:
     span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     first = int(tensor.storage_offset()) * tensor.element_size()
     return first, first + int(span + 1) * tensor.element_size()
+
+
+def _bytes(tensor: torch.Tensor) -> set[int]:
+    """The first byte of each element of a tensor in its memory."""
+    offsets = np.zeros(1, np.int64)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        offsets = (offsets[:, None] + np.arange(size) * int(stride)).ravel()
+    return set(((offsets + int(tensor.storage_offset())) * tensor.element_size()).tolist())
 
 
 def _alias_of(tensor: Ported) -> Alias:

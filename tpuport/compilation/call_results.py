@@ -1,6 +1,7 @@
 """What a compiled function returns and changes: described while it is traced, restored after the program has run."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -167,7 +168,22 @@ def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[A
             arrays.append(_as_array(leaf))
         else:
             leaves.append(static_value(leaf, name))
+    _refuse_views(graph.leaves[returned:], graph.names[returned:])
     return arrays, ResultLayout(graph.structure, tuple(leaves))
+
+
+def _refuse_views(leaves: list[Any], names: list[str]) -> None:
+    """Traced. PortError if a function leaves tensors in objects that share memory, which would be two afterwards."""
+    tensors = [
+        (leaf, name) for leaf, name in zip(leaves, names, strict=True) if isinstance(leaf, torch.Tensor)
+    ]
+    for (one, name), (other, other_name) in itertools.combinations(tensors, 2):
+        if aliasing.may_overlap(one, other):
+            raise PortError(
+                f"compiled code leaves {other_name} as a view of the memory of {name}",
+                where=other_name,
+                fix="keep a clone(), or only one of the two, and take the view where it is needed",
+            )
 
 
 def _as_array(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """`tpuport.generate`: transformers' generate, with the loop on the device."""
 
+import logging
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
@@ -30,7 +31,12 @@ from tpuport.generation.prompts import (
 )
 from tpuport.patches import transformers_rotary
 
+logger = logging.getLogger("tpuport")
+
 _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
+# So many descriptions of one model that somebody makes one for each call.
+_MANY_DESCRIPTIONS: Final = 3
+_descriptions: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 _decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -55,10 +61,24 @@ def decoder_for(model: Any) -> Decoder:
 def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
     if not isinstance(model, LanguageModel):
         return Decoder(model, mesh)
+    _warn_of_new_descriptions(model)
     decoder = OwnDecoder(model, mesh)
     with explained_for_generate(decoder):
         decoder.verify()
     return decoder
+
+
+def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
+    """Programs belong to a LanguageModel, so one for each call would compile in each call."""
+    if language_model in _decoders:
+        return
+    model = language_model.model
+    _descriptions[model] = _descriptions.get(model, 0) + 1
+    if _descriptions[model] == _MANY_DESCRIPTIONS:
+        logger.warning(
+            "generate has compiled a %s for %d LanguageModels. Make one, and use it in all calls.",
+            type(model).__name__, _MANY_DESCRIPTIONS,
+        )  # fmt: skip
 
 
 def generate(

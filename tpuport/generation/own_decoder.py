@@ -156,7 +156,10 @@ class OwnDecoder(Decoder):
             return
         run = self._compare_windows if language_model.make_cache is None else self._compare_caches
         tokens = np.arange(count, dtype=np.int32)
-        expected, actual = jax.device_get(jax.jit(run)(collect_weights(self.model), tokens))
+        # Whole on each device, because a process reads only what its own devices hold.
+        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        compare = jax.jit(run, out_shardings=replicated)
+        expected, actual = jax.device_get(compare(collect_weights(self.model), tokens))
         spread = max(float(np.std(expected)), 1e-9)
         error = float(np.abs(expected - actual).max()) / spread
         if np.isfinite(expected).all() and not error <= _LARGEST_ERROR:
