@@ -15,7 +15,7 @@ from tpuport import fields, pytrees
 from tpuport.errors import PortError
 
 # Classes of these packages are handles and settings of theirs, and no containers of a user's tensors.
-_OPAQUE_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | frozenset(
+_OPAQUE_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__", "builtins"}) | frozenset(
     "torch torchvision torchaudio torchax jax jaxlib numpy tpuport".split()
 )
 _TRANSPARENT = (UserDict, UserList, types.SimpleNamespace)
