@@ -1,7 +1,8 @@
 """Plain Python values as keys of compiled programs: equal only if the program would be the same."""
 
 import dataclasses
-from collections.abc import Hashable
+import weakref
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -45,6 +46,34 @@ def _object_key(value: Any) -> Hashable:
     except TypeError:
         return repr(value)
     return value
+
+
+class Identity:
+    """An object that equals itself alone: its own contents are unknown, or cannot change.
+
+    The reference is weak where it can be: jax keeps the keys of programs as long as their functions.
+    """
+
+    __slots__ = ("_get", "_hash")
+
+    def __init__(self, value: Any) -> None:
+        self._hash = id(value)
+        try:
+            self._get: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self._get = lambda: value
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return False
+        value = self._get()
+        return value is not None and value is other._get()
+
+    def __repr__(self) -> str:
+        return repr(self._get())
 
 
 class StaticValue:

@@ -47,7 +47,7 @@ def test_each_new_shape_is_one_program_and_leaves_the_others(
         8,
     ):  # each evicts the other's table, which is made again for the program that there is
         _agree(model, compiled, inputs(height=height))
-        (module,) = find_table_modules(compiled._modules()[0]).values()
+        (module,) = find_table_modules(compiled.modules[0]).values()
         assert len(table_store._tables[module]) == 1
     assert compiled.program.compilations == 2
 
@@ -67,7 +67,7 @@ def test_no_table_is_made_inside_of_the_program(trio: Any, monkeypatch: pytest.M
         "LTX"
     ):  # the others take rows of buffers; this one's tables are all waves
         monkeypatch.setattr(table_store, "find_table_needs", lambda *_: [])
-        without = tpuport.compile(compiled._modules()[0]).lower(**given).as_text()
+        without = tpuport.compile(compiled.modules[0]).lower(**given).as_text()
         assert len(_waves(without)) > 1
 
 

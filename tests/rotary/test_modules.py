@@ -127,6 +127,16 @@ def test_a_model_that_is_ported_again_has_new_tables() -> None:
     assert table.arrays[0].sharding.mesh == mesh
 
 
+def test_a_module_that_has_changed_has_new_tables() -> None:
+    rope, call = copy.deepcopy(VIDEO[0])
+    compiled = tpuport.compile(tpuport.port(Model(rope, call)))
+    x = torch.zeros(1, 1, 1, 2, 2)
+    for theta in (10.0, 20.0, 10.0):
+        rope.theta = theta
+        assert torch.equal(compat.to_torch(compat.as_jax(compiled(x, (1, 2, 2))[0])), rope(x)[0])
+    assert len(table_store._tables[rope]) == 2
+
+
 def test_equal_tables_of_two_batches_are_one_array() -> None:
     rope, call = copy.deepcopy(VIDEO[0])
     compiled = tpuport.compile(tpuport.port(Model(rope, call)))

@@ -202,8 +202,8 @@ def ported(model, inputs, **axes):
         copy.load_state_dict(model.state_dict())
     tpuport.port(copy, mesh=tpuport.create_mesh(**axes, devices=jax.devices()[: prod(axes.values())]))
     function = tpuport.compile(copy)
-    arguments, _ = function._divide((), inputs)
-    parts, _ = function._prepare_program(arguments)
+    call = function._prepare_call((), inputs)
+    parts, _ = function._prepare_program(call)
     program = function.program.lower(*parts).compile()  # once, for the text and for the result
     return np.asarray(program(*parts[:3])[0]), program.as_text()
 

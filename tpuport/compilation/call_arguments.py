@@ -187,7 +187,7 @@ def divide_arguments(
     arguments: list[Argument] = []
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
         if is_array(leaf):
-            arrays.append(_usable_array(leaf, name))
+            arrays.append(usable_array(leaf, name))
             arguments.append(Argument(name, "tensor", None))
         elif traced and isinstance(leaf, int | float) and _fits(name, traced):
             arrays.append(jnp.asarray(leaf))
@@ -196,7 +196,7 @@ def divide_arguments(
             pytrees.register_used(leaf)
             claim_cache(leaf)
             cache_tensors, structure = jax.tree_util.tree_flatten(leaf)
-            donated.append([_usable_array(tensor, name) for tensor in cache_tensors])
+            donated.append([usable_array(tensor, name) for tensor in cache_tensors])
             arguments.append(Argument(name, "cache", structure))
         elif isinstance(leaf, torch.Generator):
             # Its state is an argument of the program, so that a new one for each call is nothing new.
@@ -235,7 +235,7 @@ def claim_cache(cache: Any) -> None:
             layer.device = torch.device("jax")
 
 
-def _usable_array(value: Any, name: str) -> Any:
+def usable_array(value: Any, name: str) -> Any:
     """The value as an array on the device.
 
     Raises:

@@ -12,8 +12,11 @@ from tpuport import compat, object_graph, pytrees
 from tpuport.compat import aliasing
 from tpuport.compilation.call_arguments import DividedArguments, Rebuilt, static_value
 from tpuport.compilation.model_weights import overwrite, write_weights
+from tpuport.compilation.python_state import PythonState
+from tpuport.compilation.state_writes import StateArrays, StateWrites
 from tpuport.errors import PortError
 from tpuport.static_values import StaticValue
+from tpuport.tracing import trace_lock
 
 
 class Original(NamedTuple):
@@ -49,22 +52,35 @@ class OutputAndWrites:
         output: of the function; its arrays, if there is a layout.
         arguments: the new arrays of tensors among the arguments, by their number.
         weights: for each model the new arrays of its weights, by name.
+        state: the arrays of what it changed in the function's state.
         layout: None for an output that jax can return as it is, of a function that changes no object.
+        state_changes: where the arrays of the state belong; None if the function changed nothing there.
     """
 
     output: Any
     arguments: dict[int, Any]
     weights: list[dict[str, Any]]
+    state: StateArrays
     layout: ResultLayout | None = dataclasses.field(default=None, metadata={"static": True})
+    state_changes: StateWrites | None = dataclasses.field(default=None, metadata={"static": True})
 
-    def restore(self, call: DividedArguments, models: list[torch.nn.Module]) -> Any:
+    def restore(self, call: DividedArguments, state: PythonState) -> Any:
         """The output, after all that the function changed has been changed in what the caller has."""
         tensors = [call.graph.leaves[number] for number in call.tensor_leaves]
-        _refuse_overlaps(self.arguments, tensors, [call.graph.names[number] for number in call.tensor_leaves])
-        for index, array in self.arguments.items():
+        written = self.arguments | {
+            len(tensors) + number: array for number, array in self.state.tensors.items()
+        }
+        names = [call.graph.names[number] for number in call.tensor_leaves]
+        located = state.located_tensors()
+        tensors += [tensor for _, tensor in located]
+        _refuse_overlaps(written, tensors, names + [path for path, _ in located])
+        for index, array in written.items():
             overwrite(tensors[index], array)
-        for model, arrays in zip(models, self.weights, strict=True):
+        for model, arrays in zip(state.modules, self.weights, strict=True):
             write_weights(model, arrays)
+        if self.state_changes is not None:
+            with trace_lock:
+                self.state_changes.apply(state, self.state.assigned)
         if self.layout is None:
             return compat.as_torch(self.output)
         arrays = compat.as_torch(self.output)
@@ -85,12 +101,19 @@ def _restore_leaf(leaf: int | Original | StaticValue, arrays: list[Any], origina
     return original
 
 
-def collect_results(output: Any, rebuilt: Rebuilt, weights: list[dict[str, Any]]) -> Any:
+def collect_results(
+    output: Any,
+    rebuilt: Rebuilt,
+    weights: list[dict[str, Any]],
+    state: StateArrays,
+    state_changes: StateWrites | None,
+) -> Any:
     """Traced. What the program returns: the output alone if that is all.
 
     Args:
         output: of the function.
         weights: for each model what it has written to, by name.
+        state: the arrays of what the function changed in its state, and `state_changes` where they belong.
     """
     pytrees.register_used(output)
     writes = _find_writes(rebuilt)
@@ -99,9 +122,9 @@ def collect_results(output: Any, rebuilt: Rebuilt, weights: list[dict[str, Any]]
     if layout is None:
         arrays = compat.as_jax(output)
         # Most functions write to nothing, and their programs have no other results than their own.
-        if not writes and not any(weights):
+        if not writes and not any(weights) and not state.tensors and state_changes is None:
             return arrays
-    return OutputAndWrites(arrays, writes, weights, layout)
+    return OutputAndWrites(arrays, writes, weights, state, layout, state_changes)
 
 
 def _find_writes(rebuilt: Rebuilt) -> dict[int, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as torch_pytree
 
 from tpuport import attention, compat, layers, object_graph, pytrees, rotary, trace_errors
 from tpuport.checkpoint import port_count
@@ -18,17 +19,20 @@ from tpuport.compilation.call_arguments import (
     divide_arguments,
     prepare_arguments,
     shapes_key,
+    usable_array,
 )
 from tpuport.compilation.call_results import OutputAndWrites, collect_results
-from tpuport.compilation.compiled_program import Program
+from tpuport.compilation.compiled_program import Program, StateText
 from tpuport.compilation.model_weights import (
     check_constants,
-    collect_weights,
-    settings_key,
+    collect_arrays,
+    current_state,
     use_weights,
 )
-from tpuport.compilation.reachable import ReachableModules
+from tpuport.compilation.python_state import PythonState, StateKey
+from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.errors import PortError
+from tpuport.tracing import is_tracing, trace_lock
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -38,23 +42,40 @@ class StaticPart(NamedTuple):
 
     Attributes:
         layout: of the arguments.
-        models: (weak reference, settings) of each model. Weak, because jax keeps the static arguments of every
-            program, and would keep a model alive that has long been replaced.
+        models: (weak reference, number of ports) of each model. Weak, because jax keeps the static arguments of
+            every program, and would keep a model alive that has long been replaced.
+        state: the key of everything else that the function reaches.
         attention: the settings that the user has registered.
     """
 
     layout: Layout
-    models: tuple[tuple[weakref.ref[torch.nn.Module], Hashable], ...]
+    models: tuple[tuple[weakref.ref[torch.nn.Module], int], ...]
+    state: StateKey
     attention: Hashable
 
 
 class ProgramArguments(NamedTuple):
-    """The arguments of the program: weights of each model, tensors, tensors of each cache, and the static part."""
+    """The arguments of the program.
+
+    Attributes:
+        weights: of each model, by name.
+        tensors: among the arguments of the call, then those of the function's state.
+        donated: the tensors of each cache.
+        static: what the program is made for.
+    """
 
     weights: list[dict[str, Any]]
     tensors: list[Any]
     donated: list[list[Any]]
     static: StaticPart
+
+
+class _PreparedCall(NamedTuple):
+    """A call of the function: the arguments of its program, those of the caller, and the state."""
+
+    arguments: ProgramArguments
+    divided: DividedArguments
+    state: PythonState
 
 
 def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
@@ -106,7 +127,7 @@ class CompiledFunction:
         self._traced = tuple(traced)
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
-        self._reachable: ReachableModules | None = None
+        self._state: PythonState | None = None
         self._checked_programs: set[Hashable] = set()
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
@@ -125,9 +146,12 @@ class CompiledFunction:
                 function reaches a model in a way that leaves its weights constants of the program.
             trace_errors.CannotTrace: the function's code cannot be traced; says where, and what to do.
         """
-        result, divided = self._call_program(self.program, args, kwargs)
+        if is_tracing():
+            # A part of the program around it, whose state and weights it uses.
+            return self._call_inside(args, kwargs)
+        result, call = self._call_program(self.program, args, kwargs)
         if isinstance(result, OutputAndWrites):
-            return result.restore(divided, self._modules())
+            return result.restore(call.divided, call.state)
         return compat.as_torch(result)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,21 +159,33 @@ class CompiledFunction:
         lowered, _ = self._call_program(self.program.lower, args, kwargs)
         return lowered
 
-    def _call_program(self, call: Callable, args: tuple, kwargs: dict) -> tuple[Any, DividedArguments]:
-        """The result of the program, or of a method of it, for a call of the function; and the call's arguments."""
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """The ported models that the function reaches now."""
+        with trace_lock:
+            return self._current_state().modules
+
+    def _call_inside(self, args: tuple, kwargs: dict) -> Any:
+        """Traced. Call the function itself, with its tensors on the device."""
+        args, kwargs = prepare_arguments(self._function, args, kwargs)
+        args, kwargs = torch_pytree.tree_map_only(torch.Tensor, _on_device, (args, kwargs))
+        return self._function(*args, **kwargs)
+
+    def _call_program(self, stage: Callable, args: tuple, kwargs: dict) -> tuple[Any, _PreparedCall]:
+        """The result of the program, or of a method of it, for a call of the function."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         with trace_errors.explained(self._function, catch=trace_errors.is_of_code):
-            arguments, divided = self._divide(args, kwargs)
-            with randomness.call_generators(divided.generators):
-                arguments, signature = self._prepare_program(arguments)
-                return call(*arguments, signature=signature), divided
+            call = self._prepare_call(args, kwargs)
+            with randomness.call_generators(call.divided.generators):
+                arguments, signature = self._prepare_program(call)
+                return stage(*arguments, signature=signature), call
 
-    def _prepare_program(self, arguments: ProgramArguments) -> tuple[ProgramArguments, Hashable]:
+    def _prepare_program(self, call: _PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
-        weights, tensors, donated, static = arguments
+        weights, tensors, donated, static = arguments = call.arguments
         key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
         run = functools.partial(self._run, static=static)
-        weights = self._rotary_tables.add_to(weights, key, self._modules(), run, tensors, donated)
+        weights = self._rotary_tables.add_to(weights, key, call.state.modules, run, tensors, donated)
         arguments = arguments._replace(weights=weights)
         if key not in self._checked_programs:
             check_constants(self.program.name, self.program.constants(*arguments, signature=key))
@@ -158,26 +194,39 @@ class CompiledFunction:
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
         """(the function to trace for a call, the arrays to trace it with), without rotary tables."""
-        (weights, tensors, donated, static), _ = self._divide(args, kwargs)
-        return functools.partial(self._run, static=static), (weights, tensors, donated)
+        call = self._prepare_call(args, kwargs)
+        weights, tensors, donated, static = call.arguments
 
-    def _modules(self) -> list[torch.nn.Module]:
-        if self._fixed_modules is not None:
-            return self._fixed_modules
-        if self._reachable is None or not self._reachable.is_current():
-            self._reachable = ReachableModules(self._function)
-        return self._reachable.modules
+        def run(weights: list, tensors: list, donated: list) -> Any:
+            assert call.state is not None  # the key has only a weak reference to it
+            return self._run(weights, tensors, donated, static)
 
-    def _divide(self, args: tuple, kwargs: dict) -> tuple[ProgramArguments, DividedArguments]:
+        return run, (weights, tensors, donated)
+
+    def _prepare_call(self, args: tuple, kwargs: dict) -> _PreparedCall:
         divided = divide_arguments(self._name_positional(args), kwargs, self._traced)
-        modules = self._modules()
+        with trace_lock:
+            state = self._current_state()
+            weights = [collect_arrays(state.named_weights(module)) for module in state.modules]
+            models = tuple((weakref.ref(module), port_count(module)) for module in state.modules)
+            state_arrays = [usable_array(tensor, path) for path, tensor in state.located_tensors()]
+        static = StaticPart(divided.layout, models, state.key, attention.registered_settings())
+        arguments = ProgramArguments(weights, divided.arrays + state_arrays, divided.donated, static)
+        return _PreparedCall(arguments, divided, state)
+
+    def _current_state(self) -> PythonState:
+        """The state of the function now."""
+        state = current_state(self._state, self._make_state)
         if self.scan_layers:
-            for module in modules:
+            for module in state.modules:
                 layers.stack_layers(module)
-        weights = [collect_weights(module) for module in modules]
-        models = tuple((weakref.ref(module), settings_key(module)) for module in modules)
-        static = StaticPart(divided.layout, models, attention.registered_settings())
-        return ProgramArguments(weights, divided.arrays, divided.donated, static), divided
+            state = current_state(state, self._make_state)
+        self._state = state
+        return state
+
+    def _make_state(self) -> PythonState:
+        # An object whose method is compiled is an argument, and no part of the state.
+        return PythonState(self._function, self._fixed_modules, start=self._run_function)
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
         """Positional arguments by the names of their parameters, in order; those of `*args` are numbered."""
@@ -187,11 +236,18 @@ class CompiledFunction:
 
     def _run(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
         """Traced. Put the arguments together again and call the function with the weights in place."""
-        rebuilt = static.layout.join(tensors, donated)
-        with use_weights([reference() for reference, _ in static.models], weights) as in_use:  # type: ignore[misc]
+        state = static.state.state
+        assert state is not None  # the call that is being traced has it
+        count = len(tensors) - len(state.tensors)
+        rebuilt = static.layout.join(tensors[:count], donated)
+        trace = StateTrace(state, tensors[count:])
+        models: list[Any] = [reference() for reference, _ in static.models]
+        with use_weights(models, weights) as in_use, trace.recorded():
             output = self._run_function(*rebuilt.args, **rebuilt.kwargs)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
-            return collect_results(output, rebuilt, writes)
+            results = collect_results(output, rebuilt, writes, *trace.find_changes())
+        check_leaks(self._make_state())
+        return results
 
     def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
         """Traced. As `_run`, with the blocks whose weights are stacked in a loop."""
@@ -210,7 +266,12 @@ class CompiledFunction:
 
     @staticmethod
     def _describe(weights: list, tensors: list, donated: list, static: StaticPart) -> dict[str, str]:
-        return static.layout.describe(tensors, donated)
+        state = {name: StateText(text) for name, text in static.state.describe().items()}
+        return state | static.layout.describe(tensors, donated)
+
+
+def _on_device(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if compat.is_ported(tensor) else compat.wrap(compat.to_jax(tensor))
 
 
 def compile(
@@ -229,9 +290,10 @@ def compile(
     transformers are donated: go on with the cache in the output. Tensors in the result are torchax tensors on the
     device.
 
-    A new program is made if a name refers to another model, or if a weight, a value in a model's config, or a model's
-    mode changes, and after `tpuport.port`. Other Python values that the function reads from outside of its arguments,
-    such as attributes of a model's modules, stay as they were when the program was made.
+    A change of anything that the function reaches is seen by the next call: modules, their attributes, hooks,
+    adapters and classes, configurations, variables of closures, globals. Tensors on the device are arguments of the
+    program; anything else is part of its key, so that another value makes another program. What the function assigns
+    to attributes, lists, dictionaries and variables is there after the call, as in torch.
 
     Args:
         model_or_function: an nn.Module on the device, a bound method, or a function.

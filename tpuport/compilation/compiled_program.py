@@ -29,6 +29,12 @@ class ShapeText(str):
     __slots__ = ()
 
 
+class StateText(str):
+    """The description of a value that is no argument, such as an attribute of a module."""
+
+    __slots__ = ()
+
+
 class Program:
     """A jitted function that counts its compilations, and whose random numbers are others in each call.
 
@@ -168,12 +174,14 @@ def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
     name = max(values, key=lambda name: len(values[name]), default="")
     different = sorted(values.get(name, ()))
     if len(different) < 2:
-        return " for the same arguments: its models' mode, config, attention or placement keeps changing"
+        return " for the same arguments: its hooks, functions, attention or placement keep changing"
     shown = ", ".join(different[:_VALUES_SHOWN])
     return f": {name} keeps changing ({shown}). {_suggest_remedy(name, different)}"
 
 
 def _suggest_remedy(name: str, different: list[str]) -> str:
+    if any(isinstance(text, StateText) for text in different):
+        return "Let it be a tensor on the device, which is an argument of the program, or leave it as it is"
     if not any(isinstance(text, ShapeText) for text in different):
         return f"Pass it as a tensor. tpuport.compile(..., traced=[{name!r}]) makes one of a number"
     # A shape is written "float32(2, 5)": without dtypes, equal texts have equal sizes.

@@ -2,7 +2,8 @@
 
 import contextlib
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +13,11 @@ from torch.nn.utils.stateless import _reparametrize_module
 from tpuport import attention, compat, layers, rotary
 from tpuport.checkpoint import model_mesh, port_count, ported_models
 from tpuport.compat import aliasing, randomness
+from tpuport.compilation.python_state import PythonState
 from tpuport.errors import PortError
 from tpuport.patches import transformers_experts, transformers_rotary
 from tpuport.sharding.sequence import sequence_sharded
-from tpuport.static_values import exact_key
+from tpuport.static_values import Identity
 from tpuport.tracing import exclusive_trace, trace_lock
 
 logger = logging.getLogger("tpuport")
@@ -36,7 +38,12 @@ def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
     """
     with trace_lock:
         transformers_rotary.prepare(model)
-        stacked, tensors = layers.split_stacked(_named_tensors(model))
+        return collect_arrays(_named_tensors(model))
+
+
+def collect_arrays(named_tensors: dict[str, torch.Tensor]) -> dict[str, jax.Array]:
+    """As `collect_weights`, from the tensors of the model; called under `trace_lock`."""
+    stacked, tensors = layers.split_stacked(named_tensors)
     on_host = [name for name, tensor in tensors.items() if not compat.is_ported(tensor)]
     if on_host:
         raise PortError(
@@ -44,7 +51,8 @@ def collect_weights(model: torch.nn.Module) -> dict[str, jax.Array]:
             where=", ".join(on_host[:_NAMES_SHOWN]),
             fix="model = tpuport.port(model, mesh=mesh), or load it with tpuport.load",
         )
-    weights = {name: compat.as_jax(tensor) for name, tensor in tensors.items()}
+    # Not `as_jax`, which walks trees: this runs for every weight in every call.
+    weights = {name: compat.to_jax(tensor) for name, tensor in tensors.items()}
     return weights | stacked
 
 
@@ -157,15 +165,47 @@ def overwrite(tensor: Any, array: jax.Array) -> None:
             tensor.copy_(compat.to_torch(array))
 
 
+class _ModelState:
+    """The Python state of a model, kept by the model, so that both are freed together."""
+
+    def __init__(self) -> None:
+        self.current: PythonState | None = None
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        # A copy of a model starts anew.
+        return _ModelState, ()
+
+
 def settings_key(model: torch.nn.Module) -> Hashable:
     """A key of what a program takes from a model beside its weights.
 
-    It has the number of times that the model was ported, its mode, its config, and the attention that the user
-    registered. Attributes of single modules, such as a layer's scaling factor, are not in it: there are many of them,
-    and this is computed in every call. `tpuport.port` again makes new programs.
+    It has the number of times that the model was ported, its whole Python state (`python_state`) with the tensors in
+    it, and the attention that the user registered.
     """
-    config = getattr(model, "config", None)
-    return port_count(model), model.training, exact_key(config), attention.registered_settings()
+    with trace_lock:
+        holder = vars(model).setdefault("tpuport_state", _ModelState())
+        holder.current = state = current_state(holder.current, lambda: PythonState(model, [model]))
+        arrays = tuple(Identity(compat.as_jax(tensor)) for tensor in state.tensors)
+    return port_count(model), state.key, arrays, attention.registered_settings()
+
+
+def current_state(known: PythonState | None, make: Callable[[], PythonState]) -> PythonState:
+    """The known state if nothing has changed, or else a new one; called under `trace_lock`."""
+    if known is not None and known.is_current():
+        return known
+    state = make()
+    for module in state.modules:
+        prepare(module)
+    # Rarely: what libraries put into a model when it is first used is there now.
+    return state if state.is_current() else make()
+
+
+def prepare(model: torch.nn.Module) -> None:
+    """Let a model have what transformers would put into it during its first call."""
+    transformers_rotary.prepare(model)
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    if capturing is not None and hasattr(model, "_can_record_outputs"):
+        capturing.maybe_install_capturing_hooks(model)
 
 
 def check_constants(program_name: str, constants: list[Any]) -> None:

@@ -3,6 +3,8 @@
 Followed are closures, the globals that code really loads (and attributes of imported files), the functions named
 there, bound objects, arguments of partials, defaults, and the contents of containers and of plain objects. A module
 that is reached in another way (`getattr`, an import inside the function) is not seen here.
+
+Whether any of this has changed since is for `python_state` to say.
 """
 
 import builtins
@@ -13,7 +15,7 @@ import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -31,27 +33,38 @@ _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | frozenset(
     "safetensors tokenizers huggingface_hub tqdm beartype jaxtyping tpuport pytest".split()
 )
 # Of the standard library's objects only these lead to what a user gave them; a logger or a thread leads everywhere.
-_OPAQUE_HOMES = sys.stdlib_module_names - {"functools", "types", "collections", "__main__"}
+OPAQUE_HOMES = sys.stdlib_module_names - {"functools", "types", "collections", "__main__"}
 # Values that lead to no other value.
 _LEAVES = (
     str, bytes, int, float, complex, types.NoneType, type, types.BuiltinFunctionType, torch.Tensor, torch.dtype,
     torch.device, jax.Array, np.ndarray, np.generic,
 )  # fmt: skip
-_ABSENT = object()
-_LOADS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"})
+ABSENT = object()
+# A global that code only assigns is one of its names too: what it leaves there has to leave the program.
+_LOADS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "STORE_GLOBAL"})
 _LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+# Code that names one of these may read attributes by names that it computes.
+_READS_ANY_ATTRIBUTE = frozenset({"getattr", "hasattr", "vars", "attrgetter", "__dict__", "__getattribute__"})
 
 
-class _LoadedNames(NamedTuple):
+_NO_OPERATORS = frozenset(
+    "__init__ __new__ __post_init__ __del__ __repr__ __str__ __reduce__ __reduce_ex__ __getstate__ __setstate__ "
+    "__copy__ __deepcopy__ __init_subclass__ __class_getitem__".split()
+)
+
+
+class LoadedNames(NamedTuple):
     """What code loads from outside of itself.
 
     Attributes:
         chains: names, each with the attributes that are taken of it at once: ("helpers", "step").
         attributes: all attributes, of whatever value.
+        assigned: globals that it assigns.
     """
 
     chains: frozenset[tuple[str, ...]]
     attributes: frozenset[str]
+    assigned: frozenset[str]
 
 
 class _Task(NamedTuple):
@@ -68,28 +81,25 @@ class ReachableModules:
     Attributes:
         modules: each once. Those that only a container, an object or another function leads to are among them if
             they are on the device: the function may never use them.
+        functions: the user's functions and methods whose code may run.
+        attributes: the names of all attributes that their code loads, of whatever value.
+        reads_any_attribute: whether that code may also load attributes by names that it computes.
     """
 
     def __init__(self, function: Callable) -> None:
+        self.functions: list[types.FunctionType] = []
+        self.attributes: set[str] = set()
+        self.reads_any_attribute = False
         self._named: dict[torch.nn.Module, None] = {}
         self._others: dict[torch.nn.Module, None] = {}
-        # What was read, for `is_current`: (getter, value) and (container, length).
-        self._read: list[tuple[Callable[[], Any], Any]] = []
-        self._lengths: list[tuple[Any, int]] = []
         # By id, with the value itself, so that no other value gets its id.
         self._seen: dict[int, Any] = {}
         self._owners: dict[type, None] = {}
-        self._attributes: set[str] = set()
         self._tasks: deque[_Task] = deque()
         self._follow(function)
         on_device = {module: None for module in self._others if _is_on_device(module)}
         self.modules: list[torch.nn.Module] = list(self._named | on_device)
         self._seen.clear()
-
-    def is_current(self) -> bool:
-        """Whether the names, items and attributes that were followed still have the same values."""
-        same_lengths = all(len(container) == length for container, length in self._lengths)
-        return same_lengths and all(get() is value for get, value in self._read)
 
     def _follow(self, function: Callable) -> None:
         self._tasks.append(_Task(function, 0, is_named=True))
@@ -99,10 +109,11 @@ class ReachableModules:
             if self._tasks:
                 continue
             # A method is known by its name alone, so every class that was met may be the one whose method is called.
-            methods = set(itertools.product(self._owners, self._attributes)) - followed
-            followed |= methods
-            for cls, name in methods:
-                self._add_method(cls, name)
+            # In order, because functions are compared one by one with those of an earlier search.
+            for method in itertools.product(list(self._owners), sorted(self.attributes)):
+                if method not in followed:
+                    followed.add(method)
+                    self._add_method(*method)
 
     def _visit(self, task: _Task) -> None:
         value, depth, is_named = task
@@ -133,22 +144,24 @@ class ReachableModules:
 
     def _visit_function(self, function: types.FunctionType, depth: int, is_named: bool) -> None:
         code = function.__code__
-        loaded = _loaded_names(code)
-        self._attributes |= loaded.attributes
+        loaded = loaded_names(code)
+        self.attributes |= loaded.attributes
+        names = user_globals(function)
+        if names:
+            self.functions.append(function)
+            loads = {name for chain in loaded.chains for name in chain} | loaded.attributes
+            self.reads_any_attribute |= not _READS_ANY_ATTRIBUTE.isdisjoint(loads)
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-        for cell in cells.values():
-            self._read_slot(functools.partial(_cell_contents, cell), depth, is_named)
-        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        self._tasks.extend(_Task(default, depth, is_named) for default in defaults)
-        names = _user_globals(function)
+        self._add(map(cell_contents, cells.values()), depth, is_named)
+        self._add(function.__defaults__ or (), depth, is_named)
+        self._add((function.__kwdefaults__ or {}).values(), depth, is_named)
         for first, *attributes in loaded.chains:
             if first in cells:
-                self._follow_file(_cell_contents(cells[first]), attributes, depth, is_named)
-            elif _is_global(first, names):
-                value = names.get(first)
+                self._follow_file(cell_contents(cells[first]), attributes, depth, is_named)
+            elif is_global(first, names):
+                value = names.get(first, ABSENT)
                 # A function named here may mention models that it never uses; the compiled function uses its own.
-                is_own_model = is_named and isinstance(value, torch.nn.Module)
-                self._read_slot(functools.partial(names.get, first, _ABSENT), depth, is_own_model)
+                self._add([value], depth, is_named and isinstance(value, torch.nn.Module))
                 self._follow_file(value, attributes, depth, is_named)
 
     def _follow_file(self, value: Any, attributes: list[str], depth: int, is_named: bool) -> None:
@@ -156,66 +169,43 @@ class ReachableModules:
         for name in attributes:
             if not isinstance(value, types.ModuleType):
                 return
-            get = functools.partial(vars(value).get, name, _ABSENT)
-            value = get()
-            self._read_slot(get, depth, is_named)
+            value = vars(value).get(name, ABSENT)
+            self._add([value], depth, is_named)
 
-    def _read_slot(self, get: Callable[[], Any], depth: int, is_named: bool = False) -> None:
-        """Visit the value of a name, an item or an attribute, and remember it."""
-        value = get()
-        self._read.append((get, value))
-        if value is not _ABSENT:
-            self._tasks.append(_Task(value, depth, is_named))
+    def _add(self, values: Iterable[Any], depth: int, is_named: bool = False) -> None:
+        self._tasks.extend(_Task(value, depth, is_named) for value in values if value is not ABSENT)
 
     def _visit_container(self, value: Any, depth: int) -> None:
-        self._lengths.append((value, len(value)))
-        match value:
-            case dict():
-                self._read_members((functools.partial(dict.get, value, key, _ABSENT) for key in value), depth)
-            case list():
-                indices = range(len(value))
-                self._read_members((functools.partial(_item, value, index) for index in indices), depth)
-            case _:
-                self._tasks.extend(_Task(item, depth + 1, is_named=False) for item in value)
-
-    def _read_members(self, getters: Iterator[Callable[[], Any]], depth: int) -> None:
-        """Visit members. Plain values, of which there may be many, are not remembered, but None may become a model."""
-        for get in getters:
-            value = get()
-            if value is None or not isinstance(value, _LEAVES):
-                self._read_slot(get, depth + 1)
+        self._add(value.values() if isinstance(value, dict) else value, depth + 1)
 
     def _visit_object(self, value: Any, depth: int) -> None:
         cls = type(value)
         home = cls.__module__.partition(".")[0]
-        if home in _OPAQUE_HOMES:
+        if home in OPAQUE_HOMES:
             return
-        if not _is_library(home):
+        if not is_library(home):
             self._owners[cls] = None
-        self._add_method(cls, "__call__")
+        # Operators call methods that no code names.
+        for method in _operators(cls):
+            self._add_method(cls, method)
         # functools.cache and its like keep the function that they wrap.
         wrapped = inspect.getattr_static(value, "__wrapped__", None)
         self._tasks.append(_Task(wrapped, depth, is_named=False))
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            self._read_attributes(attributes, list(attributes), depth)
-        self._read_members((functools.partial(getattr, value, name, None) for name in _slots(cls)), depth)
+            self._add(attributes.values(), depth + 1)
+        self._add((getattr(value, name, ABSENT) for name in slot_names(cls)), depth + 1)
 
     def _visit_module(self, module: torch.nn.Module, depth: int) -> None:
         """Note a module, and look in the user's own classes for modules that are not registered as parts of it."""
         self._others[module] = None
         for part in module.modules():
             cls = type(part)
-            if _is_library(cls.__module__):
+            if is_library(cls.__module__):
                 continue
             self._owners[cls] = None
             self._add_method(cls, "forward")
-            self._read_attributes(
-                vars(part), [name for name in vars(part) if not name.startswith("_")], depth
-            )
-
-    def _read_attributes(self, attributes: dict[str, Any], names: list[str], depth: int) -> None:
-        self._read_members((functools.partial(attributes.get, name, _ABSENT) for name in names), depth)
+            self._add((value for name, value in vars(part).items() if not name.startswith("_")), depth + 1)
 
     def _add_method(self, cls: type, name: str) -> None:
         method = inspect.getattr_static(cls, name, None)
@@ -229,9 +219,11 @@ class ReachableModules:
 
 
 @functools.lru_cache(maxsize=4096)
-def _loaded_names(code: types.CodeType) -> _LoadedNames:
+def loaded_names(code: types.CodeType) -> LoadedNames:
+    """The names that code, and functions inside of it, may load."""
     chains: set[tuple[str, ...]] = set()
     attributes: set[str] = set()
+    assigned: set[str] = set()
     chain: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
         if instruction.opname in _LOADS_ATTRIBUTE:
@@ -241,39 +233,44 @@ def _loaded_names(code: types.CodeType) -> _LoadedNames:
             continue
         chains.add(chain)
         chain = (instruction.argval,) if instruction.opname in _LOADS_NAME else ()
+        if instruction.opname == "STORE_GLOBAL":
+            assigned.add(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):  # a function or comprehension inside
-            inner = _loaded_names(constant)
+            inner = loaded_names(constant)
             chains |= inner.chains
             attributes |= inner.attributes
-    return _LoadedNames(frozenset(chains - {()}), frozenset(attributes))
+            assigned |= inner.assigned
+    return LoadedNames(frozenset(chains - {()}), frozenset(attributes), frozenset(assigned))
 
 
-def _is_library(module: str) -> bool:
+def is_library(module: str) -> bool:
+    """Whether a module of Python belongs to a library, given its name."""
     return module.partition(".")[0] in _LIBRARIES
 
 
-def _user_globals(function: types.FunctionType) -> Mapping[str, Any]:
+def user_globals(function: types.FunctionType) -> Mapping[str, Any]:
     """The globals of a function, or none if it is a library's."""
     names = function.__globals__
-    if _is_library(names.get("__name__") or ""):
+    if is_library(names.get("__name__") or ""):
         return types.MappingProxyType({})
     return names
 
 
-def _is_global(name: str, names: Mapping[str, Any]) -> bool:
+def is_global(name: str, names: Mapping[str, Any]) -> bool:
     """Whether code that loads a name loads a global of the user's, which may not be assigned yet."""
     return name in names or (bool(names) and not hasattr(builtins, name))
 
 
-def _cell_contents(cell: types.CellType) -> Any:
+def cell_contents(cell: types.CellType) -> Any:
+    """The value of a variable in a closure, or `ABSENT`."""
     try:
         return cell.cell_contents
     except ValueError:  # nothing has been assigned yet
-        return _ABSENT
+        return ABSENT
 
 
-def _slots(cls: type) -> list[str]:
+def slot_names(cls: type) -> list[str]:
     """The names of all `__slots__` of a class and its bases."""
     declared = [vars(base).get("__slots__", ()) for base in cls.__mro__]
     # A single slot may be declared by a plain string.
@@ -281,8 +278,11 @@ def _slots(cls: type) -> list[str]:
     return list(itertools.chain.from_iterable(lists))
 
 
-def _item(values: list, index: int) -> Any:
-    return values[index] if index < len(values) else _ABSENT
+def _operators(cls: type) -> list[str]:
+    """The special methods of a user's class, but for those that make, print and copy its objects."""
+    bases = [base for base in cls.__mro__ if not is_library(base.__module__)]
+    names = {name for base in bases for name in vars(base) if name.startswith("__") and name.endswith("__")}
+    return sorted({*names, "__call__"} - _NO_OPERATORS)
 
 
 def _is_on_device(module: torch.nn.Module) -> bool:

@@ -20,6 +20,7 @@ from tpuport.checkpoint.device_layout import replicated_sharding, scatter
 from tpuport.patches.complex_rotary import pair_as_complex
 from tpuport.rotary.rotary_modules import CallArguments, HostModule, replaced_forward
 from tpuport.rotary.table_needs import TableNeed, find_table_needs
+from tpuport.static_values import Identity, exact_key
 from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
@@ -36,11 +37,12 @@ _arrays: weakref.WeakValueDictionary[Hashable, jax.Array] = weakref.WeakValueDic
 
 
 class _TableKey(NamedTuple):
-    """What a table was made for: the port of the model, its mesh, and the call."""
+    """What a table was made for: the port of the model, its mesh, the call, and what the module computes from."""
 
     port_count: int
     mesh: Mesh
     call: Hashable
+    module: Hashable
 
 
 class Leaf(NamedTuple):
@@ -110,9 +112,9 @@ def table_for(model: torch.nn.Module, need: TableNeed) -> Table:
     """The table of one call, on the model's mesh; made now if it is not kept."""
     module = model.get_submodule(need.module.name)
     mesh: Any = model_mesh(model)
-    key = _TableKey(port_count(model), mesh, need.key)
+    key = _TableKey(port_count(model), mesh, need.key, _module_key(module))
     tables = _tables.setdefault(module, OrderedDict())
-    # The model has been ported again: to other devices, or after a change of the module.
+    # The model has been ported again, perhaps to other devices.
     outdated = [other for other in tables if other[:2] != key[:2]]
     for other in outdated:
         del tables[other]
@@ -126,6 +128,16 @@ def table_for(model: torch.nn.Module, need: TableNeed) -> Table:
     # The least recently used is the first to be evicted.
     tables.move_to_end(key)
     return tables[key]
+
+
+def _module_key(module: torch.nn.Module) -> Hashable:
+    """A key of the attributes of a module, and of the arrays in its buffers."""
+    parts = []
+    for part in module.modules():
+        attributes = {name: value for name, value in vars(part).items() if not name.startswith("_")}
+        arrays = tuple(Identity(compat.as_jax(buffer)) for buffer in part.buffers(recurse=False))
+        parts.append((type(part), exact_key(attributes), arrays))
+    return tuple(parts)
 
 
 def _make_table(output: Any, mesh: Mesh, need: TableNeed) -> Table:

@@ -1,0 +1,459 @@
+"""The Python state that a program is made for: all that traced code could read beside its arguments and weights.
+
+The rule: whatever a compiled function reaches is either an argument of its program or a part of the program's key. The
+arguments are the weights of its modules, and every other tensor on the device, wherever it is held. The key has the
+rest: attributes, hooks and classes of modules, containers, objects, configurations, variables of closures, globals of
+the user's functions, functions of the files that modules are defined in, tensors on the host by identity and version,
+and torch's own settings. So a change is seen by the next call, whatever it was.
+
+To compute the key takes milliseconds. It is kept as long as nothing has changed, which `is_current` finds out by
+comparing references, a few hundred microseconds for a language model.
+
+Of the user's own objects only those attributes count that the code names. What cannot be seen: the inside of objects
+of C extensions, and what code asks of the system, such as files, the time and environment variables.
+"""
+
+import enum
+import functools
+import inspect
+import itertools
+import operator
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tpuport import compat
+from tpuport.compilation import python_values
+from tpuport.compilation.python_values import PLAIN, Entry, StateKey
+from tpuport.compilation.reachable import (
+    ABSENT,
+    OPAQUE_HOMES,
+    ReachableModules,
+    cell_contents,
+    is_global,
+    is_library,
+    loaded_names,
+    slot_names,
+    user_globals,
+)
+from tpuport.static_values import Identity
+
+# Dictionaries of a module whose values are weights: which names there are is in the key, the values are arguments.
+_TENSOR_DICTS = ("_parameters", "_buffers")
+# Bookkeeping of tpuport's own, which no traced code reads.
+_OWN_ATTRIBUTES = frozenset({"tpuport_mesh", "tpuport_state"})
+# torch registers hooks under numbers that it never uses twice.
+_HOOKS = "_hooks"
+_SEQUENCES = (list, deque, set)
+# What has a state of its own that no reference shows, or belongs to no user.
+_OPAQUE = (torch.Generator, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
+# Files whose functions modules of every kind call.
+_COMMON_FILES = ("torch.nn.functional",)
+_PYTHONS_OWN = frozenset({"builtins", "typing", "abc", "enum", "collections.abc"})
+
+
+class PythonState:
+    """The Python state of a function, or of a model, at one moment.
+
+    Args:
+        function: what is compiled.
+        modules: the ported models that it uses; None to look for them.
+        start: the function itself, if `function` is a method of an object that is an argument.
+
+    Attributes:
+        modules: what the function reaches, as `ReachableModules` says; weights of these are arguments.
+        key: of the state.
+        nodes: the objects that make up the state, in the order of the key.
+        tensors: on the device, that are not weights; arguments of the program beside these.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        modules: Iterable[torch.nn.Module] | None = None,
+        *,
+        start: Callable | None = None,
+    ) -> None:
+        reachable = ReachableModules(function)
+        self.modules = reachable.modules if modules is None else list(modules)
+        self.nodes: list[Any] = []
+        self.tensors: list[torch.Tensor] = []
+        self._paths: list[str] = []
+        self._entries: list[Entry] = []
+        self._numbers: dict[int, int] = {}
+        self._tensor_numbers: dict[int, int] = {}
+        self._loads = reachable.attributes
+        self._loads_any = reachable.reads_any_attribute
+        # For `is_current`. Sized: dictionaries and sequences; views: their values; lookups: other ways to values.
+        self._sized: list[Any] = []
+        self._keys: list[Iterable[Any]] = []
+        self._views: list[Iterable[Any]] = []
+        self._lookups: list[Callable[[], Iterable[Any]]] = []
+        self._instances: list[Any] = []
+        self._weight_slots: dict[torch.nn.Module, list[tuple[str, dict[str, Any], str]]] = {}
+        self._host_tensors: list[tuple[torch.Tensor, int | None]] = []
+        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+        self._classes: dict[type, None] = {}
+        self._files: dict[str, None] = {}
+        self._walk([start or function, *reachable.functions, *self.modules])
+        self._settings = _torch_settings()
+        entries = (*self._entries, *self._class_entries(), Entry("settings", others=self._settings))
+        self.key = StateKey(entries, tuple(self._paths), self)
+        self._sizes = list(map(len, self._sized))
+        self._names = list(itertools.chain.from_iterable(self._keys))
+        self._values = list(self._observe())
+
+    def is_current(self) -> bool:
+        """Whether nothing has changed."""
+        if list(map(len, self._sized)) != self._sizes:
+            return False
+        return (
+            all(map(operator.is_, self._observe(), self._values))
+            and list(itertools.chain.from_iterable(self._keys)) == self._names
+            and all(_host_version(tensor) == version for tensor, version in self._host_tensors)
+            and all(np.array_equal(array, copy) for array, copy in self._arrays)
+            and _torch_settings() == self._settings
+        )
+
+    def path(self, number: int) -> str:
+        """Where an object was found: "layers.0.attention"."""
+        return self._paths[number]
+
+    def find_node(self, value: Any) -> int | None:
+        """The number of an object among `nodes`."""
+        return self._numbers.get(id(value))
+
+    def find_tensor(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor among `tensors`."""
+        return self._tensor_numbers.get(id(tensor))
+
+    def tensor_paths(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors on the device, by where they are."""
+        for path, entry in zip(self._paths, self._entries, strict=True):
+            for label, key in entry.parts:
+                match key:
+                    case ("tensor", int(number)):
+                        yield f"{path}{label}", self.tensors[number]
+
+    def located_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """As `tensors`, each with a place where it is."""
+        if not self.tensors:
+            return []
+        paths: dict[int, str] = {id(tensor): path for path, tensor in self.tensor_paths()}
+        return [(paths.get(id(tensor), "a hook"), tensor) for tensor in self.tensors]
+
+    def functions(self) -> Iterator[types.FunctionType]:
+        """The functions and methods whose code may run, the user's before those of libraries."""
+        classes = itertools.chain(self._classes, (node for node in self.nodes if isinstance(node, type)))
+        methods = itertools.chain.from_iterable(vars(cls).values() for cls in classes)
+        everything = itertools.chain(self.nodes, methods)
+        functions = dict.fromkeys(value for value in everything if isinstance(value, types.FunctionType))
+        return iter(sorted(functions, key=lambda function: is_library(function.__module__ or "")))
+
+    def named_weights(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """The parameters and buffers of one of `modules` by name, as torch lists them, for a state that is current."""
+        if module not in self._weight_slots:
+            self._weight_slots[module] = [
+                (f"{prefix}.{name}" if prefix else name, owner, name)
+                for kind in _TENSOR_DICTS
+                for prefix, part in module.named_modules()
+                for owner in (vars(part)[kind],)
+                for name in owner
+            ]
+        tensors = {full_name: owner[name] for full_name, owner, name in self._weight_slots[module]}
+        # A weight that has several names has the first of them.
+        first_names = dict(zip(map(id, reversed(tensors.values())), reversed(tensors), strict=True))
+        return {
+            name: tensor for name, tensor in tensors.items()
+            if tensor is not None and first_names[id(tensor)] == name
+        }  # fmt: skip
+
+    def _observe(self) -> Iterator[Any]:
+        lookups = (lookup() for lookup in self._lookups)
+        return itertools.chain(
+            map(type, self._instances),
+            itertools.chain.from_iterable(self._views),
+            itertools.chain.from_iterable(lookups),
+        )
+
+    # --- the walk ---
+
+    def _walk(self, roots: Iterable[Any]) -> None:
+        for root in roots:
+            self._key_of(root, "")
+        while len(self._entries) < len(self.nodes):
+            number = len(self._entries)
+            self._entries.append(self._describe(self.nodes[number], self._paths[number]))
+
+    def _class_entries(self) -> Iterator[Entry]:
+        """The classes of what was found, and the files that libraries define them in."""
+        for cls in self._classes:
+            self._watch_names(vars(cls))
+            yield Entry(Identity(cls), others=python_values.namespace_key(vars(cls)))
+        for file in self._files:
+            names = vars(sys.modules[file])
+            self._watch_names(names)
+            yield Entry(file, others=python_values.namespace_key(names))
+
+    def _key_of(self, value: Any, path: str) -> Hashable:
+        """The key of a value; an object with parts gets a number, and is described later."""
+        if value is ABSENT:
+            return "absent"
+        if isinstance(value, PLAIN):
+            return python_values.value_key(value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor_key(value)
+        number = self._numbers.get(id(value))
+        if number is not None:
+            return number
+        if self._is_opaque(value):
+            return self._opaque_key(value)
+        self._numbers[id(value)] = len(self.nodes)
+        self.nodes.append(value)
+        self._paths.append(path)
+        return len(self.nodes) - 1
+
+    def _tensor_key(self, tensor: torch.Tensor) -> Hashable:
+        if not compat.is_ported(tensor):
+            version = _host_version(tensor)
+            self._host_tensors.append((tensor, version))
+            return Identity(tensor), version
+        if not hasattr(tensor, "_elem"):  # a view of torchax's own, which computes its array
+            return Identity(tensor)
+        number = self._tensor_numbers.setdefault(id(tensor), len(self.tensors))
+        if number == len(self.tensors):
+            self.tensors.append(tensor)
+        return "tensor", number
+
+    def _is_opaque(self, value: Any) -> bool:
+        if isinstance(value, type):
+            return is_library(value.__module__) or value.__module__ in _PYTHONS_OWN
+        if isinstance(value, torch.nn.Module | types.FunctionType | types.MethodType | functools.partial):
+            return False
+        if isinstance(value, dict | list | tuple | set | frozenset | deque | types.CellType):
+            return False
+        if (
+            isinstance(value, (*_OPAQUE, enum.Enum))
+            or type(value).__module__.partition(".")[0] in OPAQUE_HOMES
+        ):
+            return True
+        return not (isinstance(getattr(value, "__dict__", None), dict) or slot_names(type(value)))
+
+    def _opaque_key(self, value: Any) -> Hashable:
+        if isinstance(value, np.ndarray):
+            self._arrays.append((value, value.copy()))
+        return python_values.value_key(value)
+
+    def _describe(self, value: Any, path: str) -> Entry:
+        match value:
+            case type():
+                return self._describe_class(value, path)
+            case torch.nn.Module():
+                return self._describe_module(value, path)
+            case types.FunctionType():
+                return self._describe_function(value, path)
+            case types.MethodType():
+                return self._describe_attributes("method", value, ["__self__", "__func__"], path)
+            case functools.partial():
+                return self._describe_attributes("partial", value, ["func", "args", "keywords"], path)
+            case dict() if type(value).__module__ in ("builtins", "collections"):
+                return Entry(type(value), self._describe_items(value, path), _names_key(value))
+            case list() | tuple() | set() | frozenset() | deque():
+                return Entry(type(value), self._describe_sequence(value, path))
+            case types.CellType():
+                self._lookups.append(lambda: (cell_contents(value),))
+                return Entry("variable", self._keys_of({"": cell_contents(value)}, path))
+        return self._describe_object(value, path)
+
+    def _keys_of(self, parts: Mapping[str, Any], path: str) -> tuple[tuple[str, Hashable], ...]:
+        """The key of each part by its label."""
+        return tuple((label, self._key_of(part, f"{path}{label}")) for label, part in parts.items())
+
+    def _describe_attributes(self, kind: str, value: Any, names: list[str], path: str) -> Entry:
+        """An object of Python's own, which cannot change."""
+        return Entry(kind, self._keys_of({f".{name}": getattr(value, name) for name in names}, path))
+
+    def _describe_items(self, value: dict, path: str) -> tuple[tuple[str, Hashable], ...]:
+        self._watch(value)
+        return self._keys_of({f"[{key!r}]": item for key, item in dict.items(value)}, path)
+
+    def _describe_sequence(self, value: Any, path: str) -> tuple[tuple[str, Hashable], ...]:
+        if isinstance(value, _SEQUENCES):
+            self._sized.append(value)
+            self._views.append(value)
+        return self._keys_of({f"[{index}]": item for index, item in enumerate(value)}, path)
+
+    def _watch(self, value: dict) -> None:
+        self._sized.append(value)
+        if value:
+            self._keys.append(dict.keys(value))
+            self._views.append(dict.values(value))
+
+    def _describe_module(self, module: torch.nn.Module, path: str) -> Entry:
+        classes = self._add_class(type(module))
+        self._instances.append(module)
+        attributes = vars(module)
+        self._watch(attributes)
+        dot = "." if path else ""
+        parts: list[tuple[str, Hashable]] = []
+        others: list[Hashable] = [classes]
+        for name in sorted(attributes.keys() - _OWN_ATTRIBUTES):
+            value = attributes[name]
+            if name == "_modules":
+                self._watch(value)
+                parts += self._keys_of({f"{dot}{child}": part for child, part in value.items()}, path)
+                others.append(tuple(value))
+            elif name in _TENSOR_DICTS:
+                self._sized.append(value)
+                self._keys.append(dict.keys(value))
+                others.append(tuple(value))
+            elif name.endswith(_HOOKS) and isinstance(value, dict):
+                others.append((name, self._describe_hooks(value, attributes, f"{path}{dot}{name}")))
+            elif f"{_HOOKS}_" in name and isinstance(value, dict):
+                self._watch(value)  # the options of hooks, which are described with them
+            else:
+                parts += self._keys_of({f"{dot}{name}": value}, path)
+        return Entry(Identity(type(module)), tuple(parts), tuple(others))
+
+    def _describe_hooks(self, hooks: dict, attributes: dict[str, Any], path: str) -> Hashable:
+        """Hooks in their order, each with its options, without the numbers that they were registered under."""
+        self._watch(hooks)
+        options = [
+            value
+            for name, value in sorted(attributes.items())
+            if f"{_HOOKS}_" in name and isinstance(value, dict)
+        ]
+        return tuple(
+            (self._key_of(hook, f"{path}[{index}]"), *(number in option for option in options))
+            for index, (number, hook) in enumerate(hooks.items())
+        )
+
+    def _describe_function(self, function: types.FunctionType, path: str) -> Entry:
+        code = function.__code__
+        self._lookups.append(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__))
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        # Variables have their own names in messages, wherever their function was found.
+        parts = self._keys_of(cells, "")
+        fields = (function.__defaults__, function.__kwdefaults__, vars(function) or None)
+        others = tuple(self._key_of(field, path) for field in fields)
+        names = user_globals(function)
+        chains = sorted(loaded_names(code).chains)
+        loads = dict.fromkeys(name for name, *_ in chains if name not in cells and is_global(name, names))
+        if loads:
+            self._lookups.append(functools.partial(map, names.get, tuple(loads), itertools.repeat(ABSENT)))
+            parts += self._keys_of({name: names.get(name, ABSENT) for name in loads}, "")
+        for first, *attributes in chains:
+            value = cell_contents(cells[first]) if first in cells else names.get(first)
+            parts += self._follow_file(value, attributes, first)
+        return Entry(code, parts, others)
+
+    def _follow_file(self, value: Any, attributes: list[str], path: str) -> tuple[tuple[str, Hashable], ...]:
+        """What code takes from an imported file: `helpers.scale`."""
+        keys = []
+        for name in attributes:
+            if not isinstance(value, types.ModuleType) or is_library(value.__name__):
+                break
+            self._lookups.append(functools.partial(map, vars(value).get, (name,), itertools.repeat(ABSENT)))
+            value, path = vars(value).get(name, ABSENT), f"{path}.{name}"
+            keys.append((path, self._key_of(value, path)))
+        return tuple(keys)
+
+    def _describe_object(self, value: Any, path: str) -> Entry:
+        cls = type(value)
+        self._instances.append(value)
+        # What a compiled function, or a cached one, runs.
+        wrapped = inspect.getattr_static(value, "__wrapped__", None)
+        parts = {"": wrapped} if callable(wrapped) else {}
+        if cls.__module__.partition(".")[0] == "tpuport":
+            # Nothing else of tpuport's is the user's to change.
+            return Entry(Identity(cls), self._keys_of(parts, path))
+        parts |= self._read_attributes(value) | self._read_slots(value)
+        keys = self._keys_of(parts, path)
+        others: Hashable = () if is_library(cls.__module__) else self._add_class(cls)
+        if isinstance(value, dict):
+            keys, others = keys + self._describe_items(value, path), (others, _names_key(value))
+        if isinstance(value, list | tuple | set | frozenset | deque):
+            keys += self._describe_sequence(value, path)
+        return Entry(Identity(cls), keys, others)
+
+    def _read_attributes(self, value: Any) -> dict[str, Any]:
+        attributes = getattr(value, "__dict__", {})
+        names = self._read_names(value, attributes)
+        self._lookups.append(functools.partial(map, attributes.get, names, itertools.repeat(ABSENT)))
+        return {f".{name}": attributes.get(name, ABSENT) for name in names}
+
+    def _read_slots(self, value: Any) -> dict[str, Any]:
+        names = [name for name in slot_names(type(value)) if not name.startswith("__")]
+        read = functools.partial(map, getattr, itertools.repeat(value), names, itertools.repeat(ABSENT))
+        self._lookups.append(read)
+        return {f".{name}": part for name, part in zip(names, read(), strict=True)}
+
+    def _read_names(self, value: Any, attributes: Mapping[str, Any]) -> list[str]:
+        """The attributes of an object that traced code may read, present or not."""
+        names = sorted(name for name in attributes if isinstance(name, str))
+        if hasattr(value, "to_dict"):
+            # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
+            names = [name for name in names if not name.startswith("_")]
+        elif not (self._loads_any or _is_of_library(type(value))):
+            return sorted(self._loads)
+        self._sized.append(attributes)
+        return names
+
+    def _add_class(self, cls: type) -> tuple[Hashable, ...]:
+        """Note a class and its bases; the keys of those that are the user's."""
+        keys = []
+        for base in cls.__mro__:
+            home = base.__module__
+            if home in _PYTHONS_OWN:
+                continue
+            if not is_library(home):
+                keys.append(self._key_of(base, base.__qualname__))
+            elif base not in self._classes:
+                self._classes[base] = None
+                self._files |= {file: None for file in (home, *_COMMON_FILES) if file in sys.modules}
+        return tuple(keys)
+
+    def _describe_class(self, cls: type, path: str) -> Entry:
+        """A class of the user's: its methods by identity, as `reachable.functions` leads into them, and its values."""
+        self._watch_names(vars(cls))
+        values = {
+            f".{name}": value for name, value in list(vars(cls).items())
+            if not (name.startswith("__") or callable(value) or isinstance(value, python_values.METHODS))
+        }  # fmt: skip
+        return Entry(Identity(cls), self._keys_of(values, path), python_values.namespace_key(vars(cls)))
+
+    def _watch_names(self, names: Mapping[str, Any]) -> None:
+        self._sized.append(names)
+        self._views.append(names.values())
+
+
+def _names_key(value: dict) -> Hashable:
+    return tuple(map(python_values.value_key, value))
+
+
+def _is_of_library(cls: type) -> bool:
+    """Whether a class, or one that it is derived from, is a library's, whose code may read any attribute."""
+    return any(base is not object and is_library(base.__module__) for base in cls.__mro__)
+
+
+def _host_version(tensor: torch.Tensor) -> int | None:
+    """What every write to a tensor counts up; None for inference tensors, whose writes are not counted."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _torch_settings() -> tuple:
+    """What torch decides by that is in no object; global hooks of modules among it."""
+    hooks = torch.nn.modules.module
+    kinds = ("cpu", "cuda", torch._C._get_privateuse1_backend_name())
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        *(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in kinds),
+        *hooks._global_forward_hooks.values(),
+        *hooks._global_forward_pre_hooks.values(),
+    )

@@ -1,0 +1,111 @@
+"""The key of a program: values of Python, each for what code could see of it, none of which it keeps alive."""
+
+import builtins
+import types
+import weakref
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+
+from tpuport.static_values import Identity, exact_key
+
+if TYPE_CHECKING:
+    from tpuport.compilation.python_state import PythonState
+
+# Values that cannot change, and that are the same in a program if they are equal and of one type.
+PLAIN = (
+    bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType, range, torch.dtype, torch.device,
+    torch.layout, torch.memory_format,
+)  # fmt: skip
+METHODS = (types.FunctionType, property, staticmethod, classmethod)
+
+
+def value_key(value: Any) -> Hashable:
+    """The key of a value that is no container: by value if it says what equals it, by identity if not."""
+    cls = type(value)
+    if cls in PLAIN:
+        return exact_key(value)
+    match value:
+        case np.ndarray():
+            return cls, value.dtype, value.shape, value.tobytes()
+        case np.generic():
+            return cls, value.tobytes()
+        case jax.Array() | torch.Tensor():
+            return Identity(value)
+    if cls.__eq__ is object.__eq__ or cls.__hash__ is None:
+        return Identity(value)
+    # Meshes, paths, enums: made to be compared.
+    return cls, value
+
+
+def namespace_key(names: Any) -> Hashable:
+    """The key of the functions, classes and plain values that a class, or a file, has names for.
+
+    Private plain values are what libraries remember there.
+    """
+    entries = []
+    for name, value in list(names.items()):
+        if isinstance(value, (type, *METHODS)):
+            entries.append((name, Identity(value)))
+        elif isinstance(value, PLAIN) and not name.startswith("_"):
+            entries.append((name, exact_key(value)))
+    return frozenset(entries)
+
+
+class Entry(NamedTuple):
+    """An object in the key of a program.
+
+    Attributes:
+        kind: what it is: its class, or the code of a function.
+        parts: the key of each part by its label, ".scale" or "[0]"; the key of an object is its number.
+        others: what has no label that a user would recognize.
+    """
+
+    kind: Hashable
+    parts: tuple[tuple[str, Hashable], ...] = ()
+    others: Hashable = None
+
+
+class StateKey:
+    """The key of a program: equal for states that no traced code can tell apart.
+
+    Attributes:
+        entries: one for each object, in the order in which it was found.
+    """
+
+    __slots__ = ("__weakref__", "_hash", "_paths", "_state", "entries")
+
+    def __init__(self, entries: tuple[Entry, ...], paths: tuple[str, ...], state: "PythonState") -> None:
+        self.entries = entries
+        self._paths = paths
+        # Weakly, because jax keeps the key, and the state has the model.
+        self._state = weakref.ref(state)
+        self._hash = hash(entries)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, StateKey) and self._hash == other._hash and self.entries == other.entries
+
+    @property
+    def state(self) -> "PythonState | None":
+        """The state, for as long as somebody else keeps it."""
+        return self._state()
+
+    def describe(self) -> dict[str, str]:
+        """The plain values of the state by where they are: "layers.0.dropout.p"."""
+        texts = {}
+        for path, entry in zip(self._paths, self.entries, strict=False):
+            for label, key in entry.parts:
+                match key:
+                    case (builtins.float, str(digits)):
+                        texts[f"{path}{label}"] = repr(float.fromhex(digits))
+                    case (type(), value):
+                        texts[f"{path}{label}"] = repr(value)
+        return texts

@@ -1,0 +1,387 @@
+"""What traced code assigns to attributes, items and variables: results of the program, assigned after each call.
+
+While a function is traced the tensors that it computes have no values. What it leaves in its models, in lists and
+dictionaries, and in variables is taken out of them again when the trace ends. The tensors in it become results of the
+program, and after every call of the program each place gets what the function left there, as in torch.
+"""
+
+import contextlib
+import dataclasses
+import dis
+import functools
+import re
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from tpuport import compat, pytrees
+from tpuport.compilation.python_state import PythonState
+from tpuport.compilation.python_values import PLAIN
+from tpuport.compilation.reachable import ABSENT, cell_contents, loaded_names, slot_names, user_globals
+from tpuport.errors import PortError
+
+_WEIGHTS = ("_parameters", "_buffers")
+_LAST_NAME = re.compile(r"(\w+)(?:\[[^\[\]]*\])*$")
+
+
+class _Live(NamedTuple):
+    """What a value is made of after a call: the state of the caller, and the arrays that the program returned."""
+
+    state: PythonState
+    arrays: Sequence[jax.Array]
+
+
+_Rebuild = Callable[[_Live], Any]
+
+
+class _Place(NamedTuple):
+    """A dictionary, list, set or variable of an object: the number of the object, and the name of the part."""
+
+    node: int
+    part: str
+
+
+class StateArrays(NamedTuple):
+    """The arrays of what a program changed in the state of its function.
+
+    Attributes:
+        tensors: the new arrays of the state's tensors, by their number.
+        assigned: those of `StateWrites`, in order.
+    """
+
+    tensors: dict[int, Any]
+    assigned: list[Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StateWrites:
+    """What a program assigns, without the arrays. It equals itself alone: it belongs to one program.
+
+    Attributes:
+        items: for each dictionary the changed items; None for those that are gone.
+        contents: for each list, set or variable what is in it.
+    """
+
+    items: tuple[tuple[_Place, tuple[tuple[Any, _Rebuild | None], ...]], ...]
+    contents: tuple[tuple[_Place, _Rebuild], ...]
+
+    def apply(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
+        """Assign what the program left, with the arrays that it returned."""
+        live = _Live(state, arrays)
+        for place, changes in self.items:
+            items = _parts(state.nodes[place.node])[place.part]
+            items = items.all if isinstance(items, _Globals) else items
+            for name, rebuild in changes:
+                if rebuild is None:
+                    items.pop(name, None)
+                else:
+                    items[name] = rebuild(live)
+        for place, rebuild in self.contents:
+            _fill(_parts(state.nodes[place.node])[place.part], rebuild(live))
+
+
+class StateTrace:
+    """A trace of a function that may write to its state.
+
+    Args:
+        state: of the function.
+        arrays: in place of the arrays of the state's tensors.
+    """
+
+    def __init__(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
+        self._state = state
+        self._arrays = list(arrays)
+        self._results: list[jax.Array] = []
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Traced. Let the state be as it was when the block ends; what the block changed is for `find_changes`."""
+        tensors = self._state.tensors
+        attributes = [dict(vars(tensor)) for tensor in tensors]
+        for tensor, array in zip(tensors, self._arrays, strict=True):
+            # Tensors that view one another are separate arguments, and writes to one of them are refused.
+            vars(tensor).update(_elem=array, _alias=None)
+        places = [(_Place(number, part), container) for number, part, container in _all_parts(self._state)]
+        self._before = [(place, container, _contents(container)) for place, container in places]
+        try:
+            yield
+        finally:
+            for _, container, contents in self._before:
+                if not _is_unchanged(container, contents):
+                    _fill(container, contents)
+            for tensor, former in zip(tensors, attributes, strict=True):
+                vars(tensor).clear()
+                vars(tensor).update(former)
+
+    def find_changes(self) -> tuple[StateArrays, StateWrites | None]:
+        """Traced, inside of `recorded`. What the function has changed.
+
+        Raises:
+            PortError: a value that cannot leave the program.
+        """
+        changes = self._find_writes()
+        return StateArrays(self._find_tensor_writes(), self._results), changes
+
+    def _find_tensor_writes(self) -> dict[int, jax.Array]:
+        pairs = enumerate(zip(self._state.tensors, self._arrays, strict=True))
+        return {
+            number: compat.as_jax(tensor)
+            for number, (tensor, array) in pairs
+            if compat.as_jax(tensor) is not array
+        }
+
+    def _find_writes(self) -> StateWrites | None:
+        items, contents = [], []
+        for place, container, before in self._before:
+            if _is_unchanged(container, before):
+                continue
+            path = self._state.path(place.node)
+            if isinstance(before, dict):
+                changes = tuple(self._changed_items(before, _contents(container), path, place))
+                if changes:
+                    items.append((place, changes))
+            else:
+                contents.append((place, self._encode(_contents(container), path)))
+        if not items and not contents:
+            return None
+        return StateWrites(tuple(items), tuple(contents))
+
+    def _changed_items(
+        self, before: dict, after: dict, path: str, place: _Place
+    ) -> Iterator[tuple[Any, _Rebuild | None]]:
+        for name in before.keys() | after.keys():
+            old, new = before.get(name, ABSENT), after.get(name, ABSENT)
+            # Weights that are there already are arguments and results of their own.
+            is_weight = place.part in _WEIGHTS and ABSENT not in (old, new)
+            if old is new or is_weight or _are_same_plain(old, new):
+                continue
+            yield name, None if new is ABSENT else self._encode(new, _item_path(path, place.part, name))
+
+    def _encode(self, value: Any, path: str) -> _Rebuild:
+        """How to make a value again after a call."""
+        if isinstance(value, torch.Tensor):
+            return self._encode_tensor(value, path)
+        node = self._state.find_node(value)
+        if node is not None:
+            return lambda live: live.state.nodes[node]
+        if isinstance(value, PLAIN):
+            return lambda live: value
+        pytrees.register_used(value)
+        match value:
+            case dict() if type(value).__module__ in ("builtins", "collections"):
+                return self._encode_dict(value, path)
+            case list() | tuple() | set() | frozenset() | deque():
+                parts = [self._encode(part, f"{path}[{index}]") for index, part in enumerate(value)]
+                make = getattr(type(value), "_make", type(value))
+                return lambda live: make([part(live) for part in parts])
+        leaves, tree = jax.tree.flatten(value, is_leaf=lambda part: part is not value)
+        if not (len(leaves) == 1 and leaves[0] is value):
+            parts = [self._encode(leaf, path) for leaf in leaves]
+            return lambda live: jax.tree.unflatten(tree, [part(live) for part in parts])
+        return self._encode_object(value, path)
+
+    def _encode_dict(self, value: dict, path: str) -> _Rebuild:
+        parts = {name: self._encode(part, f"{path}[{name!r}]") for name, part in value.items()}
+        empty = value.copy()
+        empty.clear()
+
+        def rebuild(live: _Live) -> dict:
+            made = empty.copy()
+            made.update((name, part(live)) for name, part in parts.items())
+            return made
+
+        return rebuild
+
+    def _encode_object(self, value: Any, path: str) -> _Rebuild:
+        """An object that was made while tracing. Its attributes are encoded, if there are tensors in it."""
+        if not _leads_to_traced(value, set()):
+            return lambda live: value
+        attributes = getattr(value, "__dict__", None)
+        if attributes is None or isinstance(value, types.FunctionType | torch.nn.Module):
+            self._refuse(path, f"a {type(value).__name__} with tensors in it")
+        parts = {name: self._encode(part, f"{path}.{name}") for name, part in attributes.items()}
+        cls = type(value)
+
+        def rebuild(live: _Live) -> Any:
+            made = cls.__new__(cls)
+            vars(made).update((name, part(live)) for name, part in parts.items())
+            return made
+
+        return rebuild
+
+    def _encode_tensor(self, tensor: torch.Tensor, path: str) -> _Rebuild:
+        number = self._state.find_tensor(tensor)
+        if number is not None:
+            return lambda live: live.state.tensors[number]
+        if not compat.is_ported(tensor):
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                self._refuse(path, "a tensor inside of a transformation of torch.func")
+            return lambda live: tensor
+        array = compat.as_jax(tensor)
+        try:
+            # jax itself knows whether a value belongs to a trace that has ended.
+            jnp.copy(array)
+        except jax.errors.UnexpectedTracerError:
+            self._refuse(
+                path, "a tensor inside of a loop, a branch or a transformation that jax traces by itself"
+            )
+        index = len(self._results)
+        self._results.append(array)
+        return lambda live: compat.wrap(live.arrays[index])
+
+    def _refuse(self, path: str, what: str) -> NoReturn:
+        raise PortError(
+            f"{path} is assigned {what}, which cannot leave the compiled program",
+            where=_line_of(self._state, path),
+            fix="return it from the function, or assign it outside of what is compiled",
+        )
+
+
+def _leads_to_traced(value: Any, seen: set[int]) -> bool:
+    """Whether a tensor that is being traced is in a value that was made while tracing."""
+    if isinstance(value, (*PLAIN, type, types.ModuleType)) or id(value) in seen:
+        return False
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return isinstance(compat.as_jax(value), jax.core.Tracer)
+    parts: list[Any] = []
+    match value:
+        case dict():
+            parts += value.values()
+        case list() | tuple() | set() | frozenset() | deque():
+            parts += value
+        case types.FunctionType():
+            parts += map(cell_contents, value.__closure__ or ())
+        case types.MethodType():
+            parts.append(value.__self__)
+        case functools.partial():
+            parts += (value.func, *value.args, *value.keywords.values())
+    parts += getattr(value, "__dict__", {}).values()
+    parts += (getattr(value, name, None) for name in slot_names(type(value)))
+    return any(_leads_to_traced(part, seen) for part in parts)
+
+
+def _is_of_this_trace(array: jax.Array) -> bool:
+    """Traced. Whether an array is a value of the innermost trace, and not of one inside of it that has ended."""
+    try:
+        copy = jnp.copy(array)
+    except jax.errors.UnexpectedTracerError:
+        return False
+    # The values of a transformation do not know that it has ended, and have their own class.
+    return type(copy) is type(jnp.zeros(()))
+
+
+def check_leaks(state: PythonState) -> None:
+    """PortError if a value of a trace that has ended is still in a state, where nothing can give it a value."""
+    for path, tensor in state.tensor_paths():
+        if isinstance(compat.as_jax(tensor), jax.core.Tracer):
+            raise PortError(
+                f"{path} is assigned a tensor in a way that cannot leave the compiled program",
+                where=_line_of(state, path),
+                fix="return it from the function, or assign it to an attribute of a module",
+            )
+
+
+def _all_parts(state: PythonState) -> Iterator[tuple[int, str, Any]]:
+    for number, node in enumerate(state.nodes):
+        for part, container in _parts(node).items():
+            yield number, part, container
+
+
+class _Globals(NamedTuple):
+    """Globals that a function names."""
+
+    all: dict[str, Any]
+    names: tuple[str, ...]
+
+
+def _parts(node: Any) -> dict[str, Any]:
+    """The dictionaries, lists, sets and variables of an object by their names."""
+    match node:
+        case torch.nn.Module():
+            attributes = vars(node)
+            own = {
+                name: value for name, value in attributes.items()
+                if isinstance(value, dict) and (name in (*_WEIGHTS, "_modules") or "_hooks" in name)
+            }  # fmt: skip
+            return own | {"": attributes}
+        case types.FunctionType():
+            names = user_globals(node)
+            assigned = tuple(sorted(loaded_names(node.__code__).assigned & names.keys()))
+            return {"globals": _Globals(node.__globals__, assigned)} if assigned else {}
+        case types.CellType():
+            return {"variable": node}
+    parts: dict[str, Any] = {}
+    if isinstance(node, dict | list | set | deque):
+        parts["[]"] = node
+    attributes = getattr(node, "__dict__", None)
+    is_own = isinstance(attributes, dict) and not isinstance(node, types.MethodType)
+    return parts | {"": attributes} if is_own else parts
+
+
+def _contents(container: Any) -> Any:
+    match container:
+        case types.CellType():
+            return [cell_contents(container)]
+        case _Globals():
+            return {name: container.all.get(name, ABSENT) for name in container.names}
+        case dict():
+            return dict(container)
+    return list(container)
+
+
+def _is_unchanged(container: Any, before: Any) -> bool:
+    after = _contents(container)
+    if len(after) != len(before):
+        return False
+    if isinstance(before, dict):
+        return all(after.get(name, ABSENT) is value for name, value in before.items())
+    return all(map(lambda new, old: new is old, after, before))
+
+
+def _fill(container: Any, contents: Any) -> None:
+    """Let a container have these contents."""
+    match container:
+        case types.CellType():
+            container.cell_contents = contents[0]
+        case _Globals():
+            container.all.update(contents)
+        case dict() | set():
+            container.clear()
+            container.update(contents)
+        case _:
+            container.clear()
+            container.extend(contents)
+
+
+def _are_same_plain(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and isinstance(old, PLAIN) and old == new
+
+
+def _item_path(path: str, part: str, name: Any) -> str:
+    match part:
+        case "[]":
+            return f"{path}[{name!r}]"
+        case "globals":
+            return str(name)
+    return f"{path}.{name}" if path else str(name)
+
+
+def _line_of(state: PythonState, path: str) -> str:
+    """The line that assigns an attribute or a variable, as far as its name tells."""
+    match = _LAST_NAME.search(path)
+    name = match[1] if match else path
+    stores, loads = [], []
+    for function in state.functions():
+        for instruction in dis.get_instructions(function):
+            if instruction.argval != name:
+                continue
+            lines = stores if instruction.opname.startswith("STORE_") else loads
+            line = instruction.positions and instruction.positions.lineno
+            lines.append(f"{function.__code__.co_filename}, line {line}, in {function.__qualname__}")
+    return next(iter(stores + loads), path)
