@@ -6,8 +6,10 @@ import json
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -279,6 +281,14 @@ def test_accelerate_prepares_on_the_host():
     assert not torch.equal(prepared.up.weight, Model().up.weight)
     result = tpuport.compile(tpuport.port(accelerator.unwrap_model(prepared)))(X)
     assert compat.is_ported(result)
+
+
+def test_the_script_of_the_page(reference, capsys):
+    page = Path(__file__).resolve().parents[1] / "docs/habits.md"
+    [script] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    exec(script, {"torch": torch, "Model": Model, "x": X})
+    printed = capsys.readouterr().out
+    assert printed.startswith(str(reference.argmax(-1).tolist()))
 
 
 # What worked before and works after: the same text from both processes.
