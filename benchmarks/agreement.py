@@ -105,6 +105,8 @@ def merge(files: dict[str, Any], more: dict[str, Any], by: str | None = None) ->
             note["kinds"] = sorted({*note["kinds"], *(kinds["kinds"] if stored else kinds)})
             names = kinds["by"] if stored else []
             note["by"] = [*note["by"], *names, *([by] if by else [])][:5]
+        if "passed" in seen:
+            mine["passed"] = sorted({*mine.get("passed", ()), *seen["passed"]})
 
 
 def work(names: list[str], target: Path, *, traced: bool) -> None:
@@ -173,11 +175,10 @@ def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str,
     seen: dict[str, Any] = {"traced": traced, "models": {}, "files": {}, "scenarios": {}}
     for start in range(0, len(names), BATCH):
         for entry in run_batch(names[start : start + BATCH], traced=traced):
-            merge(seen["files"], entry.pop("files", {}), entry["name"])
-            in_scenarios = entry.pop("scenarios", {})
-            merge(seen["scenarios"], in_scenarios, entry["name"])
-            for file in (seen["scenarios"][path] for path in in_scenarios):
-                file["passed"] = sorted({*file.get("passed", ()), *entry.get("passed", ())})
+            passed = entry.get("passed", [])
+            for kind in ("files", "scenarios"):
+                files = {path: {**file, "passed": passed} for path, file in entry.pop(kind, {}).items()}
+                merge(seen[kind], files, entry["name"])
             seen["models"][entry.pop("name")] = entry
         if output is not None:
             output.write_text(json.dumps(seen), encoding="utf-8")
