@@ -39,14 +39,6 @@ import pytest
         ("TPU311", "f(x, pin_memory=True, a=1)", "return f(x, pin_memory=True, a=1)", "return f(x, a=1)"),
         ("TPU312", "x.cpu()", "return x.cpu().sum()", "return x.sum()"),
         ("TPU312", 'x.to("cpu", torch.int8)', 'return x.to("cpu", torch.int8)', "return x.to(torch.int8)"),
-        ("TPU401", "torch.float64", "return x.to(torch.float64)", "return x.to(torch.float32)"),
-        ("TPU401", "x.double()", "return x.double()", "return x.float()"),
-        (
-            "TPU401",
-            "torch.double",
-            "return torch.ones(3, dtype=torch.double, device=x.device)",
-            "return torch.ones(3, dtype=torch.float32, device=x.device)",
-        ),
         (
             "TPU601",
             "torch.inference_mode()",
@@ -88,6 +80,8 @@ def test_left_alone(rule: str, node: str, before: str, fix_forward) -> None:
     "before",
     [
         "y = torch.arange(3).double()",
+        "return x.to(torch.float64)",
+        "return torch.ones(3, dtype=torch.float64, device=x.device)",
         "y = torch.arange(3, device='cpu').to(torch.float64)",
         "y = torch.arange(3, dtype=torch.float64)",
         "y = torch.arange(3, dtype=torch.float64, device='cpu')",
@@ -96,7 +90,7 @@ def test_left_alone(rule: str, node: str, before: str, fix_forward) -> None:
         "dtype = torch.float32 if mask else torch.float64",
     ],
 )
-def test_float64_of_the_host_changes_only_when_asked(before: str, fix_forward) -> None:
+def test_float64_changes_only_when_asked(before: str, fix_forward) -> None:
     node = "torch.float64" if "torch.float64" in before else "torch.arange(3).double()"
     assert fix_forward(before, ("TPU401", node)) == before
     assert "64" not in fix_forward(before, ("TPU401", node), unsafe=True).replace("double", "64")
@@ -161,13 +155,16 @@ def test_checkpoints_are_read_to_the_host(fix) -> None:
 )
 def test_decorators(rule: str, node: str, before: str, after: str, fix) -> None:
     rest = "def f(x):\n    return x\n"
-    assert fix(f"import torch\n\n\n{before}{rest}", (rule, node)) == f"import torch\n\n\n{after}{rest}"
+    changed = fix(f"import torch\n\n\n{before}{rest}", (rule, node), unsafe=rule == "TPU308")
+    assert changed == f"import torch\n\n\n{after}{rest}"
 
 
 def test_compiled_functions_become_themselves(fix) -> None:
     text = "import torch\n\nf = torch.compile(f, dynamic=True)\ng = torch.compile(f)\n"
     targets = ("TPU308", "torch.compile(f, dynamic=True)"), ("TPU308", "torch.compile(f)")
-    assert fix(text, *targets) == "import torch\n\ng = f\n"
+    # On the host the compiler works, and may round in its own way.
+    assert fix(text, *targets) == text
+    assert fix(text, *targets, unsafe=True) == "import torch\n\ng = f\n"
 
 
 def test_half_becomes_bfloat16_when_asked(fix_forward) -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.edits import Edit, Rewrite, remove_line
+from tpuport.lint.fixes.edits import Edit, Rewrite, mark_unsafe, remove_line
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import called_name, expect, method_name, walk
 
@@ -14,9 +14,12 @@ _MUTATING_METHODS: Final = frozenset(
 
 
 def rewrite(node: cst.Assert, site: Site) -> Edit:
-    """Remove the whole assertion, unless its evaluation has an effect."""
+    """Remove the whole assertion, unless its evaluation has an effect.
+
+    Unsafe: the assertion may be what refuses wrong inputs, and eager code loses it too.
+    """
     expect(not any(map(_has_effect, walk(node))))
-    return remove_line(site, node)
+    return mark_unsafe(remove_line(site, node))
 
 
 def _has_effect(node: cst.CSTNode) -> bool:

@@ -4,7 +4,7 @@ from typing import Final
 
 import libcst as cst
 
-from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, replace_expression, replace_node
+from tpuport.lint.fixes.edits import REMOVED, Edit, Rewrite, mark_unsafe, replace_expression, replace_node
 from tpuport.lint.fixes.site import Site
 from tpuport.lint.fixes.syntax import expect
 
@@ -14,7 +14,10 @@ _DECORATORS: Final = frozenset(
 
 
 def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
-    """Remove the decorator, with or without arguments; replace `torch.compile(f, ...)` by `f`."""
+    """Remove the decorator, with or without arguments; replace `torch.compile(f, ...)` by `f`.
+
+    Unsafe: on the host torch's compiler works, and rounds fused operations in its own way.
+    """
     # The finding may be on the name alone.
     match site.parent(node):
         case cst.Call(func=name) as call if name is node:
@@ -22,11 +25,11 @@ def rewrite(node: cst.BaseExpression, site: Site) -> Edit | None:
     decorator = site.parent(node)
     if isinstance(decorator, cst.Decorator):
         expect(site.called_or_named(node) in _DECORATORS)
-        return replace_node(decorator, REMOVED)
+        return replace_node(decorator, REMOVED, unsafe=True)
     match node:
         case cst.Call(args=[cst.Arg(value=function, keyword=None, star=""), *_]):
             expect(site.function_name(node) == "torch.compile")
-            return replace_expression(site, node, function)
+            return mark_unsafe(replace_expression(site, node, function))
     return None
 
 

@@ -64,5 +64,5 @@ class Model(nn.Module):
         Truth,
     ),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )

@@ -65,5 +65,5 @@ class Model(nn.Module):
     harm="bypassed",
     events=(Use,),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )

@@ -59,5 +59,5 @@ class Model(nn.Module):
     harm="precision",
     events=(Call,),
     check=check,
-    fix=Applicability.SAFE,
+    fix=Applicability.UNSAFE,
 )
