@@ -71,6 +71,21 @@ def test_blocks_of_diffusion_transformers_are_divided_as_published(name):
     assert differences(*inferred_plans.diffusion_model(name)(1)) == set()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_shift_of_the_residual_stream_does_not_divide_it():
+    """The compiler would divide the stream because of it, and gather it in every norm."""
+    model, inputs = inferred_plans.diffusion_model("WanTransformer3DModel")(2)
+    rules = ShardingRules.infer(model, inputs)
+    parameters = dict(model.named_parameters())
+    for name in (
+        "scale_shift_table",
+        "blocks.1.scale_shift_table",
+        "blocks.1.ffn.net.2.bias",
+        "proj_out.weight",
+    ):
+        assert not any(rules.spec(name, parameters[name].shape))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("subject", inferred_plans.subjects(), ids=lambda subject: subject.name)

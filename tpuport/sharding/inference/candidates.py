@@ -7,6 +7,7 @@ the arrays between them are divided too. What leads to an array that is needed w
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -30,6 +31,11 @@ class Candidate:
     seeds: dict[str, int]
     flow: Flow
     is_heads: bool
+
+    @property
+    def sums(self) -> list[Transfer]:
+        """The all-reduces that follow."""
+        return self.flow.kinds("sum")
 
 
 class Candidates:
@@ -93,9 +99,8 @@ def _connected(flow: Flow) -> list[frozenset[str]]:
     sets: list[frozenset[str]] = []
     together = {item.weights for item in flow.divided.values()} | {item.weights for item in flow.transfers}
     for weights in sorted(together, key=len, reverse=True):
-        touching = [known for known in sets if not known.isdisjoint(weights)]
-        sets = [known for known in sets if known.isdisjoint(weights)]
-        sets.append(weights.union(*touching))
+        touching = list(itertools.filterfalse(weights.isdisjoint, sets))
+        sets = [*filter(weights.isdisjoint, sets), weights.union(*touching)]
     return sets
 
 
@@ -110,9 +115,9 @@ class _Links:
             factor = self._parents[factor]
         return factor
 
-    def join(self, one: Factor, other: Factor | None) -> None:
-        if other is not None and self.root(one) is not self.root(other):
-            self._parents[self.root(one)] = self.root(other)
+    def join(self, first: Factor, second: Factor | None) -> None:
+        if second is not None and self.root(first) is not self.root(second):
+            self._parents[self.root(first)] = self.root(second)
 
 
 def _parts(program: Program) -> dict[Factor, list[Dimension]]:

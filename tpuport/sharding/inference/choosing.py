@@ -8,6 +8,7 @@ product. Candidates of repeated blocks are chosen or not together.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from typing import Final
 from tpuport.sharding.inference.candidates import Candidate, Candidates
 from tpuport.sharding.inference.factors import leading_leaf
 from tpuport.sharding.inference.head_units import find_chain, units
-from tpuport.sharding.inference.operations import Operation, Value
+from tpuport.sharding.inference.operations import Value
 from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Divided, Transfer
 
@@ -62,6 +63,16 @@ class Group:
     saved: int
     cost: float
     in_blocks: bool
+
+    @property
+    def names(self) -> set[str]:
+        """The weights of all candidates."""
+        return set().union(*(candidate.seeds for candidate in self.candidates))
+
+    @property
+    def sums(self) -> list[Transfer]:
+        """The all-reduces of all candidates."""
+        return _all_sums(self.candidates)
 
     @property
     def ratio(self) -> float:
@@ -125,13 +136,11 @@ class _Chooser:
 
     def _usual_sum(self, candidates: list[Candidate]) -> float:
         """Elements of the sum after attention or experts; of a model without them, of a sum that ends a pair."""
-        heads = [item for item in candidates if item.is_heads]
-        if heads:
-            return max(
-                (float(need.elements) for item in heads for need in item.flow.kinds("sum")), default=1.0
-            )
-        sums = [transfer for candidate in candidates for transfer in candidate.flow.kinds("sum")]
-        return _middle([float(transfer.elements) for transfer in sums if self._is_paired(transfer)], 1.0)
+        of_heads = _all_sums(candidate for candidate in candidates if candidate.is_heads)
+        if of_heads:
+            return float(max(transfer.elements for transfer in of_heads))
+        paired = filter(self._is_paired, _all_sums(candidates))
+        return _middle([float(transfer.elements) for transfer in paired], 1.0)
 
     def _choose_among(self, candidates: list[Candidate], *, in_blocks: bool) -> list[Candidate]:
         """Decide on the groups in blocks, or outside of them, the best first; the candidates that are left."""
@@ -154,7 +163,7 @@ class _Chooser:
 
     def _renew(self, candidates: Iterable[Candidate], group: Group) -> Iterator[Candidate]:
         """The candidates without the weights of this group, looked at again where its decision concerns them."""
-        decided = {name for candidate in group.candidates for name in candidate.seeds}
+        decided = group.names
         touched = {value for candidate in group.candidates for value in candidate.flow.divided}
         for candidate in candidates:
             if decided.isdisjoint(candidate.seeds) and touched.isdisjoint(candidate.flow.divided):
@@ -171,10 +180,9 @@ class _Chooser:
         return [self._group(key, items) for key, items in members.items()]
 
     def _group(self, key: frozenset[tuple[str, int]], candidates: list[Candidate]) -> Group:
-        names = {name for candidate in candidates for name in candidate.seeds}
-        saved = sum(self.program.weights[name].elements for name in names)
-        cost = sum(map(self._cost, candidates))
-        return Group(candidates, saved, cost, any("*" in name for name, _ in key))
+        group = Group(candidates, 0, sum(map(self._cost, candidates)), any("*" in name for name, _ in key))
+        saved = sum(self.program.weights[name].elements for name in group.names)
+        return dataclasses.replace(group, saved=saved)
 
     def _cost(self, candidate: Candidate) -> float:
         """In sums of the usual size. What is dealt anew is sent once, where a sum is sent and returned."""
@@ -188,21 +196,22 @@ class _Chooser:
         return max(cost + results * _RESULT, _LATENCY)
 
     def _pays(self, group: Group) -> bool:
-        names = {name for candidate in group.candidates for name in candidate.seeds}
-        if not any(map(self._is_matrix, names)):
+        if not any(map(self._is_matrix, group.names)):
             return False
         if self._ends_pairs(group):
             return True
         if group.in_blocks or not self.least_ratio:
             # Few elements are summed up for modulation, which has no sequence: that pays without a pair.
             return group.ratio >= self.usual_ratio
-        sums = [transfer.operation for item in group.candidates for transfer in item.flow.kinds("sum")]
-        if not sums:
+        if not group.sums:
             return group.ratio >= self.least_ratio * _LEAST_SHARE
-        return all(map(self._looks_up_input, sums)) and group.ratio >= self.least_ratio * _LEAST_VOCABULARY
+        if not all(map(self._looks_up_input, group.sums)):
+            return False
+        return group.ratio >= self.least_ratio * _LEAST_VOCABULARY
 
-    def _looks_up_input(self, operation: Operation) -> bool:
-        """Whether an operation looks up rows by an input, such as tokens; positions are no input."""
+    def _looks_up_input(self, transfer: Transfer) -> bool:
+        """Whether a sum is of rows that are looked up by an input, such as tokens; positions are no input."""
+        operation = transfer.operation
         return operation.name == "gather" and self.program.depends_on_input(operation.inputs[1])
 
     def _ends_pairs(self, group: Group) -> bool:
@@ -210,10 +219,11 @@ class _Chooser:
         return all(map(self._ends_pair, group.candidates))
 
     def _ends_pair(self, candidate: Candidate) -> bool:
-        sums = candidate.flow.kinds("sum")
-        pairs = [transfer for transfer in sums if candidate.is_heads or self._is_paired(transfer)]
-        small = [transfer for transfer in sums if transfer.elements <= self.usual * _LATENCY]
-        return bool(pairs) and len({*pairs, *small}) == len(sums)
+        pairs = candidate.sums
+        if not candidate.is_heads:
+            pairs = list(filter(self._is_paired, pairs))
+        others = set(candidate.sums).difference(pairs)
+        return bool(pairs) and all(transfer.elements <= self.usual * _LATENCY for transfer in others)
 
     def _is_paired(self, transfer: Transfer) -> bool:
         """Whether the division of several matrices ends in one sum."""
@@ -223,11 +233,8 @@ class _Chooser:
         return len(self.program.weights[name].shape) > 1
 
     def _settle(self, group: Group) -> None:
-        sums = [transfer for item in group.candidates for transfer in item.flow.kinds("sum")]
-        pairs = [transfer.elements for transfer in sums if self._is_paired(transfer)]
-        if group.in_blocks and pairs and 2 * max(pairs) >= self.usual:
-            cost = sum(transfer.elements / self.usual + _LATENCY for transfer in sums)
-            self.least_ratio = min(self.least_ratio or inf, group.saved / cost)
+        if group.in_blocks:
+            self._note_ratio(group)
         for candidate in group.candidates:
             chain = find_chain(self.program, candidate)
             dealt = {name for transfer in candidate.flow.kinds("deal") for name in transfer.weights}
@@ -240,6 +247,18 @@ class _Chooser:
                     candidate=candidate,
                 )
             self.choice.settled |= candidate.flow.divided
+
+    def _note_ratio(self, group: Group) -> None:
+        """Note what a sum saves, if the group has sums of the usual size."""
+        pairs = filter(self._is_paired, group.sums)
+        largest = max((transfer.elements for transfer in pairs), default=0)
+        if 2 * largest >= self.usual:
+            cost = sum(transfer.elements / self.usual + _LATENCY for transfer in group.sums)
+            self.least_ratio = min(self.least_ratio or inf, group.saved / cost)
+
+
+def _all_sums(candidates: Iterable[Candidate]) -> list[Transfer]:
+    return list(itertools.chain.from_iterable(candidate.sums for candidate in candidates))
 
 
 def _middle(numbers: Iterable[float], default: float) -> float:

@@ -69,21 +69,29 @@ def leading_leaf(dimension: Dimension) -> Factor | None:
 
 def unify(first: Dimension, second: Dimension) -> None:
     """Make two dimensions of one size the same, as far as their factors divide each other."""
-    left, right = list(leaves(first))[::-1], list(leaves(second))[::-1]
-    while left and right:
-        one, other = _pop_leaf(left), _pop_leaf(right)
-        if one is other:
+    left_stack, right_stack = list(leaves(first))[::-1], list(leaves(second))[::-1]
+    while left_stack and right_stack:
+        left, right = _pop_leaf(left_stack), _pop_leaf(right_stack)
+        if left is right:
             continue
-        if one.size == other.size:
-            other.same = one
+        if left.size == right.size:
+            right.same = left
             continue
-        large, small, rest = (one, other, left) if one.size > other.size else (other, one, right)
-        if large.size % small.size:
+        if left.size < right.size:
+            left, right = right, left
+            left_stack, right_stack = right_stack, left_stack
+        if left.size % right.size:
             # 4 x 6 against 6 x 4: what follows has no common factors.
             return
-        major, minor = _split(large, small.size)
-        major.same = small
-        rest.append(minor)
+        major, minor = _split(left, right.size)
+        major.same = right
+        left_stack.append(minor)
+
+
+def unify_each(first: Iterable[Dimension], second: Iterable[Dimension]) -> None:
+    """Make the dimensions of two arrays the same, in their order."""
+    for left, right in zip(first, second, strict=True):
+        unify(left, right)
 
 
 def reshape(dimensions: Dimensions, shape: Sequence[int]) -> Dimensions:

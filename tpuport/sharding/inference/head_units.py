@@ -64,7 +64,7 @@ def _extend(program: Program, candidate: Candidate, chain: frozenset[Factor]) ->
         factor = first_after(program.weights[name].dimensions[dimension], chain)
         if factor is not None:
             seeds[factor][name] = dimension
-    sums = {transfer.operation for transfer in candidate.flow.kinds("sum")}
+    sums = {transfer.operation for transfer in candidate.sums}
     for factor, extended in seeds.items():
         flow = follow(program, extended, {}, chain)
         costs_nothing = all(

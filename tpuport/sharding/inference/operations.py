@@ -18,6 +18,7 @@ from tpuport.sharding.inference.factors import (
     new_dimensions,
     reshape,
     unify,
+    unify_each,
 )
 
 
@@ -130,8 +131,8 @@ def _product(equation: Any, inputs: Sequence[Value]) -> Operation:
     (left_contracted, right_contracted), (left_batch, right_batch) = equation.params["dimension_numbers"]
     left, right = inputs
     pairs = zip((*left_contracted, *left_batch), (*right_contracted, *right_batch), strict=True)
-    for one, other in pairs:
-        unify(left.dimensions[one], right.dimensions[other])
+    for left_index, right_index in pairs:
+        unify(left.dimensions[left_index], right.dimensions[right_index])
     free_left = _others(left, (*left_contracted, *left_batch))
     free_right = _others(right, (*right_contracted, *right_batch))
     batch = [left.dimensions[index] for index in left_batch]
@@ -220,8 +221,7 @@ def _concatenate(equation: Any, inputs: Sequence[Value]) -> Operation:
 def _stack(equation: Any, inputs: Sequence[Value]) -> Operation:
     axis = equation.params["axis"]
     for value in inputs[1:]:
-        for one, other in zip(inputs[0].dimensions, value.dimensions, strict=True):
-            unify(one, other)
+        unify_each(inputs[0].dimensions, value.dimensions)
     dimensions = list(inputs[0].dimensions)
     dimensions.insert(axis, new_dimension(len(inputs)))
     return _single(equation, inputs, dimensions)

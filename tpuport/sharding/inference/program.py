@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tpuport.jaxprs import SubJaxpr, sub_jaxprs
-from tpuport.sharding.inference.factors import unify
+from tpuport.sharding.inference.factors import unify_each
 from tpuport.sharding.inference.operations import Operation, Value, describe, new_value
 
 _PRODUCTS: Final = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general", "gather"))
@@ -173,5 +173,4 @@ def _value_of(variable: Any, values: Mapping[Any, Value]) -> Value:
 
 def _unify_values(value: Value, other: Value) -> None:
     if value.shape == other.shape:
-        for one, another in zip(value.dimensions, other.dimensions, strict=True):
-            unify(one, another)
+        unify_each(value.dimensions, other.dimensions)

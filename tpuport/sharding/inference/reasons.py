@@ -51,7 +51,7 @@ class Reasons:
 
     def _why_divided(self, name: str, cut: Cut) -> str:
         count = self._count(name, cut)
-        sums = [transfer for transfer in cut.candidate.flow.kinds("sum") if name in transfer.weights]
+        sums = [transfer for transfer in cut.candidate.sums if name in transfer.weights]
         own = [transfer for transfer in sums if self._ends_at(transfer, name)]
         if not sums:
             reason = f"{count} of a result that stays divided"
