@@ -84,6 +84,13 @@ def test_the_list_imports_nothing_that_is_patched(site):
     assert "clilib 1.0 is installed, the patch is for <1" in done.stdout
 
 
+def test_in_a_narrow_terminal_no_reason_is_broken_into_words(site):
+    lines = run(site, COLUMNS="80").stdout.splitlines()
+    row = lines.index("gone - waiting for import")
+    assert lines[row + 1].strip() == "for clilib >=1; installed: 1.0; from clilib-patches"
+    assert lines[row + 2].strip() == "[red] is no markup."
+
+
 def test_json_and_check(site):
     ours = {status["name"]: status for status in json.loads(run(site, "--format", "json").stdout)["patches"]}
     assert {name: ours[name]["state"] for name in ("fits", "old", "gone", "absent")} == {

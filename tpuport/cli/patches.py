@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +28,8 @@ _STYLES: Final = {
     "target missing": "bold red",
     "failed": "bold red",
 }
+# In fewer columns, reasons would be broken into a word a line.
+_TABLE_WIDTH: Final = 120
 # Other states say that there is nothing to patch, or that the user does not want to.
 _WRONG: Final = frozenset({"source differs", "target missing", "failed"})
 
@@ -115,12 +118,29 @@ def _render(statuses: "Sequence[Status]", *, is_checked: bool) -> None:
     if not statuses:
         console.print("No patches are registered.")
         return
-    console.print(_table(statuses))
+    if console.width >= _TABLE_WIDTH:
+        console.print(_table(statuses))
+    else:
+        _print_list(console, statuses)
     for status in statuses:
         if status.detail:
             console.print(f"{status.patch.name}: {status.detail}", soft_wrap=True, markup=False)
     if not is_checked and _WAITING in {status.state for status in statuses}:
         console.print("Sources are compared when the target is imported; --check does it now.", style="dim")
+
+
+def _print_list(console: Console, statuses: "Sequence[Status]") -> None:
+    """Print what the table says, for terminals in which its columns would be too narrow to read."""
+    for status in statuses:
+        state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
+        console.print(Text(status.patch.name, style="bold"), "-", state)
+        facts = f"for {_versions(status)}; installed: {status.installed or '-'}; from {status.origin}"
+        for line in (facts, status.patch.why):
+            console.print(Padding(Text(line), (0, 0, 0, 4)))
+
+
+def _versions(status: "Status") -> str:
+    return f"{status.patch.package} {status.patch.versions}".strip() or "any"
 
 
 def _table(statuses: "Sequence[Status]") -> Table:
@@ -131,9 +151,8 @@ def _table(statuses: "Sequence[Status]") -> Table:
     table.add_column("why", overflow="fold")
     for status in statuses:
         patch = status.patch
-        versions = f"{patch.package} {patch.versions}".strip() or "any"
         state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
         # As `Text`, since names and reasons may look like rich's markup.
-        cells = map(Text, (patch.name, versions, status.installed or "-"))
+        cells = map(Text, (patch.name, _versions(status), status.installed or "-"))
         table.add_row(*cells, state, Text(status.origin), Text(patch.why))
     return table
