@@ -32,7 +32,11 @@ settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THO
 
 # The checker builds a checking function at every definition, those inside of functions again at each call, and took more
 # than a third of the suite's time. pyright checks the rest of the package, but for the shapes that only these modules state.
-_CHECKED = ["tpuport"] if os.environ.get("TPUPORT_THOROUGH") else ["tpuport.attention", "tpuport.generation.sampling"]
+_CHECKED = (
+    ["tpuport"]
+    if os.environ.get("TPUPORT_THOROUGH")
+    else ["tpuport.attention", "tpuport.generation.sampling"]
+)
 install_import_hook(_CHECKED, "beartype.beartype")
 
 

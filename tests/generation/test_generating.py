@@ -309,7 +309,7 @@ def test_bad_companions_are_refused(llama: tuple, prompts: tuple, options: dict,
     decoder = decoder_for(llama[1])
     before = decoder.prefill.compilations
     with pytest.raises(PortError, match=message):
-        tpuport.generate.__wrapped__(llama[1], prompts[0], max_new_tokens=2, **options)
+        tpuport.generate(llama[1], prompts[0], max_new_tokens=2, **options)
     assert decoder.prefill.compilations == before
 
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import logging
+import operator
 import os
 import sys
 import time
@@ -254,10 +255,11 @@ def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileR
         functions += [f"{texts[file]}:{texts[name]}" for name in names]
     return FileResult(
         path=path,
-        lines=lines,
+        # `index` raises TypeError for anything but an integer, as damage in the other fields does.
+        lines=operator.index(lines),
         findings=tuple(_decode_finding(values, texts) for values in findings),
         dependencies=tuple(bucket["stamps"][index][0] for index in stamps[1:]),
-        entry_points=entry_points,
+        entry_points=operator.index(entry_points),
         traced=frozenset(functions),
         suppressions=Suppressions.from_json(comments),
     )
