@@ -30,13 +30,11 @@ settings.load_profile("tests")
 # For properties whose every example compiles a program, or computes attention in full.
 settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THOROUGH") else 5)
 
-# The checker builds a checking function at every definition, those inside of functions again at each call, and took more
-# than a third of the suite's time. pyright checks the rest of the package, but for the shapes that only these modules state.
-_CHECKED = (
-    ["tpuport"]
-    if os.environ.get("TPUPORT_THOROUGH")
-    else ["tpuport.attention", "tpuport.generation.sampling"]
-)
+# The checker builds a checking function at every definition, those inside of functions again at each call, and took
+# more than a third of the suite's time. pyright checks the rest, but for the shapes that only these modules state.
+_CHECKED = ["tpuport.attention", "tpuport.generation.sampling"]
+if os.environ.get("TPUPORT_THOROUGH"):
+    _CHECKED = ["tpuport"]
 install_import_hook(_CHECKED, "beartype.beartype")
 
 
