@@ -65,3 +65,21 @@ def test_what_cannot_be_fetched_says_why():
     array.delete()
     with pytest.raises(PortError, match="donated"):
         tpuport.to_cpu(compat.wrap(array))
+
+
+def test_buffers_of_64_bits_have_their_digits_again():
+    def build():
+        model = torch.nn.Linear(2, 2)
+        model.register_buffer("table", torch.polar(torch.ones(3).double(), torch.arange(3).double() / 7))
+        model.register_buffer("scale", torch.tensor([1 / 3], dtype=torch.float64))
+        return model
+
+    original, model = build(), tpuport.port(build())
+    # Also a second time, from the device.
+    model = tpuport.to_cpu(tpuport.port(model))
+    for name in ("table", "scale"):
+        assert torch.equal(model.get_buffer(name), original.get_buffer(name))
+    written = tpuport.port(build())
+    with compat.environment():
+        written.scale.mul_(2)
+    torch.testing.assert_close(tpuport.to_cpu(written).scale, torch.tensor([2 / 3]))

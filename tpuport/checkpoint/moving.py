@@ -8,6 +8,7 @@ import jax
 import torch
 from jax.core import Tracer
 from jax.sharding import Mesh
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpuport import compat, pytrees
 from tpuport.checkpoint.device_layout import (
@@ -105,7 +106,30 @@ def move_buffers(model: torch.nn.Module, mesh: Mesh, dtypes: dict[str, torch.dty
     for names in buffer_groups(model):
         buffer = model.get_buffer(names[0])
         dtype = dtypes.get(names[0], buffer.dtype)
-        put_buffer(model, names, compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh))))
+        moved = compat.wrap(scatter(buffer, dtype, replicated_sharding(mesh)))
+        _keep_if_narrowed(moved, buffer)
+        put_buffer(model, names, moved)
+
+
+# Host tensors of float64 and complex128, such as rotary tables, by the tensors on the device that have half of their
+# digits: with the array that each had at first.
+_wide_originals: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _keep_if_narrowed(moved: Any, original: torch.Tensor) -> None:
+    """Remember a buffer whose digits the device does not have, so that `to_cpu` can give it back."""
+    if original in _wide_originals:  # of a model that was ported before
+        original, _ = _wide_originals[original]
+    if original.dtype in (torch.float64, torch.complex128) and moved.dtype != original.dtype:
+        _wide_originals[moved] = original, moved._elem
+
+
+def _fetch_attribute(tensor: Any) -> torch.Tensor:
+    """A buffer as it was before it lost digits, if nothing has been written to it since; else as it is now."""
+    original, array = _wide_originals.get(tensor, (None, None))
+    if original is not None and array is compat.as_jax(tensor):
+        return original
+    return fetch(tensor)
 
 
 def _check_module(model: Any) -> None:
@@ -205,7 +229,8 @@ def _check_convertible(tensor: torch.Tensor, dtype: torch.dtype) -> None:
 def to_cpu(value: Any) -> Any:
     """Copy what is on the devices to the host, as plain torch tensors of the same shape and dtype.
 
-    Sharded arrays are gathered whole. Integers that the port converted to 32 bits stay 32 bits wide.
+    Sharded arrays are gathered whole. Integers that the port converted to 32 bits stay 32 bits wide. A module's buffers
+    of float64 and complex128 are again what they were before the port, unless something has written to them.
 
     Args:
         value: a tensor on the device; any result of a compiled function, such as a transformers output, a cache, a
@@ -264,7 +289,7 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     for module in model.modules():
         for attributes in (module._buffers, vars(module)):
             attributes |= {
-                name: fetch(value) for name, value in attributes.items() if compat.is_ported(value)
+                name: _fetch_attribute(value) for name, value in attributes.items() if compat.is_ported(value)
             }
     # From now on it is a model of the host, whatever else held tensors.
     vars(model).pop("tpuport_mesh", None)

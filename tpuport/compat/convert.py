@@ -43,10 +43,10 @@ def torch_dtype(dtype: Any) -> torch.dtype:
 
 
 def is_ported(tensor: Any) -> bool:
-    """Whether a value is a torchax tensor, or a view of one."""
+    """Whether a value is a torchax tensor."""
     # Nothing is torchax's before it has been imported, and importing it takes seconds.
     module = sys.modules.get("torchax.tensor")
-    return module is not None and isinstance(tensor, (module.Tensor, module.View))
+    return module is not None and isinstance(tensor, module.Tensor)
 
 
 def wrap(array: jax.Array) -> torch.Tensor:
@@ -72,7 +72,7 @@ def as_torch(tree: Any) -> Any:
 
 
 def as_jax(tree: Any) -> Any:
-    """A jax pytree with its torchax tensors and views as `jax.Array`s, nothing copied, other leaves as they are."""
+    """A jax pytree with its torchax tensors as `jax.Array`s, nothing copied, other leaves as they are."""
     return jax.tree.map(lambda leaf: leaf.jax() if is_ported(leaf) else leaf, tree)
 
 

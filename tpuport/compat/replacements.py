@@ -60,7 +60,7 @@ def install(environment: Any) -> None:
     for lowering in lowerings():
         _saved_lowerings[lowering.target] = environment._ops.get(lowering.target, _MISSING)
         # torchax has no call that undoes this, hence the copies of its table's entries.
-        environment.override_op_definition(lowering.target, lowering.function, lowering.is_view_op)
+        environment.override_op_definition(lowering.target, lowering.function)
         logger.debug("operator %s: %s", lowering.target, lowering.reason)
     for method in methods():
         owner = _owner(method.owner)

@@ -80,7 +80,8 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
             pytrees.register_used(out)
             return compat.as_jax(out)
 
-    # What the caller described has the sharding of that description. `tpuport.compile` replicates anything else.
+    # What the caller described has the sharding of that description. Anything else is taken to be whole on each device,
+    # although in a real program the compiler may divide an argument that comes from the host.
     def abstract_leaf(index: int) -> jax.ShapeDtypeStruct:
         tensor = leaves[index]
         sharding = shardings.get(id(tensor))

@@ -6,6 +6,7 @@ rules, attention by the same kernel, rotary tables among the arguments, the same
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import tempfile
 import time
@@ -17,8 +18,9 @@ import torch
 from jax.errors import JaxRuntimeError
 
 from tpuport import trace_errors
+from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS
-from tpuport.topology import hlo, kernels, roofline
+from tpuport.topology import abstract_steps, hlo, kernels, roofline
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise
 from tpuport.topology.compile_report import Buffer, Costs, Failure, Memory, Report
@@ -97,7 +99,7 @@ def compile_for(
     return compile_lowered(lowered, effort)
 
 
-def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
+def compile_lowered(lowered: Lowered, effort: float | None = None, *, advised: bool = True) -> Report:
     """Compile a lowered program, and report what the compiler made of it; `effort` as in `compile_for`.
 
     If a program with loops over blocks does not fit, and the caller did not ask for the loops, it is compiled without.
@@ -108,7 +110,7 @@ def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
         # A loop can take somewhat more memory than its blocks one by one.
         if lowered.lower_unrolled is not None:
             logger.info("it does not fit with its blocks in a loop; trying without")
-            return compile_lowered(lowered.lower_unrolled(), effort)
+            return compile_lowered(lowered.lower_unrolled(), effort, advised=advised)
         compilation = _compile_despite_memory(lowered, effort, compilation.refusal)
     seconds = {"lower": lowered.seconds, "compile": time.perf_counter() - started}
     memory = _memory(lowered, compilation)
@@ -135,7 +137,9 @@ def compile_lowered(lowered: Lowered, effort: float | None = None) -> Report:
             device_mesh=lowered.mesh,
         )  # fmt: skip
         report = dataclasses.replace(report, estimate=estimate)
-    return dataclasses.replace(report, advice=advise(_evidence(report, lowered, program)))
+    if not advised:
+        return report
+    return dataclasses.replace(report, advice=advise(_evidence(report, lowered, program, effort)))
 
 
 def _compile(lowered: Lowered, effort: float | None) -> Compilation:
@@ -307,7 +311,7 @@ def _costs(lowered: Lowered, compiled: Any, program: Any) -> Costs | None:
     )
 
 
-def _evidence(report: Report, lowered: Lowered, program: Any) -> Evidence:
+def _evidence(report: Report, lowered: Lowered, program: Any, effort: float | None) -> Evidence:
     step = lowered.step
     arrays = []
     if step.cache_is_argument:
@@ -321,4 +325,22 @@ def _evidence(report: Report, lowered: Lowered, program: Any) -> Evidence:
     return Evidence(
         report=report, program=program, weights=weights, mesh=lowered.mesh, model=lowered.model,
         jaxpr=lowered.jaxpr, cache=tuple(arrays), inputs=lowered.inputs,
+        retrace=functools.partial(_retrace, lowered), recompile=functools.partial(_recompile, lowered, effort),
     )  # fmt: skip
+
+
+def _retrace(lowered: Lowered, inputs: Mapping[str, Any]) -> None:
+    """Trace a call with some other inputs; raises if that cannot be."""
+    step = abstract_steps.forward(lowered.model, {**lowered.inputs, **inputs}, lowered.weights, lowered.mesh)
+    with abstract_steps.on_mesh(lowered.model, lowered.mesh):
+        jax.eval_shape(step.function, *step.arguments)
+
+
+def _recompile(lowered: Lowered, effort: float | None, overrides: Mapping[str, Any]) -> Report | None:
+    """The report on the same program with other sharding rules; None if it cannot be lowered."""
+    if lowered.lower_with is None:
+        return None
+    try:
+        return compile_lowered(lowered.lower_with(overrides), effort, advised=False)
+    except PortError:
+        return None

@@ -75,6 +75,7 @@ class Lowered:
         seconds: that tracing and lowering took.
         sequences: lengths of the hidden states that enter the blocks of a diffusion transformer, which sp divides.
         lower_unrolled: lowers the same step without loops, if its loops are tpuport's choice and not the caller's.
+        lower_with: lowers the same step with other sharding rules over those of the caller.
     """
 
     topology: str
@@ -93,6 +94,7 @@ class Lowered:
     seconds: float
     sequences: tuple[int, ...] = ()
     lower_unrolled: Callable[[], "Lowered"] | None = None
+    lower_with: Callable[[Mapping[str, Any]], "Lowered"] | None = None
 
     @functools.cached_property
     def key(self) -> str:
@@ -215,12 +217,21 @@ def lower_for(
             lower_for, owner, inputs, topology=topology, mesh=mesh, rules=rules, dtype=dtype, allow=allow,
             scan_layers=False, unit=unit, attention=attention,
         )  # fmt: skip
+
+    def lower_with(overrides: Mapping[str, Any]) -> Lowered:
+        own_rules = ShardingRules.from_model(owner) if rules is None else rules
+        return lower_for(
+            owner, inputs, topology=topology, mesh=mesh, rules=own_rules.override(overrides), dtype=dtype, allow=allow,
+            scan_layers=scan_layers, unit=unit, attention=attention,
+        )  # fmt: skip
+
     return Lowered(
         topology=parse_slice(topology).name, generation=generation_of(chips), mesh=mesh, model=owner, task=task,
         inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=traced.step, weights=weights,
         jaxpr=traced.program.jaxpr, stage=stage, attention=traced.attention,
         scanned=tuple(Scanned(loop.name, loop.count) for loop in loops), unit=unit or traced.step.units,
         seconds=time.perf_counter() - started, sequences=tuple(sorted(sequences)), lower_unrolled=lower_unrolled,
+        lower_with=lower_with,
     )  # fmt: skip
 
 

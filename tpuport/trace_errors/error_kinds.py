@@ -72,7 +72,7 @@ _BY_MESSAGE: Final = (
         # What torch, torchax and jax say if a value is asked for that is not known while tracing.
         re.compile(
             r"cannot be called on meta tensors|Abstract tracer value|data-dependent"
-            r"|unsupported format string passed to (?:Tensor|View)"
+            r"|unsupported format string passed to Tensor"
             r"|\.(?:tolist|numpy)\(\) is not supported for tensor subclasses"
         ),
         _VALUE,
@@ -102,8 +102,8 @@ _BY_MESSAGE: Final = (
     (
         # Python's words for a TypeError of torch's operator.
         re.compile(
-            r"\Aunsupported operand type\(s\) for (\S+)(?: or pow\(\))?: '(?:Tensor|View)' and '(?:Tensor|View)'\Z"
-            r"|\A'(\S+)' not supported between instances of '(?:Tensor|View)' and '(?:Tensor|View)'\Z"
+            r"\Aunsupported operand type\(s\) for (\S+)(?: or pow\(\))?: 'Tensor' and 'Tensor'\Z"
+            r"|\A'(\S+)' not supported between instances of 'Tensor' and 'Tensor'\Z"
         ),
         ErrorKind(
             "shape", summary="the shapes or dtypes of the two tensors of `{0}` do not go together", remedy=_COMPARE

@@ -227,10 +227,7 @@ def _own_error(error: BaseException, location: str = "") -> _Explanation:
 
 
 def _quote(error: BaseException) -> str:
-    message = first_line(error)
-    if isinstance(error, AttributeError | TypeError):  # to the author of the code, a view is a tensor
-        message = message.replace("'View'", "'Tensor'")
-    return f"{type(error).__name__}: {message}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _fails_in_torch_too(path: ErrorPath) -> bool:

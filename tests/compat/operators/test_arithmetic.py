@@ -49,3 +49,7 @@ def test_complex_of_integers_is_refused():
     x, i = compat.wrap(compat.to_jax(FLOATS)), compat.wrap(compat.to_jax(INTEGERS))
     with compat.environment(), pytest.raises(RuntimeError, match="floating"):
         torch.complex(x, i)
+
+
+def test_fmod_by_a_number_that_is_rounded_first(agree):
+    agree(lambda x: torch.fmod(x, 0.7), torch.randn(50).mul(9).bfloat16(), tolerance=0.0)

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from tpuport import compat
+
 FLOATS = torch.randn(4, 6)
 INTEGERS = torch.arange(24).reshape(4, 6) - 5
 
@@ -48,3 +50,14 @@ def test_covariances(agree):
         ]
 
     agree(covariances, torch.randn(3, 5), torch.tensor([1, 2, 1, 3, 1]), torch.rand(5), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("weights", [torch.ones(2, 5).long(), torch.ones(5), torch.ones(4).long()], ids=str)
+def test_covariances_of_weights_that_torch_refuses(weights):
+    x = torch.randn(3, 5)
+    with pytest.raises(RuntimeError, match="fweights"):
+        torch.cov(x, fweights=weights)
+    with compat.environment(), pytest.raises(RuntimeError, match="fweights"):
+        torch.cov(
+            *(compat.wrap(compat.to_jax(part)) for part in (x,)), fweights=compat.wrap(compat.to_jax(weights))
+        )

@@ -23,6 +23,19 @@ def test_numbers_that_change_compile_again(advice, models, name, value) -> None:
     assert one.remedy == f"pass a tensor: {name}=torch.tensor({value!r})"
 
 
+def test_a_number_that_decides_what_is_traced_cannot_be_a_tensor(advice, models) -> None:
+    class Guided(models.Blocks):
+        def forward(self, tokens, guidance):
+            if guidance > 1:
+                tokens = tokens + 1
+            return super().forward(tokens)
+
+    inputs = {"tokens": models.tokens(2, 64), "guidance": 3.5}
+    [one] = advice(lambda: Guided(1), inputs, rules=models.rules(models.BLOCKS))
+    assert one.rule == "TPC010"
+    assert one.remedy.startswith("a tensor cannot take its place, because the code needs the number")
+
+
 def test_choices_and_tensors_are_all_right(advice, models) -> None:
     inputs = {"tokens": models.tokens(2, 64), "height": 4, "flag": True, "timestep": models.meta(1)}
     assert advice(lambda: models.Blocks(1), inputs, rules=models.rules(models.BLOCKS)) == ()

@@ -52,6 +52,9 @@ def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models) -> 
         "layers.0.up.weight (2048, 512) and 1 like it, 4 MiB; layers.0.down.weight (512, 2048)" in one.message
     )
     assert r"r'layers\.\d+\.up\.weight': PartitionSpec('tp', None)" in one.remedy
+    assert re.search(
+        r"compiled with these rules, a step has \d+ collectives \(.*\) instead of \d+ ", one.remedy
+    )
     assert one.cost == 2 * 2 * 512 * 2048 * 2 * 3 / 4
     # What a file for --rules is to hold, as the command reads it.
     [file] = re.findall(r"for --rules FILE, (\{.*?\}) beside", one.remedy)
@@ -142,9 +145,42 @@ def test_a_vocabulary_that_every_device_holds(advice, models) -> None:
 
 
 @pytest.mark.slow
+def test_a_table_of_labels_is_not_worth_padding(advice, models) -> None:
+    changed = models.rules(models.BLOCKS, embed=PartitionSpec(), head=PartitionSpec())
+    assert advice(lambda: models.Blocks(rows=8191), {"tokens": models.tokens(2, 256)}, rules=changed) == ()
+
+
+@pytest.mark.slow
+def test_a_division_that_costs_more_than_it_saves_is_no_advice(advice, models) -> None:
+    class Mixing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = torch.nn.Linear(1024, 4096, bias=False)
+            self.mix = torch.nn.Linear(1024, 1024, bias=False)
+            self.down = torch.nn.Linear(4096, 1024, bias=False)
+
+        def forward(self, x):
+            # A norm over what the mixing's outputs are divided over, again and again.
+            for _ in range(10):
+                x = torch.nn.functional.rms_norm(self.mix(x), (1024,))
+            return self.down(torch.nn.functional.silu(self.up(x)))
+
+    rules = ShardingRules(
+        {r"up\.weight": PartitionSpec("tp", None), r"down\.weight": PartitionSpec(None, "tp")}
+    )
+    found = advice(Mixing, {"x": models.meta(8, 512, 1024)}, rules=rules)
+    assert "TPC002" not in [one.rule for one in found]
+
+
+@pytest.mark.slow
 def test_a_vocabulary_that_does_not_divide_says_how_to_pad_it(advice, models) -> None:
     changed = models.rules(models.BLOCKS, embed=PartitionSpec(), head=PartitionSpec())
-    found = advice(lambda: models.Blocks(rows=8191), {"tokens": models.tokens(2, 256)}, rules=changed)
+
+    class Padded(models.Blocks):
+        def resize_token_embeddings(self, **options):
+            raise NotImplementedError
+
+    found = advice(lambda: Padded(rows=8191), {"tokens": models.tokens(2, 256)}, rules=changed)
     assert [one.rule for one in found] == ["TPC011", "TPC011"]
     assert "tp=4 does not divide 8191 rows" in found[0].message
     assert "pad_to_multiple_of=128" in found[0].remedy

@@ -12,7 +12,9 @@ from tpuport.compat.operators.promotion import Operand, compute, result_dtype
 
 def fmod(x: Operand, y: Operand) -> jax.Array:
     """Traced. The remainder with x's sign."""
-    return compute(jnp.fmod, result_dtype(x, y), x, y)
+    dtype = result_dtype(x, y)
+    # Unlike the factor of a product, a scalar is rounded first.
+    return compute(jnp.fmod, dtype, jnp.asarray(x, dtype), jnp.asarray(y, dtype))
 
 
 def hardtanh(x: jax.Array, min_val: int | float = -1, max_val: int | float = 1) -> jax.Array:

@@ -14,18 +14,16 @@ class Lowering:
         target: the torch function, operator or overload.
         function: takes and returns torchax tensors (see `on_arrays` for one written over arrays).
         reason: what torchax does wrong without it.
-        is_view_op: whether it receives views as views, not as the tensors that they show.
     """
 
     target: Any
     function: Callable[..., Any]
     reason: str
-    is_view_op: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One replacement method on torchax's `Tensor`, `View` or `Environment` class, or in its "device_module".
+    """One replacement method on torchax's `Tensor` or `Environment` class, or in its "device_module".
 
     Two are of torch: names in "torch" itself, and of its "Distribution".
     """

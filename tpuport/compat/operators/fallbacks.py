@@ -68,7 +68,7 @@ def _in_float32(operator: Any, dtypes: set[str]) -> Any:
 def _fallback(function: torch._ops.OpOverload) -> Any:
     ordinary = _ordinary_form(function)
     if ordinary is not None:
-        return _operator(function, in_place(ordinary), is_view_op=True)
+        return _operator(function, in_place(ordinary))
     if function in decomposition_table and not function._schema.is_mutable:
         return _operator(function, decomposition_table[function])
     return None
@@ -94,7 +94,7 @@ def _argument_types(function: torch._ops.OpOverload) -> list[tuple[str, str]]:
 _CHANGES_SHAPE = {"as_strided_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_"}
 
 
-def _operator(target: Any, function: Callable[..., Any], *, is_view_op: bool = False) -> Any:
+def _operator(target: Any, function: Callable[..., Any]) -> Any:
     from torchax.ops.ops_registry import Operator
 
     return Operator(
@@ -103,7 +103,7 @@ def _operator(target: Any, function: Callable[..., Any], *, is_view_op: bool = F
         is_jax_function=False,
         is_user_defined=True,
         needs_env=False,
-        is_view_op=is_view_op,
+        is_view_op=False,
     )
 
 

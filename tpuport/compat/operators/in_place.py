@@ -43,7 +43,6 @@ LOWERINGS = tuple(
         getattr(_aten, f"{name}_").default,
         in_place(getattr(_aten, name).default),
         "has no lowering",
-        is_view_op=True,
     )
     for name in _NAMES
 )

@@ -286,13 +286,11 @@ LOWERINGS = (
         torch.Tensor.__getitem__,
         getitem,
         "a view cannot be indexed by a list or a tensor, and integers beside index arrays order dimensions wrongly",
-        is_view_op=True,
     ),
     Lowering(
         torch.ops.aten.copy_.default,
         copy_,
         "copying into an indexed view neither casts nor broadcasts, nor does copying into a tensor",
-        is_view_op=True,
     ),
 )
 METHODS = (

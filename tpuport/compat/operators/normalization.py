@@ -143,15 +143,14 @@ _REASON = "leaves the running statistics as they are"
 _aten = torch.ops.aten
 LOWERINGS = (
     Lowering(_aten.renorm.default, on_arrays(renorm), "fails on halves"),
-    Lowering(_aten.native_batch_norm.default, batch_norm, _REASON, is_view_op=True),
-    Lowering(_aten._native_batch_norm_legit.default, batch_norm, _REASON, is_view_op=True),
-    Lowering(_aten._batch_norm_with_update.default, batch_norm_with_update, _REASON, is_view_op=True),
-    Lowering(torch.nn.functional.instance_norm, instance_norm, _REASON, is_view_op=True),
+    Lowering(_aten.native_batch_norm.default, batch_norm, _REASON),
+    Lowering(_aten._native_batch_norm_legit.default, batch_norm, _REASON),
+    Lowering(_aten._batch_norm_with_update.default, batch_norm_with_update, _REASON),
+    Lowering(torch.nn.functional.instance_norm, instance_norm, _REASON),
     Lowering(
         _aten._native_batch_norm_legit.no_stats,
         batch_norm_without_running,
         "rounds halves on the way",
-        is_view_op=True,
     ),
 )
 METHODS = ()

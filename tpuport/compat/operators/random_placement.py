@@ -226,7 +226,6 @@ METHODS = (
         "asks for the values of arguments",
     ),
     Method("Tensor", "is_meta", _is_not_meta, _META_REASON),
-    Method("View", "is_meta", _is_not_meta, _META_REASON),
     Method("Environment", "get_and_rotate_prng_key", _next_key, _KEY_REASON),
     Method("Environment", "manual_seed", _manual_seed, _KEY_REASON),
     Method(

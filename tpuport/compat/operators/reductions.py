@@ -105,6 +105,8 @@ def cov(
     if x.ndim > 2:
         raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {x.ndim}")
     rows = jnp.atleast_2d(x)
+    _check_weights("fweights", fweights, jnp.integer, rows.shape[1])
+    _check_weights("aweights", aweights, jnp.floating, rows.shape[1])
     weights: Any = jnp.ones(rows.shape[1], rows.dtype)
     for factor in filter(lambda factor: factor is not None, (fweights, aweights)):
         weights = weights * factor
@@ -116,6 +118,17 @@ def cov(
     sums = jnp.matmul(centered, (centered * weights).T.conj(), precision=jax.lax.Precision.HIGHEST)
     # torch divides by 0 where there are too few observations.
     return (sums / jnp.maximum(norm, 0)).squeeze()
+
+
+def _check_weights(name: str, weights: jax.Array | None, kind: Any, observations: int) -> None:
+    if weights is None:
+        return
+    if weights.ndim > 1:
+        raise RuntimeError(f"cov(): expected {name} to have one or fewer dimensions but got {weights.ndim}")
+    if not jnp.issubdtype(weights.dtype, kind):
+        raise RuntimeError(f"cov(): expected {name} to be {kind.__name__} numbers but got {weights.dtype}")
+    if weights.size != observations:
+        raise RuntimeError(f"cov(): expected {name} to have {observations} elements but got {weights.size}")
 
 
 _aten = torch.ops.aten

@@ -160,23 +160,23 @@ _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repea
             _aten.repeat_interleave.self_Tensor)  # fmt: skip
 LOWERINGS = (
     *(Lowering(target, on_arrays(repeat_interleave), "takes no output_size") for target in _REPEATS),
-    Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices on the device", is_view_op=True),
+    Lowering(torch.Tensor.tensor_split, tensor_split, "fails on indices on the device"),
     Lowering(_aten.view.dtype, on_arrays(view_dtype), "takes the dtype for a shape"),
     Lowering(torch.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"),
     Lowering(
         torch.Tensor.take_along_dim, on_arrays(take_along_dim), "refuses the 32-bit indices that jax has"
     ),
-    Lowering(torch.Tensor.resize_, resize_, "leaves the tensor as it was", is_view_op=True),
-    Lowering(_aten.resize_.default, resize_, "has no lowering", is_view_op=True),
-    Lowering(_aten.resize_as_.default, resize_as_, "leaves the tensor as it was", is_view_op=True),
+    Lowering(torch.Tensor.resize_, resize_, "leaves the tensor as it was"),
+    Lowering(_aten.resize_.default, resize_, "has no lowering"),
+    Lowering(_aten.resize_as_.default, resize_as_, "leaves the tensor as it was"),
     Lowering(_aten.as_strided.default, on_arrays(as_strided), "repeats the last element beyond the end"),
     Lowering(_aten.as_strided_copy.default, on_arrays(as_strided), "repeats the last element beyond the end"),
     Lowering(
         _aten.as_strided_scatter.default, on_arrays(as_strided_scatter), "writes nothing beyond the end"
     ),
-    Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape", is_view_op=True),
-    Lowering(_aten.transpose_.default, transpose_, "copies into the old shape", is_view_op=True),
-    Lowering(_aten.t_.default, t_, "has no lowering", is_view_op=True),
+    Lowering(_aten.unsqueeze_.default, unsqueeze_, "copies into the old shape"),
+    Lowering(_aten.transpose_.default, transpose_, "copies into the old shape"),
+    Lowering(_aten.t_.default, t_, "has no lowering"),
 )
 METHODS = (
     Method("Tensor", "type_as", type_as, "changes the tensor itself"),

@@ -170,7 +170,7 @@ _OWN_FUNCTIONS = frozenset({"normal", "bernoulli"})
 
 LOWERINGS = (
     *(
-        Lowering(target, _filling(sampler), _REASON, is_view_op=True)
+        Lowering(target, _filling(sampler), _REASON)
         for name, sampler in _SAMPLERS.items()
         for target in samplers.overloads(f"{name}_")
     ),
@@ -181,8 +181,8 @@ LOWERINGS = (
         for target in samplers.overloads(name)
     ),
     Lowering(_aten.normal_functional, _functional(_normal), _REASON),
-    Lowering(_aten.rrelu_with_noise, rrelu_with_noise, _REASON, is_view_op=True),
-    Lowering(_aten.rrelu_with_noise_.default, _rrelu_with_noise_in_place, _REASON, is_view_op=True),
+    Lowering(_aten.rrelu_with_noise, rrelu_with_noise, _REASON),
+    Lowering(_aten.rrelu_with_noise_.default, _rrelu_with_noise_in_place, _REASON),
     Lowering(_aten.rrelu_with_noise_functional, _rrelu_with_noise_functional, _REASON),
 )
 METHODS = ()

@@ -115,7 +115,7 @@ LOWERINGS = (
     Lowering(
         _aten.polygamma.default, on_arrays(polygamma), "wrong below 0, rounds on the way, fails for n = 0"
     ),
-    Lowering(_aten.polygamma_.default, polygamma_, "has no lowering", is_view_op=True),
+    Lowering(_aten.polygamma_.default, polygamma_, "has no lowering"),
     Lowering(
         _aten.special_scaled_modified_bessel_k0.default,
         on_arrays(partial(scaled_modified_bessel_k, 0)),

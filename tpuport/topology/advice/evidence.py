@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -49,6 +49,8 @@ class Evidence:
         jaxpr: of the whole traced program; None if there is none; see `traced`.
         cache: the arrays of the cache that the step is given.
         inputs: as they were given to `compile_for`; for a task, its fields.
+        retrace: traces the call with some other inputs, and raises if that cannot be; None if there is no call.
+        recompile: the report on the same program with these sharding rules over its own, or None if they do not fit.
     """
 
     report: Report
@@ -59,6 +61,8 @@ class Evidence:
     jaxpr: ClosedJaxpr | None
     cache: tuple[CacheArray, ...]
     inputs: Mapping[str, Any]
+    retrace: Callable[[Mapping[str, Any]], None] | None = None
+    recompile: Callable[[Mapping[str, Any]], Report | None] | None = None
 
     @functools.cached_property
     def compiled(self) -> Program:

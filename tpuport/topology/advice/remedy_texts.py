@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from math import ceil, gcd
 from typing import Any, Final, NamedTuple
 
+from jax.sharding import PartitionSpec
+
 from tpuport.layers import block_weight_names
 from tpuport.topology import mesh_splits
 from tpuport.topology.advice.advice_rules import format_bytes
@@ -26,8 +28,8 @@ BESIDE_OTHER_RULES: Final = (
     "beside the rules of the other weights, because FILE replaces the model's own plan"
 )
 INPUTS_OVER_DP: Final = (
-    "pass the inputs sharded over dp, jax.device_put(x, NamedSharding(mesh, PartitionSpec('dp'))) (in compile_for: "
-    "jax.ShapeDtypeStruct with that sharding)"
+    "pass the inputs sharded over dp: compat.wrap(jax.device_put(compat.to_jax(x), NamedSharding(mesh, "
+    "PartitionSpec('dp')))), with from tpuport import compat (in compile_for: jax.ShapeDtypeStruct with that sharding)"
 )
 # Patterns that a remedy names: those of an MLP, or of attention's projections.
 _MOST_PATTERNS: Final = 2
@@ -86,6 +88,31 @@ def write_rules(
         axis: over which; parts: its size.
         override: whether they change rules that other weights have.
     """
+    specs, sizes = _divided_specs(weights, names, axis, parts)
+    # By size, then by name, so that the text is the same each time.
+    largest = sorted(specs, key=lambda regex: (-sizes[regex], regex))[:_MOST_PATTERNS]
+    # If no dimension can be divided, the form of a rule is all that can be said.
+    entries = [(regex, specs[regex]) for regex in largest] or [("...weight", (axis, None))]
+    others = ", ..." if len(specs) > len(entries) else ""
+    code = ", ".join(itertools.starmap(write_python, entries)) + others
+    file = ", ".join(itertools.starmap(write_json, entries)) + others
+    if override:
+        return f"rules.override({{{code}}}); for --rules FILE, {{{file}}} {BESIDE_OTHER_RULES}"
+    return f"tpuport.ShardingRules({{{code}}}); for --rules FILE, {{{file}}}"
+
+
+def divided_rules(
+    weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int
+) -> dict[str, PartitionSpec]:
+    """All the rules of which `write_rules` writes the largest."""
+    specs, _ = _divided_specs(weights, names, axis, parts)
+    return {regex: PartitionSpec(*spec) for regex, spec in specs.items()}
+
+
+def _divided_specs(
+    weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int
+) -> tuple[dict[str, Spec], dict[str, int]]:
+    """By pattern: the spec that divides the longest dimension, and the bytes of the weights on a device."""
     specs: dict[str, Spec] = {}
     sizes: dict[str, int] = {}
     for regex, group in group_by_pattern(names).items():
@@ -99,16 +126,7 @@ def write_rules(
             regex = layer_pattern(single.name)
         specs[regex] = spec
         sizes[regex] = sum(device_bytes(weights[name]) for name in group)
-    # By size, then by name, so that the text is the same each time.
-    largest = sorted(specs, key=lambda regex: (-sizes[regex], regex))[:_MOST_PATTERNS]
-    # If no dimension can be divided, the form of a rule is all that can be said.
-    entries = [(regex, specs[regex]) for regex in largest] or [("...weight", (axis, None))]
-    others = ", ..." if len(specs) > len(entries) else ""
-    code = ", ".join(itertools.starmap(write_python, entries)) + others
-    file = ", ".join(itertools.starmap(write_json, entries)) + others
-    if override:
-        return f"rules.override({{{code}}}); for --rules FILE, {{{file}}} {BESIDE_OTHER_RULES}"
-    return f"tpuport.ShardingRules({{{code}}}); for --rules FILE, {{{file}}}"
+    return specs, sizes
 
 
 def has_inputs_over_dp(evidence: Evidence) -> bool:

@@ -11,6 +11,7 @@ from tpuport.topology.advice.remedy_texts import (
     single_weight,
     write_rules,
 )
+from tpuport.topology.advice.rules_trial import Trial, try_rules
 from tpuport.topology.advice.weight_placement import (
     MIB,
     SMALL,
@@ -47,8 +48,12 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         # A finding names the largest first.
         matrices.sort(key=lambda names: -device_weight_bytes(evidence, names))
         total = sum(device_weight_bytes(evidence, names) for names in matrices)
-        if total >= min(_MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))):
-            yield _describe(evidence, matrices, axis, parts)
+        if total < min(_MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))):
+            continue
+        trial = try_rules(evidence, [name for names in matrices for name in names], axis, parts)
+        # A division that costs more than it saves is no advice.
+        if not trial.is_worse:
+            yield _describe(evidence, matrices, axis, parts, trial)
 
 
 def _is_matrix(evidence: Evidence, name: str) -> bool:
@@ -60,8 +65,15 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
     whole = device_weight_bytes(evidence, names)
     if not is_worth_a_finding(whole, evidence):
         return
-    parameters = (name for name in names if name not in buffer_names(evidence))
-    remedy = f"add sharding rules for them: {write_rules(evidence.weights, parameters, axis, parts)}"
+    parameters = [name for name in names if name not in buffer_names(evidence)]
+    trial = try_rules(evidence, parameters, axis, parts)
+    if trial.is_worse:
+        remedy = f"write sharding rules by hand, or use fewer devices for the weights: {trial.text}"
+    elif trial.is_inferred:
+        remedy = f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}"
+    else:
+        rules = write_rules(evidence.weights, parameters, axis, parts)
+        remedy = f"add sharding rules for them: {rules}; {trial.text}"
     # Nothing has to be exchanged if each device has rows of its own.
     if rows := propose_rows(evidence):
         remedy += f"; or, since the whole model fits on one device, {rows}"
@@ -73,7 +85,7 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
     )
 
 
-def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int) -> Hit:
+def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int, trial: Trial) -> Hit:
     names = [name for kind in kinds for name in kind]
     total = device_weight_bytes(evidence, names)
     descriptions = [_describe_kind(evidence, kind) for kind in kinds[:_MOST_NAMED]]
@@ -82,7 +94,7 @@ def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int)
     return Hit(
         f"{format_count(len(names), 'weight')}, {format_bytes(total)} together, {are(names)} whole on each of the "
         f"{parts} devices of {axis}: {'; '.join(descriptions)}",
-        _remedy(evidence, names, axis, parts),
+        _remedy(evidence, names, axis, parts, trial),
         total * (1 - 1 / parts),
     )
 
@@ -93,15 +105,17 @@ def _describe_kind(evidence: Evidence, names: list[str]) -> str:
     return f"{names[0]} {shape}{others}, {format_bytes(device_weight_bytes(evidence, names))}"
 
 
-def _remedy(evidence: Evidence, names: list[str], axis: str, parts: int) -> str:
+def _remedy(evidence: Evidence, names: list[str], axis: str, parts: int, trial: Trial) -> str:
     shapes = {name: single_weight(name, evidence.weights[name]).shape for name in names}
     # No rule can divide the others.
     divisible = [name for name in names if longest_dimension_spec(shapes[name], axis, parts)]
     if not divisible:
         return f"pad a dimension of {shapes[names[0]]} to a multiple of {parts}, and shard it"
+    if trial.is_inferred:
+        return f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}"
     return (
         f"{write_rules(evidence.weights, divisible, axis, parts, override=True)}. Where one weight feeds another, "
-        "shard the first by its outputs and the second by its inputs"
+        f"shard the first by its outputs and the second by its inputs; {trial.text}"
     )
 
 
@@ -114,7 +128,8 @@ are computed in full by every device. A decode step takes about as long as readi
 replicated gets at most half the speedup that more devices could give.""",
     measured="""The bytes on a device of weights with two or more dimensions that no model axis divides: at least
 1 MiB and 3% of all weights on the device, or 256 MiB. TPC011 covers embeddings, and TPC007 covers attention heads that
-cannot be divided.""",
+cannot be divided. A program that compiles in seconds is compiled again with the rules that are proposed, and with those
+that `ShardingRules.infer` finds; what costs more than it saves is not proposed.""",
     before="""rules = ShardingRules.from_model(llama()).override(
     {r".*\\.(gate|up|down)_proj\\.weight": PartitionSpec()}
 )

@@ -95,7 +95,8 @@ def _describe_moved_input(inputs: CacheInputs, arrays: list[OverwrittenInput]) -
             spec = inputs.write_spec(array.shape, share)
             return (
                 f"; {list(array.shape)} comes back with a different sharding, so pass it in with the sharding it comes "
-                f"back with: jax.device_put(x, NamedSharding(mesh, {spec}))"
+                f"back with: compat.wrap(jax.device_put(compat.to_jax(x), NamedSharding(mesh, {spec}))), with from "
+                "tpuport import compat"
             )
     return ""
 

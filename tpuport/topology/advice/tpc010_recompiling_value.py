@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+import torch
+
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.evidence import Evidence
 
@@ -22,8 +24,25 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             yield Hit(
                 f"{name}={value!r} is a Python number, and so part of the program: each new value is traced and "
                 "compiled again",
-                f"pass a tensor: {name}=torch.tensor({value!r})",
+                _remedy(evidence, name, value),
             )
+
+
+def _remedy(evidence: Evidence, name: str, value: Any) -> str:
+    """A tensor, if the code can be traced with one in the number's place."""
+    remedy = f"pass a tensor: {name}=torch.tensor({value!r})"
+    # Only arguments themselves are replaced, not what is inside of them.
+    if evidence.retrace is None or name not in evidence.inputs:
+        return f"{remedy} (not tried)"
+    try:
+        evidence.retrace({name: torch.tensor(value)})
+    except Exception as error:  # noqa: BLE001 - whatever the code does with the tensor
+        return (
+            f"a tensor cannot take its place, because the code needs the number while it is traced "
+            f"({str(error).splitlines()[0]}): compute what depends on it before the call and pass that as a tensor, "
+            "or call with few different values"
+        )
+    return remedy
 
 
 def _changes(name: str, value: Any) -> bool:
