@@ -120,6 +120,18 @@ class Adapted(Small):
         return x
 
 
+class Counts(Small):
+    """Writes the number of its calls into a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
 def small_inputs() -> dict[str, torch.Tensor]:
     """Two rows of seven tokens, the last two of the second row padding."""
     generator = torch.Generator().manual_seed(1)

@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from small_models import Adapted, Draws, ReadsValues, Small, TwoBlocks, seeded, small_inputs
+from small_models import Adapted, Counts, Draws, ReadsValues, Small, TwoBlocks, seeded, small_inputs
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import compat
-from tpuport.attention.register import torch_sdpa
+from tpuport.attention.register import torch_sdpa, transformers_interface
 from tpuport.compat import randomness
-from tpuport.compilation import CompiledFunction
+from tpuport.compilation import CompiledFunction, compiled_function
 from tpuport.errors import PortError
 from tpuport.rotary import table_store
-from tpuport.verification import CheckFinding
+from tpuport.verification import CheckFinding, model_runs
 from tpuport.verification.checking import Check
 from tpuport.verification.model_runs import Arguments
 
@@ -195,6 +196,31 @@ def test_a_stale_adapter_is_blamed_to_the_line_that_reads_its_flag(monkeypatch: 
     assert line(finding) == line_of("adapter")
 
 
+def test_what_a_call_writes_is_there_in_the_next() -> None:
+    assert check(Counts, "compile", "repeat").findings == []
+
+
+def test_a_write_that_is_lost_is_found_in_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_function.OutputAndWrites, "write", lambda *arguments: None)
+    finding = only(check(Counts, "compile", "repeat"), "stale")
+    assert "second call" in finding.message
+
+
+def test_programs_and_arrays_that_grow_from_call_to_call_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[jax.Array] = []
+    call = model_runs.call_compiled
+
+    def growing(compiled: CompiledFunction, arguments: Arguments) -> list[torch.Tensor]:
+        kept.append(jnp.ones(5) + len(kept))
+        compiled.program.compilations += 1
+        return call(compiled, arguments)
+
+    monkeypatch.setattr(model_runs, "call_compiled", growing)
+    run = check(Small, "compile", "repeat")
+    assert only(run, "recompilation").severity == "error"
+    assert "float32[5]" in only(run, "growth").message
+
+
 def test_a_model_that_fails_in_torch_is_an_error() -> None:
     with pytest.raises(PortError, match="fails in torch"):
         tpuport.check(Small(), {"ids": torch.zeros(3)})
@@ -208,3 +234,42 @@ def test_the_model_itself_stays_as_it_is() -> None:
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not compat.is_ported(model.head.weight)
+
+
+@pytest.mark.slow  # the small model's tests are about the same code
+def test_a_llama_passes_and_defects_in_it_are_blamed_to_lines_of_transformers(
+    replace_operator: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=50,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    mask = torch.ones(2, 8, dtype=torch.long)
+    mask[1, :3] = 0
+    inputs = {"input_ids": torch.randint(0, 50, (2, 8)), "attention_mask": mask}
+    result = tpuport.check(model, inputs, mesh=tpuport.create_mesh(dp=2, tp=2, devices=jax.devices()[:4]))
+    assert result.ok, result.to_text()
+
+    def blamed() -> CheckFinding:
+        run = Check(model, Arguments.of(inputs), None, None)
+        run.carry_out(("torch", "values", "compare"))
+        return only(run, "result")
+
+    with monkeypatch.context() as planted:
+        attend = transformers_interface.attend
+        planted.setattr(
+            transformers_interface,
+            "attend",
+            lambda query, key, value, mask, **settings: attend(query, key, value, None, **settings),
+        )
+        finding = blamed()
+        assert finding.source is not None
+        assert finding.source.function == "LlamaAttention.forward"
+        assert "attention_interface" in finding.source.code
+    replace_operator(torch.Tensor.cos, lambda x: jnp.cos(x * 1.01))
+    finding = blamed()
+    assert finding.source is not None
+    assert finding.source.function.startswith("LlamaRotaryEmbedding.forward")
+    assert "cos()" in finding.source.code

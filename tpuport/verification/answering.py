@@ -8,6 +8,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 import torch
+from jax.core import Tracer
 from torch.utils import _pytree as torch_pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,7 +72,27 @@ class _Widener(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         args, kwargs = torch_pytree.tree_map_only(torch.dtype, _widen, (args, kwargs or {}))
+        # torch has no kernel of it for float64.
+        if func is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float64:
+            return _grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _grouped_product(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: Any = None, *others: Any
+) -> torch.Tensor:
+    """The product of each group of rows with the matrix of its own; `ends` are the last rows of the groups, plus one.
+
+    Args:
+        rows: [row, in]; matrices: [group, in, out].
+    """
+    bounds = [0, *ends.tolist()]
+    parts = [
+        rows[start:end] @ matrix for start, end, matrix in zip(bounds, bounds[1:], matrices, strict=False)
+    ]
+    # Rows after the last group belong to none.
+    rest = rows.new_zeros(len(rows) - bounds[-1], matrices.shape[-1])
+    return torch.cat([*parts, rest])
 
 
 def _widen(dtype: torch.dtype) -> torch.dtype:
@@ -134,11 +155,20 @@ class DeviceRecorder(Recorder):
     def __init__(
         self, model: torch.nn.Module, answers: dict[CallKey, Answer], focus: ModuleCall | None = None
     ) -> None:
-        super().__init__(model, focus, compat.as_jax)
+        super().__init__(model, focus, self._keep_array)
         self._answers = answers
         self._replaced: dict[str, Any] = {}
+        self._trace: Any = None
+
+    def _keep_array(self, tensor: torch.Tensor) -> Any:
+        """The tensor's array; None for one inside of a loop or a nested function, which has no value outside of it."""
+        array = compat.as_jax(tensor)
+        if isinstance(array, Tracer) and array._trace is not self._trace:
+            return None
+        return array
 
     def __enter__(self) -> Any:
+        self._trace = _new_tracer()._trace
         super().__enter__()
         device_class = _device_class()
         for name in _OWN_READERS:
@@ -188,6 +218,11 @@ class DrawRecorder(DeviceRecorder):
         if self.keeps_operator(ModuleCall("", 0), key):
             return func(*args, **kwargs)
         return super().call(func, args, kwargs, key)
+
+
+def _new_tracer() -> Any:
+    """A value of the present trace."""
+    return jax.lax.optimization_barrier(jnp.zeros(()))
 
 
 def _device_class() -> Any:

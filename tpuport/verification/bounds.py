@@ -14,6 +14,8 @@ _RMS_FACTOR: Final = 4.0
 _RMS_UNITS: Final = 1.0
 _MAX_FACTOR: Final = 8.0
 _MAX_UNITS: Final = 4.0
+# Units that results may differ by if there is no referee: a few times what torch allows for one operator in its tests.
+_UNITS_WITHOUT_REFEREE: Final = 64.0
 # Masks contain the smallest number of their dtype, which in float64 is another one.
 _LARGEST: Final = 1e30
 
@@ -54,13 +56,14 @@ def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | No
 
     Args:
         ours: the result on the device, fetched; theirs: torch's, in the model's dtype.
-        exact: the same result in float64; None if there is none: torch's then counts as exact.
+        exact: the same result in float64; None if there is none: torch's then counts as exact, within a wider bound.
     """
     if ours.shape != theirs.shape:
         return Deviation(
             False, (), str(list(ours.shape)), str(list(theirs.shape)), "", math.inf, 0.0, "other shapes"
         )
-    if exact is None or exact.shape != theirs.shape:
+    has_referee = exact is not None and exact.shape == theirs.shape
+    if exact is None or not has_referee:
         exact = theirs
     if ours.numel() == 0:
         return None
@@ -70,6 +73,8 @@ def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | No
     difference, torch_difference = _distance(values, exact_values), _distance(torch_values, exact_values)
     scale = exact_values.nan_to_num(0.0, 0.0, 0.0).abs()
     unit = _unit(theirs.dtype)
+    if not has_referee:
+        unit *= _UNITS_WITHOUT_REFEREE
     rms_bound = _RMS_FACTOR * _rms(torch_difference) + _RMS_UNITS * unit * _rms(scale)
     max_bound = _MAX_FACTOR * torch_difference.max() + _MAX_UNITS * unit * scale.max()
     is_rounding = bool(_rms(difference) <= rms_bound and difference.max() <= max_bound)

@@ -104,7 +104,11 @@ def _compare_notes(
     for note in theirs:
         our_note, exact_note = ours_by_path.get(note.path), exact_by_path.get(note.path)
         # tpuport gives some masks another form: what is computed with them is compared.
-        if our_note is None or (event.kind == "enter" and our_note.shape != note.shape):
+        if (
+            our_note is None
+            or our_note.value is None
+            or (event.kind == "enter" and our_note.shape != note.shape)
+        ):
             continue
         found = deviation(
             _value(runs.device, our_note), _value(runs.torch, note), _optional_value(runs.exact, exact_note)

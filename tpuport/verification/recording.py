@@ -118,7 +118,7 @@ class Recorder(TorchFunctionMode):
     Args:
         model: whose modules are watched.
         focus: keep the values of operators in this call alone; None keeps those of modules.
-        keep: makes what is kept of a tensor; the tensor itself may be written to afterwards.
+        keep: makes what is kept of a tensor, which may be written to afterwards; None keeps nothing.
     """
 
     def __init__(
@@ -225,9 +225,10 @@ class Recorder(TorchFunctionMode):
         index = None
         # What records must not be recorded.
         with torch._C.DisableTorchFunction():
-            if is_kept:
+            kept = self._keep(tensor) if is_kept else None
+            if kept is not None:
                 index = len(self.recording.values)
-                self.recording.values.append(self._keep(tensor))
+                self.recording.values.append(kept)
             return TensorNote(path, tensor.dtype, tuple(tensor.shape), index)
 
 
