@@ -1,5 +1,6 @@
 """The runs of a model that are compared: in torch, in float64, and compiled on the device."""
 
+import contextvars
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -135,16 +136,38 @@ def run_draws(
     return _run_recorded(model, arguments, lambda: DrawRecorder(model, answers), count)
 
 
+@dataclasses.dataclass
+class _RunInProgress:
+    """The recorder of a compiled run, apart from the function that is compiled.
+
+    A compiled function is compiled again if something that it reaches has changed, which a recording does.
+
+    Attributes:
+        recording: of the latest trace: a function may be traced several times, and the last one's program runs.
+    """
+
+    make_recorder: Callable[[], Recorder]
+    recording: Recording = dataclasses.field(default_factory=Recording)
+
+    def start(self) -> Recorder:
+        """Traced. The recorder of one more trace."""
+        recorder = self.make_recorder()
+        self.recording = recorder.recording
+        return recorder
+
+
+_run_in_progress: contextvars.ContextVar[_RunInProgress] = contextvars.ContextVar("run in progress")
+
+
 def _run_recorded(
     model: torch.nn.Module, arguments: Arguments, make_recorder: Callable[[], Recorder], count: int
 ) -> list[Recording]:
     """The recordings of calls of one program; a single one with an error if it cannot be made."""
-    recordings: list[Recording] = []
+    progress = _RunInProgress(make_recorder)
+    _run_in_progress.set(progress)
 
     def run(*args: Any, **kwargs: Any) -> list[Any]:
-        recorder = make_recorder()
-        # The function may be traced several times; the program that runs is that of the last.
-        recordings.append(recorder.recording)
+        recorder = _run_in_progress.get().start()
         with recorder:
             model(*args, **kwargs)
         return recorder.recording.values
@@ -157,9 +180,8 @@ def _run_recorded(
             args, kwargs = prepare_arguments(model, given.positional, given.keywords)
             results.append([checkpoint.to_cpu(value) for value in compiled(*args, **kwargs)])
     except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
-        partial = recordings[-1] if recordings else Recording()
-        return [dataclasses.replace(partial, error=error, values=[])]
-    return [dataclasses.replace(recordings[-1], values=values) for values in results]
+        return [dataclasses.replace(progress.recording, error=error, values=[])]
+    return [dataclasses.replace(progress.recording, values=values) for values in results]
 
 
 def widen_model(model: torch.nn.Module) -> torch.nn.Module:
