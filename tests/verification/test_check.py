@@ -16,7 +16,7 @@ import tpuport
 from tpuport import compat
 from tpuport.attention.register import torch_sdpa, transformers_interface
 from tpuport.compat import randomness
-from tpuport.compilation import CompiledFunction, compiled_function
+from tpuport.compilation import CompiledFunction, call_results
 from tpuport.errors import PortError
 from tpuport.rotary import table_store
 from tpuport.verification import CheckFinding, model_runs
@@ -201,7 +201,7 @@ def test_what_a_call_writes_is_there_in_the_next() -> None:
 
 
 def test_a_write_that_is_lost_is_found_in_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_function.OutputAndWrites, "write", lambda *arguments: None)
+    monkeypatch.setattr(call_results, "write_weights", lambda model, arrays: None)
     finding = only(check(Counts, "compile", "repeat"), "stale")
     assert "second call" in finding.message
 
