@@ -8,6 +8,7 @@ import pytest
 
 from tpuport.lint import fixing, workers
 from tpuport.lint.configuration import Settings
+from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.source import SourceFile
 
@@ -18,6 +19,7 @@ class Outcome:
     dependencies: tuple[str, ...]
     entry_points: int
     traced: frozenset[str]
+    entries: tuple[TracedEntry, ...] = ()
 
 
 class WordAnalyser:

@@ -26,7 +26,7 @@ class Analyser:
         if "SLEEP" in source.text:
             open(str(source.path) + ".started", "w").close()
             time.sleep(60)
-        return type("Outcome", (), dict(findings=(), dependencies=(), entry_points=1, traced=()))
+        return type("Outcome", (), dict(findings=(), dependencies=(), entry_points=1, traced=(), entries=()))
 
 workers.make_analyser = lambda settings: Analyser()
 results = []

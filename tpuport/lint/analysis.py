@@ -5,14 +5,15 @@ import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tpuport.lint import scenarios
 from tpuport.lint.abstract_values import Function, Instance, Partial, Value, class_of, is_tensor
+from tpuport.lint.entry_verdicts import TracedEntry, key_of
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.interpreter.tracing_interpreter import COMPILED_METHODS
+from tpuport.lint.interpreter.tracing_interpreter import COMPILED_METHODS, Record
 from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
@@ -69,12 +70,14 @@ class Outcome:
         dependencies: absolute paths that the analysis looked at, including those that do not exist.
         entry_points: number of entry points in this file.
         traced: `path:qualname` of each function that tracing reaches from them.
+        entries: the model classes and compiled functions of this file, with the errors that stop them.
     """
 
     findings: list[Finding]
     dependencies: tuple[str, ...]
     entry_points: int
     traced: frozenset[str]
+    entries: tuple[TracedEntry, ...] = ()
 
 
 class Analyser:
@@ -103,10 +106,13 @@ class Analyser:
     def _analyse_module(self, module: ModuleInfo) -> Outcome:
         record = self._interpreter.start_recording()
         entry_points = dict.fromkeys(self._entry_points(module))
+        records: dict[EntryPoint, Record] = {}
         for function, receiver in entry_points:
             # An outer model has called this one with real arguments, which are better than declared ones.
             if (function, class_of(receiver)) not in record.traced:
-                record.absorb(scenarios.interpret(self._interpreter, function, receiver))
+                entry_record = scenarios.interpret(self._interpreter, function, receiver)
+                records[EntryPoint(function, receiver)] = entry_record
+                record.absorb(entry_record)
         for function, receiver in self._loops(module):
             loop = scenarios.interpret_loop(self._interpreter, function, receiver, record.findings)
             record.absorb(loop)
@@ -115,6 +121,7 @@ class Analyser:
         for function in traced:
             self._scanner.scan_traced(function)
         self._scanner.scan_rest(module, {function.node for function in traced})
+        entries = self._entries(module, entry_points, records, record.findings.values())
         self._interpreter.stop_recording()
         self._interpreter.forget_calls()
         path = str(module.path)
@@ -123,8 +130,30 @@ class Analyser:
             findings=sorted(record.findings.values()),
             dependencies=tuple(sorted(dependencies)),
             entry_points=len(entry_points),
-            traced=frozenset(f"{function.module.path}:{function.qualname}" for function in traced),
+            traced=frozenset(map(_traced_name, traced)),
+            entries=entries,
         )
+
+    def _entries(
+        self,
+        module: ModuleInfo,
+        entry_points: Iterable[EntryPoint],
+        records: dict[EntryPoint, Record],
+        findings: Iterable[Finding],
+    ) -> tuple[TracedEntry, ...]:
+        """The entry points by class or function, each with the keys of the errors that stop it."""
+        stops = [finding for finding in findings if finding.stops_trace]
+        keys: dict[tuple[str, int], set[str]] = {}
+        for entry in entry_points:
+            definition = class_of(entry.receiver) or entry.function
+            own = keys.setdefault((definition.qualname, definition.node.lineno), set())
+            # Most files have no errors, and need no look at what their entry points reach.
+            if stops:
+                reached = records.get(entry)
+                if reached is None:
+                    reached = self._interpreter.calls_of(entry.function, class_of(entry.receiver))
+                own |= set(map(key_of, _errors_of(module, entry, reached, stops)))
+        return tuple(TracedEntry(*definition, tuple(sorted(own))) for definition, own in sorted(keys.items()))
 
     # --- entry points ---
 
@@ -222,6 +251,25 @@ class Analyser:
         for function in module.functions_and_methods:
             if any(matches_function(pattern, module.path, function.qualname) for pattern in patterns):
                 yield _entry_point(function)
+
+
+def _errors_of(
+    module: ModuleInfo, entry: EntryPoint, reached: Record, stops: Iterable[Finding]
+) -> Iterator[Finding]:
+    """The errors that stop an entry point: in what it calls, in its constructor, and upon import of its file."""
+    owner = class_of(entry.receiver)
+    places = {_traced_name(function) for function, _ in reached.traced} | {f"{module.path}:"}
+    if owner is not None:
+        places.add(f"{module.path}:{owner.qualname}.__init__")
+    yield from (finding for finding in reached.findings.values() if finding.stops_trace)
+    # The scanner knows functions and no calls.
+    for finding in stops:
+        if finding.rule.startswith("TPU3") and f"{finding.path}:{finding.function}" in places:
+            yield finding
+
+
+def _traced_name(function: FunctionInfo) -> str:
+    return f"{function.module.path}:{function.qualname}"
 
 
 def _position(function: FunctionInfo) -> tuple[str, int, int]:

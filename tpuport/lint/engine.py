@@ -11,6 +11,7 @@ from tpuport.errors import PortError
 from tpuport.lint import baseline
 from tpuport.lint.configuration import Settings, find_settings
 from tpuport.lint.diagnostics import is_diagnostic
+from tpuport.lint.entry_verdicts import EntryVerdict, group_of, key_of
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.fixing import FixResult, fix_files, label_fixes
 from tpuport.lint.paths import relative_to_working_directory
@@ -72,6 +73,7 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         stale=collected.stale,
         unasked=tuple(sorted(finding.rule for finding in collected.unselected)),
         exact_fixes=labels.are_exact,
+        verdicts=_entry_verdicts(session, collected),
         fixed={session.files[path]: count for path, count in fix_result.counts.items()},
         diffs={session.files[path]: diff for path, diff in sorted(fix_result.diffs.items())},
         cached=session.cached,
@@ -115,6 +117,26 @@ def _unmatched_entry_points(session: Session, traced: frozenset[str]) -> tuple[s
     # A pattern that only matches a function of some library is a mistake too.
     functions = [function for function in traced if function.rpartition(":")[0] in session.files]
     return unmatched_patterns(session.settings.entry_points, functions)
+
+
+def _entry_verdicts(session: Session, collected: CollectedFindings) -> tuple[EntryVerdict, ...]:
+    """The verdict on each entry point; an error that a comment suppresses is one that somebody has looked at."""
+    stops = (*collected.reported, *collected.known, *collected.outside, *collected.unselected)
+    by_key = {key_of(finding): finding for finding in stops if finding.stops_trace}
+    verdicts: list[EntryVerdict] = []
+    for path, result in session.results.items():
+        display = session.files[path]
+        group = group_of(display, session.lines(path)) if result.entries else ""
+        for entry in result.entries:
+            errors = sorted(_with_display(by_key[key], session) for key in entry.stops if key in by_key)
+            verdicts.append(EntryVerdict(entry.name, display, entry.line, group, tuple(errors)))
+    return tuple(sorted(verdicts, key=lambda verdict: (verdict.path, verdict.line)))
+
+
+def _with_display(finding: Finding, session: Session) -> Finding:
+    if finding.path in session.files:
+        return dataclasses.replace(finding, path=session.files[finding.path])
+    return _with_relative_path(finding)
 
 
 def _count_passable(findings: Sequence[Finding], displayed: Sequence[Finding]) -> int:

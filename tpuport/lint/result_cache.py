@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tpuport.lint.configuration import Settings
+from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.suppressions import Suppressions
 from tpuport.lint.workers import FileResult
 
 _log = logging.getLogger("tpuport")
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 # Number of JSON files; linted files of one directory share one.
 _BUCKETS: Final = 16
 # Caches of this many different settings stay on disk.
@@ -228,6 +229,10 @@ def _encode_result(result: FileResult, stamps: Sequence[Any], bucket: dict[str, 
         result.entry_points,
         [[texts.index(path), names] for path, names in traced.items()],
         result.suppressions.to_json(),
+        [
+            [texts.index(entry.name), entry.line, list(map(texts.index, entry.stops))]
+            for entry in result.entries
+        ],
     ]
 
 
@@ -248,7 +253,7 @@ def _encode_field(value: Any, texts: _Table) -> Any:
 
 
 def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileResult:
-    stamps, lines, findings, entry_points, traced, comments = entry
+    stamps, lines, findings, entry_points, traced, comments, entries = entry
     texts = bucket["texts"]
     functions: list[str] = []
     for file, names in traced:
@@ -262,6 +267,10 @@ def _decode_result(path: str, entry: list[Any], bucket: dict[str, Any]) -> FileR
         entry_points=operator.index(entry_points),
         traced=frozenset(functions),
         suppressions=Suppressions.from_json(comments),
+        entries=tuple(
+            TracedEntry(texts[name], line, tuple(texts[stop] for stop in stops))
+            for name, line, stops in entries
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.lint.diagnostics import is_failure
+from tpuport.lint.entry_verdicts import EntryVerdict
 from tpuport.lint.findings import Applicability, Finding, Severity
 
 _LIBRARY_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages"})
@@ -36,6 +37,7 @@ class Report:
         unasked: the rule of each error that stops a trace although the rule is not selected; all rules always run.
         exact_fixes: `fix` of each finding was determined from the code at its position; otherwise it is the best that
             the rule can do anywhere.
+        verdicts: for each model class and compiled function, by file and line.
         fixed: by file, as the user wrote it, the number of rewritten findings.
         diffs: by file, the unified diff of the rewrites.
         cached: number of files whose results came from the cache.
@@ -58,6 +60,7 @@ class Report:
     stale: int
     unasked: tuple[str, ...]
     exact_fixes: bool
+    verdicts: tuple[EntryVerdict, ...]
     fixed: dict[str, int]
     diffs: dict[str, str]
     cached: int

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from tpuport.lint import source, suppressions
 from tpuport.lint.configuration import Settings, parse_torchax_version
 from tpuport.lint.diagnostics import make_finding
+from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Finding
 from tpuport.lint.suppressions import Suppressions
 
@@ -47,6 +48,7 @@ class FileResult:
         traced: `path:qualname` of functions that tracing reaches.
         suppressions: the file's own comments.
         failed: the analysis has no result; the findings say why.
+        entries: its model classes and compiled functions, with the errors that stop them.
     """
 
     path: str
@@ -57,6 +59,7 @@ class FileResult:
     traced: frozenset[str] = frozenset()
     suppressions: Suppressions = dataclasses.field(default_factory=Suppressions)
     failed: bool = False
+    entries: tuple[TracedEntry, ...] = ()
 
 
 def make_real_analyser(settings: Settings) -> AnalysesFiles:
@@ -100,6 +103,7 @@ def analyse_file(analyser: AnalysesFiles, path: str) -> FileResult:
         outcome.entry_points,
         frozenset(outcome.traced),
         comments,
+        entries=tuple(outcome.entries),
     )
 
 

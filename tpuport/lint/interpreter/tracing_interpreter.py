@@ -132,6 +132,14 @@ class TracingInterpreter(Interpreter):
         record = self.records.pop()
         self.records[-1].absorb(record)
 
+    def calls_of(self, info: FunctionInfo, owner: ClassInfo | None) -> Record:
+        """What all remembered calls of a function resulted in, on objects of a class."""
+        record = Record()
+        for (function, emitting, *_), remembered in self._remembered.items():
+            if emitting and function.info is info and class_of(function.bound) is owner:
+                record.absorb(remembered)
+        return record
+
     def forget_calls(self) -> None:
         """Drop what is remembered of calls.
 

@@ -21,6 +21,17 @@ def render(report: Report, options: Options) -> str:
         "tool": {"name": "tpuport lint", "version": tpuport.__version__},
         "summary": _summary_fields(report),
     }
+    content["entry_points"] = [
+        {
+            "name": verdict.name,
+            "path": verdict.path,
+            "line": verdict.line,
+            "group": verdict.group,
+            "expected_to_trace": not verdict.errors,
+            "errors": [f"{error.path}:{error.line}: {error.rule}" for error in verdict.errors],
+        }
+        for verdict in report.verdicts
+    ]
     if not options.statistics:
         content["findings"] = [_finding_fields(finding, report) for finding in report.findings]
         content["outside"] = [_finding_fields(finding, report) for finding in report.outside]

@@ -4,6 +4,7 @@ import operator
 import unicodedata
 from typing import Final
 
+from tpuport.lint.entry_verdicts import summary_lines
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.lint.rules.rule_registry import families
@@ -64,6 +65,10 @@ def headline(finding: Finding, style: Style) -> str:
     return f"{position} {rule}{style(_FIX_LABELS[finding.fix], 'cyan')}: {printable(finding.message)}"
 
 
+# Of each group, so many entry points that are not expected to trace are named.
+_MOST_VERDICTS: Final = 10
+
+
 def statistics(report: Report, style: Style) -> list[str]:
     """One line per rule, the most frequent first: count, id, name, summary."""
     lines: list[str] = []
@@ -86,6 +91,9 @@ def summary(report: Report, style: Style, *, by_family: bool) -> list[str]:
         lines.append(f"{count_noun(report.suppressed, 'finding')} suppressed by comments.")
     if report.known or report.stale:
         lines.append(_baseline_line(report))
+    # Of a single entry point the last line says it all.
+    if by_family and len(report.verdicts) > 1:
+        lines += map(printable, summary_lines(report.verdicts, _MOST_VERDICTS))
     return [*lines, style(report.verdict(), "bold", _verdict_color(report))]
 
 

@@ -1,0 +1,111 @@
+"""The verdict on each model class, apart from scripts and tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tpuport.lint.configuration import Settings
+from tpuport.lint.engine import Run, lint_paths
+from tpuport.lint.entry_verdicts import group_of
+from tpuport.lint.reports import Options, render
+from tpuport.lint.run_report import Report
+
+HEAD = "import torch\nfrom torch import nn\n"
+MODEL = """
+def longest(mask):
+    return mask.sum().item()
+
+class Clean(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x * 2
+
+class Inner(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x[:, : longest(x)]
+
+class Moved(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x.cuda()
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+        self.clean = Clean()
+
+    def forward(self, x: torch.Tensor):
+        return self.inner(self.clean(x))
+
+class Quiet(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x.item()  # tpuport: ignore[TPU201] on purpose
+"""
+SCRIPT = """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x.tolist()
+
+if __name__ == "__main__":
+    Head().to("cuda")
+"""
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("model.py", MODEL), ("train.py", SCRIPT), ("tests/test_model.py", SCRIPT)):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(HEAD + text)
+    return lint_paths(["."], Settings(), Run(cache_directory=tmp_path / "cache"))
+
+
+def verdicts(report: Report) -> dict[str, list[str]]:
+    return {f"{one.group} {one.name}": [error.rule for error in one.errors] for one in report.verdicts}
+
+
+EXPECTED = {
+    "model Clean": [], "model Inner": ["TPU201"], "model Moved": ["TPU301"], "model Outer": ["TPU201"],
+    "model Quiet": [], "script Head": ["TPU202"], "test Head": ["TPU202"],
+}  # fmt: skip
+
+
+def test_each_class_has_its_own_verdict(report: Report) -> None:
+    assert verdicts(report) == EXPECTED
+
+
+def test_verdicts_come_from_the_cache_too(report: Report, tmp_path: Path) -> None:
+    again = lint_paths(["."], Settings(), Run(cache_directory=tmp_path / "cache"))
+    assert verdicts(again) == EXPECTED
+
+
+def test_the_text_keeps_scripts_and_tests_apart(report: Report) -> None:
+    lines = render("text", report, Options()).splitlines()
+    assert "In models, 2 of 5 entry points are expected to trace." in lines
+    assert "  not Outer (./model.py:19): 1 error, first TPU201 in ./model.py:5" in lines
+    assert "In scripts, 0 of 1 entry points are expected to trace." in lines
+    assert "In tests, 0 of 1 entry points are expected to trace." in lines
+
+
+def test_the_json_lists_every_entry_point(report: Report) -> None:
+    entries = json.loads(render("json", report, Options()))["entry_points"]
+    assert {entry["name"]: entry["expected_to_trace"] for entry in entries if entry["group"] == "model"} == {
+        "Clean": True, "Inner": False, "Moved": False, "Outer": False, "Quiet": True,
+    }  # fmt: skip
+    assert entries[1]["errors"] == ["./model.py:5: TPU201"]
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "group"),
+    [
+        ("pkg/model.py", "", "model"),
+        ("pkg/model.py", "if __name__ == '__main__':", "script"),
+        ("examples/run.py", "", "script"),
+        ("pkg/tests/helpers.py", "", "test"),
+        ("pkg/model_test.py", "", "test"),
+        ("pkg/testing_ground.py", "", "model"),
+    ],
+)
+def test_groups(path: str, line: str, group: str) -> None:
+    assert group_of(path, [line]) == group

@@ -1,0 +1,82 @@
+"""Which entry points are expected to trace: model classes, and what scripts and tests define, apart from each other."""
+
+import collections
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tpuport.lint.findings import Finding
+
+_TEST_FILE: Final = re.compile(r"(test_.*|.*_test|conftest)\.py")
+_TEST_DIRECTORIES: Final = frozenset({"test", "tests", "testing"})
+_SCRIPT_DIRECTORIES: Final = frozenset({"script", "scripts", "example", "examples", "tools", "bin"})
+_MAIN_BLOCK: Final = re.compile(r"""if\s+__name__\s*==\s*['"]__main__['"]""")
+
+
+class TracedEntry(NamedTuple):
+    """A model class or a compiled function of a file, and the errors that stop its trace.
+
+    Attributes:
+        name: the class's or function's qualified name.
+        line: of its definition.
+        stops: keys of the errors, from `key_of`.
+    """
+
+    name: str
+    line: int
+    stops: tuple[str, ...]
+
+
+class EntryVerdict(NamedTuple):
+    """Whether an entry point is expected to trace.
+
+    Attributes:
+        name, line: as in `TracedEntry`; `path`: its file, as the user named it.
+        group: "model", "script" or "test".
+        errors: the errors that stop it, sorted; none if it is expected to trace.
+    """
+
+    name: str
+    path: str
+    line: int
+    group: str
+    errors: tuple[Finding, ...]
+
+
+def key_of(finding: Finding) -> str:
+    """What identifies an error within a run."""
+    return f"{finding.path}:{finding.line}:{finding.column}:{finding.rule}"
+
+
+def group_of(path: str, lines: Iterable[str]) -> str:
+    """What a file is: "test" and "script" by its name or directory, a script also by its main block."""
+    parts = Path(path)
+    directories = {part.lower() for part in parts.parts[:-1]}
+    if _TEST_FILE.fullmatch(parts.name) or directories & _TEST_DIRECTORIES:
+        return "test"
+    if directories & _SCRIPT_DIRECTORIES or any(map(_MAIN_BLOCK.match, lines)):
+        return "script"
+    return "model"
+
+
+def summary_lines(verdicts: Iterable[EntryVerdict], most: int) -> list[str]:
+    """The verdicts in words, group by group; of what is not expected to trace the first ones by name."""
+    groups: dict[str, list[EntryVerdict]] = collections.defaultdict(list)
+    for verdict in verdicts:
+        groups[verdict.group].append(verdict)
+    lines: list[str] = []
+    for group in filter(groups.get, ("model", "script", "test")):
+        members = groups[group]
+        stopped = [verdict for verdict in members if verdict.errors]
+        what = {"model": "models", "script": "scripts", "test": "tests"}[group]
+        traced = len(members) - len(stopped)
+        lines.append(f"In {what}, {traced:,} of {len(members):,} entry points are expected to trace.")
+        for verdict in stopped[:most]:
+            first = verdict.errors[0]
+            count = "1 error" if len(verdict.errors) == 1 else f"{len(verdict.errors):,} errors"
+            place = f"{first.rule} in {first.path}:{first.line}"
+            lines.append(f"  not {verdict.name} ({verdict.path}:{verdict.line}): {count}, first {place}")
+        if len(stopped) > most:
+            lines.append(f"  and {len(stopped) - most:,} more, which --format json lists")
+    return lines
