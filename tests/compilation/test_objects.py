@@ -8,6 +8,7 @@ import random
 import types
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -317,6 +318,10 @@ def test_what_is_static_decides_the_program() -> None:
         assert compiled(torch.ones(2), config).cpu().tolist() == [scale + 3.0] * 2
     config.table[0] = 10
     assert compiled(torch.ones(2), config).cpu().tolist() == [16.0] * 2
+    table = config.table
+    tpuport.compile(lambda x, config: setattr(config, "scale", x * 2))(torch.ones(2), config)
+    assert config.table is table
+    table[1] = 5  # the caller's own can be written to
     with pytest.raises(ValueError, match="read-only"):
         tpuport.compile(lambda x, config: config.table.fill(0))(torch.ones(2), config)
 
@@ -345,6 +350,27 @@ def test_objects_that_cannot_be_taken_apart_are_named() -> None:
     with pytest.raises(PortError, match=r"(?s)torch\.distributions\.normal\.Normal has tensors \(loc, scale\).*"
                        r"where: normal.*register_pytree_node\(Normal, "):  # fmt: skip
         tpuport.compile(lambda normal: normal.loc)(normal)
+
+
+class Registered:
+    def __init__(self, a: Any, b: Any) -> None:
+        self.a, self.b = a, b
+
+
+jax.tree_util.register_pytree_node(Registered, lambda r: ([[r.a, r.b]], None), lambda _, c: Registered(*c[0]))
+
+
+def test_registered_classes_are_values() -> None:
+    def add(r: Registered) -> Registered:
+        r.a.add_(1)
+        return Registered(r.a + r.b, r.b)
+
+    mine = Registered(torch.zeros(2), torch.ones(2))
+    result = tpuport.compile(add)(mine)
+    assert mine.a.tolist() == [1, 1]
+    assert result.a.cpu().tolist() == [2, 2]
+    with pytest.raises(PortError, match=r"(?s)changes a tests.*Registered in place.*return it"):
+        tpuport.compile(lambda r: setattr(r, "a", r.b + 1))(mine)
 
 
 def test_a_cache_of_transformers_in_an_object_is_donated() -> None:

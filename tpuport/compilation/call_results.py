@@ -96,6 +96,8 @@ def _restore_leaf(leaf: int | Original | StaticValue, arrays: list[Any], origina
         case StaticValue():
             return leaf.value
     original = originals[leaf.number]
+    if isinstance(original, object_graph.HostArray):
+        return original.source
     if leaf.is_returned and object_graph.is_array(original) and not compat.is_ported(original):
         return compat.as_torch(compat.to_jax(torch.as_tensor(original)))
     return original
@@ -177,15 +179,16 @@ def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[A
         flattener.add_known("an argument", number, known[number])
     graph = flattener.graph()
     originals = {
-        id(leaf): number
+        id(leaf.array if isinstance(leaf, object_graph.HostArray) else leaf): number
         for number, leaf in enumerate(rebuilt.leaves)
         if id(leaf) not in rebuilt.replaced and not object_graph.is_plain(leaf)
     }
     arrays: list[Any] = []
     leaves: list[int | Original | StaticValue] = []
     for index, (leaf, name) in enumerate(zip(graph.leaves, graph.names, strict=True)):
-        if id(leaf) in originals:
-            leaves.append(Original(originals[id(leaf)], is_returned=index < returned))
+        source = leaf.source if isinstance(leaf, object_graph.HostArray) else leaf
+        if id(source) in originals:
+            leaves.append(Original(originals[id(source)], is_returned=index < returned))
         elif object_graph.is_array(leaf):
             leaves.append(len(arrays))
             arrays.append(_as_array(leaf))

@@ -1,5 +1,6 @@
 """Objects of any class that cross a compiled call."""
 
+from tpuport.object_graph.classes import HostArray
 from tpuport.object_graph.graph import (
     Flattener,
     Graph,
@@ -15,6 +16,6 @@ from tpuport.object_graph.graph import (
 )
 
 __all__ = [
-    "Flattener", "Graph", "State", "Structure", "is_array", "is_changed", "is_for_jax", "is_own_object", "is_plain",
-    "read_state", "unflatten",
+    "Flattener", "Graph", "HostArray", "State", "Structure", "is_array", "is_changed", "is_for_jax", "is_own_object",
+    "is_plain", "read_state", "unflatten",
 ]  # fmt: skip

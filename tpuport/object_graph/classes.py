@@ -41,9 +41,13 @@ _LARGE_ARRAY = 1 << 20
 
 
 class HostArray:
-    """A NumPy array in an object, equal to others with the same contents; code may not write to it."""
+    """A NumPy array in an object, equal to others with the same contents.
 
-    __slots__ = ("_key", "array")
+    Attributes:
+        source: the array itself; `array` is a copy for the trace, which cannot be written to.
+    """
+
+    __slots__ = ("_key", "array", "source")
 
     def __init__(self, value: Any, name: str) -> None:
         if value.nbytes >= _LARGE_ARRAY:
@@ -52,6 +56,7 @@ class HostArray:
                 where=name,
                 fix="make it a tensor: torch.from_numpy(array)",
             )
+        self.source = value
         self.array = value.copy()
         if isinstance(self.array, np.ndarray):
             self.array.setflags(write=False)

@@ -256,17 +256,22 @@ def is_changed(before: State, after: State) -> bool:
         return True
     if isinstance(before.items, dict):
         return not _are_same(before.items, after.items)
-    if before.items is None:
-        return False
-    same_length = len(before.items) == len(after.items)
-    return not same_length or any(a is not b for a, b in zip(before.items, after.items, strict=True))
+    old, new = before.items or [], after.items or []
+    if before.is_registered:
+        # The function that takes an object of the class apart may pack its parts anew each time.
+        old, new = jax.tree_util.tree_leaves(old), jax.tree_util.tree_leaves(new)
+    return len(old) != len(new) or not all(map(_is_same, old, new))
 
 
 def _are_same(before: dict, after: dict) -> bool:
     """Whether two dictionaries have the same values, in the same order."""
-    if list(before) != list(after):
-        return False
-    return all(value is after[key] for key, value in before.items())
+    return list(before) == list(after) and all(map(_is_same, before.values(), after.values()))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    return type(one) is type(other) and isinstance(one, int | str | bytes) and one == other
 
 
 def unflatten(

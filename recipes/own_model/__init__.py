@@ -1,0 +1,1 @@
+"""Two models of research code, before and after they were ported."""
