@@ -19,7 +19,7 @@ from tpuport.compat import randomness
 from tpuport.compilation import CompiledFunction, call_results
 from tpuport.errors import PortError
 from tpuport.rotary import table_store
-from tpuport.verification import CheckFinding, model_runs
+from tpuport.verification import CheckFinding, confirming, model_runs
 from tpuport.verification.checking import Check
 from tpuport.verification.model_runs import Arguments
 
@@ -226,6 +226,18 @@ def test_a_model_that_fails_in_torch_is_an_error() -> None:
         tpuport.check(Small(), {"ids": torch.zeros(3)})
     with pytest.raises(PortError, match="cannot check a function"):
         tpuport.check(seeded, {})
+    with pytest.raises(PortError, match="without values"):
+        tpuport.check(Small().to("meta"), small_inputs())
+
+
+def test_a_stage_that_breaks_is_a_finding_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(confirming, "reached_findings", broken)
+    run = check(Small, "lint", "values", "compare")
+    assert "RuntimeError: no such luck" in only(run, "failure").message
+    assert [stage.status for stage in run.stages] == ["passed", "failed", "passed", "passed"]
 
 
 def test_the_model_itself_stays_as_it_is() -> None:

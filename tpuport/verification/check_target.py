@@ -78,18 +78,19 @@ def _user_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
 
 def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
     config_file = find_config(name)
-    chosen = {option: value for option, value in options.items() if value}
+    chosen: dict[str, Any] = {option: value for option, value in options.items() if value}
     raw = config_file.raw
     if "model_type" in raw and "_class_name" not in raw:
         chosen.setdefault("length", _LENGTH)
-    targets = resolve(name, **chosen, **({"task": "forward"} if "model_type" in raw else {}))
+        chosen["task"] = "forward"
+    targets = resolve(name, **chosen)
     if len(targets) > 1:
         raise PortError(
             f"this has {len(targets)} models: {', '.join(target.name for target in targets)}",
             where=name,
             fix="choose one with --component",
         )
-    [target] = targets
+    target = next(iter(targets))
     if not isinstance(target.inputs, Mapping):
         raise PortError("there are no inputs of a forward call", where=name, fix="give a function instead")
     model, note = _build(target.build(), config_file.directory, chosen.get("component"))

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -61,6 +62,12 @@ def check(
     """
     if not isinstance(model, torch.nn.Module):
         raise PortError(f"cannot check a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise PortError(
+            "the model has tensors without values, on the meta device",
+            where=type(model).__name__,
+            fix="give a model with weights, random ones for example; tpuport compile needs none",
+        )
     return Check(model, Arguments.of(inputs), mesh, rules).run()
 
 
@@ -168,6 +175,11 @@ class Check:
                 raise
             status = "failed"
             self._add("failure", name, error.what, error.fix or "", details={"where": error.where})
+        except Exception as error:  # noqa: BLE001  a defect in one stage must not hide what the others say
+            status = "failed"
+            message = f"this stage ended with {type(error).__name__}: {trace_errors.first_line(error)}"
+            details = {"traceback": traceback.format_exc()}
+            self._add("failure", name, message, "report it to tpuport with this page", details=details)
         new = self.findings[known:]
         if status == "passed" and any(finding.severity != "note" for finding in new):
             status = "findings"

@@ -17,6 +17,7 @@ from tpuport.verification.recording import CallKey, Recording
 
 # Numbers that are equal in this many calls are not so by chance, except where there is only one to draw.
 _CALLS = 6
+_TELLING = 16  # whole numbers that are equal by chance in less than one of 60,000 draws
 _SHAPES_SHOWN = 4
 
 
@@ -127,8 +128,17 @@ def _torch_draws(runs: list[Recording]) -> dict[CallKey, list[torch.Tensor]]:
     return draws
 
 
+def _is_telling(values: torch.Tensor) -> bool:
+    """Whether equal numbers are no chance: a few whole numbers, such as one of two, often are."""
+    return values.is_floating_point() or values.numel() >= _TELLING
+
+
 def _same_in_calls(drawn: Sequence[torch.Tensor]) -> bool:
-    return len(drawn) > 1 and all(torch.equal(values, drawn[0]) for values in drawn)
+    return (
+        len(drawn) > 1
+        and all(map(_is_telling, drawn))
+        and all(torch.equal(values, drawn[0]) for values in drawn)
+    )
 
 
 def _same_in_rows(drawn: Sequence[torch.Tensor]) -> bool:
@@ -136,7 +146,10 @@ def _same_in_rows(drawn: Sequence[torch.Tensor]) -> bool:
 
 
 def _same_draws(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
-    return len(first) > 0 and len(first) == len(second) and all(map(torch.equal, first, second))
+    # Of other dtypes or shapes, they were not drawn alike.
+    if len(first) == 0 or len(first) != len(second) or first[0].dtype != second[0].dtype:
+        return False
+    return all(map(_is_telling, first)) and all(map(torch.equal, first, second))
 
 
 def _draw_finding(key: CallKey, line: Source | None, what: str) -> CheckFinding:
