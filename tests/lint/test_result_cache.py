@@ -98,7 +98,7 @@ def test_another_program_does_not_use_it(
 def test_a_damaged_cache_is_as_none(settled: Path, word_analysis: list[str], damage: bytes) -> None:
     write(settled / "a.py", CODE)
     first = lint("a.py")
-    files = list((settled / ".tpuport_cache/lint").glob("*/*.json"))
+    files = list(result_cache.cache_directory_for(settled).glob("*/*.json"))
     assert files
     for file in files:
         file.write_bytes(damage)
@@ -110,7 +110,7 @@ def test_a_damaged_cache_is_as_none(settled: Path, word_analysis: list[str], dam
 def test_damage_inside_an_entry_is_as_none(settled: Path, word_analysis: list[str]) -> None:
     write(settled / "a.py", CODE)
     first = lint("a.py")
-    (file,) = (settled / ".tpuport_cache/lint").glob("*/*.json")
+    (file,) = result_cache.cache_directory_for(settled).glob("*/*.json")
     whole = json.loads(file.read_text())
     for number in range(6):
         broken = json.loads(json.dumps(whole))
@@ -134,17 +134,37 @@ def test_a_file_written_just_now_is_not_kept(project: Path, word_analysis: list[
     assert word_analysis == ["a.py", "a.py"], "it could change again without its time changing"
 
 
-def test_it_lies_beside_pyproject_and_is_ignored_by_git(settled: Path, word_analysis: list[str]) -> None:
+def test_nothing_is_written_beside_the_code(settled: Path, word_analysis: list[str]) -> None:
     (settled / "deep").mkdir()
     write(settled / "deep/a.py", "")
     lint("deep/a.py")
-    assert (settled / ".tpuport_cache/lint/.gitignore").read_text() == "*\n"
-    assert result_cache.cache_directory_for(settled / "deep") == settled / ".tpuport_cache/lint"
+    assert {path.name for path in settled.iterdir()} == {"pyproject.toml", "deep"}
+    assert [path.name for path in (settled / "deep").iterdir()] == ["a.py"]
 
 
-def test_elsewhere_it_lies_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_has_one_cache_in_the_users_cache(
+    settled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/users/cache")
-    assert result_cache.cache_directory_for(tmp_path) == Path("/users/cache/tpuport/lint")
+    monkeypatch.setattr("sys.platform", "linux")
+    directory = result_cache.cache_directory_for(settled)
+    assert directory == result_cache.cache_directory_for(settled / "deep")
+    assert directory.parent == Path("/users/cache/tpuport/lint")
+    assert directory != result_cache.cache_directory_for(tmp_path)
+    monkeypatch.setenv("TPUPORT_CACHE_DIR", "/mine")
+    assert result_cache.cache_directory_for(settled).parent == Path("/mine/lint")
+
+
+def test_old_projects_go(settled: Path, word_analysis: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_cache, "_MAX_PROJECTS", 2)
+    directory = result_cache.cache_directory_for(settled)
+    for number in range(3):
+        old = directory.parent / f"old-{number}"
+        old.mkdir(parents=True)
+        os.utime(old, (number, number))
+    write(settled / "a.py", "")
+    lint("a.py")
+    assert {path.name for path in directory.parent.iterdir()} == {"old-2", directory.name}
 
 
 def test_it_can_lie_anywhere(settled: Path, tmp_path: Path, word_analysis: list[str]) -> None:
@@ -152,7 +172,7 @@ def test_it_can_lie_anywhere(settled: Path, tmp_path: Path, word_analysis: list[
     for _ in range(2):
         lint_paths(["a.py"], None, Run(cache_directory=tmp_path / "elsewhere"))
     assert word_analysis == ["a.py"]
-    assert not (settled / ".tpuport_cache").exists()
+    assert not result_cache.cache_directory_for(settled).exists()
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
@@ -170,7 +190,9 @@ def test_a_cache_that_cannot_be_written_is_logged(
     settled: Path, word_analysis: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     write(settled / "a.py", "BAD\n")
-    (settled / ".tpuport_cache").write_text("in the way")
+    directory = result_cache.cache_directory_for(settled)
+    directory.parent.mkdir(parents=True)
+    directory.write_text("in the way")
     with caplog.at_level("INFO", logger="tpuport"):
         assert lint("a.py").errors == 1
     assert "cannot be written" in caplog.text
@@ -180,7 +202,7 @@ def test_old_variants_go(settled: Path, word_analysis: list[str]) -> None:
     write(settled / "a.py", "")
     for number in range(10):
         lint("a.py", settings=Settings(torchax=(1, number)))
-    assert len([one for one in (settled / ".tpuport_cache/lint").iterdir() if one.is_dir()]) <= 7
+    assert len([one for one in result_cache.cache_directory_for(settled).iterdir() if one.is_dir()]) <= 7
 
 
 def test_two_runs_at_once_leave_it_whole(settled: Path, word_analysis: list[str]) -> None:

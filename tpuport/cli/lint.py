@@ -76,6 +76,7 @@ def _add_output(group: Any) -> None:
     add("--exit-zero", action="store_true", help="exit 0 even if there are errors")
     add("--baseline", type=Path, metavar="FILE", help="known findings, which are not reported again")
     add("--write-baseline", action="store_true", help="write all findings to that file")
+    add("--add-ignore", action="store_true", help="write a comment that suppresses it on each finding's line")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -97,6 +98,8 @@ def run(options: argparse.Namespace) -> int:
         _show_diff(report)
         # A file that would change is an error, as in CI, but less than one that cannot be linted.
         code = max(code, int(bool(report.diffs)))
+    elif options.add_ignore:
+        return _add_ignores(report)
     else:
         _show_findings(report, options)
     if options.confirm is not None:
@@ -193,6 +196,17 @@ def _show_marks(report: "Report", options: argparse.Namespace) -> None:
         _print_findings(f"\n{text}")
     else:
         say(text)
+
+
+def _add_ignores(report: "Report") -> int:
+    from tpuport.lint.ignoring import add_ignores
+    from tpuport.lint.run_report import count_noun
+
+    counts = add_ignores(report.findings)
+    findings = count_noun(sum(counts.values()), "finding")
+    say(f"Comments in {count_noun(len(counts), 'file')} suppress {findings} from now on.")
+    # What could not be linted has no line for a comment.
+    return 2 if report.failed else 0
 
 
 def _report_baseline(report: "Report", option: Path | None, settings: "Settings") -> None:

@@ -15,6 +15,7 @@ import json
 import logging
 import operator
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -32,8 +33,9 @@ _log = logging.getLogger("tpuport")
 _FORMAT: Final = 3
 # Number of JSON files; linted files of one directory share one.
 _BUCKETS: Final = 16
-# Caches of this many different settings stay on disk.
+# Caches of this many different settings, and of this many projects, stay on disk.
 _MAX_VARIANTS: Final = 6
+_MAX_PROJECTS: Final = 40
 # A file written less than this before it was read may change again without a change of its time stamp.
 _SETTLED_NS: Final = 50_000_000
 
@@ -49,12 +51,24 @@ _MISSING: Final = Stamp(-1, -1)
 
 
 def cache_directory_for(root: Path) -> Path:
-    """The cache of files below `root`: beside the nearest pyproject.toml, else in the user's cache."""
-    for parent in (root, *root.parents):
-        if (parent / "pyproject.toml").is_file() and os.access(parent, os.W_OK):
-            return parent / ".tpuport_cache" / "lint"
-    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return Path(user_cache) / "tpuport" / "lint"
+    """The cache of the files below `root`'s project, in the user's cache directory: nothing is written beside them."""
+    project = next(
+        (parent for parent in (root, *root.parents) if (parent / "pyproject.toml").is_file()), root
+    )
+    digest = hashlib.blake2b(str(project).encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    return user_cache_directory() / "lint" / f"{project.name}-{digest}"
+
+
+def user_cache_directory() -> Path:
+    """tpuport's part of the platform's cache directory; `TPUPORT_CACHE_DIR` names another one."""
+    if chosen := os.environ.get("TPUPORT_CACHE_DIR"):
+        return Path(chosen)
+    home = os.path.expanduser("~")  # noqa: PTH111 - raises nothing without a home
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or f"{home}/AppData/Local") / "tpuport" / "Cache"
+    if sys.platform == "darwin":
+        return Path(home) / "Library" / "Caches" / "tpuport"
+    return Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache") / "tpuport"
 
 
 @functools.cache
@@ -140,6 +154,9 @@ class Cache:
                 file.unlink(missing_ok=True)
             variant.rmdir()
         os.utime(self._directory)
+        if self._top_directory.parent == user_cache_directory() / "lint":
+            os.utime(self._top_directory)
+            _remove_old_projects(self._top_directory.parent)
 
     def _is_valid(self, entry: Any, bucket: dict[str, Any]) -> bool:
         """Whether the file of an entry and everything it depends on is unchanged."""
@@ -151,6 +168,13 @@ class Cache:
         if number not in self._buckets:
             self._buckets[number] = _read_bucket(self._directory / f"{number}.json")
         return self._buckets[number]
+
+
+def _remove_old_projects(directory: Path) -> None:
+    """Remove the caches of projects that have not been linted for longest."""
+    projects = sorted(filter(Path.is_dir, directory.iterdir()), key=lambda path: path.stat().st_mtime)
+    for project in projects[:-_MAX_PROJECTS]:
+        shutil.rmtree(project, ignore_errors=True)
 
 
 def _bucket_number(path: str) -> int:
