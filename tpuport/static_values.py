@@ -35,7 +35,7 @@ def exact_key(value: Any) -> Hashable:
 
 
 def _object_key(value: Any) -> Hashable:
-    if hasattr(value, "to_dict") and hasattr(value, "__dict__"):
+    if hasattr(type(value), "to_dict") and hasattr(value, "__dict__"):
         # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
         public = [(name, item) for name, item in vars(value).items() if not name.startswith("_")]
         return tuple((name, exact_key(item)) for name, item in public)

@@ -396,7 +396,7 @@ class PythonState:
     def _read_names(self, value: Any, attributes: Mapping[str, Any]) -> list[str]:
         """The attributes of an object that traced code may read, present or not."""
         names = sorted(name for name in attributes if isinstance(name, str))
-        if hasattr(value, "to_dict"):
+        if hasattr(type(value), "to_dict"):
             # Private names are transformers' own state, which it and tpuport set and reset while a model runs.
             names = [name for name in names if not name.startswith("_")]
         elif not (self._loads_any or _is_of_library(type(value))):
