@@ -40,3 +40,10 @@ def test_antialiasing_of_halves(agree):
         return torch.nn.functional.interpolate(image, size=(4, 9), mode="bilinear", antialias=True)
 
     agree(interpolate, torch.randn(1, 2, 10, 20).bfloat16(), tolerance=1e-2)
+
+
+def test_antialiasing_by_factors(agree):
+    def interpolate(image):
+        return torch.ops.aten._upsample_bilinear2d_aa(image, None, True, [0.8, 1.0])
+
+    agree(interpolate, torch.randn(1, 2, 10, 20), tolerance=2e-5)

@@ -61,3 +61,10 @@ def test_index_put_of_bools_that_add_up(agree):
     agree(
         put, torch.tensor([True, False, False]), torch.tensor([1, 2, 1]), torch.tensor([False, False, True])
     )
+
+
+def test_index_put_of_bools_by_a_mask(agree):
+    def put(x, mask, values):
+        return x.index_put((mask,), values, accumulate=True)
+
+    agree(put, torch.tensor([True, False, False]), torch.tensor([True, True, False]), torch.tensor(True))

@@ -4,6 +4,7 @@ jax promotes mixed dtypes, so that a model of 16 bits would go on in float32 wit
 tensors, which `expectations` asks, do not check these operators.
 """
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +49,19 @@ def _of_one_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     tensors = _tensors((args, kwargs))
     if len({tensor.dtype for tensor in tensors}) > 1:
         _refuse(function, "tensors of the same dtype", tensors)
+
+
+def _einsum(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """One dtype where elements are multiplied and summed; a product alone promotes."""
+    if not isinstance(args[0], str):  # the operands with lists of dimensions
+        _of_one_dtype(function, args, kwargs)
+        return
+    inputs, _, output = args[0].replace(" ", "").replace("...", "").partition("->")
+    labels = collections.Counter(label for part in inputs.split(",") for label in set(part))
+    if "->" not in args[0]:
+        output = "".join(label for label, count in labels.items() if count == 1)
+    if any(count > 1 and label not in output for label, count in labels.items()):
+        _of_one_dtype(function, args, kwargs)
 
 
 def _attention(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -108,6 +122,7 @@ _RULES: dict[Any, _Rule] = {
         ),
         _of_one_dtype,
     ),
+    torch.einsum: _einsum,
     **dict.fromkeys((_aten._softmax, _aten._log_softmax), _floating),
     **dict.fromkeys((_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.dot), _numbers),
 }  # fmt: skip

@@ -201,8 +201,8 @@ def _refuse_mixed_dtypes(environment: Any, function: Any, args: tuple) -> None:
 
 _OF_ONE_DTYPE = {
     _aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.dot, _aten.vdot,
-    _aten.addr, _aten.convolution, _aten.linear, torch.nn.functional.linear, torch.matmul, torch.Tensor.matmul,
-    torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.einsum,
+    _aten.convolution, _aten.linear, torch.nn.functional.linear, torch.matmul, torch.Tensor.matmul,
+    torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm,
 }  # fmt: skip
 
 

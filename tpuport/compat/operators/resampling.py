@@ -74,6 +74,22 @@ def antialiased(
     return product("...hw,oh->...ow", across, jnp.asarray(rows, wide.dtype)).astype(image.dtype)
 
 
+def antialiased_by_factors(
+    image: jax.Array,
+    output_size: Sequence[int] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None = None,
+    **options: Any,
+) -> jax.Array:
+    """Traced. `antialiased`, to a size or by factors of height and width."""
+    if output_size is not None:
+        return antialiased(image, output_size, align_corners, **options)
+    if scale_factors is None:
+        raise RuntimeError("Must specify exactly one of output_size and scale_factors")
+    sizes = [int(size * factor) for size, factor in zip(image.shape[-2:], scale_factors, strict=True)]
+    return antialiased(image, sizes, align_corners, *scale_factors, **options)
+
+
 def _scale(before: int, after: int, align_corners: bool, factor: float | None) -> float:
     """Pixels before for one after."""
     if align_corners:
@@ -115,10 +131,15 @@ LOWERINGS = (
         for target in (_aten.upsample_bicubic2d.default, _aten.upsample_bicubic2d.vec)
     ),
     *(
-        Lowering(target, on_arrays(functools.partial(antialiased, kernel=kernel, reach=reach)), "fails")
-        for target, kernel, reach in (
-            (_aten._upsample_bilinear2d_aa.default, _triangle, 1.0),
-            (_aten._upsample_bicubic2d_aa.default, _cubic, 2.0),
+        Lowering(target, on_arrays(functools.partial(function, kernel=kernel, reach=reach)), "fails")
+        for packet, kernel, reach in (
+            (_aten._upsample_bilinear2d_aa, _triangle, 1.0),
+            (_aten._upsample_bicubic2d_aa, _cubic, 2.0),
+        )
+        for target, function in (
+            (packet.default, antialiased),
+            (packet.vec, antialiased_by_factors),
+            (packet, antialiased_by_factors),
         )
     ),
 )

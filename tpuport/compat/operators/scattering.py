@@ -91,11 +91,10 @@ def index_put(
     """Traced. x with values written, or added, where the indices say; bools add up by `or`."""
     from torchax.ops.ops_registry import all_aten_ops
 
-    if not accumulate or x.dtype != jnp.bool_:
-        lowering: Any = all_aten_ops[_aten.index_put].func
-        return lowering(x, indices, values, accumulate)
-    key = tuple(slice(None) if index is None else index for index in indices)
-    return x.at[key].max(values)
+    lowering: Any = all_aten_ops[_aten.index_put].func
+    if accumulate and x.dtype == jnp.bool_:
+        return lowering(x.astype(jnp.int32), indices, values.astype(jnp.int32), True) != 0
+    return lowering(x, indices, values, accumulate)
 
 
 def scatter(
