@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ logger = logging.getLogger("tpuport")
 
 _lock = threading.RLock()
 _environment: Any = None
+# That built the environment.
+_process: int | None = None
 # Importing torchax switches this off for the whole process; None while it is as the user left it.
 _fastpath: bool | None = None
 
@@ -30,12 +33,14 @@ def environment() -> Any:
     Raises:
         PortError: the installed versions cannot work together.
     """
-    global _environment
+    global _environment, _process
+    check_process()
     with _lock:
         if _environment is None:
             versions.check()
             try:
                 _environment = _build()
+                _process = os.getpid()
             except BaseException:
                 _restore_fastpath()
                 raise
@@ -43,6 +48,15 @@ def environment() -> Any:
         replacements.install(_environment)
         warnings.refresh()
         return _environment
+
+
+def check_process() -> None:
+    """Raise in a process that was forked from the one with the device, where jax would wait for ever."""
+    if _process is not None and _process != os.getpid():
+        raise PortError(
+            "a process that was forked, such as a worker of a DataLoader, cannot use the device",
+            fix='keep data sets on the host and move each batch, batch.to("jax"), or use num_workers=0',
+        )
 
 
 def on_device(function: Callable, args: tuple, kwargs: dict) -> Any:

@@ -209,6 +209,30 @@ def test_data_of_a_tensor():
         weight.data = torch.ones(2)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_workers_of_a_data_loader_cannot_use_the_device():
+    data = torch.utils.data.TensorDataset(compat.wrap(compat.to_jax(HOST)))
+    assert torch.equal(next(iter(torch.utils.data.DataLoader(data)))[0].cpu(), HOST[:1])
+    with pytest.raises(PortError, match=r"keep data sets on the host"):
+        next(iter(torch.utils.data.DataLoader(data, num_workers=1, timeout=20)))
+
+
+def test_a_copied_model_is_a_model():
+    model = tpuport.port(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval())
+    model[1].weight = model[0].bias
+    model[0].weight.note = "mine"
+    copied = copy.deepcopy(model)
+    assert all(isinstance(parameter, torch.nn.Parameter) for parameter in copied.parameters())
+    assert copied[0].weight.requires_grad == model[0].weight.requires_grad
+    assert copied[1].weight is copied[0].bias
+    assert copied[0].weight.note == "mine"
+    with torch.no_grad():
+        model[0].bias.zero_()
+    assert copied[0].bias.abs().sum() > 0
+    expected = tpuport.compile(copied)(HOST)
+    torch.testing.assert_close(tpuport.to_cpu(copied)(HOST), tpuport.to_cpu(expected))
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [

@@ -19,7 +19,7 @@ import torch
 from tpuport.compat import aliasing
 from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Lowering, Method
-from tpuport.compat.runtime import environment
+from tpuport.compat.runtime import check_process, environment
 
 _FULL = slice(None)
 # torch treats a list as a tuple if it is shorter than this and contains more than numbers.
@@ -220,6 +220,7 @@ def getitem(tensor: Ported, key: Any) -> torch.Tensor:
     """`tensor[key]` for a torchax tensor: a view where torch gives one, else a new tensor."""
     if not is_ported(tensor):
         environment().t2j_iso(tensor)  # raises: the tensor is on the host and the index on the device
+    check_process()
     basic, advanced = split_key(key, tensor.shape)
     selected = _select(tensor.jax(), basic)
     if advanced:

@@ -1,5 +1,6 @@
 """Views and copies: torchax forgets that most views share memory, and takes some copies for the tensor itself."""
 
+import copy
 from typing import Any
 
 import jax
@@ -116,9 +117,21 @@ def detach(tensor: Ported) -> torch.Tensor:
     return view
 
 
+# Attributes of torchax and of this package; all others are the user's.
+_OWN_ATTRIBUTES = frozenset({"_elem", "_env", "_alias", "_is_param"})
+
+
 def deepcopy(tensor: Ported, memo: dict[int, Any]) -> torch.Tensor:
-    """`copy.deepcopy(tensor)`: jax arrays never change, so the copy starts with the same one."""
-    duplicate = memo[id(tensor)] = wrap(tensor.jax())
+    """`copy.deepcopy(tensor)`: a parameter if the tensor is one, as a copied model's weights have to be."""
+    # Another array, because a program may be given the memory of this one.
+    duplicate = wrap(tensor.jax().copy())
+    if isinstance(tensor, torch.nn.Parameter):
+        duplicate = torch.nn.Parameter(duplicate, tensor.requires_grad)
+    elif tensor.requires_grad:
+        duplicate.requires_grad_()
+    memo[id(tensor)] = duplicate
+    for name in vars(tensor).keys() - _OWN_ATTRIBUTES:
+        setattr(duplicate, name, copy.deepcopy(getattr(tensor, name), memo))
     return duplicate
 
 
