@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="MODULE:FUNCTION",
         help="run the (model, inputs) that this function returns, and say of each finding whether the run confirms it",
     )
+    add("--watch", action="store_true", help="lint again whenever a file changes, until Ctrl-C")
     add("--explain", metavar="ID", help="explain a rule, and stop")
     add("--list-rules", action="store_true", help="list all rules, and stop")
     _add_fixing(parser.add_argument_group("fixing"))
@@ -91,6 +92,33 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             "no path was given", where="PATH", fix="name files or directories: tpuport lint model/"
         )
+    if options.watch:
+        return _watch(options)
+    return _run_once(options)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Lint once, and again after each change; Ctrl-C ends it."""
+    from tpuport.lint.watching import stamps_of, wait_for_change
+
+    _check_watchable(options)
+    while True:
+        # Taken first, so that a change during the run is seen after it.
+        stamps = stamps_of(options.paths)
+        _run_once(options)
+        say("Waiting for changes; Ctrl-C ends this.")
+        wait_for_change(options.paths, stamps)
+
+
+def _check_watchable(options: argparse.Namespace) -> None:
+    """A run that writes files would wake itself up."""
+    writing = {"--fix": options.fix or options.unsafe_fixes, "--add-ignore": options.add_ignore}
+    for option, is_given in writing.items():
+        if is_given:
+            raise UsageError(f"--watch does not go with {option}", where="--watch", fix=f"leave out {option}")
+
+
+def _run_once(options: argparse.Namespace) -> int:
     settings = _settings(options)
     report = _lint(options.paths, settings, _run_options(options))
     code = report.exit_code
