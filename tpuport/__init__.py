@@ -10,7 +10,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport import attention as attention
     from tpuport.activation import disable as disable
     from tpuport.activation import enable as enable
-    from tpuport.checkpoint import load as load
     from tpuport.compilation import compile as compile
     from tpuport.compilation.rotary_tables import precompute_rotary as precompute_rotary
     from tpuport.diffusion import denoise as denoise
@@ -21,6 +20,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.mesh import create_mesh as create_mesh
     from tpuport.mesh import initialize_distributed as initialize_distributed
     from tpuport.patches.gpu import gpu_shim as gpu_shim
+    from tpuport.porting import load as load
     from tpuport.porting import port as port
     from tpuport.porting import to_cpu as to_cpu
     from tpuport.sharding import ShardingRules as ShardingRules
@@ -35,7 +35,7 @@ _PUBLIC = {
     "create_mesh": "tpuport.mesh",
     "initialize_distributed": "tpuport.mesh",
     "ShardingRules": "tpuport.sharding",
-    "load": "tpuport.checkpoint",
+    "load": "tpuport.porting",
     "port": "tpuport.porting",
     "to_cpu": "tpuport.porting",
     "compile": "tpuport.compilation",

@@ -1,16 +1,25 @@
-"""`port` and `to_cpu`: of one model, or of a whole pipeline of diffusers."""
+"""`port`, `load` and `to_cpu`: of one model, or of a whole pipeline of diffusers."""
 
+import functools
 import sys
 from typing import Any
 
 import torch
 
 from tpuport import checkpoint
+from tpuport.compilation import model_calls
 from tpuport.library_classes import is_pipeline
+
+_DEVICE_MAP = "hf_device_map"
+_PORTED_MAP = {"": "jax"}
 
 
 def port(model: Any, **options: Any) -> Any:
     """Move a model, or every model of a diffusers pipeline, to the devices of a mesh, in place.
+
+    The model is called as before, `model(**inputs)`, with tensors of the host or the device: its call is a compiled
+    program, as of `tpuport.compile(model)`. `model.generate` of a language model of transformers runs
+    `tpuport.generate`. `to_cpu` takes both back.
 
     Args:
         model: a `torch.nn.Module` (see `tpuport.checkpoint.port`) or a `DiffusionPipeline` (see
@@ -28,7 +37,12 @@ def port(model: Any, **options: Any) -> Any:
         from tpuport import diffusion
 
         return diffusion.port_pipeline(model, **options)
-    return checkpoint.port(model, **options)
+    return _replace_calls(checkpoint.port(model, **options))
+
+
+@functools.wraps(checkpoint.load)
+def load(*args: Any, **options: Any) -> Any:  # noqa: D103 - it has that of `checkpoint.load`
+    return _replace_calls(checkpoint.load(*args, **options))
 
 
 def to_cpu(value: Any) -> Any:
@@ -48,9 +62,34 @@ def to_cpu(value: Any) -> Any:
         return diffusion.take_back(value)
     # Only a model of a ported pipeline has a compiled forward, and then the module below is imported.
     diffusion_pipeline = sys.modules.get("tpuport.diffusion.pipeline")
-    if diffusion_pipeline is not None and isinstance(value, torch.nn.Module):
-        diffusion_pipeline.restore(value)
+    if isinstance(value, torch.nn.Module):
+        if diffusion_pipeline is not None:
+            diffusion_pipeline.restore(value)
+        _restore_calls(value)
     return checkpoint.to_cpu(value)
+
+
+def _replace_calls(model: torch.nn.Module) -> torch.nn.Module:
+    """Let a ported model's own call, and its `generate`, run on the device."""
+    model_calls.compile_call(model)
+    if hasattr(model, "can_generate"):  # a model of transformers, which has been imported then
+        from tpuport.generation import model_generate
+
+        model_generate.replace_generate(model)
+        # transformers' pipelines move a model to the host if there is no GPU, unless it has such a map.
+        vars(model).setdefault(_DEVICE_MAP, _PORTED_MAP)
+    return model
+
+
+def _restore_calls(model: torch.nn.Module) -> None:
+    model_calls.restore_call(model)
+    vars(model).pop("tpuport_state", None)
+    if vars(model).get(_DEVICE_MAP) == _PORTED_MAP:
+        delattr(model, _DEVICE_MAP)
+    if "generate" in vars(model):
+        from tpuport.generation import model_generate
+
+        model_generate.restore_generate(model)
 
 
 def _unstack_layers(value: Any) -> None:

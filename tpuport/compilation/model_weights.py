@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -195,17 +194,9 @@ def current_state(known: PythonState | None, make: Callable[[], PythonState]) ->
         return known
     state = make()
     for module in state.modules:
-        prepare(module)
+        transformers_rotary.prepare(module)
     # Rarely: what libraries put into a model when it is first used is there now.
     return state if state.is_current() else make()
-
-
-def prepare(model: torch.nn.Module) -> None:
-    """Let a model have what transformers would put into it during its first call."""
-    transformers_rotary.prepare(model)
-    capturing = sys.modules.get("transformers.utils.output_capturing")
-    if capturing is not None and hasattr(model, "_can_record_outputs"):
-        capturing.maybe_install_capturing_hooks(model)
 
 
 def check_constants(program_name: str, constants: list[Any]) -> None:

@@ -45,8 +45,10 @@ from tpuport.static_values import Identity
 
 # Dictionaries of a module whose values are weights: which names there are is in the key, the values are arguments.
 _TENSOR_DICTS = ("_parameters", "_buffers")
-# Bookkeeping of tpuport's own, which no traced code reads.
-_OWN_ATTRIBUTES = frozenset({"tpuport_mesh", "tpuport_state"})
+# Bookkeeping, which decides nothing: tpuport's own, and that of the hooks below.
+_IGNORED_ATTRIBUTES = frozenset({"tpuport_mesh", "tpuport_state", "_output_capturing_hooks_installed"})
+# transformers installs these hooks in the first call that wants hidden states. They do nothing in calls that do not.
+_IGNORED_HOOKS = "transformers.utils.output_capturing"
 # torch registers hooks under numbers that it never uses twice.
 _HOOKS = "_hooks"
 _SEQUENCES = (list, deque, set)
@@ -302,7 +304,7 @@ class PythonState:
         dot = "." if path else ""
         parts: list[tuple[str, Hashable]] = []
         others: list[Hashable] = [classes]
-        for name in sorted(attributes.keys() - _OWN_ATTRIBUTES):
+        for name in sorted(attributes.keys() - _IGNORED_ATTRIBUTES):
             value = attributes[name]
             if name == "_modules":
                 self._watch(value)
@@ -331,6 +333,7 @@ class PythonState:
         return tuple(
             (self._key_of(hook, f"{path}[{index}]"), *(number in option for option in options))
             for index, (number, hook) in enumerate(hooks.items())
+            if getattr(hook, "__module__", None) != _IGNORED_HOOKS
         )
 
     def _describe_function(self, function: types.FunctionType, path: str) -> Entry:
@@ -447,13 +450,10 @@ def _host_version(tensor: torch.Tensor) -> int | None:
 
 
 def _torch_settings() -> tuple:
-    """What torch decides by that is in no object; global hooks of modules among it."""
+    """What modules do by that is in no object of theirs. `Program` knows of dtypes and autocast."""
     hooks = torch.nn.modules.module
-    kinds = ("cpu", "cuda", torch._C._get_privateuse1_backend_name())
     return (
-        torch.get_default_dtype(),
         torch.is_grad_enabled(),
-        *(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in kinds),
         *hooks._global_forward_hooks.values(),
         *hooks._global_forward_pre_hooks.values(),
     )

@@ -43,8 +43,8 @@ _decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = weakref.WeakKe
 def decoder_for(model: Any) -> Decoder:
     """The compiled programs of a ported model or a `LanguageModel`, made on first use and kept as long as the model.
 
-    There are new ones once the model has been ported again, to a mesh or not, and once its config has changed;
-    attributes of single modules that change after the first use are not noticed.
+    There are new ones once the model has been ported again, to a mesh or not, and once anything in it has changed but
+    the values of its weights.
     """
     # The key has whatever a trace depends on.
     module = model.model if isinstance(model, LanguageModel) else model

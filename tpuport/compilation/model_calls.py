@@ -1,0 +1,100 @@
+"""A ported model is called as before: its own call runs its compiled program.
+
+`model.forward` is replaced on the instance, so that the module, its class and whatever it is a part of stay the user's.
+"""
+
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from tpuport import compat
+from tpuport.compilation.compiled_function import CompiledFunction
+from tpuport.tracing import is_tracing
+
+
+class ModelCall:
+    """`model.forward` of a ported model: takes tensors of the host and of the device, gives tensors of the device.
+
+    While the model is a part of something that is traced, or runs operation by operation in torchax's environment, it
+    is the model's own forward.
+
+    Attributes:
+        module: the model.
+        original: its own forward, bound.
+        compiled: the `CompiledFunction` underneath; its `program.compilations` counts.
+    """
+
+    def __init__(self, module: torch.nn.Module, original: Callable | None = None) -> None:
+        self.module = module
+        self.original: Callable = original or module.forward
+        functools.update_wrapper(self, self.original)
+        self._compiled: CompiledFunction | None = None
+
+    @property
+    def __self__(self) -> torch.nn.Module:
+        """As of a bound method: whose forward it is."""
+        return self.module
+
+    @property
+    def __code__(self) -> types.CodeType:
+        """As of a bound method, for `torch.export`, which refuses tensors on the device then."""
+        return inspect.unwrap(self.original).__code__  # type: ignore[attr-defined]
+
+    @property
+    def compiled(self) -> CompiledFunction:
+        if self._compiled is None:
+            self._compiled = CompiledFunction(self.original, type(self.module).__name__, [self.module])
+        return self._compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program for these arguments.
+
+        Raises:
+            PortError: as calls of `tpuport.compile(model)` do.
+        """
+        if is_tracing() or compat.environment().enabled or self._holds_tracers((args, kwargs)):
+            return self.original(*args, **kwargs)
+        return self.compiled(*args, **kwargs)
+
+    def _holds_tracers(self, arguments: Any) -> bool:
+        """Whether somebody else traces the model: by its arguments, or by its weights."""
+        leaves = jax.tree.leaves(arguments, is_leaf=compat.is_ported)
+        weights = itertools.islice(self.module.parameters(), 1)
+        return any(isinstance(compat.as_jax(leaf), jax.core.Tracer) for leaf in (*leaves, *weights))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ModelCall":
+        # A copy of a model has its copy here already, whose attributes are not all there yet.
+        module = memo.get(id(self.module), self.module)
+        return type(self)(module, _bound_to(module, self.original))
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), (self.module,)
+
+
+def _bound_to(module: torch.nn.Module, original: Callable) -> Callable:
+    """A bound method of another module, or a function, which belongs to no module."""
+    function = getattr(original, "__func__", None)
+    return original if function is None else function.__get__(module)
+
+
+def compile_call(model: torch.nn.Module) -> None:
+    """Let a ported model's own call run its compiled program. Does nothing the second time."""
+    if not isinstance(vars(model).get("forward"), ModelCall):
+        model.forward = ModelCall(model)
+
+
+def restore_call(model: torch.nn.Module) -> None:
+    """Give a model the forward back that it had."""
+    call = vars(model).get("forward")
+    if not isinstance(call, ModelCall):
+        return
+    del model.forward
+    # Unless it is the class's own, the model had a forward of its own.
+    if getattr(call.original, "__func__", None) is not type(model).forward:
+        model.forward = call.original

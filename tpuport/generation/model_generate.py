@@ -1,0 +1,106 @@
+"""`model.generate` of a ported transformers model: transformers' arguments, `tpuport.generate` underneath."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from tpuport import compat
+from tpuport.errors import PortError
+from tpuport.generation.generating import generate
+from tpuport.generation.generation_options import merge_configs
+
+# torch's generators give 64 bits; a seed has to be positive.
+_SEEDS = 2**31
+
+
+class ModelGenerate:
+    """`model.generate` of a ported model.
+
+    Attributes:
+        model: the model, a language model of transformers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(
+        self,
+        inputs: Any = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Sequence[Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+        assistant_model: Any = None,
+        streamer: Any = None,
+        negative_prompt_ids: Any = None,
+        negative_prompt_attention_mask: Any = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        """Generate token ids with the arguments of transformers' `generate`.
+
+        Sampling draws its seed from torch's default generator, so that calls differ and `torch.manual_seed` reproduces.
+
+        Returns:
+            LongTensor [batch, length] on the host, as `tpuport.generate` returns it.
+
+        Raises:
+            PortError: an argument or an option that is not supported, by name.
+        """
+        unsupported = {
+            "logits_processor": logits_processor, "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+            "assistant_model": assistant_model, "negative_prompt_ids": negative_prompt_ids,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask,
+        }  # fmt: skip
+        _refuse(unsupported)
+        input_ids = options.pop("input_ids", inputs)
+        if input_ids is None:
+            raise PortError(
+                "generate() of a ported model needs a prompt",
+                where="input_ids",
+                fix="model.generate(input_ids, ...)",
+            )
+        # Left out, it has the meaning of None for transformers.
+        options = {name: value for name, value in options.items() if value is not None}
+        if self._samples(generation_config, options) and "seed" not in options:
+            options["seed"] = int(torch.randint(_SEEDS, ()))
+        return generate(
+            self.model, _on_host(input_ids), _on_host(options.pop("attention_mask", None)), generation_config,
+            streamer, stopping_criteria=stopping_criteria, **options,
+        )  # fmt: skip
+
+    def _samples(self, generation_config: GenerationConfig | None, options: dict[str, Any]) -> bool:
+        named = {name: value for name, value in options.items() if name == "do_sample"}
+        config = merge_configs(self.model, generation_config or GenerationConfig(), named)
+        return bool(config.do_sample)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ModelGenerate":
+        return ModelGenerate(memo.get(id(self.model), self.model))
+
+
+def _refuse(arguments: dict[str, Any]) -> None:
+    for name, value in arguments.items():
+        if value:
+            raise PortError(
+                f"generate() of a ported model does not support {name}",
+                where=name,
+                fix="leave it out, or take the model back with tpuport.to_cpu(model) and use transformers' generate",
+            )
+
+
+def _on_host(value: Any) -> Any:
+    return compat.to_torch(compat.as_jax(value)) if compat.is_ported(value) else value
+
+
+def replace_generate(model: Any) -> None:
+    """Let `model.generate` of a ported language model be tpuport's. Does nothing for other models."""
+    can_generate = getattr(model, "can_generate", None)
+    if callable(getattr(model, "generate", None)) and callable(can_generate) and can_generate():
+        model.generate = ModelGenerate(model)
+
+
+def restore_generate(model: Any) -> None:
+    """Give a model transformers' `generate` back."""
+    if isinstance(vars(model).get("generate"), ModelGenerate):
+        del model.generate
