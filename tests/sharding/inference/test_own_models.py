@@ -117,6 +117,71 @@ def test_a_sum_along_the_features_between_two_products_keeps_them_whole():
     assert "cumsum" in up.reason
 
 
+class ByHand(torch.nn.Module):
+    """Attention in products, with fewer key/value heads than query heads."""
+
+    def __init__(self, kv_heads=2):
+        super().__init__()
+        self.kv_heads = kv_heads
+        self.q, self.o = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+        self.k, self.v = torch.nn.Linear(32, 8 * kv_heads), torch.nn.Linear(32, 8 * kv_heads)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        query = self.q(x).view(batch, length, 4, 8).transpose(1, 2)
+        key, value = (
+            layer(x)
+            .view(batch, length, self.kv_heads, 8)
+            .transpose(1, 2)
+            .repeat_interleave(4 // self.kv_heads, 1)
+            for layer in (self.k, self.v)
+        )
+        scores = (query @ key.transpose(-1, -2) / 8**0.5).softmax(-1)
+        return x + self.o((scores @ value).transpose(1, 2).reshape(batch, length, 32))
+
+
+def test_heads_that_share_keys_may_be_divided_further_than_keys():
+    rules = ShardingRules.infer(ByHand(), torch.zeros(1, 16, 32))
+    assert [rules.rule(f"{name}.weight").heads for name in "qkvo"] == [4, 2, 2, 4]
+
+
+def test_a_single_key_head_stays_whole():
+    plan = infer_plan(ByHand(kv_heads=1), torch.zeros(1, 16, 32))
+    weights = {weight.names[0]: weight for weight in plan.weights}
+    assert tuple(weights["q.weight"].spec) == ("tp", None)
+    assert weights["q.weight"].heads == weights["o.weight"].heads == 4
+    assert not any(weights["k.weight"].spec)
+    assert "one head of 8, which all devices share" in weights["k.weight"].reason
+
+
+def test_heads_that_are_joined_with_the_batch_stay_whole_and_the_reason_tells_what_to_write():
+    plan = infer_plan(ByHand(), torch.zeros(2, 16, 32))
+    [query] = [weight for weight in plan.weights if weight.names == ("q.weight",)]
+    assert not any(query.spec)
+    assert "scaled_dot_product_attention and einsum" in query.reason
+
+
+def test_experts_of_three_dimensions_are_divided_whole_and_their_router_is_not():
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = torch.nn.Linear(32, 4, bias=False)
+            self.up, self.down = (
+                torch.nn.Parameter(torch.randn(4, 32, 64)),
+                torch.nn.Parameter(torch.randn(4, 64, 32)),
+            )
+
+        def forward(self, x):
+            weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+            mask = torch.zeros(*x.shape[:-1], 4, device=x.device).scatter(-1, chosen, weights)
+            hidden = torch.einsum("bte,xef->btxf", x, self.up).relu()
+            return x + (torch.einsum("btxf,xfe->btxe", hidden, self.down) * mask[..., None]).sum(2)
+
+    actual = specs(Experts(), torch.zeros(2, 16, 32))
+    assert actual["up"] == actual["down"] == ("tp", None, None)
+    assert actual["gate.weight"] == (None, None)
+
+
 def test_what_is_not_a_model_is_refused():
     with pytest.raises(tpuport.PortError, match="a plan is inferred for a torch module"):
         infer_plan(len, torch.zeros(1))

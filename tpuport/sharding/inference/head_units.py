@@ -70,22 +70,22 @@ def _extend(program: Program, candidate: Candidate, chain: frozenset[Factor]) ->
         costs_nothing = all(
             transfer.kind == "sum" and transfer.operation in sums for transfer in flow.transfers
         )
-        if costs_nothing and _passes_joins(program, candidate, flow):
+        if costs_nothing and _passes_products(program, candidate, flow):
             return factor
     return None
 
 
-def _passes_joins(program: Program, candidate: Candidate, extension: Flow) -> bool:
-    """Whether an extension divides every product of two arrays which the candidate divides.
+def _passes_products(program: Program, candidate: Candidate, extension: Flow) -> bool:
+    """Whether an extension divides every product of an array which the candidate divides, weights' own left out.
 
     It tells groups of heads, which scores have too, from the features of a value head, which they have not.
     """
     divided = candidate.flow.divided
-    joins = []
+    passed = []
     for index in {index for value in divided for index in program.users[value]}:
         operation = program.operations[index]
-        joined = [value for value in operation.inputs if value in divided]
-        if operation.name == "dot_general" and len(joined) > 1:
-            joins.append(any(value in extension.divided for value in joined))
-    # Heads without a product of two divided arrays: what makes them is not divided, so that nothing is known.
-    return all(joins) and bool(joins or not candidate.is_heads)
+        computed = [value for value in operation.inputs if value in divided and not program.is_cheap(value)]
+        if operation.name == "dot_general" and computed:
+            passed.append(not extension.divided.keys().isdisjoint(operation.inputs))
+    # Heads without such a product: what makes them is not divided, so that nothing is known.
+    return all(passed) and bool(passed or not candidate.is_heads)

@@ -8,7 +8,7 @@ from typing import Any
 from tpuport.jaxprs import source_frames
 from tpuport.sharding.inference.choosing import Choice, Cut, template
 from tpuport.sharding.inference.factors import Dimension, leading_leaf, leaves
-from tpuport.sharding.inference.operations import Value
+from tpuport.sharding.inference.operations import Operation, Value
 from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Transfer
 
@@ -102,11 +102,20 @@ class Reasons:
             if special:
                 yield f"dimension {index} {special}"
             elif index in refused:
-                operation = refused[index].operation
-                yield f"dimension {index} is needed whole by {operation.name}{_site(operation.equation)}"
+                yield f"dimension {index} {self._why_refused(refused[index].operation)}"
         for candidate in self.choice.rejected:
             if name in candidate.seeds and candidate.seeds[name] not in refused:
                 yield f"dimension {candidate.seeds[name]} would cost more than it saves"
+
+    def _why_refused(self, operation: Operation) -> str:
+        site = _site(operation.equation)
+        if operation.name == "reshape" and len(operation.outputs[0].shape) < len(operation.inputs[0].shape):
+            # What torch does with the batch and the heads of a product of four dimensions.
+            return (
+                f"is joined with another{site}: scaled_dot_product_attention and einsum keep batch and heads apart, "
+                "and torch.matmul of four dimensions does not"
+            )
+        return f"is needed whole by {operation.name}{site}"
 
     def _why_not_leading(self, dimension: Dimension) -> str | None:
         factors = list(leaves(dimension))
