@@ -120,6 +120,14 @@ class Adapted(Small):
         return x
 
 
+class NeedsCuda(Small):
+    """Moves tensors to a GPU."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        x = x.cuda()  # first
+        return x + ids.float().mean().cuda()  # second
+
+
 class Counts(Small):
     """Writes the number of its calls into a buffer."""
 

@@ -9,7 +9,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from small_models import Adapted, Counts, Draws, ReadsValues, Small, TwoBlocks, seeded, small_inputs
+from small_models import (
+    Adapted,
+    Counts,
+    Draws,
+    NeedsCuda,
+    ReadsValues,
+    Small,
+    TwoBlocks,
+    seeded,
+    small_inputs,
+)
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
@@ -221,9 +231,16 @@ def test_programs_and_arrays_that_grow_from_call_to_call_are_found(monkeypatch: 
     assert "float32[5]" in only(run, "growth").message
 
 
-def test_a_model_that_fails_in_torch_is_an_error() -> None:
-    with pytest.raises(PortError, match="fails in torch"):
-        tpuport.check(Small(), {"ids": torch.zeros(3)})
+def test_code_that_needs_cuda_is_named_line_by_line_where_there_is_none() -> None:
+    result = tpuport.check(seeded(NeedsCuda), small_inputs())
+    assert not result.ok
+    failure, *others = result.errors
+    assert (failure.kind, line(failure)) == ("failure", line_of("first"))
+    assert {line(finding) for finding in others} >= {line_of("second")}
+    assert {stage.status for stage in result.stages[1:]} == {"skipped"}
+
+
+def test_what_is_no_model_with_values_is_an_error() -> None:
     with pytest.raises(PortError, match="cannot check a function"):
         tpuport.check(seeded, {})
     with pytest.raises(PortError, match="without values"):

@@ -15,6 +15,8 @@ from tpuport.errors import PortError
 from tpuport.lint.findings import Finding
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.plans import tensor_parallel_plan
+from tpuport.trace_errors.libraries import Owner
+from tpuport.trace_errors.tracebacks import path_to
 from tpuport.verification import (
     changed_flags,
     comparing,
@@ -58,7 +60,7 @@ def check(
         The result; its `ok` says whether nothing has to be changed, and its `findings` what to do, in order.
 
     Raises:
-        PortError: the model cannot be copied, or fails in torch with these inputs.
+        PortError: this is no model, it has no values, or it cannot be copied.
     """
     if not isinstance(model, torch.nn.Module):
         raise PortError(f"cannot check a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
@@ -119,6 +121,7 @@ class Check:
         self.summary = ""
         self.executed = ExecutedLines()
         self.exact_model: torch.nn.Module | None = None
+        self.runs_in_torch = False
         self.torch_run = Recording()
         self.exact_run: Recording | None = None
         self.device_run: Recording | None = None
@@ -156,6 +159,8 @@ class Check:
         }
         for name in names:
             with self._stage(name):
+                if name != "torch" and not self.runs_in_torch:
+                    raise _StageSkipped
                 stages[name]()
 
     @contextlib.contextmanager
@@ -171,8 +176,6 @@ class Check:
         except _StageSkipped:
             status = "skipped"
         except PortError as error:
-            if name == "torch":
-                raise
             status = "failed"
             self._add("failure", name, error.what, error.fix or "", details={"where": error.where})
         except Exception as error:  # noqa: BLE001  a defect in one stage must not hide what the others say
@@ -202,11 +205,9 @@ class Check:
             with self.executed:
                 self.torch_run = model_runs.run_torch(self._fresh_model(), self.arguments)
         except Exception as error:
-            raise PortError(
-                f"the model fails in torch: {type(error).__name__}: {trace_errors.first_line(error)}",
-                where=type(self.model).__name__,
-                fix="give inputs that model(**inputs) takes on the CPU",
-            ) from error
+            self._add_torch_failure(error)
+            raise _StageFailed from error
+        self.runs_in_torch = True
         try:
             self.exact_model = model_runs.widen_model(self.model)
             exact_model = model_runs.copy_model(self.exact_model)
@@ -222,6 +223,17 @@ class Check:
             )
         operators = sum(event.kind == "op" for event in self.torch_run.events)
         self.summary = f"{operators} operators"
+
+    def _add_torch_failure(self, error: Exception) -> None:
+        """A finding about the line, and one for each line of the same files that a machine without CUDA refuses."""
+        frames = path_to(error).frames_of(Owner.MODEL)
+        self._add(
+            "failure", "torch", f"the model fails in torch on the CPU: {type(error).__name__}: "
+            f"{trace_errors.first_line(error)}",
+            "let it run on the CPU, without .cuda() and with tensors on the device of its inputs, and give inputs that "
+            "model(**inputs) takes", source=frames[0].source() if frames else None,
+        )  # fmt: skip
+        self.findings += confirming.cuda_findings(self.executed, self.model)
 
     def _run_device(self) -> None:
         ported = porting.port(self._fresh_model())

@@ -17,6 +17,7 @@ from tpuport.verification.executed_lines import ExecutedLines
 Mark = Literal["confirmed", "not reached", "harmless"]
 # Rules about lines that end a trace; a run on the device shows whether they do.
 _STOPPING: Final = ("TPU1", "TPU2")
+_CUDA: Final = "TPU3"
 
 
 def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFinding]) -> Mark:
@@ -49,13 +50,29 @@ def describe_marks(marks: Mapping[Finding, Mark], target: str) -> str:
 
 def reached_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
     """What the linter finds in functions that ran: the user's, and those of packages with classes of the model."""
+    found = _file_findings(executed, model)
+    return [finding for finding in found if (finding.path, finding.function) in executed.functions]
+
+
+def cuda_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[CheckFinding]:
+    """What the linter finds about CUDA in the files with functions that ran: a run ends at the first of it."""
+    return [
+        CheckFinding(
+            "lint", "torch", "error", f"{finding.function}: {finding.reason}", finding.remedy, _source(finding),
+            finding.rule,
+        )
+        for finding in _file_findings(executed, model)
+        if finding.rule.startswith(_CUDA) and finding.severity == Severity.ERROR
+    ]  # fmt: skip
+
+
+def _file_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
     packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
     # Any other package that ran, such as sympy, which torch calls, is not part of the model, and may be large.
     files = [
         file for file in executed.lines if not is_installed(file) or package_file(file).package in packages
     ]
-    found = collect_findings(sorted(files))
-    return [finding for finding in found if (finding.path, finding.function) in executed.functions]
+    return collect_findings(sorted(files))
 
 
 def _is_advice(finding: Finding) -> bool:
