@@ -196,6 +196,7 @@ def test_what_is_on_the_device_stays_there(device):
         assert torch.equal(moved.cpu(), HOST)
     assert tensor.to(device, torch.bfloat16).dtype == torch.bfloat16
     assert not tensor.is_pinned()
+    assert tensor.get_device() == tensor.device.index
 
 
 def test_data_of_a_tensor():
@@ -238,6 +239,7 @@ def test_a_copied_model_is_a_model():
     [
         (lambda x: x.to_sparse(), r"_to_sparse does not run on the device\n  fix: .*x\.cpu\(\)"),
         (lambda x: x.pin_memory(), "is_pinned does not run on the device"),
+        (lambda x: x.apply_(lambda value: value + 1), "cannot work on a tensor that is on the device"),
         (torch.from_dlpack, "cannot work on a tensor that is on the device"),
         (lambda x: torch.nn.Linear(3, 3).to("jax")(x).sum().backward(), "autograd records nothing"),
         (lambda x: (x.requires_grad_() * 2).sum().backward(), "autograd records nothing"),

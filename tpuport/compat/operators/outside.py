@@ -63,9 +63,9 @@ def _refuse(operation: Any) -> Any:
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    """A method that asks for a tensor's memory, by which `save_pretrained` would take all tensors here for one."""
+    """A method of a tensor's memory: `save_pretrained` takes all tensors for one by it, and `apply_` does nothing."""
 
-    def refuse(tensor: Ported) -> Any:
+    def refuse(tensor: Ported, *args: Any) -> Any:
         return _refuse(f"{name}()")
 
     return refuse
@@ -193,12 +193,13 @@ METHODS = (
     Method("Tensor", "__str__", _to_text, "shows the type of the array inside"),
     *(
         Method("Tensor", name, _refusing(name), "is that of no memory, and the same for all tensors")
-        for name in ("storage", "untyped_storage", "data_ptr")
+        for name in ("storage", "untyped_storage", "data_ptr", "apply_")
     ),
     Method("Tensor", "__dlpack__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "cuda", _stay, "looks for a GPU"),
     Method("Tensor", "data", property(_detached, _set_data), "warns that writes to it have no effect"),
+    Method("Tensor", "get_device", lambda tensor: 0, "says that it is on a CPU"),
     Method("Tensor", "is_pinned", lambda tensor, device=None: False, "asks for memory of the host"),
     Method("device_module", "is_initialized", _refuse_mesh, "is not asked whether it can communicate"),
     Method(
