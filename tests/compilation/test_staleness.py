@@ -345,3 +345,15 @@ def test_a_copy_of_a_model_has_a_state_of_its_own(base: nn.Module) -> None:
     twin = copy.deepcopy(model)
     twin.layers[0].scale = 2.0
     assert not torch.equal(tpuport.compile(twin)(X).cpu(), tpuport.compile(model)(X).cpu())
+
+
+def test_a_program_that_was_not_checked_would_be_stale(
+    base: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests above see a state that is not compared."""
+    model = tpuport.port(copy.deepcopy(base))
+    compiled = tpuport.compile(model)
+    before = compiled(X).cpu()
+    monkeypatch.setattr(PythonState, "is_current", lambda state: True)
+    model.layers[0].scale = 3.0
+    assert torch.equal(compiled(X).cpu(), before)

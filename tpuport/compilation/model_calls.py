@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.core import Tracer
 
 from tpuport import compat
 from tpuport.compilation.compiled_function import CompiledFunction
@@ -66,7 +67,7 @@ class ModelCall:
         """Whether somebody else traces the model: by its arguments, or by its weights."""
         leaves = jax.tree.leaves(arguments, is_leaf=compat.is_ported)
         weights = itertools.islice(self.module.parameters(), 1)
-        return any(isinstance(compat.as_jax(leaf), jax.core.Tracer) for leaf in (*leaves, *weights))
+        return any(isinstance(compat.as_jax(leaf), Tracer) for leaf in (*leaves, *weights))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelCall":
         # A copy of a model has its copy here already, whose attributes are not all there yet.

@@ -348,7 +348,7 @@ class PythonState:
         chains = sorted(loaded_names(code).chains)
         loads = dict.fromkeys(name for name, *_ in chains if name not in cells and is_global(name, names))
         if loads:
-            self._lookups.append(functools.partial(map, names.get, tuple(loads), itertools.repeat(ABSENT)))
+            self._lookups.append(_lookup(names.get, tuple(loads)))
             parts += self._keys_of({name: names.get(name, ABSENT) for name in loads}, "")
         for first, *attributes in chains:
             value = cell_contents(cells[first]) if first in cells else names.get(first)
@@ -361,7 +361,7 @@ class PythonState:
         for name in attributes:
             if not isinstance(value, types.ModuleType) or is_library(value.__name__):
                 break
-            self._lookups.append(functools.partial(map, vars(value).get, (name,), itertools.repeat(ABSENT)))
+            self._lookups.append(_lookup(vars(value).get, (name,)))
             value, path = vars(value).get(name, ABSENT), f"{path}.{name}"
             keys.append((path, self._key_of(value, path)))
         return tuple(keys)
@@ -387,12 +387,12 @@ class PythonState:
     def _read_attributes(self, value: Any) -> dict[str, Any]:
         attributes = getattr(value, "__dict__", {})
         names = self._read_names(value, attributes)
-        self._lookups.append(functools.partial(map, attributes.get, names, itertools.repeat(ABSENT)))
+        self._lookups.append(_lookup(attributes.get, names))
         return {f".{name}": attributes.get(name, ABSENT) for name in names}
 
     def _read_slots(self, value: Any) -> dict[str, Any]:
         names = [name for name in slot_names(type(value)) if not name.startswith("__")]
-        read = functools.partial(map, getattr, itertools.repeat(value), names, itertools.repeat(ABSENT))
+        read = _lookup(functools.partial(getattr, value), names)
         self._lookups.append(read)
         return {f".{name}": part for name, part in zip(names, read(), strict=True)}
 
@@ -433,6 +433,11 @@ class PythonState:
     def _watch_names(self, names: Mapping[str, Any]) -> None:
         self._sized.append(names)
         self._views.append(names.values())
+
+
+def _lookup(get: Callable[[Any, Any], Any], names: Iterable[Any]) -> Callable[[], Iterable[Any]]:
+    """A function for the present values of names."""
+    return lambda: map(get, names, itertools.repeat(ABSENT))
 
 
 def _names_key(value: dict) -> Hashable:

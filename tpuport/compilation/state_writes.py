@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 import torch
+from jax.core import Tracer
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from tpuport import compat, pytrees
 from tpuport.compilation.python_state import PythonState
@@ -205,7 +207,7 @@ class StateTrace:
         if attributes is None or isinstance(value, types.FunctionType | torch.nn.Module):
             self._refuse(path, f"a {type(value).__name__} with tensors in it")
         parts = {name: self._encode(part, f"{path}.{name}") for name, part in attributes.items()}
-        cls = type(value)
+        cls: Any = type(value)
 
         def rebuild(live: _Live) -> Any:
             made = cls.__new__(cls)
@@ -219,7 +221,7 @@ class StateTrace:
         if number is not None:
             return lambda live: live.state.tensors[number]
         if not compat.is_ported(tensor):
-            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            if functorch.is_functorch_wrapped_tensor(tensor):
                 self._refuse(path, "a tensor inside of a transformation of torch.func")
             return lambda live: tensor
         array = compat.as_jax(tensor)
@@ -248,7 +250,7 @@ def _leads_to_traced(value: Any, seen: set[int]) -> bool:
         return False
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
-        return isinstance(compat.as_jax(value), jax.core.Tracer)
+        return isinstance(compat.as_jax(value), Tracer)
     parts: list[Any] = []
     match value:
         case dict():
@@ -279,7 +281,7 @@ def _is_of_this_trace(array: jax.Array) -> bool:
 def check_leaks(state: PythonState) -> None:
     """PortError if a value of a trace that has ended is still in a state, where nothing can give it a value."""
     for path, tensor in state.tensor_paths():
-        if isinstance(compat.as_jax(tensor), jax.core.Tracer):
+        if isinstance(compat.as_jax(tensor), Tracer):
             raise PortError(
                 f"{path} is assigned a tensor in a way that cannot leave the compiled program",
                 where=_line_of(state, path),

@@ -37,7 +37,7 @@ class ModelGenerate:
         negative_prompt_ids: Any = None,
         negative_prompt_attention_mask: Any = None,
         **options: Any,
-    ) -> torch.Tensor:
+    ) -> Any:
         """Generate token ids with the arguments of transformers' `generate`.
 
         Sampling draws its seed from torch's default generator, so that calls differ and `torch.manual_seed` reproduces.
