@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks import operator_usage
+
 # From the worst: an operator has the verdict of its worst sample.
 ORDER = ("crashed", "different", "unexplained", "refused", "equal")
 _MEANING = {
@@ -36,8 +38,13 @@ float64 is float32. Here that counts as equal.
 
 
 _LIMITED = """
-**Samples.** These records are of at most {samples} samples of each operator, form and dtype, of which the database
-has up to some hundred; `--again` without `--samples` runs them all.
+**Samples.** Of each operator, form and dtype, between {fewest} and {most} samples were run, or as many as there are;
+the database has up to some hundred. `--again` without `--samples` runs them all.
+"""
+_USED = """
+**Operators of models.** {count} of these operators occur in the models of {libraries}, by their names. {refused_count}
+of them are refused in some form: {refused}. What they are refused for is in the table below: most give a result whose
+size depends on values, which a compiled program cannot have, or are asked for a dtype that the device does not have.
 """
 
 
@@ -57,9 +64,23 @@ def page(entries: Sequence[dict[str, Any]], versions: dict[str, str]) -> str:
     )
     limits = {entry["samples"] for entry in entries if entry.get("samples")}
     if limits:
-        header += _LIMITED.format(samples=max(limits))
+        header += _LIMITED.format(fewest=min(limits), most=max(limits))
+    header += _usage(verdicts)
     return (
         "\n".join([header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]) + "\n"
+    )
+
+
+def _usage(verdicts: dict[str, str]) -> str:
+    used = sorted(operator_usage.occurring(verdicts))
+    refused = [f"`{name}`" for name in used if verdicts[name] == "refused"]
+    versions = operator_usage.installed()
+    libraries = _listed([f"{name} {version}" for name, version in versions.items()])
+    missing = sorted(set(operator_usage.LIBRARIES) - versions.keys())
+    if missing:
+        libraries += f" ({_listed(missing)} was not installed)"
+    return _USED.format(
+        count=len(used), libraries=libraries, refused_count=len(refused), refused=", ".join(refused)
     )
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from benchmarks import operator_table
+from benchmarks import operator_table, operator_usage
 from benchmarks.operator_outcomes import compare, error_outcome
 from benchmarks.operator_samples import database, forms, record
 from tpuport.errors import PortError
@@ -67,6 +67,13 @@ def test_page():
     assert "| `bad` | different | float32 | function, eager | `1 for 2` |" in text
     assert "| `worse` | crashed | float32 |  | `killed` |" in text
     assert text.endswith("`good`\n")
+
+
+def test_which_operators_models_use():
+    used = operator_usage.occurring(
+        ["softmax", "nn.functional.layer_norm", "var[unbiased]", "special.airy_ai"]
+    )
+    assert used == {"softmax", "nn.functional.layer_norm", "var[unbiased]"}
 
 
 def test_a_number_that_is_nan_equals_nan_alone():

@@ -56,3 +56,26 @@ def test_a_view_is_written_through(agree):
 )
 def test_a_number_is_indexed_in_place(agree, change):
     agree(lambda x: change(x.clone()), torch.tensor(2.5), jit=False)
+
+
+def test_out_is_written(agree):
+    def write(x, y):
+        chosen, total, joined = (torch.zeros(size, device=x.device) for size in (6, 3, 6))
+        results = [
+            torch.add(x, y, out=total),
+            torch.cat([x, y], out=joined),
+            torch.mul(x, 2, out=joined[:3]),
+            torch.maximum(x, y, out=x),
+        ]
+        return [chosen, total, joined, *results, x]
+
+    agree(write, torch.randn(3), torch.randn(3))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_out_of_another_size_is_resized(agree):
+    def write(x, mask):
+        out = torch.zeros(5, device=x.device)
+        return torch.masked_select(x, mask, out=out), out
+
+    agree(write, torch.randn(4), torch.tensor([True, False, True, True]), jit=False)

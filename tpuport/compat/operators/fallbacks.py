@@ -14,8 +14,9 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
+from tpuport.compat.convert import as_jax, assign, jax_dtype
 from tpuport.compat.operators.declarations import Method
-from tpuport.compat.operators.in_place import in_place
+from tpuport.compat.operators.in_place import can_cast, in_place
 from tpuport.compat.replacements import original
 
 
@@ -69,9 +70,34 @@ def _fallback(function: torch._ops.OpOverload) -> Any:
     ordinary = _ordinary_form(function)
     if ordinary is not None:
         return _operator(function, in_place(ordinary))
+    if (without_out := _form_without_out(function)) is not None:
+        return _operator(function, _write_out(without_out))
     if function in decomposition_table and not function._schema.is_mutable:
         return _operator(function, decomposition_table[function])
     return None
+
+
+def _form_without_out(function: torch._ops.OpOverload) -> Any:
+    """The overload that returns what `aten.f.out` writes into its one argument `out`; None if there is none."""
+    arguments = function._schema.arguments
+    if [argument.name for argument in arguments if argument.is_out] != ["out"]:
+        return None
+    packet = function.overloadpacket
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    types = [pair for pair in _argument_types(function) if pair[0] != "out"]
+    return next((overload for overload in overloads if _argument_types(overload) == types), None)
+
+
+def _write_out(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def write(*args: Any, out: Any, **kwargs: Any) -> torch.Tensor:
+        result = function(*args, **kwargs)
+        if not can_cast(result.dtype, out.dtype):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type {out.dtype} (out= of {function})"
+            )
+        return assign(out, as_jax(result).astype(jax_dtype(out.dtype)))
+
+    return write
 
 
 def _ordinary_form(function: torch._ops.OpOverload) -> Any:

@@ -22,7 +22,7 @@ def in_place(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
     def write(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         result = function(tensor, *args, **kwargs)
-        if not _can_cast(result.dtype, tensor.dtype):
+        if not can_cast(result.dtype, tensor.dtype):
             raise RuntimeError(
                 f"result type {result.dtype} can't be cast to the desired output type {tensor.dtype}"
                 f" (in-place form of {function})"
@@ -33,7 +33,7 @@ def in_place(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return write
 
 
-def _can_cast(source: torch.dtype, target: torch.dtype) -> bool:
+def can_cast(source: torch.dtype, target: torch.dtype) -> bool:
     """torch's rule for what an operator may write where: no floating result into integers, say."""
     return kind_rank(jax_dtype(source)) <= kind_rank(jax_dtype(target))
 

@@ -10,6 +10,7 @@ import torch
 
 from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import require_values
 
 Dims = int | Sequence[int] | None
 
@@ -101,7 +102,7 @@ def _cumulative_extreme(
 def cov(
     x: jax.Array, *, correction: int = 1, fweights: jax.Array | None = None, aweights: jax.Array | None = None
 ) -> jax.Array:
-    """Traced. Covariances of rows; that weights are positive is not checked, as their values may not be known."""
+    """Traced. Covariances of rows; that no weight is negative is checked where values are known."""
     if x.ndim > 2:
         raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {x.ndim}")
     rows = jnp.atleast_2d(x)
@@ -129,6 +130,7 @@ def _check_weights(name: str, weights: jax.Array | None, kind: Any, observations
         raise RuntimeError(f"cov(): expected {name} to be {kind.__name__} numbers but got {weights.dtype}")
     if weights.size != observations:
         raise RuntimeError(f"cov(): expected {name} to have {observations} elements but got {weights.size}")
+    require_values(lambda values: values >= 0, weights, message=f"cov(): {name} cannot be negative")
 
 
 _aten = torch.ops.aten
