@@ -47,10 +47,17 @@ def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
     try:
         return on_device(func, args, kwargs or {})
     except OperatorNotFound as error:
+        # The explainer of traces recognizes it, and has the line; there is no host to compute it on.
+        if any(_is_traced(leaf) for leaf in torch_pytree.tree_leaves((args, kwargs))):
+            raise
         name = str(error).removeprefix("Operator with name ").removesuffix(" has no lowering")
         raise PortError(f"{name} does not run on the device", fix="compute it on the host, x.cpu()") from None
     finally:
         _running.is_inside = False
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(getattr(leaf, "_elem", None), Tracer)
 
 
 def _refuse(operation: Any) -> Any:
@@ -120,8 +127,9 @@ class _OnHostError(Exception):
 
 
 def _unwrap(tensor: torch.Tensor) -> Any:
-    if is_ported(tensor):
-        return tensor.jax()  # type: ignore[attr-defined]
+    # Also a weight that is a row of a stacked array: it has no array of its own, and says so.
+    if hasattr(tensor, "jax"):
+        return tensor.jax()
     if isinstance(tensor, AsyncCollectiveTensor):
         return _unwrap(tensor.wait())
     if tensor.numel() != 1:
