@@ -3,9 +3,11 @@
 import collections
 import copy
 import dataclasses
+import functools
 import logging
 import random
 import types
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -337,6 +339,24 @@ def test_results_that_jax_does_not_know() -> None:
         )
 
     agree(function, torch.randn(3, 2))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: lambda y: x + y,
+        lambda x: {"later": functools.partial(torch.add, x)},
+        lambda x: (row for row in x),
+    ],
+    ids=["closure", "partial", "generator"],
+)
+def test_results_that_captured_tensors_are_refused(function: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(PortError, match="has captured tensors of the trace"):
+        tpuport.compile(function)(torch.ones(2))
+
+
+def test_functions_and_other_values_are_returned_as_they_are() -> None:
+    assert tpuport.compile(lambda x: (x, KVCache, len))(torch.ones(2))[1:] == (KVCache, len)
 
 
 def test_an_object_made_in_a_compiled_function_is_on_the_device() -> None:

@@ -75,7 +75,6 @@ TAKEN = {
     "Backward": (None, "autograd records nothing", "jax.grad"),
     "Mapped": (None, "torch.func's transforms", "jax.vmap"),
     "Eigenvalues": (None, "uses eig, which jax has for CPUs", "on the host before the call"),
-    "Text": ("TPU602", "cannot return", "return a tuple"),
 }
 
 

@@ -193,6 +193,7 @@ def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[A
             leaves.append(len(arrays))
             arrays.append(_as_array(leaf))
         else:
+            object_graph.refuse_captured_tensors(leaf, name)
             leaves.append(static_value(leaf, name))
     _refuse_views(graph.leaves[returned:], graph.names[returned:])
     return arrays, ResultLayout(graph.structure, tuple(leaves))

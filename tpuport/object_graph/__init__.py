@@ -1,6 +1,6 @@
 """Objects of any class that cross a compiled call."""
 
-from tpuport.object_graph.classes import HostArray
+from tpuport.object_graph.classes import HostArray, refuse_captured_tensors
 from tpuport.object_graph.graph import (
     Flattener,
     Graph,
@@ -17,5 +17,5 @@ from tpuport.object_graph.graph import (
 
 __all__ = [
     "Flattener", "Graph", "HostArray", "State", "Structure", "is_array", "is_changed", "is_for_jax", "is_own_object",
-    "is_plain", "read_state", "unflatten",
+    "is_plain", "read_state", "refuse_captured_tensors", "unflatten",
 ]  # fmt: skip

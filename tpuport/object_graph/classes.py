@@ -1,9 +1,11 @@
 """Which classes are taken apart, what their objects consist of, and which are refused."""
 
+import contextlib
 import functools
 import sys
 import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -159,6 +161,40 @@ def arrays_inside(value: Any) -> list[str]:
         if any(isinstance(part, torch.Tensor | jax.Array) for part in parts):
             names.append(name)
     return names
+
+
+def refuse_captured_tensors(value: Any, name: str) -> None:
+    """Traced. PortError for a function or a generator in a result that has captured tensors of the trace.
+
+    They cannot be replaced by those that the program computes.
+    """
+    captured: list[Any] = []
+    if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
+        captured += value.gi_frame.f_locals.values()
+    if isinstance(value, types.FunctionType):
+        captured += [
+            *_cell_values(value),
+            *(value.__defaults__ or ()),
+            *(value.__kwdefaults__ or {}).values(),
+        ]
+    if isinstance(value, functools.partial):
+        captured += [*value.args, *value.keywords.values()]
+        refuse_captured_tensors(value.func, name)
+    if any(isinstance(part, torch.Tensor | jax.Array | Iterator) for part in captured):
+        raise PortError(
+            f"compiled code returns a {type(value).__name__} that has captured tensors of the trace",
+            where=name,
+            fix="return the tensors, and make it from them after the call",
+        )
+
+
+def _cell_values(function: types.FunctionType) -> list[Any]:
+    values = []
+    for cell in function.__closure__ or ():
+        # The variable may not have been assigned yet.
+        with contextlib.suppress(ValueError):
+            values.append(cell.cell_contents)
+    return values
 
 
 def refuse_tensors_inside(value: Any, name: str) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import compat, pytrees, rotary
+from tpuport import compat, object_graph, pytrees, rotary
 from tpuport.checkpoint.device_layout import as_torch_dtype, one_device_mesh, replicated_sharding
 from tpuport.compilation import claim_cache, prepare_arguments, use_weights
 from tpuport.errors import PortError
@@ -76,9 +76,7 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
         for index, array in zip(plain + donated, plain_arrays + donated_arrays, strict=True):
             values[index] = compat.as_torch(array)
         with use_weights([model], [weights]):
-            out = model(**jax.tree_util.tree_unflatten(tree, values))
-            pytrees.register_used(out)
-            return compat.as_jax(out)
+            return _result_arrays(model(**jax.tree_util.tree_unflatten(tree, values)))
 
     # What the caller described has the sharding of that description. Anything else is taken to be whole on each device,
     # although in a real program the compiler may divide an argument that comes from the host.
@@ -100,6 +98,17 @@ def forward(model: Any, inputs: Mapping[str, Any], weights: dict[str, Any], mesh
         call, (arguments, plain_arrays, donated_arrays), donated=(2,) if donated else (), cache=cache,
         cache_is_argument=bool(cache),
     )  # fmt: skip
+
+
+def _result_arrays(result: Any) -> Any:
+    """Traced. A result as the program returns it: of an object that jax does not know, its arrays."""
+    pytrees.register_used(result)
+    flattener = object_graph.Flattener(caches_are_leaves=False)
+    flattener.add_root("the result", result)
+    graph = flattener.graph()
+    if object_graph.is_for_jax(graph):
+        return compat.as_jax(result)
+    return [compat.as_jax(leaf) for leaf in graph.leaves if object_graph.is_array(leaf)]
 
 
 def _add_rotary_tables(

@@ -86,7 +86,11 @@ _BY_MESSAGE: Final = (
     ),
     (
         re.compile(r"traced for jit returned a value of type|is not a valid JAX type"),
-        ErrorKind("output", "TPU602", far_rules=("TPU602",)),
+        ErrorKind(
+            "output",
+            summary="the result has an object that a compiled program cannot return",
+            remedy="return tensors, in tuples, lists, dictionaries or named tuples",
+        ),
     ),
     (re.compile(r"is not an nn\.Parameter"), ErrorKind("property", "TPU509", far_rules=("TPU509",))),
     (re.compile(r"CUDA|NVIDIA driver|cuda"), _CUDA),

@@ -381,64 +381,6 @@ def test_state_of_classes(tmp_path: Path, code: str, expected: list[str]) -> Non
             """,
             [],
         ),
-        (
-            """
-            class Out:
-                def __init__(self, y):
-                    self.y = y
-
-
-            class Model(nn.Module):
-                def forward(self, x: torch.Tensor):
-                    return x, Out(x)
-            """,
-            ["TPU602 warning"],
-        ),
-        (
-            """
-            class State:
-                def __init__(self, y: torch.Tensor):
-                    self.y = y
-
-
-            class Model(nn.Module):
-                def forward(self, x: torch.Tensor, state: State):
-                    return x + state.y
-            """,
-            ["TPU602 warning"],
-        ),
-        (
-            """
-            class Plan:
-                def __init__(self, n: int):
-                    self.n = n
-
-
-            class Model(nn.Module):
-                def forward(self, x: torch.Tensor, plan: Plan):
-                    return x + plan.n
-            """,
-            [],
-        ),
-        (
-            """
-            import jax
-
-
-            class Out:
-                def __init__(self, y):
-                    self.y = y
-
-
-            jax.tree_util.register_pytree_node(Out, lambda o: ((o.y,), None), lambda _, c: Out(*c))
-
-
-            class Model(nn.Module):
-                def forward(self, x: torch.Tensor):
-                    return Out(x)
-            """,
-            [],
-        ),
     ],
 )
 def test_the_call_boundary(tmp_path: Path, code: str, expected: list[str]) -> None:

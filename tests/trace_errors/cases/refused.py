@@ -223,8 +223,3 @@ class Mapped(Linear):
 class Eigenvalues(nn.Module):
     def forward(self, x):
         return torch.relu(torch.linalg.eigvals(x @ x.T).real)  # Eigenvalues
-
-
-class Text(nn.Module):
-    def forward(self, x):  # Text
-        return {"hidden_states": x, "kind": "text"}

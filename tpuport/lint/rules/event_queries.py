@@ -1,8 +1,6 @@
 """What several rules ask about an event or a value."""
 
 import ast
-import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import (
@@ -12,7 +10,6 @@ from tpuport.lint.abstract_values import (
     Tensor,
     Unknown,
     Value,
-    is_tensor,
     is_traced,
 )
 from tpuport.lint.dtype_families import dtype_of_argument
@@ -189,41 +186,3 @@ def _reads_attribute(info: Any, name: str) -> bool:
                 case ast.Attribute(attr=attribute, ctx=ast.Load()) if attribute == name:
                     return True
     return False
-
-
-# --- classes that `jax.jit` can take apart ---
-
-# Bases whose subclasses tpuport registers, or that jax knows.
-_REGISTERED_BASES: Final = re.compile(
-    r"(ModelOutput|BaseOutput|NamedTuple|Cache|CacheLayerMixin|DynamicLayer|StaticLayer|Enum)$"
-)
-_REGISTRATION: Final = re.compile(
-    r"register_pytree|register_dataclass|register_static|tree_util|flax\.struct|jax_dataclasses"
-)
-
-
-def is_pytree(info: Any) -> bool:
-    """Whether jax or tpuport may know how to take instances of a class apart, as far as its text tells."""
-    facts = class_facts(info)
-    if facts.get("is_module"):
-        return True
-    ancestors = facts.get("mro", (info,))
-    bases = [base for ancestor in ancestors for base in ancestor.node.bases]
-    names = [*(ancestor.node.name for ancestor in ancestors), *map(ast.unparse, bases)]
-    # A file that registers any class is taken to register all of its own.
-    return _any_matches(_REGISTERED_BASES, names) or _any_matches(_REGISTRATION, info.module.lines)
-
-
-def _any_matches(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
-    return any(map(pattern.search, texts))
-
-
-def has_tensor_fields(info: Any) -> bool:
-    """Whether an annotated field, an argument of `__init__` or an attribute set there is a tensor."""
-    annotations = list(info.annotated.values())
-    if "__init__" in info.methods:
-        parameters = info.methods["__init__"].node.args.args
-        annotations += [parameter.annotation for parameter in parameters if parameter.annotation]
-    if any("Tensor" in ast.unparse(annotation) for annotation in annotations):
-        return True
-    return any(map(is_tensor, class_facts(info).get("attributes", {}).values()))
