@@ -74,6 +74,17 @@ class Workshop:
         run.__dict__["program"] = program
         return run
 
+    def jitted(self, example: Example) -> Callable[..., Any]:
+        """The ported model in a program of jax alone, out of which nothing is carried but the result."""
+        model = tpuport.port(self.model(example))
+
+        def run(*args: Any) -> Any:
+            with compat.environment():
+                program = jax.jit(lambda *arrays: compat.as_jax(model.forward(*compat.as_torch(arrays))))
+                return program(*map(compat.to_jax, args))
+
+        return run
+
     def traced(self, example: Example) -> Any:
         """What the compiled program gives."""
         return self.compiled(example)(*inputs(example))
@@ -243,14 +254,24 @@ def constant(shop: Workshop, rule: Rule) -> None:
 
 def leaks(shop: Workshop, rule: Rule) -> None:
     """The second tracing, for a batch of twice the size, meets a tracer of the first; the good example does not."""
+    _assert_leaks(shop.compiled, rule)
+
+
+def leaks_from_loops(shop: Workshop, rule: Rule) -> None:
+    """The same in a program that carries nothing out, as the bodies of loops on the device."""
+    _assert_leaks(shop.jitted, rule)
+
+
+def _assert_leaks(start: Callable[[Example], Callable[..., Any]], rule: Rule) -> None:
     args = inputs(rule.bad)
-    run = shop.compiled(rule.bad)
+    run = start(rule.bad)
     run(*args)
     try:
         run(*_twice(args))
-    except CannotTrace as error:
-        assert isinstance(error.__cause__, jax.errors.UnexpectedTracerError)  # noqa: PT017 - the good example follows
-        good, args = shop.compiled(rule.good), inputs(rule.good)
+    except (CannotTrace, jax.errors.UnexpectedTracerError) as error:
+        leak = error.__cause__ if isinstance(error, CannotTrace) else error
+        assert isinstance(leak, jax.errors.UnexpectedTracerError)
+        good, args = start(rule.good), inputs(rule.good)
         good(*args)
         good(*_twice(args))
         return
@@ -301,6 +322,7 @@ HARMS: dict[str, Callable[[Workshop, Rule], None]] = {
     "slow": slow,
     "constant": constant,
     "leaks": leaks,
+    "leaks from loops": leaks_from_loops,
     "recompiles": recompiles,
     "unrolled": unrolled,
     "bypassed": bypassed,

@@ -186,7 +186,7 @@ def test_numerics_in_forward(tmp_path: Path, body: str, expected: list[str]) -> 
         ("return x * torch.tensor(2.0)", []),
         ("return x + torch.zeros_like(x)", []),
         ("self.kept = x * 2\nreturn x", ["TPU502 warning"]),
-        ("self.kept = x * 2\nreturn self.kept", ["TPU502 error"]),
+        ("self.kept = x * 2\nreturn self.kept", ["TPU502 warning"]),
         ("self.length = x.shape[0]\nself.given = mask is not None\nreturn x", []),
         ("self.kept.append(x)\nreturn x", []),
         ("return F.dropout(x, 0.1)", []),
@@ -222,7 +222,7 @@ def test_state_in_forward(tmp_path: Path, body: str, expected: list[str]) -> Non
                     self.seen.append(x)
                     return x
             """,
-            ["TPU503 error"],
+            ["TPU503 warning"],
         ),
         (
             """

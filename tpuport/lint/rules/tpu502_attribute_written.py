@@ -15,13 +15,13 @@ def check(event: AttributeStore, context: Context) -> Answer:
 RULE = Rule(
     id="TPU502",
     name="attribute-written",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     summary="a tensor stored in an attribute of a module in traced code",
-    why="While a program is traced, tensors are tracers. An attribute that is assigned a tracer still holds "
-    "it when the tracing is over, and the compiled program does not run the assignment at all. Whatever "
-    "reads the attribute later, at the latest the tracing for a second shape, ends with "
-    "`UnexpectedTracerError`. tpuport restores buffers after tracing: what was assigned to them is lost.",
-    reason="the attribute keeps a tracer, and compiled calls do not update it",
+    why="While a program is traced, tensors are tracers. `tpuport.compile` returns what traced code assigns from the "
+    "program, and assigns it after the call, as in torch. The loops of `tpuport.generate` and `tpuport.denoise`, "
+    "layers that are scanned and your own `jax.jit` cannot: the attribute keeps a tracer there, and whatever reads it "
+    "later, such as the tracing for a second shape, ends with `UnexpectedTracerError`.",
+    reason="in a loop on the device, or in a scanned layer, the attribute keeps a tracer",
     remedy="return the tensor, or take it as an argument and return its new value, as a cache object does",
     bad=Example("""
 class Model(nn.Module):
@@ -48,7 +48,7 @@ class Model(nn.Module):
         return x * self.length
 """),
     ),
-    harm="leaks",
+    harm="leaks from loops",
     events=(AttributeStore,),
     check=check,
 )

@@ -15,12 +15,13 @@ def check(event: AttributeStore, context: Context) -> Answer:
 RULE = Rule(
     id="TPU503",
     name="container-written",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     summary="a tensor put into a list or dict of a module in traced code",
-    why="A list or dict that outlives the call keeps the tracers that are put into it while the program is "
-    "traced. A compiled call neither adds to it nor reads it, so a cache that is filled this way is filled "
-    "once, with tracers that raise `UnexpectedTracerError` when they are used.",
-    reason="the container keeps a tracer, and compiled calls do not fill it",
+    why="A list or dict that outlives the call keeps the tracers that are put into it while a program is traced. "
+    "`tpuport.compile` returns them from the program and puts the results into it, as in torch, and compiles again "
+    "when it has grown. The loops of `tpuport.generate` and `tpuport.denoise`, layers that are scanned and your own "
+    "`jax.jit` cannot: the tracers stay in it, and raise `UnexpectedTracerError` when they are used.",
+    reason="in a loop on the device, or in a scanned layer, the container keeps tracers",
     remedy="collect tensors in a local list and return it; fill tables in `__init__`",
     bad=Example("""
 class Model(nn.Module):
@@ -54,7 +55,7 @@ class Model(nn.Module):
         return parts[0] + kept["second"]
 """),
     ),
-    harm="leaks",
+    harm="leaks from loops",
     events=(AttributeStore,),
     check=check,
 )

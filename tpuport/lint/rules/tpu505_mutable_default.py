@@ -60,9 +60,10 @@ RULE = Rule(
     name="mutable-default",
     severity=Severity.WARNING,
     summary="a mutable default argument that a traced function changes",
-    why="A default is created once and shared by all calls. What is put into it while the program is traced "
-    "is a tracer, and is still there in the next tracing; compiled calls put nothing into it.",
-    reason="the default outlives the call, and carries tracers from one tracing to the next",
+    why="A default is created once and shared by all calls, in torch as well, which is rarely meant. `tpuport.compile` "
+    "puts what the program computes into it, and compiles again each time that it has grown. In the loops of "
+    "`tpuport.generate` and `tpuport.denoise`, in scanned layers and in your own `jax.jit` it keeps tracers.",
+    reason="the default outlives the call: it grows with each call, or keeps tracers",
     remedy="use None as the default and create the list or dict inside",
     bad=Example("""
 def gathered(x, seen=[]):
@@ -97,7 +98,7 @@ class Model(nn.Module):
         return scaled(x)
 """),
     ),
-    harm="leaks",
+    harm="leaks from loops",
     events=(Definition,),
     check=check,
     fix=Applicability.UNSAFE,
