@@ -83,8 +83,9 @@ class Rule:
         quiet: code that looks alike and is no finding, each tested to be quiet.
         harm: how the tests see that `bad` is bad: "error" (it does not trace) or the name of another check of theirs:
             "cuda" (it cannot run without a GPU), "import" (it cannot be imported), "leaks" (a second tracing meets a
-            tracer of the first), "leaks from loops" (in programs that carry nothing out), "constant" (a draw is frozen), "differs" (from torch), "nan", "precision", "memory",
-            "complex", "slow" (the program does more), "unrolled" (it grows with the input), "recompiles", "dynamo".
+            tracer of the first), "leaks from loops" (it does in programs that carry nothing out), "constant" (a draw is
+            frozen), "differs" (from torch), "nan", "precision", "memory", "complex", "slow" (the program does more),
+            "unrolled" (it grows with the input), "recompiles", "dynamo".
         events: the event classes it wants.
         check: returns True, a `Hit` or several for an event that breaks the rule; else False or None.
         fix: whether there is a mechanical rewrite, and how safe.
