@@ -32,12 +32,12 @@ def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) 
 
 
 def _refuse(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> None:
+    raise RuntimeError(f"{_describe(function, requirement, tensors)}; cast them to one dtype, x.to(y.dtype)")
+
+
+def _describe(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> str:
     dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
-    raise PortError(
-        f"{_short_name(function)}() expects {requirement}, but got {dtypes}, which torch refuses too",
-        where=", ".join(str(list(tensor.shape)) for tensor in tensors),
-        fix="cast them to one dtype, x.to(y.dtype)",
-    )
+    return f"{_short_name(function)}() expects {requirement}, but got {dtypes}"
 
 
 def _short_name(function: Any) -> str:
@@ -64,16 +64,25 @@ def _einsum(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         _of_one_dtype(function, args, kwargs)
 
 
+def _refuse_attention(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> None:
+    # Of the kind that tpuport's own attention raises, which answers in compiled code.
+    raise PortError(
+        _describe(function, requirement, tensors),
+        where=", ".join(str(list(tensor.shape)) for tensor in tensors),
+        fix="cast them to one dtype, x.to(y.dtype)",
+    )
+
+
 def _attention(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     names = ("query", "key", "value", "attn_mask")
     given = dict(zip(names, args, strict=False)) | kwargs
     tensors = [given[name] for name in names[:3] if name in given]
     first = tensors[0].dtype
     if not first.is_floating_point or any(tensor.dtype != first for tensor in tensors):
-        _refuse(function, "query, key and value of the same floating dtype", tensors)
+        _refuse_attention(function, "query, key and value of the same floating dtype", tensors)
     mask = given.get("attn_mask")
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, first):
-        _refuse(function, "a mask of bools, of float32 or of the query's dtype", [tensors[0], mask])
+        _refuse_attention(function, "a mask of bools, of float32 or of the query's dtype", [tensors[0], mask])
 
 
 def _normalization(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
