@@ -65,6 +65,9 @@ REFUSED = {
     "solve": (torch.linalg.solve, [torch.eye(3), _of((3, 2), HALF)]),
     "cross": (torch.linalg.cross, [_of(3, HALF), _of(3)]),
     "product of bools": (torch.matmul, [torch.ones(3, 3).bool(), torch.ones(3, 3).bool()]),
+    "heaviside": (torch.heaviside, [_of(3, HALF), _of(3)]),
+    "lerp of integers": (torch.lerp, [torch.ones(3).long()] * 3),
+    "hypot of integers": (torch.hypot, [torch.ones(3).long()] * 2),
     "softmax of integers": (_log_softmax, [torch.ones(3).long()]),
 }
 PROMOTED = {

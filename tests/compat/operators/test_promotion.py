@@ -1,5 +1,10 @@
+import itertools
+
 import pytest
 import torch
+
+import tpuport
+from tpuport import compat
 
 A, B = torch.randn(4, 6), torch.randn(6)
 INTEGERS = torch.arange(24).reshape(4, 6) - 5
@@ -50,3 +55,37 @@ def test_half_precision_is_scaled_before_it_is_rounded(agree, number):
     agree(lambda a: a * number, A.bfloat16(), tolerance=0)
     agree(lambda a: a / number, A.bfloat16(), tolerance=0)
     agree(lambda a, s: a * s, A.bfloat16(), torch.tensor(number), tolerance=0)
+
+
+# With the scalar tensor on the host, where torch computes with a GPU's tensor too.
+BESIDE_HOST = {
+    "maximum": lambda x, s: torch.maximum(s, x),
+    "minimum": lambda x, s: torch.minimum(x, s),
+    "where": lambda x, s: torch.where(x > 1, s, x),
+    "clamp": lambda x, s: torch.clamp(x, min=s),
+    "atan2": lambda x, s: torch.atan2(s, x),
+    "copysign": lambda x, s: torch.copysign(x, s),
+    "sign of others": lambda x, s: torch.copysign(s, x),
+    "lerp": lambda x, s: torch.lerp(x.float(), x + 1.0, s.float()) if x.dtype != torch.bfloat16 else x,
+    "isclose": lambda x, s: torch.isclose(x, s.to(x.dtype)),
+    "addcmul": lambda x, s: torch.addcmul(x, x, s.to(x.dtype)),
+    "masked_fill": lambda x, s: x.masked_fill(x > 1, s.to(x.dtype)),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("name", BESIDE_HOST)
+def test_a_scalar_tensor_on_the_host_is_an_operand(name, jit):
+    function = BESIDE_HOST[name]
+    for x, scalar in itertools.product(
+        (torch.tensor([-1.0, 2.0]), torch.tensor([-1.0, 2.0]).bfloat16(), torch.tensor([-1, 3])),
+        (torch.tensor(-2.0), torch.tensor(2)),
+    ):
+        expected = function(x, scalar)
+        on_device = (
+            tpuport.compile(lambda x, s=scalar: function(x, s)) if jit else lambda x, s=scalar: function(x, s)
+        )
+        result = on_device(x.to("jax"))
+        assert result.dtype == compat.torch_dtype(compat.jax_dtype(expected.dtype))
+        tolerance = 1e-2 if expected.dtype == torch.bfloat16 else 1e-6
+        torch.testing.assert_close(result.cpu(), expected.to(result.dtype), rtol=tolerance, atol=tolerance)

@@ -101,6 +101,12 @@ def _floating(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         raise NotImplementedError(f'"{_short_name(function)}" not implemented for {x.dtype}; use .float()')
 
 
+def _any_floating(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    tensors = _tensors((args, kwargs))
+    if not any(tensor.dtype.is_floating_point or tensor.dtype.is_complex for tensor in tensors):
+        raise NotImplementedError(f'"{_short_name(function)}" not implemented for integers; use .float()')
+
+
 def _numbers(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     tensors = _tensors((args, kwargs))
     if any(tensor.dtype == torch.bool for tensor in tensors):
@@ -127,12 +133,14 @@ _RULES: dict[Any, _Rule] = {
         (
             torch.cdist, _aten._cdist_forward, _aten.grid_sampler_2d, _aten.grid_sampler_3d, _aten.polar,
             _aten.linalg_cross, torch.linalg.solve, torch.linalg.solve_ex, _aten._linalg_solve_ex, torch.allclose,
-            torch.Tensor.allclose, _aten.allclose, _aten.binary_cross_entropy, _aten.huber_loss,
+            torch.Tensor.allclose, _aten.allclose, _aten.binary_cross_entropy, _aten.huber_loss, _aten.heaviside,
+            torch.isclose,
         ),
         _of_one_dtype,
     ),
     torch.einsum: _einsum,
     **dict.fromkeys((_aten._softmax, _aten._log_softmax), _floating),
+    **dict.fromkeys((_aten.lerp, _aten.hypot, _aten.logaddexp, _aten.nextafter), _any_floating),
     **dict.fromkeys((_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.dot), _numbers),
 }  # fmt: skip
 LOWERINGS = ()

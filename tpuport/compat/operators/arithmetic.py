@@ -66,14 +66,20 @@ def angle(x: jax.Array) -> jax.Array:
 
 
 def isclose(
-    x: jax.Array, y: jax.Array, rtol: int | float = 1e-5, atol: int | float = 1e-8, equal_nan: bool = False
+    x: Operand,
+    y: Operand,
+    rtol: int | float = 1e-5,
+    atol: int | float = 1e-8,
+    equal_nan: bool = False,
 ) -> jax.Array:
-    """Traced. Whether elements agree up to `atol + rtol * abs(y)`."""
-    if x.dtype != y.dtype:
-        raise RuntimeError(f"isclose() expects two tensors of one dtype, not {x.dtype} and {y.dtype}")
+    """Traced. Whether elements agree up to `atol + rtol * abs(y)`; a tensor of the host is a number here."""
+    dtypes = {operand.dtype for operand in (x, y) if isinstance(operand, jax.Array)}
+    if len(dtypes) > 1:
+        raise RuntimeError(f"isclose() expects two tensors of one dtype, not {dtypes}")
     if rtol < 0 or atol < 0:
         raise RuntimeError(f"isclose() expects tolerances of at least 0, not rtol={rtol} and atol={atol}")
-    return jnp.isclose(x, y, rtol, atol, equal_nan)
+    dtype = dtypes.pop()
+    return jnp.isclose(jnp.asarray(x, dtype), jnp.asarray(y, dtype), rtol, atol, equal_nan)
 
 
 _aten = torch.ops.aten

@@ -105,10 +105,7 @@ def mul(x: Operand, y: Operand) -> jax.Array:
 
 def div(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x / y`; integers give the default floating type."""
-    dtype = result_dtype(x, y)
-    if kind_rank(dtype) < _FLOATING:
-        dtype = _number_dtype(1.0)
-    return compute(jnp.divide, dtype, x, y)
+    return compute(jnp.divide, _floating(result_dtype(x, y)), x, y)
 
 
 def power(x: Operand, y: Operand) -> jax.Array:
@@ -126,14 +123,29 @@ def power(x: Operand, y: Operand) -> jax.Array:
     return jnp.where(y < 0, inverse, jnp.power(x, jnp.abs(y))).astype(dtype)
 
 
-def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
+def maximum(x: Operand, y: Operand) -> jax.Array:
     """Traced. The larger of two, elementwise."""
     return compute(jnp.maximum, result_dtype(x, y), x, y)
 
 
-def minimum(x: jax.Array, y: jax.Array) -> jax.Array:
+def minimum(x: Operand, y: Operand) -> jax.Array:
     """Traced. The smaller of two, elementwise."""
     return compute(jnp.minimum, result_dtype(x, y), x, y)
+
+
+def atan2(x: Operand, y: Operand) -> jax.Array:
+    """Traced. The angle of the point (y, x)."""
+    return compute(jnp.arctan2, _floating(result_dtype(x, y)), x, y)
+
+
+def copysign(x: Operand, y: Operand) -> jax.Array:
+    """Traced. x with the sign of y."""
+    return compute(jnp.copysign, _floating(result_dtype(x, y)), x, y)
+
+
+def _floating(dtype: np.dtype) -> np.dtype:
+    """The dtype, or the default floating type for integers."""
+    return dtype if kind_rank(dtype) >= _FLOATING else _number_dtype(1.0)
 
 
 def where(condition: jax.Array, x: Operand, y: Operand) -> jax.Array:
@@ -159,6 +171,9 @@ _TARGETS: tuple[tuple[Any, Callable[..., Any]], ...] = (
     (_aten.pow.Scalar, power),
     (_aten.maximum.default, maximum),
     (_aten.minimum.default, minimum),
+    (_aten.atan2.default, atan2),
+    (_aten.copysign.Tensor, copysign),
+    (_aten.copysign.Scalar, copysign),
     (_aten.where.self, where),
     (_aten.where.ScalarSelf, where),
     (_aten.where.ScalarOther, where),
