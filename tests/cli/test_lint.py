@@ -26,7 +26,7 @@ from torch import nn
 class Model(nn.Module):
     def forward(self, x, mask):
         assert x.shape[0] == mask.shape[0]
-        x = x.cuda()
+        x = x + torch.ones(4).cuda()
         if mask.any():
             x = x[mask > 0]
         return x.sum()
@@ -119,7 +119,7 @@ def test_fix(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "model.py").write_text(MODEL)
     assert lint(["model.py", "--diff"]) == 1
     out, err = capsys.readouterr()
-    assert "-        x = x.cuda()" in out
+    assert "-        x = x + torch.ones(4).cuda()" in out
     assert "nothing was written" in err
     assert (project / "model.py").read_text() == MODEL
     assert lint(["model.py", "--fix", "--select", "TPU301"]) == 0

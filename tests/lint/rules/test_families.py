@@ -39,11 +39,16 @@ def in_forward(path: Path, body: str, family: str) -> list[str]:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("return x.cuda()", ["TPU301 error"]),
-        ("if self.fast:\n    x = x.cuda()\nreturn x", ["TPU301 warning"]),
+        ("return x.cuda()", []),
+        ("return x + torch.ones(4).cuda()", ["TPU301 error"]),
+        ("if self.fast:\n    x = x + torch.ones(4).cuda()\nreturn x", ["TPU301 warning"]),
         ("if x.is_cuda:\n    x = x.cuda()\nreturn x", []),
-        ('return x.to("cuda:1")', ["TPU302 error"]),
-        ('return x + torch.ones(4, device="cuda")', ["TPU302 warning"]),
+        ('return x.to("cuda:1")', []),
+        ('return x + torch.ones(4, device="cuda")', []),
+        ('return x + torch.linspace(0, 1, 4, device="cuda")', ["TPU302 error"]),
+        ('return x + torch.zeros_like(x, device="cuda")', ["TPU302 error"]),
+        ('device = torch.device("cuda")\nreturn x.to(device)', ["TPU302 warning"]),
+        ('return torch.randn(4, generator=torch.Generator("cuda"))', ["TPU302 error"]),
         # Without a GPU this sends a traced tensor to the host.
         ('return x.to("cuda" if torch.cuda.is_available() else "cpu")', ["TPU312 error"]),
         ('return x if str(x.device).startswith("cuda") else x * 2', []),

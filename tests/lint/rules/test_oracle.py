@@ -11,6 +11,7 @@ import pytest
 
 import tpuport
 from tpuport import compat
+from tpuport.errors import NoCudaError
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.rules import Example, Rule, all_rules
 
@@ -78,7 +79,11 @@ def test_the_good_example_means_what_the_bad_one_does(shop: Any, rule: Rule) -> 
 
 @pytest.mark.parametrize(("rule", "example"), QUIET)
 def test_an_exemption_is_right(shop: Any, rule: Rule, example: Example) -> None:
-    expected = shop.eager(example)
+    try:
+        expected = shop.eager(example)
+    except NoCudaError:
+        # What traced code leaves on the device, torch cannot move to a GPU here.
+        expected = shop.eager(oracle.on_host(example))
     oracle.assert_same(shop.traced(example), expected)
 
 

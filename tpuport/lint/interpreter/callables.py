@@ -160,7 +160,7 @@ def _call_instance(frame: Frame, callee: Instance, arguments: Arguments, node: a
 
 def _call_method(frame: Frame, callee: Method, arguments: Arguments, node: ast.Call) -> Value:
     result = python_builtins.call_method(frame, node, callee, arguments)
-    frame.report(Call(node, callee.name, callee.receiver, *arguments, result))
+    frame.report(Call(node, callee.name, callee.receiver, *arguments, result, frame.is_certain))
     return result
 
 

@@ -11,10 +11,13 @@ from tpuport.lint.rules.event_queries import gpu_hit
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?$")
-# While tracing, torchax takes "cuda" for its own device in these.
-_CONSTRUCTORS: Final = frozenset(
-    f"torch.{name}"
-    for name in "ones zeros empty full arange linspace logspace tensor as_tensor eye rand randn randint".split()
+# In traced code, these take "cuda" for the device of the program.
+_TRACEABLE: Final = frozenset(
+    {".to", ".new_tensor", ".new_empty"}
+    | {
+        f"torch.{name}"
+        for name in "ones zeros empty full arange tensor as_tensor eye rand randn randint randperm".split()
+    }
 )
 _DEVICE_FUNCTIONS: Final = frozenset({".to", "torch.device", "torch.Generator", "torch.set_default_device"})
 
@@ -30,11 +33,20 @@ def check(event: Text | Refusal, context: Context) -> Answer:
     # There is no mechanical rewrite of `f"cuda:{rank}"`.
     if hit and isinstance(event.node, ast.JoinedStr):
         return dataclasses.replace(hit, fix=Applicability.NONE)
-    # A default may never be used.
-    is_harmless = event.role == "default" or (event.traced and event.callee in _CONSTRUCTORS)
-    if hit and is_harmless:
-        return Hit(severity=Severity.WARNING)
-    return hit
+    return _weigh_traced(event, hit) if hit and event.traced else _weigh_default(event, hit)
+
+
+def _weigh_traced(event: Text, hit: Hit) -> Answer:
+    """In traced code, what is done with the device decides, if another place does it."""
+    if event.callee in _TRACEABLE:
+        return False
+    is_elsewhere = event.role in {"default", "assign"} or event.callee == "torch.device"
+    return Hit(severity=Severity.WARNING) if is_elsewhere else hit
+
+
+def _weigh_default(event: Text, hit: Hit | None) -> Answer:
+    """A default may never be used."""
+    return Hit(severity=Severity.WARNING) if hit and event.role == "default" else hit
 
 
 def _check_refusal(event: Refusal) -> Answer:
@@ -61,9 +73,10 @@ RULE = Rule(
     name="cuda-device",
     severity=Severity.ERROR,
     summary='`"cuda"` as a device: `.to("cuda")`, `device="cuda"`, a default argument',
-    why='A hard-coded device ties the code to one kind of machine. In traced code `.to("cuda")` even means '
-    '"copy to the host and from there to the GPU": tracing ends with `TracerArrayConversionError`. '
-    'Comparisons such as `x.device.type == "cuda"` are decided while tracing and do no harm.',
+    why='A hard-coded device ties the code to one kind of machine: at import, or when a model is built, `.to("cuda")` '
+    'raises without a GPU. In traced code `.to("cuda")` leaves a tensor on the device, and `torch.zeros(4, '
+    'device="cuda")` and its like are there; `x.new_ones(4, device="cuda")`, `torch.zeros_like` and `torch.linspace` '
+    'raise. Comparisons such as `x.device.type == "cuda"` are decided while tracing and do no harm.',
     reason='the device "cuda" does not exist on a TPU machine',
     remedy="use the device of an existing tensor, `device=x.device`, or leave it out and let `tpuport.port` "
     "place the weights",
@@ -90,6 +103,12 @@ class Model(nn.Module):
 class Model(nn.Module):
     def forward(self, x):
         return x * 2 if x.device.type == "cuda" else x
+"""),
+        # What is on the device stays there.
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return x.to("cuda", torch.float32) + torch.ones(4, device="cuda:0")
 """),
         # Runs on a GPU alone.
         Example("""
