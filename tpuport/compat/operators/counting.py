@@ -102,6 +102,14 @@ def embedding(weight: jax.Array, indices: jax.Array, *options: Any) -> jax.Array
     return lowering(weight, indices, *options)
 
 
+def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
+    """Traced. x with a number in the slices that the index names along a dimension, also counted from its end."""
+    if x.ndim == 0:
+        return index_fill(x[None], 0, index, value)[0]
+    rows = jnp.moveaxis(x, dim, 0)
+    return jnp.moveaxis(rows.at[index].set(jnp.asarray(value).astype(x.dtype)), 0, dim)
+
+
 def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     """Traced. x with the source's elements, in their order, where the mask is true."""
     if mask.dtype != jnp.bool_:
@@ -157,6 +165,8 @@ _aten = torch.ops.aten
 _BAGS = "sums the wrong rows"
 LOWERINGS = (
     Lowering(_aten.index_add.default, on_arrays(index_add), "broadcasts the source, and fails on bools"),
+    Lowering(_aten.index_fill.int_Scalar, on_arrays(index_fill), "counts no index from the end"),
+    Lowering(_aten.index_fill.int_Tensor, on_arrays(index_fill), "counts no index from the end"),
     Lowering(_aten.embedding.default, on_arrays(embedding), "takes any array for a matrix"),
     Lowering(_aten.masked_scatter.default, on_arrays(masked_scatter), "takes numbers for a mask"),
     Lowering(_aten._embedding_bag.default, on_arrays(embedding_bag), _BAGS),

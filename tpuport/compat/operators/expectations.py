@@ -17,6 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import autocast
 from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
+from tpuport.compat.operators import index_bounds
 from tpuport.compat.replacements import original
 from tpuport.errors import PortError
 
@@ -226,6 +227,7 @@ _CONVERSIONS = {"to", "type", "new_tensor", "new_zeros", "new_ones", "new_full",
 def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:
     """torchax's dispatch; an error of jax, which names no operator of torch, is explained."""
     run: Callable[..., Any] = original("Environment", "dispatch")
+    index_bounds.check(function, args, kwargs or {})
     try:
         return run(self, function, types, args, kwargs)
     except Exception as error:

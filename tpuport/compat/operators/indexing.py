@@ -19,6 +19,7 @@ import torch
 from tpuport.compat import aliasing
 from tpuport.compat.convert import is_ported, jax_dtype, to_jax, to_torch, wrap
 from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.operators.index_bounds import check_index
 from tpuport.compat.runtime import check_process, environment
 
 _FULL = slice(None)
@@ -39,7 +40,7 @@ def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
             there is no index array.
 
     Raises:
-        IndexError: too many indices, or an integer outside its dimension.
+        IndexError: too many indices, or an integer outside its dimension; also in an array that has values.
     """
     basic: list[Any] = []
     advanced: list[Any] = []
@@ -63,8 +64,10 @@ def split_key(key: Any, shape: Sequence[int]) -> tuple[Key, Key]:
                 basic.extend([_FULL] * item.ndim or [None])
                 advanced.append(item.reshape(item.shape or 1))
             case _ if item.ndim == 0:
+                check_index(item, axis, shape[axis])
                 basic.append(item)
             case _:
+                check_index(item, axis, shape[axis])
                 basic.append(_FULL)
                 advanced.append(item)
         axis += _dimensions(item)

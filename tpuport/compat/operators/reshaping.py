@@ -33,8 +33,9 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
     """Traced. Elements along a dimension, x and indices broadcast against each other in the others."""
     if dim is None:
         return jnp.take_along_axis(x.ravel(), indices.ravel(), axis=0)
-    # Not broadcast first: an index that is the same along a dimension then moves whole slices, not elements.
-    return jnp.take_along_axis(x, indices, axis=dim)
+    # Not broadcast first: an index that is the same along a dimension then moves whole slices, not elements. torch lets
+    # one that is outside start again at the other end.
+    return jnp.take_along_axis(x, indices % x.shape[dim], axis=dim)
 
 
 def repeat_interleave(

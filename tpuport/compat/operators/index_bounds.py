@@ -1,0 +1,198 @@
+"""Indices outside of their dimension: torch's error where their values are known, which is outside of traced code.
+
+jax clamps such an index, leaves out what is written there, or reads NaN. In a traced program nothing has a value, and
+no error can come from the device; torch on a GPU stops there with an assertion that names no line.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.core import Tracer
+from torch.nn import functional
+
+from tpuport.compat.convert import is_ported
+
+_aten = torch.ops.aten
+# Up to so many elements, an index itself is copied to the host (256 KiB), which takes one step instead of three.
+_COPIED_WHOLE = 65_536
+
+
+class Extremes(NamedTuple):
+    """The least and the greatest of several indices."""
+
+    low: int
+    high: int
+
+    def outside(self, size: int, *, from_end: bool) -> int | None:
+        """An index that a dimension of this size does not have; None if it has all.
+
+        Args:
+            size: of the dimension.
+            from_end: negative indices count from its end.
+        """
+        if self.low < (-size if from_end else 0):
+            return self.low
+        return self.high if self.high >= size else None
+
+
+def extremes(index: Any) -> Extremes | None:
+    """The extremes of an index, a tensor or an array; None if it is traced, is empty, or is no array of integers."""
+    array = _array(index)
+    if array is None or isinstance(array, Tracer) or not array.size or array.dtype == np.bool_:
+        return None
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return None
+    if array.size > _COPIED_WHOLE:
+        # Also while something else is traced: this index is known.
+        with jax.ensure_compile_time_eval():
+            array = jnp.stack([jnp.min(array), jnp.max(array)])
+    values = np.asarray(array)
+    return Extremes(int(values.min()), int(values.max()))
+
+
+def _array(index: Any) -> Any:
+    if is_ported(index):
+        return index.jax()
+    if isinstance(index, torch.Tensor):
+        return index.numpy() if index.device.type == "cpu" else None
+    return index if isinstance(index, np.ndarray | jax.Array) else None
+
+
+def check_index(index: Any, axis: int, size: int) -> None:
+    """Raise torch's IndexError for an index array of `x[...]` that has an element outside of its dimension."""
+    found = extremes(index)
+    outside = found and found.outside(size, from_end=True)
+    if outside is not None:
+        raise IndexError(f"index {outside} is out of bounds for dimension {axis} with size {size}")
+
+
+def check(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raise torch's error, if an operator is called with an index outside of its dimension."""
+    rule = _RULES.get(getattr(function, "overloadpacket", function))
+    if rule is None:
+        return
+    schema = getattr(function, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema else _ARGUMENTS[function]
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    # Not of a function that decomposes a call for another device.
+    if is_ported(arguments.get("self", arguments.get("weight"))):
+        rule(arguments)
+
+
+_Rule = Callable[[dict[str, Any]], None]
+
+
+def _along_dimension(kind: type[Exception], message: str, *, from_end: bool = False) -> _Rule:
+    """A rule for an index along the dimension `dim`; the message may show the index, the dimension and its size."""
+
+    def rule(arguments: dict[str, Any]) -> None:
+        tensor, dim = arguments["self"], arguments["dim"]
+        axis = dim % max(tensor.ndim, 1)
+        # A tensor without dimensions counts as one element.
+        size = (*tensor.shape, 1)[axis]
+        found = extremes(arguments["index"])
+        outside = found and found.outside(size, from_end=from_end)
+        if outside is not None:
+            raise kind(message.format(index=outside, dim=axis, size=size))
+
+    return rule
+
+
+def _flat(arguments: dict[str, Any]) -> None:
+    count = arguments["self"].numel()
+    found = extremes(arguments["index"])
+    outside = found and found.outside(count, from_end=True)
+    if outside is not None:
+        raise IndexError(f"out of range: tried to access index {outside} on a tensor of {count} elements.")
+
+
+def _of_flat(arguments: dict[str, Any]) -> None:
+    # Along a dimension, indices start again at the other end.
+    if arguments.get("dim") is not None:
+        return
+    count = arguments["self"].numel()
+    found = extremes(arguments["indices"])
+    outside = found and found.outside(count, from_end=False)
+    if outside is not None:
+        raise RuntimeError(_OUT_OF_BOUNDS.format(index=outside, dim=0, size=count))
+
+
+def _rows(arguments: dict[str, Any]) -> None:
+    found = extremes(arguments["indices"])
+    if found and found.outside(arguments["weight"].shape[0], from_end=False) is not None:
+        raise IndexError("index out of range in self")
+
+
+def _bags(arguments: dict[str, Any]) -> None:
+    count = arguments["weight"].shape[0]
+    found = extremes(arguments["indices"])
+    outside = found and found.outside(count, from_end=False)
+    if outside is not None:
+        raise RuntimeError(f"input takes value {outside} which is not in the valid range [0, {count})")
+
+
+def _index_arrays(arguments: dict[str, Any]) -> None:
+    axis = 0
+    for index in arguments["indices"]:
+        if index is None:
+            axis += 1
+        elif index.dtype in (torch.bool, torch.uint8):
+            axis += index.ndim
+        else:
+            check_index(index, axis, arguments["self"].shape[axis])
+            axis += 1
+
+
+def _classes(arguments: dict[str, Any]) -> None:
+    """Targets of a loss, but for the one that does not count."""
+    scores, target = arguments["self"], arguments["target"]
+    count = scores.shape[1 if scores.ndim > 1 else 0]
+    found = extremes(target)
+    if not found or found.outside(count, from_end=False) is None:
+        return
+    values = np.asarray(_array(target))
+    outside = values[(values != arguments["ignore_index"]) & ((values < 0) | (values >= count))]
+    if outside.size:
+        raise IndexError(f"Target {outside.flat[0]} is out of bounds.")
+
+
+def _one_hot(arguments: dict[str, Any]) -> None:
+    found = extremes(arguments["self"])
+    count = arguments.get("num_classes", -1)
+    if found and found.low < 0:
+        raise RuntimeError("Class values must be non-negative.")
+    if found and 0 < count <= found.high:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+
+
+_OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
+# Of functions that are no operators.
+_ARGUMENTS = {
+    functional.one_hot: ("self", "num_classes"),
+    torch.take_along_dim: ("self", "indices", "dim"),
+    torch.Tensor.take_along_dim: ("self", "indices", "dim"),
+}
+_OUT_OF_RANGE = "index out of range in self"
+_RULES: dict[Any, _Rule] = {
+    **dict.fromkeys(
+        (_aten.gather, _aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
+        _along_dimension(RuntimeError, _OUT_OF_BOUNDS),
+    ),
+    **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _of_flat),
+    **dict.fromkeys((_aten.index_select, _aten.index_reduce), _along_dimension(IndexError, _OUT_OF_RANGE)),
+    _aten.index_copy: _along_dimension(IndexError, f"index_copy_(): {_OUT_OF_BOUNDS}"),
+    _aten.index_fill: _along_dimension(IndexError, _OUT_OF_BOUNDS, from_end=True),
+    **dict.fromkeys((_aten.take, _aten.put), _flat),
+    **dict.fromkeys((_aten.index, _aten.index_put), _index_arrays),
+    _aten.embedding: _rows,
+    **dict.fromkeys((_aten._embedding_bag, _aten._embedding_bag_forward_only), _bags),
+    **dict.fromkeys((_aten.nll_loss_forward, _aten.nll_loss2d_forward), _classes),
+    **dict.fromkeys((functional.one_hot, _aten.one_hot), _one_hot),
+}
+LOWERINGS = ()
+# `expectations` calls `check` before an operator runs, and `indexing` checks the arrays of `x[...]`.
+METHODS = ()
