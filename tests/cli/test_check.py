@@ -1,11 +1,17 @@
 """`tpuport check` as a user runs it."""
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tpuport.cli import main
+from tpuport.topology import compile_process
+from tpuport.topology.compile_messages import CompileRequest, CompileResult, Event
+from tpuport.topology.compile_report import Failure
+from tpuport.verification.checking import Check
 
 MODELS = Path(__file__).parents[1] / "verification" / "small_models.py"
 
@@ -61,3 +67,40 @@ def test_a_config_is_checked_with_random_weights(tmp_path: Path) -> None:
     document = json.loads(report.read_text())
     assert document["ok"]
     assert (document["model"], document["inputs"]) == ("LlamaForCausalLM", {"input_ids": "int64[1,6]"})
+
+
+def test_a_topology_is_compiled_by_the_process_of_tpuport_compile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests: list[CompileRequest] = []
+
+    def run_in_child(request: CompileRequest) -> Iterator[Event]:
+        requests.append(request)
+        memory = dataclasses.asdict(Failure("memory", "it needs 20 GiB", remedy="more devices"))
+        yield CompileResult("Small", request.topology, {"fits": False, "failure": memory, "advice": []})
+
+    monkeypatch.setattr(compile_process, "run_in_child", run_in_child)
+    arguments = ["--dp", "4", "--topology", "v5e:2x2"]
+    # The stages before are other tests' subject.
+    monkeypatch.setattr(Check, "carry_out", lambda check, names: None)
+    assert main(["check", f"{MODELS}:target", *arguments]) == 1
+    assert [(request.topology, request.mesh) for request in requests] == [
+        ("v5e:2x2", {"dp": 4, "sp": 1, "tp": 1})
+    ]
+    text = capsys.readouterr().out
+    assert "Small does not fit v5e:2x2" in text
+    assert "do: more devices" in text
+
+
+def test_a_topology_that_does_not_suit_the_mesh_is_an_error_before_the_model_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Check, "run", lambda check: pytest.fail("the model has run"))
+    assert main(["check", f"{MODELS}:target", "--dp", "2", "--topology", "v5e:2x4"]) == 2
+    assert "the mesh takes 2 devices" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # the other tests of topologies answer for the compiler
+def test_the_compiler_says_that_a_small_model_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{MODELS}:target", "--topology", "v5e:1x1"]) == 0
+    assert "fits v5e:1x1" in capsys.readouterr().out

@@ -1,5 +1,7 @@
 """A language model in the manner of research code, and variants of it with one habit each that tracing refuses."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -138,6 +140,20 @@ class Counts(Small):
     def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         return x * self.calls
+
+
+class Output:
+    """A result of a class that nothing knows."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits = logits
+
+
+class ReturnsObject(Small):
+    """Returns an object."""
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        return Output(super().forward(ids, mask))
 
 
 def small_inputs() -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from small_models import (
     Draws,
     NeedsCuda,
     ReadsValues,
+    ReturnsObject,
     Small,
     TwoBlocks,
     seeded,
@@ -32,6 +33,7 @@ from tpuport.rotary import table_store
 from tpuport.verification import CheckFinding, confirming, model_runs
 from tpuport.verification.checking import Check
 from tpuport.verification.model_runs import Arguments
+from tpuport.verification.recording import Recording
 
 MODELS = Path(__file__).with_name("small_models.py")
 
@@ -229,6 +231,37 @@ def test_programs_and_arrays_that_grow_from_call_to_call_are_found(monkeypatch: 
     run = check(Small, "compile", "repeat")
     assert only(run, "recompilation").severity == "error"
     assert "float32[5]" in only(run, "growth").message
+
+
+def test_a_program_that_only_the_second_call_compiles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Arguments] = []
+    call = model_runs.call_compiled
+
+    def compile_in_second_call(compiled: CompiledFunction, arguments: Arguments) -> list[torch.Tensor]:
+        calls.append(arguments)
+        compiled.program.compilations += len(calls) == 2
+        return call(compiled, arguments)
+
+    monkeypatch.setattr(model_runs, "call_compiled", compile_in_second_call)
+    assert only(check(Small, "compile", "repeat"), "recompilation").severity == "error"
+
+
+def test_a_result_that_cannot_be_compared_is_said_to_be_so() -> None:
+    assert only(check(ReturnsObject), "skipped").severity == "note"
+
+
+def test_an_error_in_a_stage_that_withdraws_another_is_still_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The recording of values fails, and then the program differs.
+    monkeypatch.setattr(
+        model_runs, "run_device", lambda *arguments: Recording(error=RuntimeError("no values"))
+    )
+    call = model_runs.call_compiled
+    monkeypatch.setattr(
+        model_runs, "call_compiled", lambda *arguments: [2 * output for output in call(*arguments)]
+    )
+    run = check(Small, "values", "compile")
+    assert [stage.status for stage in run.stages] == ["passed", "failed", "findings"]
+    assert {finding.kind for finding in run.findings} == {"skipped", "result"}
 
 
 def test_code_that_needs_cuda_is_named_line_by_line_where_there_is_none() -> None:

@@ -25,11 +25,12 @@ _TARGET_OPTIONS: Final = (
     "component",
     "trust_remote_code",
 )
+# As many as the slices have on which most models run; a mesh that is smaller takes the first of them.
 _VIRTUAL_DEVICES: Final = 8
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """The parser of the command line."""
     parser = CommandParser(
         prog="tpuport check",
         description="Run a model in torch and compiled through tpuport, on this CPU, and report every line that stops "
@@ -84,19 +85,22 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("no target was given", where="TARGET", fix="tpuport check mine.py:function")
     if options.output is not None:
         check_output(options.output)
-    sizes = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
+    sizes_by_axis = {axis: getattr(options, axis) for axis in AXES}
+    sizes = {axis: size for axis, size in sizes_by_axis.items() if size is not None}
     rules = None
     if options.rules is not None:
         if not sizes:
             raise UsageError("rules are for a mesh, and none was given", where="--rules", fix="add --tp 8")
         rules = read_rules(options.rules)
     prepare_devices(prod(sizes.values()))
+    # A slice or mesh that is not possible is an error before the model runs.
+    requests = _compile_requests(options)
     result = _check(options, sizes, rules)
-    if options.topology:
+    for request in requests:
+        # It needs jax, which may start only after `prepare_devices`.
         from tpuport.verification.topology_verdict import compile_target
 
-        for request in _compile_requests(options):
-            result = result.extended(*compile_target(request))
+        result = result.extended(*compile_target(request))
     _write(result, options)
     return int(not result.ok)
 
@@ -104,6 +108,7 @@ def run(options: argparse.Namespace) -> int:
 def prepare_devices(count: int = 1) -> None:
     """Let jax start with enough virtual devices on the CPU, which can be said only before it is imported."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    # A number that the user has set stays.
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         number = max(count, _VIRTUAL_DEVICES)
@@ -138,7 +143,10 @@ def _check(
 
 
 def _compile_requests(options: argparse.Namespace) -> "list[CompileRequest]":
-    """What `tpuport compile` would be asked with the same options."""
+    """What `tpuport compile` would be asked with the same options, for each slice of --topology."""
+    if not options.topology:
+        return []
+    # Its own parser fills in the options that this command does not have.
     compile_options = compile_request.parser().parse_args([options.target])
     for name in ("topology", *AXES, "rules", *_TARGET_OPTIONS):
         setattr(compile_options, name, getattr(options, name))

@@ -28,7 +28,10 @@ _LOW_PRECISION: Final = {
 
 
 class _Watcher(TorchDispatchMode):
-    """Notes whether operators read values or draw random numbers."""
+    """Notes whether operators read values or draw random numbers.
+
+    By the tags of aten's operators: a function of torch may consist of many, and its name does not tell.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +44,7 @@ class _Watcher(TorchDispatchMode):
 
 
 class TorchRecorder(Recorder):
-    """Of a run in torch on the host."""
+    """Records a run in torch on the host, and the answers for the other runs."""
 
     def __init__(self, model: torch.nn.Module, focus: ModuleCall | None = None) -> None:
         super().__init__(model, focus, torch.clone)
@@ -62,6 +65,7 @@ class TorchRecorder(Recorder):
         result = func(*args, **kwargs)
         reads, draws = self._watcher.reads, self._watcher.draws
         if reads or draws:
+            # The model may write to the result afterwards.
             copied = torch_pytree.tree_map_only(torch.Tensor, torch.clone, result)
             self.recording.answers[key] = Answer(copied, is_draw=draws)
         return result
@@ -72,7 +76,7 @@ class _Widener(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         args, kwargs = torch_pytree.tree_map_only(torch.dtype, _widen, (args, kwargs or {}))
-        # torch has no kernel of it for float64.
+        # torch has no kernel for float64.
         if func is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float64:
             return _grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
@@ -81,10 +85,12 @@ class _Widener(TorchDispatchMode):
 def _grouped_product(
     rows: torch.Tensor, matrices: torch.Tensor, ends: Any = None, *others: Any
 ) -> torch.Tensor:
-    """The product of each group of rows with the matrix of its own; `ends` are the last rows of the groups, plus one.
+    """The product of each group of rows with the group's matrix.
 
     Args:
-        rows: [row, in]; matrices: [group, in, out].
+        rows: [row, in].
+        matrices: [group, in, out].
+        ends: [group], the row after the last one of each group.
     """
     bounds = [0, *ends.tolist()]
     parts = [
@@ -107,7 +113,7 @@ def widen_tensor(value: Any) -> Any:
 
 
 class ExactRecorder(Recorder):
-    """Of a run in float64, whose random numbers and Python values are those of a run in torch."""
+    """Records a run in float64, whose random numbers and Python values are those of a run in torch."""
 
     def __init__(
         self, model: torch.nn.Module, answers: dict[CallKey, Answer], focus: ModuleCall | None = None
@@ -119,6 +125,7 @@ class ExactRecorder(Recorder):
 
     def __enter__(self) -> Any:
         self._default = torch.get_default_dtype()
+        # For constants that the model makes without a dtype.
         torch.set_default_dtype(torch.float64)
         self._widener.__enter__()
         return super().__enter__()
@@ -131,6 +138,7 @@ class ExactRecorder(Recorder):
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
         """Take random numbers and what Python saw from the answers, and compute everything else."""
         answer = self._answers.get(key)
+        # Tensors whose shape depends on values, such as those of `nonzero`, are computed: their values are compared.
         if answer is None or not (answer.is_draw or _is_plain(answer.result)):
             return func(*args, **kwargs)
         result = torch_pytree.tree_map_only(torch.Tensor, widen_tensor, answer.result)
@@ -138,6 +146,7 @@ class ExactRecorder(Recorder):
 
 
 def _is_plain(result: Any) -> bool:
+    """Whether Python alone sees the result: another number there could take another branch than torch."""
     return not any(isinstance(leaf, torch.Tensor) for leaf in torch_pytree.tree_leaves(result))
 
 
@@ -150,7 +159,7 @@ def _return(function: str, args: tuple, result: Any) -> Any:
 
 
 class DeviceRecorder(Recorder):
-    """Traced. Of a run on the device: calls that cannot be traced are noted and answered as in torch."""
+    """Traced. Records a run on the device; calls that cannot be traced are noted, and answered as in torch."""
 
     def __init__(
         self, model: torch.nn.Module, answers: dict[CallKey, Answer], focus: ModuleCall | None = None
@@ -161,7 +170,7 @@ class DeviceRecorder(Recorder):
         self._trace: Any = None
 
     def _keep_array(self, tensor: torch.Tensor) -> Any:
-        """The tensor's array; None for one inside of a loop or a nested function, which has no value outside of it."""
+        """The tensor's array; None inside of a loop or a nested trace, whose values do not leave it."""
         array = compat.as_jax(tensor)
         if isinstance(array, Tracer) and array._trace is not self._trace:
             return None
@@ -171,6 +180,7 @@ class DeviceRecorder(Recorder):
         self._trace = _new_tracer()._trace
         super().__enter__()
         device_class = _device_class()
+        # torchax's class answers them itself, and torch then does not call this mode.
         for name in _OWN_READERS:
             self._replaced[name] = vars(device_class)[name]
             setattr(device_class, name, self._ask_mode(self._replaced[name]))
@@ -189,7 +199,7 @@ class DeviceRecorder(Recorder):
         return ask
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
-        """Draw what torch has drawn, and answer what tracing refuses."""
+        """Give the random numbers that torch has drawn, and answer what tracing refuses."""
         answer = self._answers.get(key)
         if answer is None:
             return func(*args, **kwargs)
@@ -202,7 +212,7 @@ class DeviceRecorder(Recorder):
 
 
 class DrawRecorder(DeviceRecorder):
-    """Traced. Of a run on the device that draws its own random numbers: keeps what was drawn, and nothing else."""
+    """Traced. Records a run on the device that draws its own random numbers; keeps those, and nothing else."""
 
     def __init__(self, model: torch.nn.Module, answers: dict[CallKey, Answer]) -> None:
         # No call of a module has this name, so that the values of modules are not kept.
@@ -221,11 +231,13 @@ class DrawRecorder(DeviceRecorder):
 
 
 def _new_tracer() -> Any:
-    """A value of the present trace."""
+    """A value of the current trace; a constant would not belong to it."""
     return jax.lax.optimization_barrier(jnp.zeros(()))
 
 
 def _device_class() -> Any:
+    """torchax's class of tensors."""
+    # Otherwise the zero would become a part of the program.
     with jax.ensure_compile_time_eval():
         return type(compat.wrap(jnp.zeros(())))
 

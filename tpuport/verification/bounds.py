@@ -16,7 +16,7 @@ _MAX_FACTOR: Final = 8.0
 _MAX_UNITS: Final = 4.0
 # Units that results may differ by if there is no referee: a few times what torch allows for one operator in its tests.
 _UNITS_WITHOUT_REFEREE: Final = 64.0
-# Masks contain the smallest number of their dtype, which in float64 is another one.
+# Anything beyond this is an infinity or a mask: masks hold the smallest number of their dtype, another one in float64.
 _LARGEST: Final = 1e30
 
 
@@ -44,9 +44,11 @@ class Deviation:
         """The values of the worst element, and both errors."""
         if self.reason:
             return f"{self.reason}: {self.ours} here, {self.torch} in torch"
-        place = f"at {list(self.index)} " if self.index else ""
+        position = ""
+        if self.index:
+            position = f"at {list(self.index)} "
         return (
-            f"{place}{self.ours} here, {self.torch} in torch, {self.exact} in float64; "
+            f"{position}{self.ours} here, {self.torch} in torch, {self.exact} in float64; "
             f"relative error {self.error:.1e} here, {self.torch_error:.1e} in torch"
         )
 
@@ -55,37 +57,52 @@ def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | No
     """How a result differs from torch's; None if it does not.
 
     Args:
-        ours: the result on the device, fetched; theirs: torch's, in the model's dtype.
-        exact: the same result in float64; None if there is none: torch's then counts as exact, within a wider bound.
+        ours: the result on the device, copied to the host.
+        theirs: torch's, in the model's dtype.
+        exact: the same result in float64, the referee. Without one, torch's counts as exact, and the bound is wider.
     """
     if ours.shape != theirs.shape:
         return Deviation(
             False, (), str(list(ours.shape)), str(list(theirs.shape)), "", math.inf, 0.0, "other shapes"
         )
-    has_referee = exact is not None and exact.shape == theirs.shape
-    if exact is None or not has_referee:
-        exact = theirs
     if ours.numel() == 0:
         return None
+    unit = _unit(theirs.dtype)
+    if exact is None or exact.shape != theirs.shape:
+        exact = theirs
+        unit *= _UNITS_WITHOUT_REFEREE
     values, torch_values, exact_values = map(_comparable, (ours, theirs, exact))
     if torch.equal(values, torch_values):
         return None
-    difference, torch_difference = _distance(values, exact_values), _distance(torch_values, exact_values)
-    scale = exact_values.nan_to_num(0.0, 0.0, 0.0).abs()
-    unit = _unit(theirs.dtype)
-    if not has_referee:
-        unit *= _UNITS_WITHOUT_REFEREE
+    # Where float64 alone has an infinity or NaN, it is no referee, and torch is.
+    exact_values = torch.where(_is_number(exact_values), exact_values, torch_values)
+    difference = _distance(values, exact_values)
+    torch_difference = _distance(torch_values, exact_values)
+    # Infinities, masks and NaN are equal or different, and have no rounding. In the bound for the numbers beside them,
+    # a single one would allow any difference.
+    is_special = ~(_is_number(values) & _is_number(torch_values) & _is_number(exact_values))
+    difference = difference.masked_fill(is_special & (_distance(values, torch_values) == 0), 0.0)
+    torch_difference = torch_difference.masked_fill(is_special, 0.0)
+    scale = exact_values.abs().masked_fill(is_special, 0.0)
     rms_bound = _RMS_FACTOR * _rms(torch_difference) + _RMS_UNITS * unit * _rms(scale)
     max_bound = _MAX_FACTOR * torch_difference.max() + _MAX_UNITS * unit * scale.max()
     is_rounding = bool(_rms(difference) <= rms_bound and difference.max() <= max_bound)
-    # The place where the two libraries differ most, not where both are far from float64.
+    # The element where the two libraries differ most, not one where both are far from float64.
     flat = int(_distance(values, torch_values).argmax())
-    index = tuple(int(number) for number in torch.unravel_index(torch.tensor(flat), ours.shape))
+    index = tuple(int(number) for number in torch.unravel_index(torch.tensor(flat), values.shape))
+    # Complex numbers have one more axis there, of real and imaginary parts.
+    index = index[: ours.ndim]
+    # Errors are relative; where all values are 0, they are absolute.
     size = float(_rms(scale)) or 1.0
     return Deviation(
         is_rounding, index, _text(ours, index), _text(theirs, index), _text(exact, index),
         float(_rms(difference)) / size, float(_rms(torch_difference)) / size,
     )  # fmt: skip
+
+
+def total_distance(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The sum of absolute differences of two tensors of the same shape; equal infinities and NaN do not differ."""
+    return float(_distance(_comparable(first), _comparable(second)).sum())
 
 
 def same_dtype(ours: torch.dtype, theirs: torch.dtype) -> bool:
@@ -98,6 +115,11 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.detach().to(torch.float64).clamp(-_LARGEST, _LARGEST)
+
+
+def _is_number(values: torch.Tensor) -> torch.Tensor:
+    """Where comparable values are neither NaN nor as large as infinities and masks are."""
+    return values.abs() < _LARGEST
 
 
 def _distance(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -119,5 +141,7 @@ def _unit(dtype: torch.dtype) -> float:
 
 
 def _text(tensor: torch.Tensor, index: tuple[int, ...]) -> str:
-    value: Any = tensor[index[: tensor.ndim]].item()
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    value: Any = tensor[index].item()
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return str(value)

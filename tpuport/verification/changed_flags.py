@@ -3,10 +3,10 @@
 import dataclasses
 import dis
 import inspect
-import itertools
 import linecache
 import types
 from collections.abc import Iterator
+from typing import Final
 
 import torch
 
@@ -14,11 +14,14 @@ from tpuport.compilation import CompiledFunction
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import LIBRARIES, MODEL_MODULES
 from tpuport.verification import model_runs
+from tpuport.verification.bounds import total_distance
 from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.model_runs import Arguments
 
 # Each costs a run in torch and a program.
-_MOST_FLAGS = 4
+_MOST_FLAGS: Final = 4
+# Instructions that read an attribute; up to Python 3.11, methods have one of their own.
+_READS: Final = ("LOAD_ATTR", "LOAD_METHOD")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,45 +45,57 @@ class Flag:
 
 def find_flags(model: torch.nn.Module) -> list[Flag]:
     """The first flags of a model's own modules; libraries of models are not searched."""
-    flags: dict[tuple[type, str], Flag] = {}
-    for module in model.modules():
-        for flag in _flags_of(module):
-            flags.setdefault((flag.module_class, flag.name), flag)
-    return list(itertools.islice(flags.values(), _MOST_FLAGS))
+    # Blocks of a class share their flags.
+    flags = dict.fromkeys(flag for module in model.modules() for flag in _flags_of(module))
+    return list(flags)[:_MOST_FLAGS]
 
 
 def _flags_of(module: torch.nn.Module) -> Iterator[Flag]:
-    cls = type(module)
-    if cls.__module__.partition(".")[0] in LIBRARIES | MODEL_MODULES.keys():
+    module_class = type(module)
+    if _package(module_class) in LIBRARIES | MODEL_MODULES.keys():
         return
-    names = [name for name, value in vars(module).items() if isinstance(value, bool) and name != "training"]
-    for name in names:
-        line = _reading_line(cls, name)
-        if line is not None:
-            yield Flag(cls, name, line)
-
-
-def _reading_line(cls: type, name: str) -> Source | None:
-    """The first line of the class's code, or of its bases', that reads an attribute of this name."""
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] in LIBRARIES:
+    for name, value in vars(module).items():
+        # `training` stays False in a check, and torch has a method for it.
+        if not isinstance(value, bool) or name == "training":
             continue
-        for member in vars(base).values():
-            function = inspect.unwrap(member.fget) if isinstance(member, property) and member.fget else member
-            if not isinstance(function, types.FunctionType) or function.__name__ == "__init__":
-                continue
-            line = next(_lines_that_read(function.__code__, name), None)
-            if line is not None:
-                file = function.__code__.co_filename
-                return Source(file, line, function.__qualname__, linecache.getline(file, line).strip())
+        line = _reading_line(module_class, name)
+        if line is not None:
+            yield Flag(module_class, name, line)
+
+
+def _package(module_class: type) -> str:
+    return module_class.__module__.partition(".")[0]
+
+
+def _reading_line(module_class: type, name: str) -> Source | None:
+    """The first line of the class's code, or of its bases', that reads an attribute of this name."""
+    for function in _functions_of(module_class):
+        line = next(_lines_that_read(function.__code__, name), None)
+        if line is not None:
+            file = function.__code__.co_filename
+            return Source(file, line, function.__qualname__, linecache.getline(file, line).strip())
     return None
+
+
+def _functions_of(module_class: type) -> Iterator[types.FunctionType]:
+    """The methods and properties of a class and of its bases that are no library's, apart from constructors."""
+    bases = [base for base in module_class.__mro__ if _package(base) not in LIBRARIES]
+    for member in (member for base in bases for member in vars(base).values()):
+        function = member
+        if isinstance(member, property) and member.fget is not None:
+            function = inspect.unwrap(member.fget)
+        # What only the constructor reads has no part in a call.
+        if isinstance(function, types.FunctionType) and function.__name__ != "__init__":
+            yield function
 
 
 def _lines_that_read(code: types.CodeType, name: str) -> Iterator[int]:
     for instruction in dis.get_instructions(code):
-        is_read = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == name
-        if is_read and instruction.positions is not None and instruction.positions.lineno is not None:
-            yield instruction.positions.lineno
+        positions = instruction.positions
+        if positions is None or positions.lineno is None:
+            continue
+        if instruction.opname in _READS and instruction.argval == name:
+            yield positions.lineno
 
 
 def stale_findings(
@@ -89,7 +104,8 @@ def stale_findings(
     """Invert each flag, and compare the compiled call with torch's before and after.
 
     Args:
-        compiled: of `ported`, called before; model: a copy on the host, which draws nothing.
+        compiled: the program of `ported`, which was called before.
+        model: a copy on the host, which draws no random numbers: those would differ with or without the change.
     """
     before = model_runs.call_torch(model, arguments)
     return [
@@ -107,15 +123,17 @@ def _is_unseen(
     model: torch.nn.Module,
     arguments: Arguments,
 ) -> bool:
-    """Whether the compiled call goes on with the results from before while a flag is inverted."""
+    """Whether the compiled call still gives the results from before while a flag is inverted."""
     flag.invert(model)
     flag.invert(ported)
     try:
         after = model_runs.call_torch(model, arguments)
         ours = model_runs.call_compiled(compiled, arguments)
     except Exception:  # noqa: BLE001  the flag may stand for something that this model does not have
+        # Code that stops is not stale.
         return False
     finally:
+        # The next flag, and whoever calls the compiled model next, start from the model as it was.
         flag.invert(model)
         flag.invert(ported)
     return _is_nearer(ours, before, after)
@@ -123,18 +141,21 @@ def _is_unseen(
 
 def _is_nearer(ours: list[torch.Tensor], before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
     """Whether results are those from before a change rather than those from after it."""
-    shapes = [[tensor.shape for tensor in tensors] for tensors in (ours, before, after)]
-    # Other shapes are other results, whichever they are.
-    if shapes[0] != shapes[1] or shapes[1] != shapes[2]:
-        return shapes[0] == shapes[1]
+    our_shapes, shapes_before, shapes_after = map(_shapes, (ours, before, after))
+    if our_shapes != shapes_before:
+        return False
+    if shapes_before != shapes_after:
+        return True
+    # Equal distances are those of a flag without effect here.
     return _distance(ours, before) < _distance(ours, after)
 
 
+def _shapes(tensors: list[torch.Tensor]) -> list[torch.Size]:
+    return [tensor.shape for tensor in tensors]
+
+
 def _distance(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
-    pairs = zip(first, second, strict=True)
-    return sum(
-        float((one.double() - other.double()).abs().sum()) for one, other in pairs if not one.is_complex()
-    )
+    return sum(map(total_distance, first, second))
 
 
 def _stale_finding(flag: Flag) -> CheckFinding:

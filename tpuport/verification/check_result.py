@@ -3,13 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import tpuport
 from tpuport.trace_errors import Source
 
 Severity = Literal["error", "warning", "note"]
-# What a change costs someone who knows the code: of one finding, in hours.
+_SEVERITIES: Final = get_args(Severity)
+# Hours that one change takes someone who knows the code. These are our guesses, not measurements.
 _EFFORTS: Final = {
     "minutes": 0.25,
     "an hour": 1.0,
@@ -43,9 +44,10 @@ class CheckFinding:
             on one), "trace" (code that cannot be traced for another reason), "result" (a result differs from torch's),
             "stale" (a compiled call does not see a change), "draw" (random numbers repeat), "dtype",
             "recompilation", "growth", "topology", "lint", "rounding" or "skipped".
-        stage: that found it.
+        stage: the stage that found it.
         severity: an "error" makes the check fail.
-        message: what happened, in a sentence; remedy: what to do, "" for nothing.
+        message: what happened, in a sentence.
+        remedy: what to do; "" if there is nothing to do.
         source: the line of the user's or the model's code.
         rule: the id of the lint rule about it.
         module: the name of the module in the model, if one is to blame.
@@ -65,27 +67,25 @@ class CheckFinding:
     @property
     def effort(self) -> str:
         """An estimate of what the remedy takes: "minutes", "an hour", "half a day", "a day" or "none"."""
-        return _estimate(self)
+        rule = self.rule or ""
+        match self.kind:
+            case "rounding" | "skipped":
+                return "none"
+            case "value" if rule.startswith("TPU1"):
+                # A shape that depends on values needs another algorithm, such as padding and a mask.
+                return "half a day"
+            case "value" | "dtype" | "lint" if rule:
+                # The page of a lint rule has the rewrite.
+                return "minutes"
+            case "result":
+                return "a day"
+            case "topology":
+                return "half a day"
+        return "an hour"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {**dataclasses.asdict(self), "effort": self.effort}
-
-
-def _estimate(finding: CheckFinding) -> str:
-    match finding.kind:
-        case "rounding" | "skipped":
-            return "none"
-        case "value" if finding.rule and finding.rule.startswith("TPU1"):
-            # A shape that depends on values needs another algorithm, such as padding and a mask.
-            return "half a day"
-        case "value" | "dtype" | "lint":
-            return "minutes" if finding.rule else "an hour"
-        case "result":
-            return "a day"
-        case "topology":
-            return "half a day"
-    return "an hour"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Stage:
         name: "lint", "torch", "values", "compile", "compare", "mesh", "repeat" or "topology".
         status: "passed", "findings", "failed" (it could not be carried out) or "skipped".
         summary: what was done, in a few words.
-        seconds: that it took.
+        seconds: how long it took.
     """
 
     name: str
@@ -115,11 +115,13 @@ class CheckResult:
     """The result of `tpuport.check`.
 
     Attributes:
-        model: its class; inputs: shapes and dtypes by name.
+        model: the name of its class.
+        inputs: their dtypes and shapes by name.
         stages: in the order in which they ran.
         findings: in the order in which to work on them.
         mesh: the sizes of the axes of the mesh that was requested, or None.
-        rules: that were inferred for the mesh, in the form of a file for `--rules`; None if there are others.
+        rules: the sharding rules that were inferred for the mesh, in the form of a file for `--rules`; None if the user
+            gave rules, the model has a plan, or there is no mesh that needs rules.
     """
 
     model: str
@@ -141,8 +143,9 @@ class CheckResult:
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence."""
+        """The outcome in a sentence."""
         kinds = {finding.kind for finding in self.errors}
+        # The worst comes first: a model that cannot be compiled has no results to speak of.
         if not kinds:
             return f"{self.model} runs on the device as in torch"
         if kinds & {"value", "trace"}:
@@ -182,17 +185,18 @@ class CheckResult:
         }
 
     def to_json(self) -> str:
-        """As JSON."""
+        """The fields of `to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_text(self) -> str:
-        """For a terminal."""
+        """The report for a terminal."""
+        # Reports import results.
         from tpuport.verification.reports import text
 
         return text.render(self)
 
     def to_html(self) -> str:
-        """As one page that needs no other file."""
+        """The report as one page that needs no other file."""
         from tpuport.verification.reports import html
 
         return html.page(self)
@@ -203,22 +207,27 @@ class CheckResult:
 
 def plain_rules(rules: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Sharding rules as a file has them: for each dimension None, an axis or a list of axes."""
-    return {
-        pattern: [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
-        for pattern, spec in rules.items()
-    }
+    return {pattern: list(map(_plain_entry, spec)) for pattern, spec in rules.items()}
+
+
+def _plain_entry(entry: Any) -> Any:
+    """One dimension's axes: JSON has lists for the tuples of a PartitionSpec."""
+    if isinstance(entry, tuple):
+        return list(entry)
+    return entry
 
 
 def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:
-    """Findings in the order in which to work on them; of two about the same line, kind and rule the first."""
+    """Findings in the order in which to work on them; only the first of those about one line, of one kind and rule."""
     unique: dict[Any, CheckFinding] = {}
     for finding in findings:
-        place = finding.source and (finding.source.file, finding.source.line)
         # Without a line only the message tells two findings apart.
-        unique.setdefault((finding.kind, finding.rule, place or finding.message), finding)
-    severities = ("error", "warning", "note")
+        subject: Any = finding.message
+        if finding.source is not None:
+            subject = (finding.source.file, finding.source.line)
+        unique.setdefault((finding.kind, finding.rule, subject), finding)
+    return tuple(sorted(unique.values(), key=_position))
 
-    def position(finding: CheckFinding) -> tuple[int, int]:
-        return severities.index(finding.severity), _ORDER.index(finding.kind)
 
-    return tuple(sorted(unique.values(), key=position))
+def _position(finding: CheckFinding) -> tuple[int, int]:
+    return _SEVERITIES.index(finding.severity), _ORDER.index(finding.kind)

@@ -20,7 +20,8 @@ _FIX: Final = (
 )
 # Long enough to have positions that differ, and short enough for a CPU.
 _LENGTH: Final = 16
-_LARGEST_NUMBER: Final = 8  # of integer inputs that are no tokens
+# Integer inputs that are no tokens are classes, positions or time steps: small numbers are in range everywhere.
+_LARGEST_NUMBER: Final = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,31 +56,37 @@ def load_target(name: str, options: Mapping[str, Any], seed: int = 0) -> CheckTa
 
 
 def _user_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
-    given = [option for option, value in options.items() if value]
-    if given:
+    chosen = _chosen(options)
+    if chosen:
         raise PortError(
             "the function itself determines its model and inputs",
-            where=", ".join(given),
+            where=", ".join(chosen),
             fix="leave the options out",
         )
     function = load_function(name)
     with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
         result = function()
-    match result:
-        case [torch.nn.Module() as model, inputs]:
-            return CheckTarget(model, inputs)
-        case [build, inputs] if callable(build):
-            with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
-                model = build()
-            if isinstance(model, torch.nn.Module):
+        match result:
+            case [torch.nn.Module() as model, inputs]:
                 return CheckTarget(model, inputs)
+            case [build, inputs] if callable(build):
+                # Only now, as `tpuport compile` has it: the function may return what builds the model.
+                model = build()
+                if isinstance(model, torch.nn.Module):
+                    return CheckTarget(model, inputs)
     raise PortError(f"it returned an object of class {type(result).__name__}", where=name, fix=_FIX)
+
+
+def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the user gave."""
+    return {name: value for name, value in options.items() if value}
 
 
 def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
     config_file = find_config(name)
-    chosen: dict[str, Any] = {option: value for option, value in options.items() if value}
+    chosen = _chosen(options)
     raw = config_file.raw
+    # transformers' configs have a model_type; diffusers' components are named by their class.
     if "model_type" in raw and "_class_name" not in raw:
         chosen.setdefault("length", _LENGTH)
         chosen["task"] = "forward"
@@ -92,6 +99,7 @@ def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
         )
     target = next(iter(targets))
     if not isinstance(target.inputs, Mapping):
+        # The step of a decoder, for example, has a cache as well.
         raise PortError("there are no inputs of a forward call", where=name, fix="give a function instead")
     model, note = _build(target.build(), config_file.directory, chosen.get("component"))
     dtype = as_torch_dtype(target.dtype)
@@ -107,11 +115,11 @@ def _config_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
 def _build(empty: torch.nn.Module, directory: Path, component: str | None) -> tuple[torch.nn.Module, str]:
     """The model with the weights that the directory has, or random ones; and a note that says which."""
     model_class: Any = type(empty)
-    folder = directory / component if component else directory
+    folder = directory / (component or "")
     if any(folder.glob("*.safetensors")):
         return model_class.from_pretrained(str(folder)), f"weights are those in {folder}"
     config: Any = empty.config
-    # transformers' name for it, and diffusers'.
+    # transformers' name for it, and diffusers'. Both give random weights.
     build = getattr(model_class, "_from_config", None) or model_class.from_config
     return build(config), "weights are random: there are none beside the config"
 
@@ -122,6 +130,7 @@ def _fill(name: str, value: Any, model: torch.nn.Module) -> Any:
         return value
     shape = tuple(value.shape)
     if name.endswith("mask"):
+        # Attention to everything: padding would have to agree with the tokens.
         return torch.ones(shape, dtype=value.dtype)
     if value.is_floating_point():
         return torch.randn(shape).to(value.dtype)

@@ -52,7 +52,7 @@ def check(
 
     Args:
         model: on the CPU, with weights.
-        inputs: of one call: a mapping of arguments by name, a tuple or list of positional ones, or a single tensor.
+        inputs: the arguments of one call: a mapping by name, a tuple or list in order, or a single tensor.
         mesh: also compare the model on the devices of this mesh.
         rules: for the mesh; None for the model's own plan.
 
@@ -60,7 +60,7 @@ def check(
         The result; its `ok` says whether nothing has to be changed, and its `findings` what to do, in order.
 
     Raises:
-        PortError: this is no model, it has no values, or it cannot be copied.
+        PortError: this is no torch.nn.Module, its weights have no values, or it cannot be copied.
     """
     if not isinstance(model, torch.nn.Module):
         raise PortError(f"cannot check a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
@@ -95,18 +95,19 @@ class _StageFailed(Exception):
 
 
 class _StageSkipped(Exception):
-    """What a stage needs is not there, because an earlier one has failed."""
+    """A stage needs what an earlier one makes, and that has failed."""
 
 
 class Check:
     """One check, stage by stage.
 
     Attributes:
-        exact_model: the model in float64 before any call; None if it does not run in float64.
         executed: the lines that ran in torch.
+        exact_model: the model in float64 before any call; None if it does not run in float64.
         torch_run, exact_run, device_run: recordings of the first call; None if there is none.
-        inferred_rules: for the mesh, of a model without a plan and without rules of its user.
-        compiled, ported: the model as its user compiles it, called once; None if that failed.
+        inferred_rules: for the mesh, if the model has no plan and the user gave no rules.
+        compiled, ported: the program and the model as a user compiles it, called once; None if that failed.
+        programs: how many programs the first call made.
     """
 
     def __init__(
@@ -128,26 +129,31 @@ class Check:
         self.inferred_rules: ShardingRules | None = None
         self.compiled: CompiledFunction | None = None
         self.ported: torch.nn.Module | None = None
+        self.programs = 0
 
     def run(self) -> CheckResult:
         """Carry out all stages."""
+        # The lint stage holds the linter's findings against what the stage of values has found.
         names = ["torch", "values", "lint", "compare", "compile", "repeat"]
+        mesh = rules = None
         if self.mesh is not None:
             names.append("mesh")
+            mesh = {str(axis): size for axis, size in self.mesh.shape.items()}
         self.carry_out(names)
+        if self.inferred_rules is not None:
+            rules = plain_rules(self.inferred_rules)
         tensors = named_tensors(self.arguments.named())
-        mesh = None if self.mesh is None else {str(axis): size for axis, size in self.mesh.shape.items()}
         return CheckResult(
             type(self.model).__name__,
             {name: model_runs.describe(tensor) for name, tensor in tensors},
             tuple(self.stages),
             order_findings(self.findings),
             mesh,
-            None if self.inferred_rules is None else plain_rules(self.inferred_rules),
+            rules,
         )
 
     def carry_out(self, names: Iterable[str]) -> None:
-        """Carry out some stages, in this order; "torch" comes first."""
+        """Carry out some stages, in this order; "torch" comes first, and without it nothing means anything."""
         stages = {
             "torch": self._run_torch,
             "values": self._run_device,
@@ -166,7 +172,7 @@ class Check:
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         """Time a stage, and turn what it cannot do into a finding: later stages may still say something."""
-        started, known = time.monotonic(), len(self.findings)
+        started, known = time.monotonic(), list(self.findings)
         self.summary = ""
         status: Any = "passed"
         try:
@@ -183,7 +189,8 @@ class Check:
             message = f"this stage ended with {type(error).__name__}: {trace_errors.first_line(error)}"
             details = {"traceback": traceback.format_exc()}
             self._add("failure", name, message, "report it to tpuport with this page", details=details)
-        new = self.findings[known:]
+        # A stage may also withdraw earlier findings, so that counting them does not tell which are new.
+        new = [finding for finding in self.findings if finding not in known]
         if status == "passed" and any(finding.severity != "note" for finding in new):
             status = "findings"
         self.stages.append(Stage(name, status, self.summary, time.monotonic() - started))
@@ -193,15 +200,21 @@ class Check:
     ) -> None:
         self.findings.append(CheckFinding(kind, stage, severity, message, remedy, **more))
 
+    def _has(self, kind: str) -> bool:
+        return any(finding.kind == kind for finding in self.findings)
+
     def _fresh_model(self) -> torch.nn.Module:
         """A copy that was never called: a call may write to the model."""
         return model_runs.copy_model(self.model)
 
     def _fresh_exact_model(self) -> torch.nn.Module | None:
-        return None if self.exact_model is None else model_runs.copy_model(self.exact_model)
+        if self.exact_model is None:
+            return None
+        return model_runs.copy_model(self.exact_model)
 
     def _run_torch(self) -> None:
         try:
+            # Lines are noted here alone: compiled code does not run line by line.
             with self.executed:
                 self.torch_run = model_runs.run_torch(self._fresh_model(), self.arguments)
         except Exception as error:
@@ -210,6 +223,7 @@ class Check:
         self.runs_in_torch = True
         try:
             self.exact_model = model_runs.widen_model(self.model)
+            # A copy, as for any run: it may write to the model.
             exact_model = model_runs.copy_model(self.exact_model)
             self.exact_run = model_runs.run_exact(exact_model, self.arguments, self.torch_run.answers)
         except Exception as error:  # noqa: BLE001  of any code, in a dtype that it was not written for
@@ -221,21 +235,34 @@ class Check:
                 "counts as exact",
                 severity="note",
             )
+        if not differences.has_comparable_result(self.torch_run):
+            self._add(
+                "skipped",
+                "torch",
+                "the model's own result is not compared, only those of its modules: it has no tensors in tuples, "
+                "lists or mappings",
+                "check a model whose forward returns the tensors of this one's result in a tuple",
+                severity="note",
+            )
         operators = sum(event.kind == "op" for event in self.torch_run.events)
         self.summary = f"{operators} operators"
 
     def _add_torch_failure(self, error: Exception) -> None:
         """A finding about the line, and one for each line of the same files that a machine without CUDA refuses."""
+        source = None
         frames = path_to(error).frames_of(Owner.MODEL)
+        if frames:
+            source = frames[0].source()
         self._add(
             "failure", "torch", f"the model fails in torch on the CPU: {type(error).__name__}: "
             f"{trace_errors.first_line(error)}",
             "let it run on the CPU, without .cuda() and with tensors on the device of its inputs, and give inputs that "
-            "model(**inputs) takes", source=frames[0].source() if frames else None,
+            "model(**inputs) takes", source=source,
         )  # fmt: skip
         self.findings += confirming.cuda_findings(self.executed, self.model)
 
     def _run_device(self) -> None:
+        """Trace the model with torch's answers, so that one run collects every line that needs a value."""
         ported = porting.port(self._fresh_model())
         self.device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
         self.findings += value_reads.findings(self.device_run, self.model)
@@ -262,31 +289,38 @@ class Check:
         runs = comparing.Runs(self.device_run, self.torch_run, self.exact_run)
         self.findings += differences.dtype_findings(comparing.dtype_differences(runs))
         if self.device_run.error is not None:
-            # Dtypes are known up to the failure, which may come of a wrong one, and values are not.
+            # Dtypes are known up to the failure, which may come of a wrong one. Values are not known.
             raise _StageFailed
-        place = comparing.first_module(runs)
-        if place is None:
+        mismatch = comparing.first_module(runs)
+        if mismatch is None:
             self.findings += differences.rounding_findings(runs)
         else:
-            place = self._narrow(place, mesh=None)
-            self.findings.append(differences.result_finding(place, self.model, "compare"))
+            mismatch = self._narrow(mismatch, mesh=None)
+            self.findings.append(differences.result_finding(mismatch, self.model, "compare"))
         self.summary = differences.summarize(runs)
 
-    def _narrow(self, place: comparing.Place, mesh: Mesh | None) -> comparing.Place:
-        """The operator in the module of a place, from runs that keep the values of its operators."""
-        answers = self.torch_run.answers
-        exact_model = self._fresh_exact_model()
-        exact = None
-        if exact_model is not None:
-            exact = model_runs.run_exact(exact_model, self.arguments, answers, place.call)
-        ported = porting.port(self._fresh_model()) if mesh is None else self._port_to_mesh(mesh)
-        device = model_runs.run_device(ported, self.arguments, answers, place.call)
-        if device.error is not None:
-            return place
-        torch_run = model_runs.run_torch(self._fresh_model(), self.arguments, place.call)
-        return comparing.first_operator(comparing.Runs(device, torch_run, exact), place.call) or place
+    def _narrow(self, mismatch: comparing.Mismatch, mesh: Mesh | None) -> comparing.Mismatch:
+        """The operator to blame in a module, from runs that keep the values of its operators.
 
-    def _port_to_mesh(self, mesh: Mesh) -> torch.nn.Module:
+        Only now, and only of one call: the values of all operators of a model would not fit in memory.
+        """
+        answers, call = self.torch_run.answers, mismatch.call
+        ported = self._port_to(mesh)
+        device_run = model_runs.run_device(ported, self.arguments, answers, call)
+        if device_run.error is not None:
+            return mismatch
+        torch_run = model_runs.run_torch(self._fresh_model(), self.arguments, call)
+        exact_run = None
+        exact_model = self._fresh_exact_model()
+        if exact_model is not None:
+            exact_run = model_runs.run_exact(exact_model, self.arguments, answers, call)
+        runs = comparing.Runs(device_run, torch_run, exact_run)
+        return comparing.first_operator(runs, call) or mismatch
+
+    def _port_to(self, mesh: Mesh | None) -> torch.nn.Module:
+        """A ported copy of the model, on one device or on a mesh."""
+        if mesh is None:
+            return porting.port(self._fresh_model())
         # What inferred rules cannot divide is whole on each device; the user's own rules have to fit.
         allow = tuple(self.inferred_rules or ())
         return porting.port(
@@ -294,12 +328,14 @@ class Check:
         )
 
     def _infer_rules(self, mesh: Mesh) -> None:
-        """Rules from the structure of a model that has no plan, as far as its code can be traced."""
+        """Rules from the structure of a model that has no plan; a note if its code cannot be traced for that."""
         if self.rules is not None or mesh.shape.get("tp", 1) == 1 or tensor_parallel_plan(self.model):
             return
-        given = self.arguments.copy()
+        inputs = self.arguments.copy()
         try:
-            rules = ShardingRules.infer(self._fresh_model(), given.keywords or given.positional)
+            self.inferred_rules = ShardingRules.infer(
+                self._fresh_model(), inputs.keywords or inputs.positional
+            )
         except PortError as error:
             self._add(
                 "skipped",
@@ -307,23 +343,22 @@ class Check:
                 f"no rules were inferred, so that weights are whole: {error.what}",
                 severity="note",
             )
-            return
-        self.inferred_rules = rules
 
     def _compare_on_mesh(self) -> None:
+        """The comparison of modules once more, with the weights and inputs divided."""
         assert self.mesh is not None
         self._infer_rules(self.mesh)
-        ported = self._port_to_mesh(self.mesh)
+        ported = self._port_to(self.mesh)
         device_run = model_runs.run_device(ported, self.arguments, self.torch_run.answers)
         if device_run.error is not None:
             self._add_failure("mesh", device_run.error)
             raise _StageFailed
         runs = comparing.Runs(device_run, self.torch_run, self.exact_run)
-        place = comparing.first_module(runs)
+        mismatch = comparing.first_module(runs)
         # What differs on one device differs here too, and is reported once.
-        if place is not None and not any(finding.kind == "result" for finding in self.findings):
-            place = self._narrow(place, self.mesh)
-            self.findings.append(differences.result_finding(place, self.model, "mesh"))
+        if mismatch is not None and not self._has("result"):
+            mismatch = self._narrow(mismatch, self.mesh)
+            self.findings.append(differences.result_finding(mismatch, self.model, "mesh"))
         self.summary = differences.summarize(runs)
 
     def _compile(self) -> None:
@@ -334,23 +369,27 @@ class Check:
         try:
             outputs = model_runs.call_compiled(compiled, self.arguments)
         except Exception as error:
-            known = {
-                (finding.source.file, finding.source.line) for finding in self.findings if finding.source
-            }
-            source = trace_errors.explain(error, self.model).source
-            if source is None or (source.file, source.line) not in known:
-                self._add_failure("compile", error)
+            self._add_new_failure(error)
             raise _StageFailed from error
         self.compiled, self.ported = compiled, ported
+        self.programs = compiled.program.compilations
         products = model_runs.float32_products(compiled, self.arguments)
         self.findings += differences.float32_findings(products, self.torch_run)
         self._forgive_recording()
-        is_known = any(finding.kind == "result" for finding in self.findings)
-        if not is_known and not any(answer.is_draw for answer in self.torch_run.answers.values()):
+        # The device has drawn other numbers than torch, so that the results of a model that draws are not compared.
+        if not self._has("result") and not repeated_calls.draws_numbers(self.torch_run):
             self.findings += differences.output_findings(outputs, self.torch_run, self.exact_run)
 
+    def _add_new_failure(self, error: Exception) -> None:
+        """A finding about what stops compiling, unless the line has one already."""
+        sources = [finding.source for finding in self.findings if finding.source]
+        known = {(source.file, source.line) for source in sources}
+        source = trace_errors.explain(error, self.model).source
+        if source is None or (source.file, source.line) not in known:
+            self._add_failure("compile", error)
+
     def _forgive_recording(self) -> None:
-        """A program that only the recording of its values has stopped is a program: what is left is its result."""
+        """Withdraw the finding of a stage of values that failed: the model compiles without recording its values."""
         if self.device_run is None or self.device_run.error is None:
             return
         self.findings = [
@@ -364,21 +403,33 @@ class Check:
         compiled, ported = self.compiled, self.ported
         if compiled is None or ported is None:
             raise _StageSkipped
-        calls = list(repeated_calls.count_calls(self.torch_run))
-        if calls:
-            drawing = porting.port(self._fresh_model())
-            answers = self.torch_run.answers
-            runs = model_runs.run_draws(drawing, self.arguments, answers, len(calls))
-            torch_runs = [model_runs.run_torch(self._fresh_model(), self.arguments) for _ in calls]
-            self.findings += repeated_calls.draw_findings(runs, torch_runs)
-        else:
-            model, exact_model = self._fresh_model(), self._fresh_exact_model()
-            model_runs.call_torch(model, self.arguments)
-            if exact_model is not None:
-                model_runs.call_exact(exact_model, self.arguments)
-            self.findings += repeated_calls.state_findings(compiled, model, exact_model, self.arguments)
-        self.findings += repeated_calls.recompilation_findings(compiled, self.arguments)
-        if not calls:
-            self.findings += changed_flags.stale_findings(
-                compiled, ported, self._fresh_model(), self.arguments
-            )
+        if repeated_calls.draws_numbers(self.torch_run):
+            self._check_draws()
+            self.findings += repeated_calls.recompilation_findings(compiled, self.arguments, self.programs)
+            self.summary = "random numbers; results and flags are not compared, because those differ anyway"
+            return
+        self._check_second_call(compiled)
+        self.findings += repeated_calls.recompilation_findings(compiled, self.arguments, self.programs)
+        # Last: a changed flag makes new programs.
+        self.findings += changed_flags.stale_findings(compiled, ported, self._fresh_model(), self.arguments)
+
+    def _check_draws(self) -> None:
+        """Whether the random numbers of several calls on the device are as independent as in torch."""
+        drawing = porting.port(self._fresh_model())
+        answers = self.torch_run.answers
+        runs = model_runs.run_draws(drawing, self.arguments, answers, repeated_calls.CALLS)
+        if runs[0].error is not None:
+            self._add_failure("repeat", runs[0].error)
+            raise _StageFailed
+        torch_runs = [
+            model_runs.run_torch(self._fresh_model(), self.arguments) for _ in range(repeated_calls.CALLS)
+        ]
+        self.findings += repeated_calls.draw_findings(runs, torch_runs)
+
+    def _check_second_call(self, compiled: CompiledFunction) -> None:
+        """Whether what the first call has written is there in the second, as in torch."""
+        model, exact_model = self._fresh_model(), self._fresh_exact_model()
+        model_runs.call_torch(model, self.arguments)
+        if exact_model is not None:
+            model_runs.call_exact(exact_model, self.arguments)
+        self.findings += repeated_calls.state_findings(compiled, model, exact_model, self.arguments)

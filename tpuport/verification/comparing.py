@@ -5,6 +5,7 @@ import difflib
 import inspect
 import linecache
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import torch
 
@@ -12,10 +13,21 @@ from tpuport.trace_errors import Source
 from tpuport.verification.bounds import Deviation, deviation, same_dtype
 from tpuport.verification.recording import Event, ModuleCall, Recording, TensorNote
 
+# Stands in a mismatch that is about a dtype alone, and not about values.
+_NO_DEVIATION: Final = Deviation(False, (), "", "", "", 0.0, 0.0)
+# Stands for an event of torch's that another run does not have.
+_NO_EVENT: Final = Event("op", ModuleCall("", 0), "", None, (), ())
+
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """The recordings of one call: on the device, in torch, and in float64, which may have failed."""
+    """The recordings of one call, with the same answers and the same random numbers.
+
+    Attributes:
+        device: compiled on the device.
+        torch: in torch on the host.
+        exact: in float64; None if the model does not run in float64.
+    """
 
     device: Recording
     torch: Recording
@@ -23,14 +35,14 @@ class Runs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where results differ.
+class Mismatch:
+    """A result that differs from torch's, and where.
 
     Attributes:
-        call: of the module whose own code computes the result.
+        call: the call of the module whose own code computes the result.
         operator: its name, or "" if only the module is known.
         line: of the model's code; None if it is not known.
-        path: of the tensor among the results.
+        path: where the tensor is among the results.
         dtypes: on the device and in torch.
         is_replaced: whether tpuport runs other code there than torch.
     """
@@ -44,78 +56,85 @@ class Place:
     is_replaced: bool = False
 
 
-def first_module(runs: Runs) -> Place | None:
+@dataclasses.dataclass(frozen=True)
+class _Match:
+    """The same event in the three runs; `_NO_EVENT` where a run does not have it."""
+
+    torch: Event
+    device: Event
+    exact: Event
+
+    def inputs(self) -> "_MatchedNotes":
+        """The tensors that the module or operator was given."""
+        return _MatchedNotes(self.torch.inputs, _by_path(self.device.inputs), _by_path(self.exact.inputs))
+
+    def outputs(self) -> "_MatchedNotes":
+        """The tensors that it returned."""
+        return _MatchedNotes(self.torch.outputs, _by_path(self.device.outputs), _by_path(self.exact.outputs))
+
+
+@dataclasses.dataclass(frozen=True)
+class _MatchedNotes:
+    """The tensors on one side of an event: torch's in order, and the others by path."""
+
+    torch: Sequence[TensorNote]
+    device: dict[str, TensorNote]
+    exact: dict[str, TensorNote]
+
+    def pairs(self) -> Iterator[tuple[TensorNote, TensorNote]]:
+        """The tensors that both the device and torch have, the device's first."""
+        return ((self.device[note.path], note) for note in self.torch if note.path in self.device)
+
+
+def _by_path(notes: Sequence[TensorNote]) -> dict[str, TensorNote]:
+    return {note.path: note for note in notes}
+
+
+def first_module(runs: Runs) -> Mismatch | None:
     """The first call of a module whose own code gives a result outside of the bound.
 
     In the order of time: a module that is called with a wrong argument is not to blame, but the one that calls it is.
     """
-    device, exact = _by_call(runs.device), _by_call(runs.exact)
+    device_events = _module_events(runs.device)
+    exact_events = _module_events(runs.exact or Recording())
+    # Calls that are under way, the innermost last.
     callers: list[ModuleCall] = []
-    for event in _module_events(runs.torch):
+    for step, event in _module_events(runs.torch).items():
+        match = _Match(event, device_events.get(step, _NO_EVENT), exact_events.get(step, _NO_EVENT))
         if event.kind == "enter":
+            # Whoever calls a module has computed its arguments; the model itself has no caller.
             blamed = callers[-1] if callers else event.call
             callers.append(event.call)
+            mismatch = _first_difference(runs, match.inputs(), event, blamed)
         else:
-            blamed = callers.pop()
-        ours = device.get((event.kind, event.call))
-        if ours is None:
-            continue
-        place = _compare_event(runs, ours, event, exact.get((event.kind, event.call)), blamed)
-        if place is not None:
-            return place
+            mismatch = _first_difference(runs, match.outputs(), event, callers.pop())
+        if mismatch is not None:
+            return mismatch
     return None
 
 
-def _module_events(recording: Recording) -> Iterator[Event]:
-    return (event for event in recording.events if event.kind != "op")
+def _module_events(recording: Recording) -> dict[tuple[str, ModuleCall], Event]:
+    """Entries into modules and exits from them, in order."""
+    return {(event.kind, event.call): event for event in recording.events if event.kind != "op"}
 
 
-def _by_call(recording: Recording | None) -> dict[tuple[str, ModuleCall], Event]:
-    if recording is None:
-        return {}
-    return {(event.kind, event.call): event for event in _module_events(recording)}
-
-
-def _compare_event(
-    runs: Runs, ours: Event, theirs: Event, exact: Event | None, blamed: ModuleCall
-) -> Place | None:
+def _first_difference(runs: Runs, notes: _MatchedNotes, event: Event, blamed: ModuleCall) -> Mismatch | None:
     """The first tensor of an event that is outside of the bound."""
-    attribute = "inputs" if theirs.kind == "enter" else "outputs"
-    return _compare_notes(
-        runs,
-        getattr(ours, attribute),
-        getattr(theirs, attribute),
-        getattr(exact, attribute, ()),
-        theirs,
-        blamed,
-    )
-
-
-def _compare_notes(
-    runs: Runs,
-    ours: Sequence[TensorNote],
-    theirs: Sequence[TensorNote],
-    exact: Sequence[TensorNote],
-    event: Event,
-    blamed: ModuleCall,
-) -> Place | None:
-    ours_by_path = {note.path: note for note in ours}
-    exact_by_path = {note.path: note for note in exact}
-    for note in theirs:
-        our_note, exact_note = ours_by_path.get(note.path), exact_by_path.get(note.path)
-        # tpuport gives some masks another form: what is computed with them is compared.
-        if (
-            our_note is None
-            or our_note.value is None
-            or (event.kind == "enter" and our_note.shape != note.shape)
-        ):
+    for device_note, note in notes.pairs():
+        # The value of a tensor inside of a loop never leaves the loop.
+        if device_note.value is None:
             continue
-        found = deviation(
-            _value(runs.device, our_note), _value(runs.torch, note), _optional_value(runs.exact, exact_note)
+        # tpuport gives some masks another form. What is computed with them is compared.
+        if event.kind == "enter" and device_note.shape != note.shape:
+            continue
+        difference = deviation(
+            _value(runs.device, device_note),
+            _value(runs.torch, note),
+            _exact_value(runs.exact, notes.exact.get(note.path)),
         )
-        if found is not None and not found.is_rounding:
-            dtypes = our_note.dtype, note.dtype
-            return Place(blamed, event.operator, event.line, note.path, dtypes, found)
+        if difference is not None and not difference.is_rounding:
+            dtypes = device_note.dtype, note.dtype
+            return Mismatch(blamed, event.operator, event.line, note.path, dtypes, difference)
     return None
 
 
@@ -124,88 +143,87 @@ def _value(recording: Recording, note: TensorNote) -> torch.Tensor:
     return recording.values[note.value]
 
 
-def _optional_value(recording: Recording | None, note: TensorNote | None) -> torch.Tensor | None:
+def _exact_value(recording: Recording | None, note: TensorNote | None) -> torch.Tensor | None:
     if recording is None or note is None:
         return None
     return _value(recording, note)
 
 
-def first_operator(runs: Runs, call: ModuleCall) -> Place | None:
+def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
     """The first operator of a module's own code that gives a result outside of the bound, from runs that kept those.
 
     If its arguments are outside already, they come from code that only torch runs: tpuport has replaced it, and the
     last line of it is to blame.
     """
-    theirs = _operators(runs.torch, call)
-    ours = _align(theirs, _operators(runs.device, call))
-    exact = _align(theirs, _operators(runs.exact, call))
     replaced: Event | None = None
-    for event, our_event, exact_event in zip(theirs, ours, exact, strict=True):
-        if our_event is None:
+    for match in _operator_matches(runs, call):
+        event = match.torch
+        if match.device is _NO_EVENT:
             replaced = event
             continue
-        inputs = _compare_notes(
-            runs, our_event.inputs, event.inputs, exact_event.inputs if exact_event else (), event, call
-        )
-        if inputs is not None and replaced is not None:
+        mismatch = _first_difference(runs, match.inputs(), event, call)
+        if mismatch is not None and replaced is not None:
             return dataclasses.replace(
-                inputs, operator=replaced.operator, line=replaced.line, is_replaced=True
+                mismatch, operator=replaced.operator, line=replaced.line, is_replaced=True
             )
-        place = inputs or _compare_notes(
-            runs, our_event.outputs, event.outputs, exact_event.outputs if exact_event else (), event, call
-        )
-        if place is not None:
-            return place
+        mismatch = mismatch or _first_difference(runs, match.outputs(), event, call)
+        if mismatch is not None:
+            return mismatch
     return None
 
 
-def _operators(recording: Recording | None, call: ModuleCall) -> list[Event]:
-    if recording is None:
-        return []
+def _operator_matches(runs: Runs, call: ModuleCall) -> list[_Match]:
+    """torch's operators in a module's own code, each with those of the other runs."""
+    events = _operators(runs.torch, call)
+    device = _align(events, _operators(runs.device, call))
+    exact = _align(events, _operators(runs.exact or Recording(), call))
+    return list(map(_Match, events, device, exact))
+
+
+def _operators(recording: Recording, call: ModuleCall) -> list[Event]:
     return [event for event in recording.events if event.kind == "op" and event.call == call]
 
 
-def _align(theirs: Sequence[Event], others: Sequence[Event]) -> list[Event | None]:
+def _align(torch_events: Sequence[Event], others: Sequence[Event]) -> list[Event]:
     """For each of torch's operators the one of another run at the same line and of the same name, in order."""
-    matcher = difflib.SequenceMatcher(None, list(map(_key, theirs)), list(map(_key, others)), autojunk=False)
-    aligned: list[Event | None] = [None] * len(theirs)
+    # autojunk would ignore the operators that occur most often.
+    matcher = difflib.SequenceMatcher(
+        None,
+        list(map(_line_and_operator, torch_events)),
+        list(map(_line_and_operator, others)),
+        autojunk=False,
+    )
+    aligned = [_NO_EVENT] * len(torch_events)
+    # In order, so that the second call on a line is never taken for the first.
     for start, other_start, length in matcher.get_matching_blocks():
         aligned[start : start + length] = others[other_start : other_start + length]
     return aligned
 
 
-def _key(event: Event) -> tuple[str, int, str]:
+def _line_and_operator(event: Event) -> tuple[str, int, str]:
     line = event.line or Source("", 0, "")
     return line.file, line.line, event.operator
 
 
-def dtype_differences(runs: Runs) -> list[Place]:
+def dtype_differences(runs: Runs) -> list[Mismatch]:
     """Operators that give another dtype than in torch for arguments of the same dtypes, one for each line."""
-    calls = dict.fromkeys(event.call for event in runs.torch.events if event.kind == "op")
-    places: dict[tuple[str, int, str], Place] = {}
-    for call in calls:
-        theirs = _operators(runs.torch, call)
-        for event, ours in zip(theirs, _align(theirs, _operators(runs.device, call)), strict=True):
-            if ours is None or not _agree(ours.inputs, event.inputs):
+    mismatches: dict[tuple[str, int, str], Mismatch] = {}
+    for call in dict.fromkeys(event.call for event in runs.torch.events if event.kind == "op"):
+        for match in _operator_matches(runs, call):
+            # An operator that was given another dtype is not to blame; the one that gave it is.
+            if not all(same_dtype(*dtypes) for dtypes in _dtypes(match.inputs())):
                 continue
-            for our_note, note in _pairs(ours.outputs, event.outputs):
-                if not same_dtype(our_note.dtype, note.dtype):
-                    dtypes = our_note.dtype, note.dtype
-                    nothing = Deviation(False, (), "", "", "", 0.0, 0.0)
-                    place = Place(call, event.operator, event.line, note.path, dtypes, nothing)
-                    places.setdefault(_key(event), place)
-    return list(places.values())
+            event = match.torch
+            for device_note, note in match.outputs().pairs():
+                if not same_dtype(device_note.dtype, note.dtype):
+                    dtypes = device_note.dtype, note.dtype
+                    mismatch = Mismatch(call, event.operator, event.line, note.path, dtypes, _NO_DEVIATION)
+                    mismatches.setdefault(_line_and_operator(event), mismatch)
+    return list(mismatches.values())
 
 
-def _agree(ours: Sequence[TensorNote], theirs: Sequence[TensorNote]) -> bool:
-    return all(same_dtype(our_note.dtype, note.dtype) for our_note, note in _pairs(ours, theirs))
-
-
-def _pairs(
-    ours: Sequence[TensorNote], theirs: Sequence[TensorNote]
-) -> Iterator[tuple[TensorNote, TensorNote]]:
-    by_path = {note.path: note for note in ours}
-    return ((by_path[note.path], note) for note in theirs if note.path in by_path)
+def _dtypes(notes: _MatchedNotes) -> Iterator[tuple[torch.dtype, torch.dtype]]:
+    return ((device_note.dtype, note.dtype) for device_note, note in notes.pairs())
 
 
 def forward_line(model: torch.nn.Module, call: ModuleCall) -> Source | None:

@@ -1,6 +1,7 @@
 """The linter's findings held against a run: confirmed, not reached, or harmless there."""
 
 import linecache
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -18,6 +19,7 @@ Mark = Literal["confirmed", "not reached", "harmless"]
 # Rules about lines that end a trace; a run on the device shows whether they do.
 _STOPPING: Final = ("TPU1", "TPU2")
 _CUDA: Final = "TPU3"
+_SUMMARIZED: Final = ("confirmed", "harmless", "not reached")
 
 
 def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFinding]) -> Mark:
@@ -25,7 +27,7 @@ def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFindi
 
     Args:
         executed: the lines that ran in torch.
-        checked: what the check of that run found.
+        checked: the findings of the check of that run.
     """
     lines = range(finding.line, finding.end_line + 1)
     # The linter names files as its user does, and Python by their whole path.
@@ -41,17 +43,18 @@ def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFindi
 def describe_marks(marks: Mapping[Finding, Mark], target: str) -> str:
     """A line for each finding, for a terminal."""
     lines = [
-        f"  {finding.path}:{finding.line}:{finding.column} {finding.rule} {found}"
-        for finding, found in marks.items()
+        f"  {finding.path}:{finding.line}:{finding.column} {finding.rule} {result}"
+        for finding, result in marks.items()
     ]
-    counts = [f"{list(marks.values()).count(found)} {found}" for found in get_args(Mark)]
-    return "\n".join([f"on the run of {target}:", *lines, ", ".join(counts)]) + "\n"
+    counts = Counter(marks.values())
+    total = ", ".join(f"{counts[result]} {result}" for result in get_args(Mark))
+    return "\n".join([f"on the run of {target}:", *lines, total]) + "\n"
 
 
 def reached_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
     """What the linter finds in functions that ran: the user's, and those of packages with classes of the model."""
-    found = _file_findings(executed, model)
-    return [finding for finding in found if (finding.path, finding.function) in executed.functions]
+    findings = _file_findings(executed, model)
+    return [finding for finding in findings if (finding.path, finding.function) in executed.functions]
 
 
 def cuda_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[CheckFinding]:
@@ -89,16 +92,19 @@ def _source(finding: Finding) -> Source:
 def lint_findings(
     reached: list[Finding], executed: ExecutedLines, checked: list[CheckFinding]
 ) -> tuple[list[CheckFinding], str]:
-    """Findings about what no run shows, such as speed; and in words what a run shows about all of them."""
+    """Notes about what no run shows, such as speed; and in words what the run shows about all findings."""
     marks = {finding: mark(finding, executed, checked) for finding in reached}
     advice = [
         CheckFinding(
             "lint", "lint", "note", f"{finding.function}: {finding.reason}", finding.remedy,
             _source(finding), finding.rule,
         )
-        for finding, found in marks.items()
-        if found == "harmless" and _is_advice(finding)
+        for finding, result in marks.items()
+        if result == "harmless" and _is_advice(finding)
     ]  # fmt: skip
-    counts = {name: list(marks.values()).count(name) for name in ("confirmed", "harmless", "not reached")}
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return advice, f"{len(reached)} findings: {shown}" if reached else ""
+    if not reached:
+        return advice, ""
+    # In a fixed order, and without those that there are none of: stages have one line each.
+    counts = Counter(marks.values())
+    shown = [f"{counts[result]} {result}" for result in _SUMMARIZED if counts[result]]
+    return advice, f"{len(reached)} findings: {', '.join(shown)}"

@@ -1,6 +1,9 @@
 """Findings about results and dtypes that differ from torch's."""
 
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 
@@ -9,31 +12,35 @@ from tpuport.topology.hlo.source_lines import short_path
 from tpuport.verification import comparing
 from tpuport.verification.bounds import deviation, same_dtype
 from tpuport.verification.check_result import CheckFinding
-from tpuport.verification.comparing import Place, Runs
+from tpuport.verification.comparing import Mismatch, Runs
 from tpuport.verification.recording import Recording
 
-_REPORT = "report it to tpuport with this page"
+_REPORT: Final = "report it to tpuport with this page"
+_HALVES: Final = {torch.bfloat16, torch.float16}
 
 
-def result_finding(place: Place, model: torch.nn.Module, stage: str) -> CheckFinding:
+def result_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> CheckFinding:
     """About the first result that is outside of the bound."""
-    found = place.deviation
-    module = place.call.name
-    line = place.line or comparing.forward_line(model, place.call)
-    what = f"the result of {module_name(place, model)}"
-    if place.operator:
-        what = f"`{place.operator}` in {module_name(place, model)}"
-    if place.is_replaced:
+    difference = mismatch.deviation
+    module = module_name(mismatch, model)
+    what = f"the result of {module}"
+    if mismatch.operator:
+        what = f"`{mismatch.operator}` in {module}"
+    if mismatch.is_replaced:
         what = f"what tpuport computes in place of {what}"
-    ours, theirs = (name(dtype) for dtype in place.dtypes)
-    dtypes = f", {ours} here and {theirs} in torch" if ours != theirs else f", in {ours}"
+    ours, theirs = map(name, mismatch.dtypes)
+    dtypes = f", in {ours}"
+    if ours != theirs:
+        dtypes = f", {ours} here and {theirs} in torch"
     return CheckFinding(
-        "result", stage, "error", f"{what} differs from torch's{dtypes}: {found.describe()}",
-        f"write the line with other operations, and {_REPORT}", line, module=module,
+        "result", stage, "error", f"{what} differs from torch's{dtypes}: {difference.describe()}",
+        f"write the line with other operations, and {_REPORT}",
+        mismatch.line or comparing.forward_line(model, mismatch.call), module=mismatch.call.name,
         details={
-            "operator": place.operator, "call": place.call.number, "path": place.path, "index": list(found.index),
-            "ours": found.ours, "torch": found.torch, "exact": found.exact, "error": found.error,
-            "torch_error": found.torch_error, "dtype": ours, "torch_dtype": theirs,
+            "operator": mismatch.operator, "call": mismatch.call.number, "path": mismatch.path,
+            "index": list(difference.index), "ours": difference.ours, "torch": difference.torch,
+            "exact": difference.exact, "error": difference.error, "torch_error": difference.torch_error,
+            "dtype": ours, "torch_dtype": theirs,
         },
     )  # fmt: skip
 
@@ -41,33 +48,51 @@ def result_finding(place: Place, model: torch.nn.Module, stage: str) -> CheckFin
 def output_findings(
     outputs: Sequence[torch.Tensor], torch_run: Recording, exact_run: Recording | None
 ) -> list[CheckFinding]:
-    """About the result of the program that a user compiles, whose modules agree one by one."""
+    """About the result of the program that a user compiles, even if all modules agree one by one."""
     expected = _results(torch_run)
-    exact = [None] * len(expected) if exact_run is None else _results(exact_run)
-    if len(outputs) != len(expected):
-        return [_output_finding(f"it has {len(outputs)} tensors, and torch's has {len(expected)}")]
-    for ours, theirs, referee in zip(outputs, expected, exact, strict=True):
-        found = deviation(ours, theirs, referee)
-        if found is not None and not found.is_rounding:
-            return [_output_finding(found.describe())]
+    exact = _results(exact_run) if exact_run is not None else []
+    message = describe_difference(outputs, expected, exact)
+    if message:
+        return [_output_finding(message)]
+    for ours, theirs in zip(outputs, expected, strict=True):
         if not same_dtype(ours.dtype, theirs.dtype):
             return [_output_finding(f"{name(ours.dtype)} here, {name(theirs.dtype)} in torch")]
     return []
 
 
+def describe_difference(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
+) -> str:
+    """How the tensors of a result differ from torch's by more than rounding; "" if they do not.
+
+    Args:
+        exact: in float64; empty if the model does not run in float64.
+    """
+    if len(outputs) != len(expected):
+        return f"it has {len(outputs)} tensors, and torch's has {len(expected)}"
+    for ours, theirs, referee in itertools.zip_longest(outputs, expected, exact):
+        difference = deviation(ours, theirs, referee)
+        if difference is not None and not difference.is_rounding:
+            return difference.describe()
+    return ""
+
+
 def rounding_findings(runs: Runs) -> list[CheckFinding]:
     """A note about the model's result if it would fail a plain comparison, and is no worse than torch's own."""
-    exact = [] if runs.exact is None else _results(runs.exact)
-    for ours, theirs, referee in zip(_results(runs.device), _results(runs.torch), exact, strict=False):
-        found = deviation(ours, theirs, referee)
-        if found is None or not found.is_rounding or _is_close(ours, theirs):
+    # Without a referee nothing says whose rounding it is.
+    if runs.exact is None:
+        return []
+    results = map(_results, (runs.device, runs.torch, runs.exact))
+    for ours, theirs, referee in zip(*results, strict=False):
+        difference = deviation(ours, theirs, referee)
+        if difference is None or not difference.is_rounding or _is_close(ours, theirs):
             continue
         return [
             CheckFinding(
                 "rounding", "compare", "note",
                 "the result differs from torch's by rounding that grew from module to module, and is as near to "
-                f"float64 as torch's own: {found.describe()}",
-                details={"ours": found.ours, "torch": found.torch, "exact": found.exact},
+                f"float64 as torch's own: {difference.describe()}",
+                details={"ours": difference.ours, "torch": difference.torch, "exact": difference.exact},
             )
         ]  # fmt: skip
     return []
@@ -82,7 +107,13 @@ def _is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return True
 
 
+def has_comparable_result(run: Recording) -> bool:
+    """Whether the model's result has tensors that a recording finds."""
+    return bool(_results(run))
+
+
 def _results(run: Recording) -> list[torch.Tensor]:
+    # The last event of a complete run is the exit of the model itself.
     return [run.values[note.value] for note in run.events[-1].outputs if note.value is not None]
 
 
@@ -92,48 +123,55 @@ def _output_finding(message: str) -> CheckFinding:
     )
 
 
-def dtype_findings(places: list[Place]) -> list[CheckFinding]:
+def dtype_findings(mismatches: list[Mismatch]) -> list[CheckFinding]:
     """About operators that compute in another dtype than torch."""
-    return [_dtype_finding(place) for place in places]
+    return list(map(_dtype_finding, mismatches))
 
 
-def _dtype_finding(place: Place) -> CheckFinding:
-    ours, theirs = (name(dtype) for dtype in place.dtypes)
+def _dtype_finding(mismatch: Mismatch) -> CheckFinding:
+    ours, theirs = map(name, mismatch.dtypes)
     return CheckFinding(
         "dtype", "compare", "error",
-        f"`{place.operator}` gives {ours} here, and {theirs} in torch for arguments of the same dtypes",
-        f"convert the result, .to(torch.{theirs}), and {_REPORT}", place.line, module=place.call.name,
-        details={"operator": place.operator, "dtype": ours, "torch_dtype": theirs},
+        f"`{mismatch.operator}` gives {ours} here, and {theirs} in torch for arguments of the same dtypes",
+        f"convert the result, .to(torch.{theirs}), and {_REPORT}", mismatch.line, module=mismatch.call.name,
+        details={"operator": mismatch.operator, "dtype": ours, "torch_dtype": theirs},
     )  # fmt: skip
 
 
 def float32_findings(products: Sequence[Float32Product], torch_run: Recording) -> list[CheckFinding]:
     """About products that a program of 16 bits computes in float32, on lines where torch has no float32 operand."""
+    dtypes_by_line = _operand_dtypes(torch_run)
     findings = []
     for product in products:
         line = product.source
         if line is None:
             continue
-        operators = [
-            event
-            for event in torch_run.events
-            if event.line is not None
-            and (short_path(event.line.file), event.line.line) == (line.file, line.line)
-        ]
-        dtypes = {note.dtype for event in operators for note in event.inputs if note.dtype.is_floating_point}
+        dtypes = dtypes_by_line[line.file, line.line]
         # Where torch computes in float32 too, the code asks for it.
-        if dtypes and dtypes <= {torch.bfloat16, torch.float16}:
-            names = ", ".join(map(name, dtypes))
-            findings.append(
-                CheckFinding(
-                    "dtype", "compare", "error",
-                    f"a {product.kind} is computed in float32 here, and in {names} in torch: "
-                    f"{'; '.join(map(str, product.origins))}",
-                    f"give it operands in {names}, and {_REPORT} if the code does", line,
-                    details={"operator": product.kind, "dtype": "float32", "torch_dtype": names},
-                )
-            )  # fmt: skip
+        if dtypes and dtypes <= _HALVES:
+            findings.append(_float32_finding(product, dtypes))
     return findings
+
+
+def _float32_finding(product: Float32Product, dtypes: set[torch.dtype]) -> CheckFinding:
+    names = ", ".join(sorted(map(name, dtypes)))
+    return CheckFinding(
+        "dtype", "compile", "error",
+        f"a {product.kind} is computed in float32 here, and in {names} in torch: "
+        f"{'; '.join(map(str, product.origins))}",
+        f"give it operands in {names}, and {_REPORT} if the code does", product.source,
+        details={"operator": product.kind, "dtype": "float32", "torch_dtype": names},
+    )  # fmt: skip
+
+
+def _operand_dtypes(run: Recording) -> dict[tuple[str, int], set[torch.dtype]]:
+    """The floating dtypes of operands by line, with files as the compiler's products name them."""
+    dtypes: dict[tuple[str, int], set[torch.dtype]] = defaultdict(set)
+    for event in run.events:
+        if event.line is not None:
+            operands = {note.dtype for note in event.inputs if note.dtype.is_floating_point}
+            dtypes[short_path(event.line.file), event.line.line] |= operands
+    return dtypes
 
 
 def summarize(runs: Runs) -> str:
@@ -142,12 +180,13 @@ def summarize(runs: Runs) -> str:
     return f"{calls} calls of modules"
 
 
-def module_name(place: Place, model: torch.nn.Module) -> str:
-    """The module's name and class."""
-    module = model.get_submodule(place.call.name)
-    if not place.call.name:
-        return type(module).__name__
-    return f"{place.call.name} ({type(module).__name__})"
+def module_name(mismatch: Mismatch, model: torch.nn.Module) -> str:
+    """The module's name and class: "blocks.0 (Block)"."""
+    module_class = type(model.get_submodule(mismatch.call.name)).__name__
+    # The model itself has no name.
+    if not mismatch.call.name:
+        return module_class
+    return f"{mismatch.call.name} ({module_class})"
 
 
 def name(dtype: torch.dtype) -> str:

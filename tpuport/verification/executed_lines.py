@@ -15,8 +15,8 @@ class ExecutedLines:
     A debugger or a measurement of coverage that is active gets nothing from inside the block, and everything after it.
 
     Attributes:
-        lines: by file, as Python knows it.
-        functions: (file, qualified name) of each function that was called.
+        lines: the numbers of the lines that ran, by file as Python names it.
+        functions: the file and qualified name of each function that was called.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,13 @@ class ExecutedLines:
 
     def _enter_call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         code = frame.f_code
+        # Once for each function: this runs at every call that Python makes.
         is_model_code = self._is_model_code.get(code)
         if is_model_code is None:
             owner = owner_of(code.co_filename, str(frame.f_globals.get("__name__", "")))
             is_model_code = self._is_model_code[code] = owner == Owner.MODEL
         if not is_model_code:
+            # Python then reports no lines of this call.
             return None
         self.functions.add((code.co_filename, code.co_qualname))
         self.lines[code.co_filename].add(frame.f_lineno)

@@ -37,7 +37,8 @@ class Arguments:
     """The inputs of a call of the model.
 
     Attributes:
-        positional: in order; keywords: by name.
+        positional: in order.
+        keywords: by name.
     """
 
     positional: tuple[Any, ...]
@@ -54,7 +55,7 @@ class Arguments:
         return cls((inputs,), {})
 
     def named(self) -> dict[str, Any]:
-        """All by name; positional ones are numbered."""
+        """All arguments by name; positional ones have their number as name."""
         return {str(index): value for index, value in enumerate(self.positional)} | self.keywords
 
     def copy(self) -> "Arguments":
@@ -63,16 +64,11 @@ class Arguments:
 
     def widened(self) -> "Arguments":
         """A copy with floating-point tensors in float64."""
-        return copy.deepcopy(
-            Arguments(
-                tuple(map(_widen_tree, self.positional)),
-                {name: _widen_tree(value) for name, value in self.keywords.items()},
-            )
+        positional, keywords = torch_pytree.tree_map_only(
+            torch.Tensor, widen_tensor, (self.positional, self.keywords)
         )
-
-
-def _widen_tree(value: Any) -> Any:
-    return torch_pytree.tree_map_only(torch.Tensor, widen_tensor, value)
+        # A tensor that is in float64 already, or of integers, is still the user's own.
+        return Arguments(positional, keywords).copy()
 
 
 def copy_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -92,11 +88,11 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def run_torch(model: torch.nn.Module, arguments: Arguments, focus: ModuleCall | None = None) -> Recording:
-    """Run the model in torch on the host. Patches of libraries leave tensors of the host to the original."""
-    given = arguments.copy()
+    """Run the model in torch on the host, where patches of libraries call the original functions."""
+    inputs = arguments.copy()
     recorder = TorchRecorder(model, focus)
     with torch.no_grad(), recorder:
-        model(*given.positional, **given.keywords)
+        model(*inputs.positional, **inputs.keywords)
     return recorder.recording
 
 
@@ -106,15 +102,16 @@ def run_exact(
     answers: dict[CallKey, Answer],
     focus: ModuleCall | None = None,
 ) -> Recording:
-    """Run the model in torch in float64, on the path of a run in torch.
+    """Run the model in torch in float64, with the branches and random numbers of a run in torch.
 
     Args:
         model: in float64 already.
+        answers: from the run in torch.
     """
-    given = arguments.widened()
+    inputs = arguments.widened()
     recorder = ExactRecorder(model, answers, focus)
     with torch.no_grad(), recorder:
-        model(*given.positional, **given.keywords)
+        model(*inputs.positional, **inputs.keywords)
     return recorder.recording
 
 
@@ -124,7 +121,7 @@ def run_device(
     answers: dict[CallKey, Answer],
     focus: ModuleCall | None = None,
 ) -> Recording:
-    """Run the ported model compiled; what cannot be traced is answered as in torch. Values come back to the host."""
+    """Run the ported model compiled, with torch's answers where it cannot be traced; values are on the host."""
     [recording] = _run_recorded(model, arguments, lambda: DeviceRecorder(model, answers, focus), 1)
     return recording
 
@@ -162,8 +159,9 @@ _run_in_progress: contextvars.ContextVar[_RunInProgress] = contextvars.ContextVa
 def _run_recorded(
     model: torch.nn.Module, arguments: Arguments, make_recorder: Callable[[], Recorder], count: int
 ) -> list[Recording]:
-    """The recordings of calls of one program; a single one with an error if it cannot be made."""
+    """Recordings of several calls of one program; if it fails, a single recording with the error."""
     progress = _RunInProgress(make_recorder)
+    # A context variable, and no closure: see _RunInProgress.
     _run_in_progress.set(progress)
 
     def run(*args: Any, **kwargs: Any) -> list[Any]:
@@ -176,10 +174,11 @@ def _run_recorded(
     results: list[list[torch.Tensor]] = []
     try:
         for _ in range(count):
-            given = arguments.copy()
-            args, kwargs = prepare_arguments(model, given.positional, given.keywords)
+            inputs = arguments.copy()
+            args, kwargs = prepare_arguments(model, inputs.positional, inputs.keywords)
             results.append([checkpoint.to_cpu(value) for value in compiled(*args, **kwargs)])
     except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
+        # Values of the trace have no numbers. Notes of dtypes remain.
         return [dataclasses.replace(progress.recording, error=error, values=[])]
     return [dataclasses.replace(progress.recording, values=values) for values in results]
 
@@ -192,31 +191,32 @@ def widen_model(model: torch.nn.Module) -> torch.nn.Module:
 
 def call_torch(model: torch.nn.Module, arguments: Arguments) -> list[torch.Tensor]:
     """The tensors of the result in torch."""
-    given = arguments.copy()
+    inputs = arguments.copy()
     with torch.no_grad():
-        output = model(*given.positional, **given.keywords)
+        output = model(*inputs.positional, **inputs.keywords)
     return [tensor for _, tensor in named_tensors(output)]
 
 
 def call_exact(model: torch.nn.Module, arguments: Arguments) -> list[torch.Tensor]:
     """The tensors of the result in float64, of a model that draws nothing."""
-    given = arguments.widened()
+    inputs = arguments.widened()
     with torch.no_grad(), ExactRecorder(model, {}):
-        output = model(*given.positional, **given.keywords)
+        output = model(*inputs.positional, **inputs.keywords)
     return [tensor for _, tensor in named_tensors(output)]
 
 
 def call_compiled(compiled: CompiledFunction, arguments: Arguments) -> list[torch.Tensor]:
     """The tensors of the result of a compiled model, on the host."""
-    given = arguments.copy()
-    output = compiled(*given.positional, **given.keywords)
+    inputs = arguments.copy()
+    output = compiled(*inputs.positional, **inputs.keywords)
     return [checkpoint.to_cpu(tensor) for _, tensor in named_tensors(output)]
 
 
 def float32_products(compiled: CompiledFunction, arguments: Arguments) -> tuple[Float32Product, ...]:
     """The products in float32 of a compiled model of 16 bits, by line."""
-    given = arguments.copy()
-    function, arrays = compiled.traced_parts(given.positional, given.keywords)
+    inputs = arguments.copy()
+    function, arrays = compiled.traced_parts(inputs.positional, inputs.keywords)
+    # A call of the compiled function would take the lock itself; this only traces what it would run.
     with trace_lock:
         return find_float32_products(jax.make_jaxpr(function)(*arrays))
 

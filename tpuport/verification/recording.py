@@ -82,9 +82,9 @@ class Recording:
 
     Attributes:
         events: in order; the last is the exit of the model itself.
-        values: of tensors that were kept.
-        answers: of calls that read values or drew random numbers, in a run of torch.
-        unanswerable: of a run on the device: errors of calls that cannot be traced, and were answered.
+        values: those of the tensors that were kept.
+        answers: in a run of torch, the results of calls that read values or drew random numbers.
+        unanswerable: in a run on the device, the errors of calls that cannot be traced, and were answered instead.
         error: what ended the run before its time; events go up to there, and there are no values.
     """
 
@@ -118,7 +118,7 @@ class Recorder(TorchFunctionMode):
     Args:
         model: whose modules are watched.
         focus: keep the values of operators in this call alone; None keeps those of modules.
-        keep: makes what is kept of a tensor, which may be written to afterwards; None keeps nothing.
+        keep: makes what is kept of a tensor, which may be written to afterwards; it returns None to keep nothing.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Recorder(TorchFunctionMode):
         # Lines of whoever calls the model are not the model's.
         self._caller = sys._getframe(1)
         for name, module in self._model.named_modules():
-            # First and last: what other hooks change belongs to the module.
+            # They run after the module's own hooks, whose changes are part of what it is given and returns.
             self._hooks += [
                 module.register_forward_pre_hook(self._enter_hook(name), with_kwargs=True),
                 module.register_forward_hook(self._exit_hook()),
@@ -159,7 +159,7 @@ class Recorder(TorchFunctionMode):
             self._module_counts[name] += 1
             self._calls.append(call)
             positional = {str(index): argument for index, argument in enumerate(args)}
-            notes = self._notes(positional | kwargs, is_kept=self._focus is None)
+            notes = self._notes(positional | kwargs, keeps_values=self._focus is None)
             self.recording.events.append(Event("enter", call, "", None, notes, ()))
 
         return note_call
@@ -167,7 +167,7 @@ class Recorder(TorchFunctionMode):
     def _exit_hook(self) -> Callable[..., None]:
         def note_result(module: torch.nn.Module, args: tuple, output: Any) -> None:
             call = self._calls.pop()
-            notes = self._notes(output, is_kept=self._focus is None)
+            notes = self._notes(output, keeps_values=self._focus is None)
             self.recording.events.append(Event("exit", call, "", None, (), notes))
 
         return note_result
@@ -175,16 +175,18 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
-        # The shape of a tensor, its dtype and other properties.
+        # The shape of a tensor, its dtype and other properties are no operators.
         if name in ("__get__", "__set__"):
             return func(*args, **kwargs)
         frame = self._model_frame()
         key = self._key_of(frame, name)
+        # Hooks of the model itself run before its first event.
         call = self._calls[-1] if self._calls else ModuleCall("", 0)
-        is_kept = self.keeps_operator(call, key)
-        inputs = self._notes((args, kwargs), is_kept=is_kept)
+        keeps_values = self.keeps_operator(call, key)
+        # Before the call, which may write to its arguments.
+        inputs = self._notes((args, kwargs), keeps_values=keeps_values)
         result = self.call(func, args, kwargs, key)
-        outputs = self._notes(result, is_kept=is_kept)
+        outputs = self._notes(result, keeps_values=keeps_values)
         if outputs:
             self.recording.events.append(Event("op", call, name, _source(frame), inputs, outputs, key))
         return result
@@ -200,36 +202,43 @@ class Recorder(TorchFunctionMode):
     def _model_frame(self) -> FrameType | None:
         """The innermost call of the model's code that is under way; a library's of models if there is none."""
         fallback = None
+        # torch tells a mode which function is called, but not from where.
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame is not self._caller:
             owner = owner_of(frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")))
             if owner == Owner.MODEL:
                 return frame
-            if owner == Owner.MODEL_LIBRARY and fallback is None:
-                fallback = frame
+            if owner == Owner.MODEL_LIBRARY:
+                fallback = fallback or frame
             frame = frame.f_back
         return fallback
 
     def _key_of(self, frame: FrameType | None, name: str) -> CallKey:
-        place = ("", 0, name)
+        line_and_name = ("", 0, name)
         if frame is not None:
-            place = (frame.f_code.co_filename, frame.f_lineno, name)
-        number = self._call_counts[place]
-        self._call_counts[place] += 1
-        return CallKey(*place, number)
+            line_and_name = (frame.f_code.co_filename, frame.f_lineno, name)
+        # The same line runs again in a loop, and in another block.
+        number = self._call_counts[line_and_name]
+        self._call_counts[line_and_name] += 1
+        return CallKey(*line_and_name, number)
 
-    def _notes(self, value: Any, *, is_kept: bool) -> tuple[TensorNote, ...]:
-        return tuple(self._note(path, tensor, is_kept) for path, tensor in named_tensors(value))
-
-    def _note(self, path: str, tensor: torch.Tensor, is_kept: bool) -> TensorNote:
-        index = None
-        # What records must not be recorded.
+    def _notes(self, value: Any, *, keeps_values: bool) -> tuple[TensorNote, ...]:
+        # Asking a tensor for its shape, or copying it, would call this mode again.
         with torch._C.DisableTorchFunction():
-            kept = self._keep(tensor) if is_kept else None
-            if kept is not None:
-                index = len(self.recording.values)
-                self.recording.values.append(kept)
-            return TensorNote(path, tensor.dtype, tuple(tensor.shape), index)
+            return tuple(self._note(path, tensor, keeps_values) for path, tensor in named_tensors(value))
+
+    def _note(self, path: str, tensor: torch.Tensor, keeps_value: bool) -> TensorNote:
+        index = None
+        if keeps_value:
+            index = self._store(self._keep(tensor))
+        return TensorNote(path, tensor.dtype, tuple(tensor.shape), index)
+
+    def _store(self, value: Any) -> int | None:
+        """The index of a value among those of the run; None if there is nothing to keep."""
+        if value is None:
+            return None
+        self.recording.values.append(value)
+        return len(self.recording.values) - 1
 
 
 def _source(frame: FrameType | None) -> Source | None:

@@ -2,28 +2,34 @@
 
 import collections
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import jax
 import torch
 
 from tpuport.compilation import CompiledFunction
 from tpuport.trace_errors import Source
-from tpuport.verification import model_runs
-from tpuport.verification.bounds import deviation
+from tpuport.verification import differences, model_runs
 from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.model_runs import Arguments
-from tpuport.verification.recording import CallKey, Recording
+from tpuport.verification.recording import CallKey, Recording, named_tensors
 
 # Numbers that are equal in this many calls are not so by chance, except where there is only one to draw.
-_CALLS = 6
-_TELLING = 16  # whole numbers that are equal by chance in less than one of 60,000 draws
-_SHAPES_SHOWN = 4
+CALLS: Final = 6
+# Whole numbers in a draw: 16 bits are equal by chance in less than one of 60,000 draws.
+_TELLING: Final = 16
+_SHAPES_SHOWN: Final = 4
 
 
-def recompilation_findings(compiled: CompiledFunction, arguments: Arguments) -> list[CheckFinding]:
-    """Call a compiled model that was called before twice more, with the same inputs."""
-    programs = compiled.program.compilations
+def recompilation_findings(
+    compiled: CompiledFunction, arguments: Arguments, programs: int
+) -> list[CheckFinding]:
+    """Call a compiled model twice more with the same inputs, and report new programs and arrays that stay.
+
+    Args:
+        programs: how many programs there were after the first call.
+    """
     model_runs.call_compiled(compiled, arguments)
     findings = []
     if compiled.program.compilations > programs:
@@ -35,6 +41,7 @@ def recompilation_findings(compiled: CompiledFunction, arguments: Arguments) -> 
                 "that should be a tensor; the log of the logger 'tpuport' names arguments",
             )
         )  # fmt: skip
+    # After the second call: what the first ones keep for good, such as constants of the program, does not grow.
     before = _live_arrays()
     model_runs.call_compiled(compiled, arguments)
     # Arrays of equal shapes and dtypes cannot be told apart, but counted.
@@ -52,6 +59,7 @@ def recompilation_findings(compiled: CompiledFunction, arguments: Arguments) -> 
 
 
 def _live_arrays() -> collections.Counter[str]:
+    # Arrays in reference cycles live until then, and are no growth.
     gc.collect()
     return collections.Counter(f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays())
 
@@ -65,24 +73,25 @@ def state_findings(
     """Whether a second call gives what torch gives in its second call, after what the first has written.
 
     Args:
-        compiled: called once; model and exact_model: copies that were called once, of which none draws.
+        compiled: called once.
+        model, exact_model: copies on the host that were called once and draw no random numbers; None for the second
+            if it does not run in float64.
     """
-    ours = model_runs.call_compiled(compiled, arguments)
-    theirs = model_runs.call_torch(model, arguments)
-    exact: Sequence[torch.Tensor | None] = [None] * len(theirs)
+    outputs = model_runs.call_compiled(compiled, arguments)
+    expected = model_runs.call_torch(model, arguments)
+    exact: list[torch.Tensor] = []
     if exact_model is not None:
         exact = model_runs.call_exact(exact_model, arguments)
-    for our_value, value, exact_value in zip(ours, theirs, exact, strict=False):
-        found = deviation(our_value, value, exact_value)
-        if found is not None and not found.is_rounding:
-            return [
-                CheckFinding(
-                    "stale", "repeat", "error",
-                    f"the result of a second call differs from that of torch's second call: {found.describe()}",
-                    "keep what lasts from call to call in registered buffers, or pass it in and return it",
-                )
-            ]  # fmt: skip
-    return []
+    message = differences.describe_difference(outputs, expected, exact)
+    if not message:
+        return []
+    return [
+        CheckFinding(
+            "stale", "repeat", "error",
+            f"the result of a second call differs from that of torch's second call: {message}",
+            "keep what lasts from call to call in registered buffers, or pass it in and return it",
+        )
+    ]  # fmt: skip
 
 
 def draw_findings(runs: list[Recording], torch_runs: list[Recording]) -> list[CheckFinding]:
@@ -92,57 +101,73 @@ def draw_findings(runs: list[Recording], torch_runs: list[Recording]) -> list[Ch
         runs: of several calls on the device, with the values of what was drawn.
         torch_runs: of as many calls in torch: what repeats there too has no choice.
     """
-    ours, theirs = _draws(runs), _torch_draws(torch_runs)
+    drawn_in_torch = _torch_draws(torch_runs)
+    draws = [draw for draw in _draws(runs) if draw.key in drawn_in_torch]
     findings = []
-    for key, (line, drawn) in ours.items():
-        expected = theirs.get(key, [])
-        for what, repeats in (("in each call", _same_in_calls), ("in each row", _same_in_rows)):
-            if repeats(drawn) and expected and not repeats(expected):
-                findings.append(_draw_finding(key, line, what))
-    keys = list(ours)
-    for index, key in enumerate(keys):
-        for earlier in keys[:index]:
-            line, drawn = ours[key]
-            if _same_draws(drawn, ours[earlier][1]) and not _same_draws(theirs[key], theirs[earlier]):
-                findings.append(_draw_finding(key, line, f"as `{earlier.function}` in line {earlier.line}"))
+    for index, draw in enumerate(draws):
+        expected = drawn_in_torch[draw.key]
+        if _same_in_calls(draw.numbers) and not _same_in_calls(expected):
+            findings.append(_draw_finding(draw, "in each call"))
+        if _same_in_rows(draw.numbers) and not _same_in_rows(expected):
+            findings.append(_draw_finding(draw, "in each row"))
+        for earlier in draws[:index]:
+            shares_numbers = _same_draws(draw.numbers, earlier.numbers)
+            if shares_numbers and not _same_draws(expected, drawn_in_torch[earlier.key]):
+                what = f"as `{earlier.key.function}` in line {earlier.key.line}"
+                findings.append(_draw_finding(draw, what))
     return findings
 
 
-def _draws(runs: list[Recording]) -> dict[CallKey, tuple[Source | None, list[torch.Tensor]]]:
-    """By call the line, and what was drawn in each of the runs."""
-    draws: dict[CallKey, tuple[Source | None, list[torch.Tensor]]] = {}
+class _Draw(NamedTuple):
+    """A call that draws: the line that makes it, and the numbers of each run."""
+
+    key: CallKey
+    line: Source | None
+    numbers: list[torch.Tensor]
+
+
+def _draws(runs: list[Recording]) -> list[_Draw]:
+    draws: dict[CallKey, _Draw] = {}
     for run in runs:
         for event in run.events:
-            kept = [note.value for note in event.outputs if note.value is not None]
-            if event.key is not None and kept:
-                draws.setdefault(event.key, (event.line, []))[1].append(run.values[kept[0]])
-    return draws
+            values = [note.value for note in event.outputs if note.value is not None]
+            if event.key is not None and values:
+                draw = draws.setdefault(event.key, _Draw(event.key, event.line, []))
+                # Some samplers return more than the numbers, such as the mask of a dropout.
+                draw.numbers.append(run.values[values[0]])
+    return list(draws.values())
 
 
 def _torch_draws(runs: list[Recording]) -> dict[CallKey, list[torch.Tensor]]:
-    draws: dict[CallKey, list[torch.Tensor]] = {}
+    draws: dict[CallKey, list[torch.Tensor]] = collections.defaultdict(list)
     for run in runs:
         for key, answer in run.answers.items():
-            if answer.is_draw and isinstance(answer.result, torch.Tensor):
-                draws.setdefault(key, []).append(answer.result)
+            numbers = next((tensor for _, tensor in named_tensors(answer.result)), None)
+            if answer.is_draw and numbers is not None:
+                draws[key].append(numbers)
     return draws
 
 
 def _is_telling(values: torch.Tensor) -> bool:
-    """Whether equal numbers are no chance: a few whole numbers, such as one of two, often are."""
+    """Whether equal numbers cannot be chance, as a few whole numbers often are: two coins show the same side."""
     return values.is_floating_point() or values.numel() >= _TELLING
 
 
 def _same_in_calls(drawn: Sequence[torch.Tensor]) -> bool:
-    return (
-        len(drawn) > 1
-        and all(map(_is_telling, drawn))
-        and all(torch.equal(values, drawn[0]) for values in drawn)
-    )
+    if len(drawn) < 2 or not all(map(_is_telling, drawn)):
+        return False
+    return all(torch.equal(values, drawn[0]) for values in drawn)
 
 
 def _same_in_rows(drawn: Sequence[torch.Tensor]) -> bool:
-    return all(values.ndim > 1 and len(values) > 1 and bool((values == values[:1]).all()) for values in drawn)
+    return all(map(_has_equal_rows, drawn))
+
+
+def _has_equal_rows(values: torch.Tensor) -> bool:
+    # Numbers in a vector are no rows, and one row alone equals no other.
+    if values.ndim < 2 or len(values) < 2:
+        return False
+    return bool((values == values[:1]).all())
 
 
 def _same_draws(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
@@ -152,15 +177,15 @@ def _same_draws(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -
     return all(map(_is_telling, first)) and all(map(torch.equal, first, second))
 
 
-def _draw_finding(key: CallKey, line: Source | None, what: str) -> CheckFinding:
+def _draw_finding(draw: _Draw, what: str) -> CheckFinding:
+    function = draw.key.function
     return CheckFinding(
-        "draw", "repeat", "error", f"`{key.function}` draws the same numbers {what}, and torch does not",
-        "report it to tpuport with this page; until then, draw outside of the model and pass the numbers in", line,
-        details={"operator": key.function},
+        "draw", "repeat", "error", f"`{function}` draws the same numbers {what}, and torch does not",
+        "report it to tpuport with this page; until then, draw outside of the model and pass the numbers in",
+        draw.line, details={"operator": function},
     )  # fmt: skip
 
 
-def count_calls(torch_run: Recording) -> Iterator[int]:
-    """The numbers of the calls that show whether draws repeat; none if the model draws nothing."""
-    if any(answer.is_draw for answer in torch_run.answers.values()):
-        yield from range(_CALLS)
+def draws_numbers(torch_run: Recording) -> bool:
+    """Whether the model draws random numbers."""
+    return any(answer.is_draw for answer in torch_run.answers.values())

@@ -8,11 +8,12 @@ from tpuport.verification.recording import Recording
 
 
 def findings(run: Recording, model: torch.nn.Module) -> list[CheckFinding]:
-    """One finding for each line and rule of the calls that could not be traced."""
-    places: dict[tuple[str, int, str], Exception] = {}
+    """One finding for each line and function of the calls that could not be traced."""
+    errors: dict[tuple[str, int, str], Exception] = {}
     for key, error in run.unanswerable.items():
-        places.setdefault(key[:3], error)
-    return [_finding(error, model) for error in places.values()]
+        # Without the number of the call: a line in a loop is one finding.
+        errors.setdefault((key.file, key.line, key.function), error)
+    return [_finding(error, model) for error in errors.values()]
 
 
 def _finding(error: Exception, model: torch.nn.Module) -> CheckFinding:

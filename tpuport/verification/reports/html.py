@@ -17,21 +17,23 @@ from tpuport.topology.reports.html_markup import (
     table,
     text_cell,
 )
-from tpuport.verification.reports.text import verdict
+from tpuport.verification.reports.text import STATUS_WORDS, verdict
 
 if TYPE_CHECKING:
     from tpuport.verification.check_result import CheckFinding, CheckResult
 
 # Text from the user's code could not make the page fetch or run anything even if it were not escaped.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-_STATUS: Final = {"passed": "ok", "findings": "findings", "failed": "failed", "skipped": "skipped"}
 
 
 def page(result: "CheckResult") -> str:
     """The page of a result: the verdict, the stages, and the findings in order."""
+    # One style for all of tpuport's pages.
     style = resources.files("tpuport.topology.reports").joinpath("page.css").read_text(encoding="utf-8")
     title = escape(f"check of {result.model}")
-    kind, word = ("good", "ok") if result.ok else ("bad", "findings")
+    kind, word = "bad", "findings"
+    if result.ok:
+        kind, word = "good", "ok"
     findings = "".join(_finding(number, finding) for number, finding in enumerate(result.findings, 1))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -60,10 +62,11 @@ def _inputs(result: "CheckResult") -> list[tuple[str, str]]:
 
 
 def _stages(result: "CheckResult") -> str:
+    # The column of the status needs no heading.
     rows = [
         [
             text_cell(stage.description, "wide"),
-            text_cell(_STATUS[stage.status], "nowrap"),
+            text_cell(STATUS_WORDS[stage.status], "nowrap"),
             number_cell(f"{stage.seconds:.1f} s"),
             text_cell(stage.summary),
         ]
@@ -83,6 +86,7 @@ def _finding(number: int, finding: "CheckFinding") -> str:
         parts.append(f"<p><strong>Do:</strong> {prose(finding.remedy)}</p>")
     if finding.effort != "none":
         parts.append(quiet(f"effort: {finding.effort}"))
+    # Values and tracebacks are for whoever works on the finding.
     if finding.details:
         rows = [[text_cell(name), cell(_detail(value))] for name, value in _details(finding)]
         parts.append(f"<details><summary>Details</summary>{table(('', ''), rows)}</details>")

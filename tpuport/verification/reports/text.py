@@ -3,19 +3,21 @@
 import json
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from tpuport.lint.run_report import count_noun
 
 if TYPE_CHECKING:
     from tpuport.verification.check_result import CheckFinding, CheckResult, Stage
 
 
-_COLUMNS = 110
-_SIGNS = {"passed": "ok", "findings": "findings", "failed": "failed", "skipped": "skipped"}
-_INDENT = "     "
+_COLUMNS: Final = 110
+STATUS_WORDS: Final = {"passed": "ok", "findings": "findings", "failed": "failed", "skipped": "skipped"}
+_INDENT: Final = "     "
 
 
 def render(result: "CheckResult") -> str:
-    """The stages, what to do in order, and the verdict."""
+    """The report: the stages, what to do in order, the inferred rules and the verdict."""
     inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
     lines = [f"check of {result.model}: {inputs}", ""]
     lines += map(_stage, result.stages)
@@ -25,27 +27,28 @@ def render(result: "CheckResult") -> str:
         lines += _finding(number, finding)
     if result.rules:
         lines += ["", "Sharding rules that were inferred, as a file for --rules", *_rules(result.rules)]
+    # Last, where a terminal shows it.
     lines += ["", f"verdict: {verdict(result)}"]
     return "\n".join(lines) + "\n"
 
 
 def _rules(rules: dict[str, list[Any]]) -> list[str]:
     lines = [f"  {json.dumps(pattern)}: {json.dumps(entries)}," for pattern, entries in rules.items()]
-    # JSON has no comma after the last.
+    # JSON has no comma after the last one.
     return ["{", *lines[:-1], lines[-1].removesuffix(","), "}"]
 
 
 def verdict(result: "CheckResult") -> str:
     """The verdict with the number of errors and the effort."""
-    count = len(result.errors)
-    if not count:
+    if result.ok:
         return result.verdict
-    things = "1 thing" if count == 1 else f"{count} things"
+    things = count_noun(len(result.errors), "thing")
     return f"{result.verdict}: {things} to change, {hours(result.hours)} of work by our estimate"
 
 
 def hours(number: float) -> str:
-    """A number of hours in words."""
+    """A number of hours in words, no more precise than the estimate is."""
+    # A day of work has eight hours.
     if number < 1:
         return "less than an hour"
     if number < 1.5:
@@ -58,12 +61,14 @@ def hours(number: float) -> str:
 
 
 def _stage(stage: "Stage") -> str:
-    return f"  {stage.description:<30} {_SIGNS[stage.status]:<9} {stage.seconds:5.1f} s  {stage.summary}".rstrip()
+    status = STATUS_WORDS[stage.status]
+    return f"  {stage.description:<30} {status:<9} {stage.seconds:5.1f} s  {stage.summary}".rstrip()
 
 
 def _finding(number: int, finding: "CheckFinding") -> Iterator[str]:
     label = " ".join(filter(None, (finding.severity, finding.rule)))
     yield from _wrapped(f"{number:3}. {label}: {finding.message}")
+    # Lines of code are not wrapped: a terminal links "file:line".
     if finding.source is not None:
         yield f"{_INDENT}{finding.source.file}:{finding.source.line}, in {finding.source.function}"
         if finding.source.code:
@@ -75,6 +80,7 @@ def _finding(number: int, finding: "CheckFinding") -> Iterator[str]:
 
 
 def _wrapped(text: str) -> list[str]:
+    # Words stay whole: paths and options are copied from here.
     return textwrap.wrap(
         text, _COLUMNS, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
     )
