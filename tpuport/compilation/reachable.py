@@ -16,6 +16,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -29,9 +30,9 @@ _MAX_DEPTH = 6
 _MAX_VALUES = 20_000
 # The globals of these packages' functions are their own affair: no model of a user is among them.
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | frozenset(
-    "torch torchvision torchaudio torchax jax jaxlib flax optax numpy scipy transformers diffusers accelerate einops "
-    "safetensors tokenizers huggingface_hub tqdm beartype jaxtyping tpuport pytest".split()
+    "torch torchax jax jaxlib numpy transformers diffusers tpuport".split()  # also where they are linked
 )
+_INSTALLATION_FOLDERS = frozenset({"site-packages", "dist-packages"})
 # Of the standard library's objects only these lead to what a user gave them; a logger or a thread leads everywhere.
 OPAQUE_HOMES = sys.stdlib_module_names - {"functools", "types", "collections", "__main__"}
 # Values that lead to no other value.
@@ -245,8 +246,26 @@ def loaded_names(code: types.CodeType) -> LoadedNames:
 
 
 def is_library(module: str) -> bool:
-    """Whether a module of Python belongs to a library, given its name."""
-    return module.partition(".")[0] in _LIBRARIES
+    """Whether a module of Python belongs to a library, given its name.
+
+    So does everything that is installed, and not only linked, into an environment.
+    """
+    package = module.partition(".")[0]
+    return package in _LIBRARIES or _is_installed(package)
+
+
+def _is_installed(package: str) -> bool:
+    # Not cached where the package is not imported, which it may be later.
+    imported = sys.modules.get(package)
+    return imported is not None and _is_in_environment(imported)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_in_environment(package: types.ModuleType) -> bool:
+    # A namespace package has folders and no file.
+    places = [getattr(package, "__file__", None), *getattr(package, "__path__", ())]
+    folders = {part for place in places if place for part in Path(place).parts}
+    return not _INSTALLATION_FOLDERS.isdisjoint(folders)
 
 
 def user_globals(function: types.FunctionType) -> Mapping[str, Any]:
