@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tpuport import checkpoint
-from tpuport.compilation import model_calls
+from tpuport.compilation import LostValue, model_calls
 from tpuport.library_classes import is_pipeline
 
 _DEVICE_MAP = "hf_device_map"
@@ -55,6 +55,8 @@ def to_cpu(value: Any) -> Any:
     Returns:
         The same with everything on the host.
     """
+    if isinstance(value, LostValue):
+        value.refuse()
     _unstack_layers(value)
     if is_pipeline(value):
         from tpuport import diffusion

@@ -1,6 +1,16 @@
 """Weights into sharded arrays: from safetensors on disk (`load`) or from a model in memory (`port`)."""
 
 from tpuport.checkpoint.loading import load
-from tpuport.checkpoint.moving import model_mesh, port, port_count, ported_models, record_port, to_cpu
+from tpuport.checkpoint.moving import (
+    forget_mesh,
+    model_mesh,
+    port,
+    port_count,
+    ported_models,
+    record_port,
+    to_cpu,
+)
 
-__all__ = ["load", "model_mesh", "port", "port_count", "ported_models", "record_port", "to_cpu"]
+__all__ = [
+    "forget_mesh", "load", "model_mesh", "port", "port_count", "ported_models", "record_port", "to_cpu",
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import torch
@@ -50,8 +50,30 @@ def ported_models() -> list[torch.nn.Module]:
 
 def record_port(model: Any, mesh: Mesh) -> None:
     """Note that `model` is on `mesh` now; programs that were compiled for it before are no longer used."""
+    # Before the mesh, whose own error would be about a 'Device' object.
+    model.tpuport_pickling = _PicklingRefusal()
     model.tpuport_mesh = mesh
     _port_counts[model] = port_count(model) + 1
+
+
+def forget_mesh(model: torch.nn.Module) -> None:
+    """Undo what `record_port` has noted in a model."""
+    for name in ("tpuport_pickling", "tpuport_mesh"):
+        vars(model).pop(name, None)
+
+
+class _PicklingRefusal:
+    """An attribute of a ported model that cannot be pickled: a mesh and compiled programs belong to their process."""
+
+    def __reduce__(self) -> NoReturn:
+        raise PortError(
+            "a ported model cannot be pickled or saved as a whole",
+            where="pickle, torch.save(model)",
+            fix="tpuport.to_cpu(model) first, or save its tensors: torch.save(model.state_dict(), path)",
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_PicklingRefusal":
+        return self
 
 
 def port(
@@ -292,5 +314,5 @@ def _move_module_to_cpu(model: torch.nn.Module) -> torch.nn.Module:
                 name: _fetch_attribute(value) for name, value in attributes.items() if compat.is_ported(value)
             }
     # From now on it is a model of the host, whatever else held tensors.
-    vars(model).pop("tpuport_mesh", None)
+    forget_mesh(model)
     return model

@@ -88,6 +88,10 @@ class Step:
         return self.find_write()
 
 
+# A view of all elements as they are.
+WHOLE = Step("set_", lambda array: array, lambda: lambda array, values: values)
+
+
 class Storage:
     """What tensors that view one another share: the array that all of them are computed from.
 
@@ -174,7 +178,7 @@ def propagate(tensor: Ported) -> None:
     storage = alias.storage
     if storage.array is None or tensor._elem.shape != alias.array.shape:
         # The only tensor left, or one that was given other memory.
-        _leave(tensor)
+        leave(tensor)
         return
     alias.array = tensor._elem
     storage.array = _write_back(storage.array, alias.steps, tensor._elem)
@@ -234,7 +238,10 @@ def _alias_of(tensor: Ported) -> Alias:
     return alias
 
 
-def _leave(tensor: Ported) -> None:
+def leave(tensor: Ported) -> None:
+    """Let a tensor share memory with no other from now on."""
+    if getattr(tensor, "_alias", None) is None:
+        return
     aliases = tensor._alias.storage.aliases
     aliases[:] = [reference for reference in aliases if reference() is not tensor]
     tensor._alias = None

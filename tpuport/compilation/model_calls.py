@@ -22,8 +22,8 @@ from tpuport.tracing import is_tracing
 class ModelCall:
     """`model.forward` of a ported model: takes tensors of the host and of the device, gives tensors of the device.
 
-    While the model is a part of something that is traced, or runs operation by operation in torchax's environment, it
-    is the model's own forward.
+    While the model is a part of something that is traced, runs operation by operation in torchax's environment, or is
+    on the host again, it is the model's own forward.
 
     Attributes:
         module: the model.
@@ -61,7 +61,16 @@ class ModelCall:
         """
         if is_tracing() or compat.environment().enabled or self._holds_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
+        if self._is_on_host():
+            return self.original(*args, **kwargs)
         return self.compiled(*args, **kwargs)
+
+    def _is_on_host(self) -> bool:
+        """Whether torch itself has moved the model back: `model.cpu()`."""
+        tensors = itertools.chain(self.module.parameters(), self.module.buffers())
+        first = next(tensors, None)
+        # Most often the first is on the device, and no other is looked at.
+        return first is not None and not any(map(compat.is_ported, itertools.chain([first], tensors)))
 
     def _holds_tracers(self, arguments: Any) -> bool:
         """Whether somebody else traces the model: by its arguments, or by its weights."""

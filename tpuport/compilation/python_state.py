@@ -46,7 +46,9 @@ from tpuport.static_values import Identity
 # Dictionaries of a module whose values are weights: which names there are is in the key, the values are arguments.
 _TENSOR_DICTS = ("_parameters", "_buffers")
 # Bookkeeping, which decides nothing: tpuport's own, and that of the hooks below.
-_IGNORED_ATTRIBUTES = frozenset({"tpuport_mesh", "tpuport_state", "_output_capturing_hooks_installed"})
+_IGNORED_ATTRIBUTES = frozenset({
+    "tpuport_mesh", "tpuport_pickling", "tpuport_state", "_output_capturing_hooks_installed",
+})  # fmt: skip
 # transformers installs these hooks in the first call that wants hidden states. They do nothing in calls that do not.
 _IGNORED_HOOKS = "transformers.utils.output_capturing"
 # torch registers hooks under numbers that it never uses twice.

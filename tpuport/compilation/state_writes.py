@@ -7,9 +7,6 @@ program, and after every call of the program each place gets what the function l
 
 import contextlib
 import dataclasses
-import dis
-import functools
-import re
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +21,22 @@ from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeA
 from tpuport import compat, pytrees
 from tpuport.compilation.python_state import PythonState
 from tpuport.compilation.python_values import PLAIN
-from tpuport.compilation.reachable import ABSENT, cell_contents, loaded_names, slot_names, user_globals
+from tpuport.compilation.reachable import ABSENT
+from tpuport.compilation.state_places import (
+    WEIGHTS,
+    Globals,
+    Place,
+    are_same_plain,
+    assigning_line,
+    containers_of,
+    is_unchanged,
+    item_path,
+    leads_to_traced,
+    read_contents,
+    refill,
+    take_snapshots,
+)
 from tpuport.errors import PortError
-
-_WEIGHTS = ("_parameters", "_buffers")
-_LAST_NAME = re.compile(r"(\w+)(?:\[[^\[\]]*\])*$")
 
 
 class _Live(NamedTuple):
@@ -39,13 +47,6 @@ class _Live(NamedTuple):
 
 
 _Rebuild = Callable[[_Live], Any]
-
-
-class _Place(NamedTuple):
-    """A dictionary, list, set or variable of an object: the number of the object, and the name of the part."""
-
-    node: int
-    part: str
 
 
 class StateArrays(NamedTuple):
@@ -69,22 +70,22 @@ class StateWrites:
         contents: for each list, set or variable what is in it.
     """
 
-    items: tuple[tuple[_Place, tuple[tuple[Any, _Rebuild | None], ...]], ...]
-    contents: tuple[tuple[_Place, _Rebuild], ...]
+    items: tuple[tuple[Place, tuple[tuple[Any, _Rebuild | None], ...]], ...]
+    contents: tuple[tuple[Place, _Rebuild], ...]
 
     def apply(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
         """Assign what the program left, with the arrays that it returned."""
         live = _Live(state, arrays)
         for place, changes in self.items:
-            items = _parts(state.nodes[place.node])[place.part]
-            items = items.all if isinstance(items, _Globals) else items
+            items = containers_of(state.nodes[place.node])[place.part]
+            items = items.all if isinstance(items, Globals) else items
             for name, rebuild in changes:
                 if rebuild is None:
                     items.pop(name, None)
                 else:
                     items[name] = rebuild(live)
         for place, rebuild in self.contents:
-            _fill(_parts(state.nodes[place.node])[place.part], rebuild(live))
+            refill(containers_of(state.nodes[place.node])[place.part], rebuild(live))
 
 
 class StateTrace:
@@ -108,14 +109,13 @@ class StateTrace:
         for tensor, array in zip(tensors, self._arrays, strict=True):
             # Tensors that view one another are separate arguments, and writes to one of them are refused.
             vars(tensor).update(_elem=array, _alias=None)
-        places = [(_Place(number, part), container) for number, part, container in _all_parts(self._state)]
-        self._before = [(place, container, _contents(container)) for place, container in places]
+        self._before = take_snapshots(self._state)
         try:
             yield
         finally:
             for _, container, contents in self._before:
-                if not _is_unchanged(container, contents):
-                    _fill(container, contents)
+                if not is_unchanged(container, contents):
+                    refill(container, contents)
             for tensor, former in zip(tensors, attributes, strict=True):
                 vars(tensor).clear()
                 vars(tensor).update(former)
@@ -140,29 +140,29 @@ class StateTrace:
     def _find_writes(self) -> StateWrites | None:
         items, contents = [], []
         for place, container, before in self._before:
-            if _is_unchanged(container, before):
+            if is_unchanged(container, before):
                 continue
             path = self._state.path(place.node)
             if isinstance(before, dict):
-                changes = tuple(self._changed_items(before, _contents(container), path, place))
+                changes = tuple(self._changed_items(before, read_contents(container), path, place))
                 if changes:
                     items.append((place, changes))
             else:
-                contents.append((place, self._encode(_contents(container), path)))
+                contents.append((place, self._encode(read_contents(container), path)))
         if not items and not contents:
             return None
         return StateWrites(tuple(items), tuple(contents))
 
     def _changed_items(
-        self, before: dict, after: dict, path: str, place: _Place
+        self, before: dict, after: dict, path: str, place: Place
     ) -> Iterator[tuple[Any, _Rebuild | None]]:
         for name in before.keys() | after.keys():
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             # Weights that are there already are arguments and results of their own.
-            is_weight = place.part in _WEIGHTS and ABSENT not in (old, new)
-            if old is new or is_weight or _are_same_plain(old, new):
+            is_weight = place.part in WEIGHTS and ABSENT not in (old, new)
+            if old is new or is_weight or are_same_plain(old, new):
                 continue
-            yield name, None if new is ABSENT else self._encode(new, _item_path(path, place.part, name))
+            yield name, None if new is ABSENT else self._encode(new, item_path(path, place.part, name))
 
     def _encode(self, value: Any, path: str) -> _Rebuild:
         """How to make a value again after a call."""
@@ -201,7 +201,7 @@ class StateTrace:
 
     def _encode_object(self, value: Any, path: str) -> _Rebuild:
         """An object that was made while tracing. Its attributes are encoded, if there are tensors in it."""
-        if not _leads_to_traced(value, set()):
+        if not leads_to_traced(value, set()):
             return lambda live: value
         attributes = getattr(value, "__dict__", None)
         if attributes is None or isinstance(value, types.FunctionType | torch.nn.Module):
@@ -239,43 +239,9 @@ class StateTrace:
     def _refuse(self, path: str, what: str) -> NoReturn:
         raise PortError(
             f"{path} is assigned {what}, which cannot leave the compiled program",
-            where=_line_of(self._state, path),
+            where=assigning_line(self._state, path),
             fix="return it from the function, or assign it outside of what is compiled",
         )
-
-
-def _leads_to_traced(value: Any, seen: set[int]) -> bool:
-    """Whether a tensor that is being traced is in a value that was made while tracing."""
-    if isinstance(value, (*PLAIN, type, types.ModuleType)) or id(value) in seen:
-        return False
-    seen.add(id(value))
-    if isinstance(value, torch.Tensor):
-        return isinstance(compat.as_jax(value), Tracer)
-    parts: list[Any] = []
-    match value:
-        case dict():
-            parts += value.values()
-        case list() | tuple() | set() | frozenset() | deque():
-            parts += value
-        case types.FunctionType():
-            parts += map(cell_contents, value.__closure__ or ())
-        case types.MethodType():
-            parts.append(value.__self__)
-        case functools.partial():
-            parts += (value.func, *value.args, *value.keywords.values())
-    parts += getattr(value, "__dict__", {}).values()
-    parts += (getattr(value, name, None) for name in slot_names(type(value)))
-    return any(_leads_to_traced(part, seen) for part in parts)
-
-
-def _is_of_this_trace(array: jax.Array) -> bool:
-    """Traced. Whether an array is a value of the innermost trace, and not of one inside of it that has ended."""
-    try:
-        copy = jnp.copy(array)
-    except jax.errors.UnexpectedTracerError:
-        return False
-    # The values of a transformation do not know that it has ended, and have their own class.
-    return type(copy) is type(jnp.zeros(()))
 
 
 def check_leaks(state: PythonState) -> None:
@@ -284,106 +250,6 @@ def check_leaks(state: PythonState) -> None:
         if isinstance(compat.as_jax(tensor), Tracer):
             raise PortError(
                 f"{path} is assigned a tensor in a way that cannot leave the compiled program",
-                where=_line_of(state, path),
-                fix="return it from the function, or assign it to an attribute of a module",
+                where=assigning_line(state, path),
+                fix="return it from the function; in a module, assign it with self.name = x or self.list.append(x)",
             )
-
-
-def _all_parts(state: PythonState) -> Iterator[tuple[int, str, Any]]:
-    for number, node in enumerate(state.nodes):
-        for part, container in _parts(node).items():
-            yield number, part, container
-
-
-class _Globals(NamedTuple):
-    """Globals that a function names."""
-
-    all: dict[str, Any]
-    names: tuple[str, ...]
-
-
-def _parts(node: Any) -> dict[str, Any]:
-    """The dictionaries, lists, sets and variables of an object by their names."""
-    match node:
-        case torch.nn.Module():
-            attributes = vars(node)
-            own = {
-                name: value for name, value in attributes.items()
-                if isinstance(value, dict) and (name in (*_WEIGHTS, "_modules") or "_hooks" in name)
-            }  # fmt: skip
-            return own | {"": attributes}
-        case types.FunctionType():
-            names = user_globals(node)
-            assigned = tuple(sorted(loaded_names(node.__code__).assigned & names.keys()))
-            return {"globals": _Globals(node.__globals__, assigned)} if assigned else {}
-        case types.CellType():
-            return {"variable": node}
-    parts: dict[str, Any] = {}
-    if isinstance(node, dict | list | set | deque):
-        parts["[]"] = node
-    attributes = getattr(node, "__dict__", None)
-    is_own = isinstance(attributes, dict) and not isinstance(node, types.MethodType)
-    return parts | {"": attributes} if is_own else parts
-
-
-def _contents(container: Any) -> Any:
-    match container:
-        case types.CellType():
-            return [cell_contents(container)]
-        case _Globals():
-            return {name: container.all.get(name, ABSENT) for name in container.names}
-        case dict():
-            return dict(container)
-    return list(container)
-
-
-def _is_unchanged(container: Any, before: Any) -> bool:
-    after = _contents(container)
-    if len(after) != len(before):
-        return False
-    if isinstance(before, dict):
-        return all(after.get(name, ABSENT) is value for name, value in before.items())
-    return all(map(lambda new, old: new is old, after, before))
-
-
-def _fill(container: Any, contents: Any) -> None:
-    """Let a container have these contents."""
-    match container:
-        case types.CellType():
-            container.cell_contents = contents[0]
-        case _Globals():
-            container.all.update(contents)
-        case dict() | set():
-            container.clear()
-            container.update(contents)
-        case _:
-            container.clear()
-            container.extend(contents)
-
-
-def _are_same_plain(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and isinstance(old, PLAIN) and old == new
-
-
-def _item_path(path: str, part: str, name: Any) -> str:
-    match part:
-        case "[]":
-            return f"{path}[{name!r}]"
-        case "globals":
-            return str(name)
-    return f"{path}.{name}" if path else str(name)
-
-
-def _line_of(state: PythonState, path: str) -> str:
-    """The line that assigns an attribute or a variable, as far as its name tells."""
-    match = _LAST_NAME.search(path)
-    name = match[1] if match else path
-    stores, loads = [], []
-    for function in state.functions():
-        for instruction in dis.get_instructions(function):
-            if instruction.argval != name:
-                continue
-            lines = stores if instruction.opname.startswith("STORE_") else loads
-            line = instruction.positions and instruction.positions.lineno
-            lines.append(f"{function.__code__.co_filename}, line {line}, in {function.__qualname__}")
-    return next(iter(stores + loads), path)

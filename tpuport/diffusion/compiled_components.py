@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from tpuport import compilation, trace_errors
-from tpuport.checkpoint import model_mesh, port_count, record_port
+from tpuport.checkpoint import forget_mesh, model_mesh, port_count, record_port
 from tpuport.diffusion.mixed_devices import (
     allow_mixed,
     current_mode,
@@ -249,7 +249,7 @@ def restore_parts(vae: torch.nn.Module) -> None:
     """Undo `compile_parts`."""
     for part in autoencoder_parts(vae):
         restore_forward(part)
-        vars(part).pop("tpuport_mesh", None)
+        forget_mesh(part)
     for name in _replaced_methods(vae):
         delattr(vae, name)
 

@@ -19,7 +19,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees, rotary, trace_errors
 from tpuport.compat import randomness
-from tpuport.compilation import Program, check_constants, collect_weights, settings_key, use_weights
+from tpuport.compilation import (
+    Program,
+    check_constants,
+    collect_weights,
+    settings_key,
+    use_weights_in_loop,
+)
 from tpuport.diffusion.scheduler_tables import StepTables, take_step
 from tpuport.errors import PortError
 from tpuport.mesh import dividing_axis
@@ -30,6 +36,8 @@ _SAMPLE_NAMES = ("hidden_states", "sample", "x")
 _TIME_NAMES = ("timestep", "timesteps", "t")
 # Functions that a user's function refers to, and those that these refer to, are followed this deep.
 _MAX_DEPTH = 4
+# In messages.
+_LOOP = "the loop over the denoising steps"
 
 
 class Carry(NamedTuple):
@@ -170,7 +178,7 @@ class Denoiser:
         timestep = timestep.astype(settings.timestep_dtype)
         model_input = lower_function(settings.model_input, inputs.function_tensors)
         guidance = lower_function(settings.guidance, inputs.function_tensors)
-        with use_weights([self.model], [arrays]):
+        with use_weights_in_loop(self.model, arrays, _LOOP):
             hidden = compat.as_jax(model_input(compat.wrap(hidden)))
             outputs: list[jax.Array] = []
             for tensors, call in zip(inputs.conditions, settings.calls, strict=True):

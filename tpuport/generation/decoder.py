@@ -13,13 +13,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat, pytrees
 from tpuport.compat import randomness
-from tpuport.compilation import Program, collect_weights, use_weights
+from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation.decoding_cache import make_cache
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.sampling import SamplingSettings, choose_tokens, process_logits
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
+
+# In messages.
+LOOP = "the loop of tpuport.generate"
 
 
 class State(NamedTuple):
@@ -183,7 +186,7 @@ class Decoder:
         inputs = {name: value for name, value in inputs.items() if name in self._parameters}
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = 1  # the head is large, and only the last column is needed
-        with use_weights([self.model], [arrays]):
+        with use_weights_in_loop(self.model, arrays, LOOP):
             out = self.model(
                 **inputs, past_key_values=compat.as_torch(cache), use_cache=True, return_dict=True
             )

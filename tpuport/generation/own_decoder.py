@@ -17,9 +17,9 @@ import torch
 from jax.sharding import Mesh
 
 from tpuport import compat, pytrees
-from tpuport.compilation import Program, collect_weights, use_weights
+from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
-from tpuport.generation.decoder import Decoder, State
+from tpuport.generation.decoder import LOOP, Decoder, State
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.row_caches import CacheLayout, RowCaches, check_unchanged, put_together, take_apart
 from tpuport.mesh import dividing_axis
@@ -63,7 +63,7 @@ class OwnDecoder(Decoder):
             return self._run_window(arrays, tokens, padding, jnp.asarray(columns, jnp.int32)), ()
         width = self.language_model.limit(columns)
         rows = _move_left(tokens, padding, jnp.asarray(columns, jnp.int32), width)
-        with use_weights([self.model], [arrays]):
+        with use_weights_in_loop(self.model, arrays, LOOP):
             logits, caches = self._run_rows(self._begin_row(slots), rows)
         last = columns - padding - 1
         return _select(logits, last), caches
@@ -75,7 +75,7 @@ class OwnDecoder(Decoder):
             return self._run_window(arrays, state.tokens, padding, state.length), ()
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
-        with use_weights([self.model], [arrays]):
+        with use_weights_in_loop(self.model, arrays, LOOP):
             logits, caches = self._run_rows(
                 self._continue_row(state.cache.layout), token, column - padding, state.cache.arrays
             )
@@ -140,7 +140,7 @@ class OwnDecoder(Decoder):
         width = self.language_model.limit(tokens.shape[1])
         start = jnp.maximum(length - padding - width, 0)
         rows = _move_left(tokens, padding + start, length, width)
-        with use_weights([self.model], [arrays]):
+        with use_weights_in_loop(self.model, arrays, LOOP):
             logits = self.language_model.logits(compat.wrap(rows))
         return _select(compat.as_jax(logits).astype(jnp.float32), length - padding - start - 1)
 
@@ -187,7 +187,7 @@ class OwnDecoder(Decoder):
     ) -> tuple[jax.Array, jax.Array]:
         """Traced. Logits of the first tokens, with these behind them and with others."""
         others = tokens.at[-_DECODED:].set(tokens[0])
-        with use_weights([self.model], [arrays]):
+        with use_weights_in_loop(self.model, arrays, LOOP):
             logits = self.language_model.logits(compat.wrap(jnp.stack([tokens, others])))
         first, second = compat.as_jax(logits).astype(jnp.float32)[:, :-_DECODED]
         return first, second
@@ -197,7 +197,7 @@ class OwnDecoder(Decoder):
         count = tokens.shape[0]
         others = tokens.at[-_DECODED:].set(tokens[0])
         steps = []
-        with use_weights([self.model], [arrays]):
+        with use_weights_in_loop(self.model, arrays, LOOP):
             begin = self._begin_row(count)
             at_once, _ = self._run_rows(begin, tokens[None])
             _, caches = self._run_rows(begin, others[None])

@@ -204,8 +204,12 @@ def test_data_of_a_tensor():
     weight.data.mul_(2)
     weight.data[0] = 7
     assert weight.tolist() == [[7, 7, 7], [6, 8, 10]]
+    view = weight.data.view(-1)
     weight.data = compat.wrap(compat.to_jax(torch.ones(2)))
     assert weight.tolist() == [1, 1]
+    # A view goes on with the memory that the tensor had.
+    view.add_(1)
+    assert (weight.tolist(), view.tolist()) == ([1, 1], [8, 8, 8, 7, 9, 11])
     with pytest.raises(PortError, match=r'x\.data = y\.to\("jax"\)'):
         weight.data = torch.ones(2)
 

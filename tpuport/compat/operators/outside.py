@@ -13,6 +13,7 @@ from jax.core import Tracer
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
 
+from tpuport.compat import aliasing
 from tpuport.compat.convert import assign, is_ported, to_jax, to_torch
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
@@ -165,12 +166,34 @@ def _set_data(tensor: Ported, other: torch.Tensor) -> None:
             where="x.data = y",
             fix='x.data = y.to("jax"); tpuport.to_cpu(model) takes a whole model back',
         )
-    tensor._alias = None
+    aliasing.leave(tensor)
     has_gradient = tensor.requires_grad
     # torch gives no other shape to a tensor that has a gradient.
     tensor.requires_grad_(False)
     assign(tensor, other.jax())  # type: ignore[attr-defined]
     tensor.requires_grad_(has_gradient)
+
+
+def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:
+    """`tensor.set_(source)`: the tensor has the memory of another one, and writes to either are seen in both."""
+    if tensor is source:
+        return tensor
+    if memory or not is_ported(source) or _is_traced(tensor) or _is_traced(source):
+        raise PortError(
+            "a tensor on the device gets other memory, that of the host or inside of a compiled function",
+            where="x.set_(y)",
+            fix='outside of compiled code, x.set_(y.to("jax")) for a tensor y',
+        )
+    # torch itself refuses another dtype, and a tensor that has a gradient.
+    twin = aliasing.on_twins(torch.empty, tensor.shape, dtype=tensor.dtype, device="meta")
+    twin = aliasing.on_twins(twin.requires_grad_(tensor.requires_grad).set_, aliasing.twin(source))
+    has_gradient = tensor.requires_grad
+    aliasing.leave(tensor)
+    tensor.requires_grad_(False)
+    assign(tensor, source.jax())
+    tensor.requires_grad_(has_gradient)
+    aliasing.link(tensor, source, aliasing.WHOLE, twin)
+    return tensor
 
 
 def _refuse_mesh() -> Any:
@@ -207,6 +230,7 @@ METHODS = (
     Method("Tensor", "__dlpack_device__", _refuse_dlpack, "is on a device that DLPack does not know"),
     Method("Tensor", "cuda", _stay, "looks for a GPU"),
     Method("Tensor", "data", property(_detached, _set_data), "warns that writes to it have no effect"),
+    Method("Tensor", "set_", _set, "has no lowering"),
     Method("Tensor", "get_device", lambda tensor: 0, "says that it is on a CPU"),
     Method("Tensor", "is_pinned", lambda tensor, device=None: False, "asks for memory of the host"),
     Method("device_module", "is_initialized", _refuse_mesh, "is not asked whether it can communicate"),

@@ -1,0 +1,178 @@
+"""The places where code can leave values: attributes, items and variables; how they are read, compared and filled."""
+
+import dis
+import functools
+import re
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jax.core import Tracer
+
+from tpuport import compat
+from tpuport.compilation.python_state import PythonState
+from tpuport.compilation.python_values import PLAIN
+from tpuport.compilation.reachable import ABSENT, cell_contents, loaded_names, slot_names, user_globals
+
+# Dictionaries of a module whose values are weights.
+WEIGHTS = ("_parameters", "_buffers")
+# "seen" of "layers.0.mlp.seen" and of "seen[2]['key']": the name that the code has for the place.
+_LAST_NAME = re.compile(r"(\w+)(?:\[[^\[\]]*\])*$")
+
+
+class Place(NamedTuple):
+    """Where a container is: the number of an object in a `PythonState`, and the name of the container in the object."""
+
+    node: int
+    part: str
+
+
+class Globals(NamedTuple):
+    """The globals of a file that a function assigns."""
+
+    all: dict[str, Any]
+    names: tuple[str, ...]
+
+
+class Snapshot(NamedTuple):
+    """A container (dictionary, list, set, variable or `Globals`) with the contents that it had at some moment."""
+
+    place: Place
+    container: Any
+    contents: Any
+
+
+def take_snapshots(state: PythonState) -> list[Snapshot]:
+    """Every container of a state with its present contents."""
+    return [
+        Snapshot(Place(number, part), container, read_contents(container))
+        for number, node in enumerate(state.nodes)
+        for part, container in containers_of(node).items()
+    ]
+
+
+def containers_of(node: Any) -> dict[str, Any]:
+    """The dictionaries, lists, sets and variables of an object by their names; "" has its attributes."""
+    match node:
+        case torch.nn.Module():
+            attributes = vars(node)
+            # Only these: any other dictionary among the attributes is an object of the state itself.
+            own = {
+                name: value for name, value in attributes.items()
+                if isinstance(value, dict) and (name in (*WEIGHTS, "_modules") or "_hooks" in name)
+            }  # fmt: skip
+            return own | {"": attributes}
+        case types.FunctionType():
+            names = user_globals(node)
+            assigned = tuple(sorted(loaded_names(node.__code__).assigned & names.keys()))
+            return {"globals": Globals(node.__globals__, assigned)} if assigned else {}
+        case types.CellType():
+            return {"variable": node}
+    containers: dict[str, Any] = {}
+    if isinstance(node, dict | list | set | deque):
+        containers["[]"] = node
+    attributes = getattr(node, "__dict__", None)
+    # A bound method shows the attributes of its function.
+    has_attributes = isinstance(attributes, dict) and not isinstance(node, types.MethodType)
+    return containers | {"": attributes} if has_attributes else containers
+
+
+def read_contents(container: Any) -> Any:
+    """A copy of what is in a container: a dictionary, or a list for any other."""
+    match container:
+        case types.CellType():
+            return [cell_contents(container)]
+        case Globals():
+            return {name: container.all.get(name, ABSENT) for name in container.names}
+        case dict():
+            return dict(container)
+    return list(container)
+
+
+def refill(container: Any, contents: Any) -> None:
+    """Replace what is in a container by contents that `read_contents` returned."""
+    match container:
+        case types.CellType():
+            container.cell_contents = contents[0]
+        case Globals():
+            container.all.update(contents)
+        case dict() | set():
+            container.clear()
+            container.update(contents)
+        case _:
+            container.clear()
+            container.extend(contents)
+
+
+def is_unchanged(container: Any, before: Any) -> bool:
+    """Whether a container has the very objects that it had."""
+    after = read_contents(container)
+    if len(after) != len(before):
+        return False
+    if isinstance(before, dict):
+        return all(after.get(name, ABSENT) is value for name, value in before.items())
+    # By identity: to compare tensors by value would compute.
+    return all(map(lambda new, old: new is old, after, before))
+
+
+def are_same_plain(old: Any, new: Any) -> bool:
+    """Whether these are equal numbers, strings or the like, of one class."""
+    return type(old) is type(new) and isinstance(old, PLAIN) and old == new
+
+
+def item_path(path: str, part: str, name: Any) -> str:
+    """What an item of a container is called in messages: "layers.0.seen"."""
+    match part:
+        case "[]":
+            return f"{path}[{name!r}]"
+        case "globals":
+            return str(name)
+    return f"{path}.{name}" if path else str(name)
+
+
+def leads_to_traced(value: Any, seen: set[int]) -> bool:
+    """Whether a value that was made while tracing is, or contains, a tensor that is being traced."""
+    # `seen` ends the walk where objects lead back to themselves.
+    if isinstance(value, (*PLAIN, type, types.ModuleType)) or id(value) in seen:
+        return False
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return isinstance(compat.as_jax(value), Tracer)
+    parts: list[Any] = []
+    match value:
+        case dict():
+            parts += value.values()
+        case list() | tuple() | set() | frozenset() | deque():
+            parts += value
+        case types.FunctionType():
+            parts += map(cell_contents, value.__closure__ or ())
+        case types.MethodType():
+            parts.append(value.__self__)
+        case functools.partial():
+            parts += (value.func, *value.args, *value.keywords.values())
+    parts += getattr(value, "__dict__", {}).values()
+    parts += (getattr(value, name, None) for name in slot_names(type(value)))
+    return any(leads_to_traced(part, seen) for part in parts)
+
+
+def assigning_line(state: PythonState, path: str) -> str:
+    """The line that assigns an attribute or a variable, as far as its name tells; the path if no code names it."""
+    match = _LAST_NAME.search(path)
+    name = match[1] if match else path
+    lines = list(_lines_naming(state, name))
+    # A list is changed by code that only loads its name.
+    stores = (line for is_store, line in lines if is_store)
+    loads = (line for is_store, line in lines if not is_store)
+    return next(stores, next(loads, path))
+
+
+def _lines_naming(state: PythonState, name: str) -> Iterator[tuple[bool, str]]:
+    """Each line that has a name, and whether it assigns the name."""
+    for function in state.functions():
+        for instruction in dis.get_instructions(function):
+            if instruction.argval == name:
+                line = instruction.positions and instruction.positions.lineno
+                place = f"{function.__code__.co_filename}, line {line}, in {function.__qualname__}"
+                yield instruction.opname.startswith("STORE_"), place
