@@ -1,6 +1,7 @@
 """Code that names CUDA where there is none: one sentence, of the kinds of error that libraries catch."""
 
 import pytest
+import safetensors.torch
 import torch
 
 import tpuport
@@ -22,6 +23,10 @@ USES = {
     "device": lambda: torch.cuda.device(0).__enter__(),
     "peak": lambda: torch.cuda.reset_peak_memory_stats(),
     "summary": lambda: torch.cuda.memory_summary(),
+    "generator": lambda: torch.Generator("cuda"),
+    "generator by name": lambda: torch.Generator(device="cuda:0"),
+    "safetensors": lambda: safetensors.torch.load_file("weights.safetensors", device="cuda"),
+    "safetensors by index": lambda: safetensors.torch.load_model(HOST, "weights.safetensors", device=0),
 }
 
 

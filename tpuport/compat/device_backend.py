@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.convert import jax_dtype, to_jax, wrap
+from tpuport.compat.convert import is_ported, jax_dtype, to_jax, wrap
 
 logger = logging.getLogger("tpuport")
 
@@ -36,6 +36,13 @@ def install() -> None:
     _library.impl("empty_strided", _empty_strided, "PrivateUse1")
     _library.impl(
         "copy_", _filling(torch.library.get_kernel("aten::copy_", "Meta")), "Meta", with_keyset=True
+    )
+    _library.impl(
+        "_local_scalar_dense",
+        _reading(torch.library.get_kernel("aten::_local_scalar_dense", "Meta")),
+        "Meta",
+        with_keyset=True,
+        allow_override=True,
     )
     _library.impl("_pin_memory", _pin_memory, "CPU")
 
@@ -98,6 +105,18 @@ def _filling(kernel: Any) -> Callable[..., torch.Tensor]:
         return tensor
 
     return copy_
+
+
+def _reading(kernel: Any) -> Callable[..., Any]:
+    """The kernel of `item()` for tensors without memory, which reads those on the device.
+
+    `torch.tensor([y[0], y[1]])` asks for each number with classes of tensors switched off.
+    """
+
+    def item(keys: Any, tensor: torch.Tensor) -> Any:
+        return tensor._elem.item() if is_ported(tensor) else kernel.call_boxed(keys, tensor)
+
+    return item
 
 
 def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:

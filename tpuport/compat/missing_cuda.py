@@ -5,6 +5,8 @@ a function of `torch.cuda` is called. Where there is a GPU, nothing changes.
 """
 
 import functools
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +38,10 @@ def install() -> None:
         function = _explaining(getattr(owner, name), f"torch.cuda.{owner.__name__}")
         # Python calls __new__ without an instance.
         _replace(owner, name, staticmethod(function) if name == "__new__" else function)
+    if importlib.util.find_spec("safetensors") is not None:
+        files = importlib.import_module("safetensors.torch")
+        # It asks torch for pinned memory before it asks for the device.
+        _replace(files, "safe_open", _opening(files.safe_open))
 
 
 def uninstall() -> None:
@@ -66,6 +72,19 @@ def _explaining(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         raise explanation(None if name.endswith("_lazy_init()") else name)
 
     return explaining
+
+
+def _opening(safe_open: Callable[..., Any]) -> Callable[..., Any]:
+    """`safe_open` of safetensors, as `load_file` and `load_model` call it."""
+
+    def opening(*args: Any, device: str | int = "cpu", **kwargs: Any) -> Any:
+        if (isinstance(device, int) or device.startswith("cuda")) and not has_gpu():
+            raise explanation(
+                f"safetensors, device={device!r}; load to the host without it, then tpuport.port"
+            )
+        return safe_open(*args, device=device, **kwargs)
+
+    return opening
 
 
 def explanation(name: str | None = None) -> NoCudaError:

@@ -36,6 +36,25 @@ def test_scalar_tensors_stand_for_numbers(agree):
     agree(lambda x: torch.tensor([[x[0], 2.5], [x[1], 3]], device=x.device), torch.tensor([1.5, 2.0]))
 
 
+def test_numbers_on_the_device_make_a_tensor_of_the_host():
+    host = torch.tensor([1.5, 2.0])
+    device = host.to("jax")
+    for make in (
+        lambda x: torch.tensor([x[0], x[1]]),
+        lambda x: torch.tensor([[x[0], 2], [3, x[1]]], dtype=torch.float64),
+        lambda x: torch.as_tensor([x[1]]),
+        lambda x: host.new_tensor([x[0], x[1]]),
+        lambda x: torch.FloatTensor([x[0], x[1]]),
+    ):
+        result = make(device)
+        assert not compat.is_ported(result)
+        torch.testing.assert_close(result, make(host), rtol=0, atol=0)
+    on_device = torch.tensor([device[0], device[1]], device="jax")
+    assert torch.equal(on_device.cpu(), host)
+    with pytest.raises(RuntimeError, match="meta"):
+        torch.empty((), device="meta").item()
+
+
 def test_new_tensor_takes_the_dtype_of_its_model(agree):
     agree(lambda x: x.new_tensor([1, 2]), torch.zeros(1).bfloat16())
 

@@ -58,6 +58,8 @@ def test_a_conversion_to_64_bits_warns():
     (x,) = _device(X)
     with compat.environment(), pytest.warns(UserWarning, match="float64"):
         assert x.to(torch.float64).dtype == torch.float32
+    with pytest.warns(UserWarning, match="float64"):
+        assert x.double().dtype == torch.float32
 
 
 def test_autocast_may_mix_dtypes():

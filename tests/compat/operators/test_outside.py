@@ -199,6 +199,15 @@ def test_what_is_on_the_device_stays_there(device):
     assert tensor.get_device() == tensor.device.index
 
 
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.bfloat16}], ids=repr)
+def test_a_tensor_without_values(options):
+    for tensor in (HOST, compat.wrap(compat.to_jax(HOST))):
+        moved = tensor.to("meta", **options)
+        assert moved.is_meta
+        assert not compat.is_ported(moved)
+        assert (moved.shape, moved.dtype) == (HOST.shape, options.get("dtype", HOST.dtype))
+
+
 def test_data_of_a_tensor():
     weight = torch.nn.Parameter(compat.wrap(compat.to_jax(HOST.clone())))
     weight.data.mul_(2)

@@ -12,6 +12,7 @@ import torch
 from jax.core import Tracer
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as torch_pytree
+from torch.utils._mode_utils import no_dispatch
 
 from tpuport.compat import aliasing
 from tpuport.compat.convert import assign, is_ported, to_jax, to_torch
@@ -144,6 +145,9 @@ def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> 
     move: Callable[..., Any] = original("Environment", "_to_copy")
     if is_ported(tensor) and device is not None:
         kind = "jax" if isinstance(device, int) else torch.device(device).type
+        if kind == "meta":
+            with no_dispatch(), torch._C.DisableTorchFunction():
+                return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device="meta")
         device = "jax" if kind == "cuda" else kind
     return move(self, tensor, dtype, device)
 

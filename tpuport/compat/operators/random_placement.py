@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as torch_pytree
 from torch.utils._mode_utils import no_dispatch
 
-from tpuport.compat import randomness
+from tpuport.compat import missing_cuda, randomness
 from tpuport.compat.convert import is_ported, to_jax, wrap
 from tpuport.compat.operators import samplers
 from tpuport.compat.operators.declarations import Lowering, Method
@@ -162,8 +162,12 @@ class _GeneratorKind(type):
         return getattr(_Generator, name)
 
     def __call__(cls, device: Any = "cpu") -> torch.Generator:
-        is_ours = torch.device(device).type in ("jax", "privateuseone")
-        return _Generator("cpu" if is_ours else device)
+        kind = torch.device(device).type
+        if kind == "cuda" and not missing_cuda.has_gpu():
+            raise missing_cuda.explanation(
+                'torch.Generator("cuda"): torch.Generator() draws on the device too'
+            )
+        return _Generator("cpu" if kind in ("jax", "privateuseone") else device)
 
 
 _generator_class = _GeneratorKind("Generator", (), {"__module__": "torch", "__doc__": _Generator.__doc__})
