@@ -5,7 +5,7 @@ import functools
 import sys
 import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -30,13 +30,14 @@ _LEAVES = (
     types.ModuleType, functools.partial, Enum, torch.nn.Module, torch.Size, torch.Generator, torch.dtype, torch.device,
     np.dtype,
 )  # fmt: skip
-# How jax and this module see these is settled, whoever registers what.
+# How jax and this module see these is settled, so that a class of theirs need not be looked up in jax's registry.
 _OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType})
 JAX_CONTAINERS = frozenset({list, dict, OrderedDict, defaultdict})
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 PLAIN = frozenset(
     {int, float, bool, str, bytes, types.NoneType, complex, torch.dtype, torch.device, torch.Size}
 )
+# More attributes would make the line of code in a message too long to read.
 _FIELDS_SHOWN = 4
 # NumPy arrays of this many bytes are no tables any more.
 _LARGE_ARRAY = 1 << 20
@@ -59,7 +60,9 @@ class HostArray:
                 fix="make it a tensor: torch.from_numpy(array)",
             )
         self.source = value
+        # A copy, as the key has to describe the contents that the program was traced with.
         self.array = value.copy()
+        # NumPy's scalars cannot be written to anyway.
         if isinstance(self.array, np.ndarray):
             self.array.setflags(write=False)
         self._key = type(value), value.dtype.str, value.shape, value.tobytes()
@@ -86,6 +89,7 @@ def kind_of(cls: type) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _own_kind(cls: type) -> str:
+    # Before tuples: a torch.Size is a tuple too.
     if issubclass(cls, (torch.Tensor, jax.Array, *_LEAVES)) or hasattr(cls, "__array__"):
         return "leaf"
     if issubclass(cls, tuple):
@@ -94,12 +98,17 @@ def _own_kind(cls: type) -> str:
         return "method"
     if cls in _OWN_CONTAINERS:
         return "object"
-    libraries = {base.__module__.partition(".")[0] for base in cls.__mro__}
-    is_foreign = cls.__module__.partition(".")[0] in _OPAQUE_LIBRARIES and not issubclass(cls, _TRANSPARENT)
-    is_setting = bool(libraries & _MODEL_LIBRARIES) and hasattr(cls, "to_dict")
-    if is_foreign or is_setting or not _can_be_made(cls):
+    library, *base_libraries = [base.__module__.partition(".")[0] for base in cls.__mro__]
+    if library in _OPAQUE_LIBRARIES and not issubclass(cls, _TRANSPARENT):
         return "opaque"
-    if cls.__module__.partition(".")[0] in _MODEL_LIBRARIES:
+    # Configurations have `to_dict`, a user's own that derive from them included.
+    is_of_model_library = not _MODEL_LIBRARIES.isdisjoint((library, *base_libraries))
+    if hasattr(cls, "to_dict") and is_of_model_library:
+        return "opaque"
+    # Last, as this makes an object.
+    if not _can_be_made(cls):
+        return "opaque"
+    if library in _MODEL_LIBRARIES:
         return "library"
     return "object"
 
@@ -117,19 +126,25 @@ def native_base(cls: type) -> Any:
 def _can_be_made(cls: type) -> bool:
     """Whether an object of this class consists of its attributes and its items, and can be made without `__init__`."""
     base = container_of(cls) or native_base(cls)
+    # Any other class in C keeps a state of its own, which no attribute shows.
     if base not in (object, types.SimpleNamespace, *_CONTAINERS):
         return False
     try:
         instance = base.__new__(cls)
     except TypeError:  # a class in C has its own way of making objects
         return False
-    return hasattr(instance, "__dict__") or bool(fields.slots(cls)) or base is not object
+    if base is not object:
+        return True
+    # Without either there is nothing to take apart: `object()` is a mark, compared by identity.
+    return hasattr(instance, "__dict__") or bool(fields.slots(cls))
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """Attributes in their order, then those in slots."""
+    # Not `vars`, which fails for objects that have slots only.
     attributes = dict(getattr(value, "__dict__", ()))
     for name in fields.slots(type(value)):
+        # A slot may be empty.
         if hasattr(value, name):
             attributes[name] = getattr(value, name)
     return attributes
@@ -138,6 +153,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
     """Give an object these attributes and no others, whatever its properties and its `__setattr__` are."""
     slots = fields.slots(type(instance))
+    # `object.__setattr__`: a frozen dataclass refuses its own.
     for name in slots:
         if name in attributes:
             object.__setattr__(instance, name, attributes[name])
@@ -145,6 +161,7 @@ def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
             object.__delattr__(instance, name)
     namespace = getattr(instance, "__dict__", None)
     if namespace is not None:
+        # The same dictionary with other contents, as somebody may have `vars(instance)`.
         namespace.clear()
         namespace.update((name, value) for name, value in attributes.items() if name not in slots)
 
@@ -153,11 +170,14 @@ def arrays_inside(value: Any) -> list[str]:
     """Names of the attributes that are tensors, or lists or dictionaries of them."""
     names = []
     for name, content in getattr(value, "__dict__", {}).items():
-        parts: Any = (content,)
-        if isinstance(content, dict):
-            parts = content.values()
-        elif isinstance(content, list | tuple | set):
-            parts = content
+        match content:
+            case dict():
+                parts: Iterable[Any] = content.values()
+            case list() | tuple() | set():
+                parts = content
+            case _:
+                parts = (content,)
+        # One level only: this looks at every setting and tokenizer, and has to be quick.
         if any(isinstance(part, torch.Tensor | jax.Array) for part in parts):
             names.append(name)
     return names
@@ -168,19 +188,10 @@ def refuse_captured_tensors(value: Any, name: str) -> None:
 
     They cannot be replaced by those that the program computes.
     """
-    captured: list[Any] = []
-    if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
-        captured += value.gi_frame.f_locals.values()
-    if isinstance(value, types.FunctionType):
-        captured += [
-            *_cell_values(value),
-            *(value.__defaults__ or ()),
-            *(value.__kwdefaults__ or {}).values(),
-        ]
     if isinstance(value, functools.partial):
-        captured += [*value.args, *value.keywords.values()]
         refuse_captured_tensors(value.func, name)
-    if any(isinstance(part, torch.Tensor | jax.Array | Iterator) for part in captured):
+    # An iterator may be one over a tensor, `iter(x)`, and cannot be looked into.
+    if any(isinstance(part, torch.Tensor | jax.Array | Iterator) for part in _captured_values(value)):
         raise PortError(
             f"compiled code returns a {type(value).__name__} that has captured tensors of the trace",
             where=name,
@@ -188,7 +199,22 @@ def refuse_captured_tensors(value: Any, name: str) -> None:
         )
 
 
+def _captured_values(value: Any) -> list[Any]:
+    """What a function, a partial or a generator refers to; nothing for other values."""
+    match value:
+        case types.GeneratorType(gi_frame=types.FrameType() as frame):
+            # One that has finished has no frame.
+            return list(frame.f_locals.values())
+        case functools.partial():
+            return [*value.args, *value.keywords.values()]
+        case types.FunctionType():
+            defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+            return _cell_values(value) + defaults
+    return []
+
+
 def _cell_values(function: types.FunctionType) -> list[Any]:
+    """The variables of the enclosing functions that a function uses."""
     values = []
     for cell in function.__closure__ or ():
         # The variable may not have been assigned yet.

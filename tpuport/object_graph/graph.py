@@ -41,14 +41,14 @@ class Node(NamedTuple):
     Attributes:
         cls: its class.
         attributes: (name, reference) of what is in its `__dict__` and its slots, in order.
-        items: references of a list, (class of the key, key, reference) of a dictionary; None without items.
+        items: references of a list, (class of the key, key, reference) of a dictionary; () without items.
         extra: what else its class needs: the longest length of a deque, the factory of a defaultdict, or jax's
             structure of a registered class.
     """
 
     cls: type
     attributes: tuple[tuple[str, Reference], ...]
-    items: tuple | None
+    items: tuple
     extra: Hashable
 
 
@@ -92,6 +92,10 @@ class Flattener:
         caches_are_leaves: whether caches of transformers are leaves, or registered classes like others.
         known: objects that have numbers already, and are visited only by `add_known`.
         first: the number of the first object that is not known.
+
+    Attributes:
+        leaves: the leaves so far, in the order of their numbers.
+        meets_known: whether a known object was referenced that had not been visited.
     """
 
     def __init__(
@@ -106,8 +110,6 @@ class Flattener:
         self._objects: dict[int, Any] = {}
         self._nodes: dict[int, Node] = {}
         self._roots: list[Reference] = []
-        # Leaves that are numbered by their ids must not make room for others with the same id.
-        self._kept: list[Any] = []
         self.meets_known = False
 
     def add_root(self, name: str, value: Any) -> None:
@@ -134,32 +136,45 @@ class Flattener:
             return self._new_leaf(value, name)
         number = self._numbers.get(id(value))
         if number is not None:
+            # Known objects have numbers from the start, but are among `_objects` only once they are visited.
             self.meets_known |= number not in self._objects
             return ("object", number)
-        kind = kind_of(cls)
-        if kind == "leaf" or (self._caches_are_leaves and is_transformers_cache(value)):
+        # Before its kind: a cache that is registered with jax would be a value, which cannot be written to.
+        if self._caches_are_leaves and is_transformers_cache(value):
             return self._visit_leaf(value, name)
-        if kind == "tuple":
-            steps = getattr(cls, "_fields", range(len(value)))
-            parts = zip(steps, value, strict=True)
-            return ("tuple", cls, tuple(self._visit(part, f"{name}.{step}") for step, part in parts))
-        if kind == "method":
-            return ("method", value.__func__, self._visit(value.__self__, name))
-        if kind == "opaque":
-            refuse_tensors_inside(value, name)
-            return self._visit_leaf(value, name)
-        if kind == "library" and not arrays_inside(value):
-            return self._visit_leaf(value, name)
+        match kind_of(cls):
+            case "tuple":
+                return self._visit_tuple(value, name)
+            case "method":
+                # A bound method is made anew at each access: only its object has an identity.
+                return ("method", value.__func__, self._visit(value.__self__, name))
+            case "leaf":
+                return self._visit_leaf(value, name)
+            case "opaque":
+                refuse_tensors_inside(value, name)
+                return self._visit_leaf(value, name)
+            case "library" if not arrays_inside(value):
+                return self._visit_leaf(value, name)
+        return self._visit_new_object(value, name)
+
+    def _visit_tuple(self, value: tuple, name: str) -> Reference:
+        # Tuples cannot be changed, so that they are described where they are met, without a number.
+        labels = getattr(type(value), "_fields", range(len(value)))
+        parts = zip(labels, value, strict=True)
+        return ("tuple", type(value), tuple(self._visit(part, f"{name}.{label}") for label, part in parts))
+
+    def _visit_new_object(self, value: Any, name: str) -> Reference:
+        # The number comes before the visit, since an object may lead back to itself.
         number = self._numbers[id(value)] = self._next
         self._next += 1
         self._visit_object(value, name, number)
         return ("object", number)
 
     def _visit_leaf(self, value: Any, name: str) -> int:
-        number = self._leaf_numbers.get(id(value))
-        if number is None:
-            number = self._leaf_numbers[id(value)] = self._new_leaf(value, name)
-        return number
+        # By identity, so that a tensor that is referenced twice is one argument of the program.
+        if id(value) not in self._leaf_numbers:
+            self._leaf_numbers[id(value)] = self._new_leaf(value, name)
+        return self._leaf_numbers[id(value)]
 
     def _new_leaf(self, value: Any, name: str) -> int:
         self.leaves.append(value)
@@ -175,8 +190,9 @@ class Flattener:
         )
         match state.items:
             case None:
-                items = None
+                items = ()
             case dict():
+                # With the class of the key, as 1 and True are equal and would share a program.
                 items = tuple(
                     (type(key), key, self._visit(item, f"{name}.{key}")) for key, item in state.items.items()
                 )
@@ -191,18 +207,24 @@ class Flattener:
         """As `_visit`; arrays of NumPy in an object are tables for NumPy's functions, and do not become tensors."""
         if not isinstance(value, np.ndarray | np.generic):
             return self._visit(value, name)
-        number = self._leaf_numbers.get(id(value))
-        if number is None:
-            number = self._leaf_numbers[id(value)] = self._new_leaf(HostArray(value, name), name)
-            self._kept.append(value)
-        return number
+        if id(value) not in self._leaf_numbers:
+            # The leaf's `source` keeps the array alive, so that no other gets its id.
+            self._leaf_numbers[id(value)] = self._new_leaf(HostArray(value, name), name)
+        return self._leaf_numbers[id(value)]
 
 
 class State(NamedTuple):
-    """What an object consists of at the moment; see `Node`. `labels` are the names of items without keys."""
+    """What an object consists of at the moment.
+
+    Attributes:
+        attributes: what is in its `__dict__` and its slots, by name.
+        items: a list, or a dict with the keys of a dictionary; None if its class has no items.
+        extra: as `Node.extra`.
+        labels: the names of items without keys.
+    """
 
     attributes: dict[str, Any]
-    items: Any
+    items: list[Any] | dict[Any, Any] | None
     extra: Hashable
     labels: Iterable[Any] = ()
 
@@ -213,24 +235,32 @@ class State(NamedTuple):
 
     def contents(self) -> list[Any]:
         """What the object refers to, also in tuples."""
-        items = self.items or ()
-        if isinstance(items, dict):
-            items = items.values()
-        pending = [*self.attributes.values(), *items]
         contents = []
+        pending = [*self.attributes.values(), *self.item_values()]
         while pending:
             value = pending.pop()
+            # A tuple is no object of its own here: what it has belongs to the object that has the tuple.
             if isinstance(value, tuple):
                 pending.extend(value)
             else:
                 contents.append(value)
         return contents
 
+    def item_values(self) -> list[Any]:
+        """The items, of a dictionary without their keys."""
+        match self.items:
+            case None:
+                return []
+            case dict():
+                return list(self.items.values())
+        return list(self.items)
+
 
 def read_state(value: Any) -> State:
     """The state of an object; the containers in it are new, so that they stay as they are."""
     cls = type(value)
     if kind_of(cls) == "registered":
+        # One level only: what is inside of its parts is visited like anything else.
         pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda part: part is not value)
         labels = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in pairs]
         return State({}, [child for _, child in pairs], structure, labels)
@@ -246,32 +276,38 @@ def read_state(value: Any) -> State:
     if issubclass(base, dict):
         # The base's own method: a class may show its items in another way.
         return State(attributes, dict(base.items(value)), extra)
+    # As above, and `list(value)` would use the class's own `__iter__`.
     items = list(base.__iter__(value))
     return State(attributes, items, extra, range(len(items)))
 
 
 def is_changed(before: State, after: State) -> bool:
     """Whether an object has other attributes or items than before; what these consist of does not matter."""
-    if before.extra != after.extra or not _are_same(before.attributes, after.attributes):
+    if before.extra != after.extra or list(before.attributes) != list(after.attributes):
         return True
-    if isinstance(before.items, dict):
-        return not _are_same(before.items, after.items)
-    old, new = before.items or [], after.items or []
+    if not _are_same(list(before.attributes.values()), list(after.attributes.values())):
+        return True
+    if isinstance(before.items, dict) and list(before.items) != list(after.items or ()):
+        # Other keys, or the same in another order, which a loop over the dictionary shows.
+        return True
+    old, new = before.item_values(), after.item_values()
     if before.is_registered:
         # The function that takes an object of the class apart may pack its parts anew each time.
         old, new = jax.tree_util.tree_leaves(old), jax.tree_util.tree_leaves(new)
-    return len(old) != len(new) or not all(map(_is_same, old, new))
+    return not _are_same(old, new)
 
 
-def _are_same(before: dict, after: dict) -> bool:
-    """Whether two dictionaries have the same values, in the same order."""
-    return list(before) == list(after) and all(map(_is_same, before.values(), after.values()))
+def _are_same(before: list[Any], after: list[Any]) -> bool:
+    """Whether two lists have the same values, in the same order."""
+    return len(before) == len(after) and all(map(_is_same, before, after))
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
+def _is_same(before: Any, after: Any) -> bool:
+    """Whether two values are one object, or equal and without an identity. Tensors are never compared by contents."""
+    if before is after:
         return True
-    return type(one) is type(other) and isinstance(one, int | str | bytes) and one == other
+    # Of one class, since 1 and True are equal.
+    return type(before) is type(after) and isinstance(before, int | str | bytes) and before == after
 
 
 def unflatten(
@@ -287,24 +323,30 @@ def unflatten(
 
 
 class _Builder:
+    """Makes the objects of a structure.
+
+    Attributes:
+        objects: by number: those of the caller, and those that are made.
+    """
+
     def __init__(self, structure: Structure, leaves: Sequence[Any], objects: Mapping[int, Any]) -> None:
         self.objects = dict(objects)
         self._leaves = leaves
         self._nodes = dict(structure.nodes)
-        for number, node in structure.nodes:
-            if number not in self.objects and kind_of(node.cls) != "registered":
+        # A registered class makes its objects from their parts, which have to be there before: see `resolve`.
+        own = [(number, node) for number, node in structure.nodes if kind_of(node.cls) != "registered"]
+        for number, node in own:
+            if number not in self.objects:
                 self.objects[number] = _empty(node)
         # All exist before the first is filled, because objects may lead to each other.
-        for number, node in structure.nodes:
-            if kind_of(node.cls) != "registered":
-                self._fill(self.objects[number], node)
+        for number, node in own:
+            self._fill(self.objects[number], node)
 
     def resolve(self, reference: Any) -> Any:
         """The value that a reference means."""
-        if isinstance(reference, int):
-            leaf = self._leaves[reference]
-            return leaf.array if isinstance(leaf, HostArray) else leaf
         match reference:
+            case int():
+                return _without_wrapper(self._leaves[reference])
             case ("object", number):
                 if number not in self.objects:
                     self.objects[number] = self._make_registered(self._nodes[number])
@@ -312,8 +354,8 @@ class _Builder:
             case ("method", function, owner):
                 return types.MethodType(function, self.resolve(owner))
         _, cls, references = reference
-        values = [self.resolve(item) for item in references]
-        if hasattr(cls, "_make"):
+        values = [self.resolve(part) for part in references]
+        if hasattr(cls, "_make"):  # a namedtuple, whose `__new__` takes fields one by one
             return cls._make(values)
         if hasattr(cls, "n_sequence_fields"):  # torch.return_types
             return cls(values)
@@ -321,26 +363,37 @@ class _Builder:
 
     def _make_registered(self, node: Node) -> Any:
         structure: Any = node.extra
-        return jax.tree_util.tree_unflatten(structure, map(self.resolve, node.items or ()))
+        return jax.tree_util.tree_unflatten(structure, map(self.resolve, node.items))
 
     def _fill(self, instance: Any, node: Node) -> None:
         set_attributes(instance, {name: self.resolve(value) for name, value in node.attributes})
         base = container_of(node.cls)
         if base is None:
             return
+        # The base's own methods: a derived class may count, check or refuse what is written to it.
         base.clear(instance)
         if issubclass(base, dict):
-            for _, key, reference in node.items or ():
+            for _, key, reference in node.items:
                 base.__setitem__(instance, key, self.resolve(reference))
             return
-        add: Any = set.add if base is set else base.append
-        for reference in node.items or ():
-            add(instance, self.resolve(reference))
+        values = map(self.resolve, node.items)
+        if base is set:
+            set.update(instance, values)
+        else:
+            base.extend(instance, values)
+
+
+def _without_wrapper(leaf: Any) -> Any:
+    """A leaf as the traced code sees it: a table of NumPy's is read-only there."""
+    if isinstance(leaf, HostArray):
+        return leaf.array
+    return leaf
 
 
 def _empty(node: Node) -> Any:
     """An object of exactly this class without attributes and items. No `__init__` of the user's runs."""
     base = container_of(node.cls)
+    # Not `object.__new__`, which refuses classes that derive from one in C.
     instance: Any = (base or native_base(node.cls)).__new__(node.cls)
     extra: Any = node.extra
     if base is deque:
@@ -352,11 +405,11 @@ def _empty(node: Node) -> Any:
 
 def is_for_jax(graph: Graph) -> bool:
     """Whether jax can return a graph as a tree: arrays in its own containers and in registered classes."""
-    nodes = [node for _, node in graph.structure.nodes]
-    in_trees = all(
-        node.cls in JAX_CONTAINERS or isinstance(node.extra, jax.tree_util.PyTreeDef) for node in nodes
-    )
-    return in_trees and all(leaf is None or is_array(leaf) for leaf in graph.leaves)
+    if not all(leaf is None or is_array(leaf) for leaf in graph.leaves):
+        return False
+    # Classes derived from jax's containers are no nodes for it, and would be leaves.
+    others = [node for _, node in graph.structure.nodes if node.cls not in JAX_CONTAINERS]
+    return all(isinstance(node.extra, jax.tree_util.PyTreeDef) for node in others)
 
 
 def is_own_object(value: Any) -> bool:

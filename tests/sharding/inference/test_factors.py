@@ -16,11 +16,11 @@ def test_a_reshape_divides_a_dimension_and_its_inverse_joins_it():
 
 
 def test_what_is_the_same_is_divided_alike():
-    one, other = (Factor(64),), (Factor(64),)
-    unify(one, other)
-    reshape((one,), (4, 16))
-    assert sizes(other) == [4, 16]
-    assert list(leaves(one)) == list(leaves(other))
+    first, second = (Factor(64),), (Factor(64),)
+    unify(first, second)
+    reshape((first,), (4, 16))
+    assert sizes(second) == [4, 16]
+    assert list(leaves(first)) == list(leaves(second))
 
 
 def test_sizes_that_differ_are_divided_until_they_agree():
@@ -37,10 +37,10 @@ def test_positions_that_no_factors_describe_are_new():
 
 
 def test_what_divides_nothing_in_common_stays_apart():
-    one, other = (Factor(4), Factor(9)), (Factor(6), Factor(6))
-    unify(one, other)
-    assert sizes(one) == [4, 9]
-    assert sizes(other) == [6, 6]
+    first, second = (Factor(4), Factor(9)), (Factor(6), Factor(6))
+    unify(first, second)
+    assert sizes(first) == [4, 9]
+    assert sizes(second) == [6, 6]
 
 
 def test_dimensions_of_size_one_come_and_go():

@@ -9,6 +9,7 @@ import tpuport
 from benchmarks import own_models
 from benchmarks.inferred_plans import measure
 from tpuport.sharding import ShardingRules, infer_plan
+from tpuport.sharding.inference.program import read_program
 
 
 def specs(model, inputs):
@@ -114,7 +115,57 @@ def test_a_sum_along_the_features_between_two_products_keeps_them_whole():
     plan = infer_plan(Cumulative(), torch.zeros(4, 8, 32))
     [up] = [weight for weight in plan.weights if weight.names == ("up.weight",)]
     assert not any(up.spec)
-    assert "cumsum" in up.reason
+    assert "cumsum (test_own_models.py:" in up.reason
+
+
+def test_what_the_call_does_not_use_stays_whole():
+    class TwoBranches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down, self.other = (
+                torch.nn.Linear(32, 64),
+                torch.nn.Linear(64, 32),
+                torch.nn.Linear(32, 64),
+            )
+
+        def forward(self, x):
+            return x + self.down(self.up(x).relu())
+
+    plan = infer_plan(TwoBranches(), torch.zeros(4, 8, 32))
+    [other] = [weight for weight in plan.weights if weight.names == ("other.weight",)]
+    assert not any(other.spec)
+    assert other.reason == "whole: this call does not use it"
+
+
+def test_a_transform_along_the_features_keeps_them_whole_and_one_along_the_sequence_does_not():
+    class Mixing(torch.nn.Module):
+        def __init__(self, dim):
+            super().__init__()
+            self.dim = dim
+            self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+
+        def forward(self, x):
+            return x + self.down(torch.fft.fft(self.up(x), dim=self.dim).real)
+
+    assert specs(Mixing(-1), torch.zeros(4, 8, 32))["up.weight"] == (None, None)
+    assert specs(Mixing(-2), torch.zeros(4, 8, 32))["up.weight"] == ("tp", None)
+
+
+@pytest.mark.parametrize("operation", ["reduce", "reduce_window"])
+def test_what_combines_two_elements_is_not_read_as_a_call_on_arrays(operation):
+    """These equations have a jaxpr of that function, with as many arguments as they have operands."""
+
+    def combine(x, y):
+        return 2 * x + y
+
+    def call(x):
+        if operation == "reduce":
+            return jax.lax.reduce(x, 0.0, combine, (1,))
+        return jax.lax.reduce_window(x, 0.0, combine, (1, 2), (1, 2), "VALID")[:, 0]
+
+    program = read_program(jax.make_jaxpr(call)(jax.ShapeDtypeStruct((4, 8), "float32")), ["x"], 0)
+    assert [value.shape for value in program.outputs] == [(4,)]
+    assert operation in [user.name for user in program.users_of(program.weights.values())]
 
 
 class ByHand(torch.nn.Module):

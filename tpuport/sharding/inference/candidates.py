@@ -10,12 +10,11 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from math import prod
 
-from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf
-from tpuport.sharding.inference.operations import Value
+from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, size_of
+from tpuport.sharding.inference.operations import Operation, Value
 from tpuport.sharding.inference.program import Program
-from tpuport.sharding.inference.sharding_flow import Divided, Flow, Transfer, follow
+from tpuport.sharding.inference.sharding_flow import Divided, Flow, Transfer, follow, leading_factors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,9 +22,9 @@ class Candidate:
     """Weights that can be divided together.
 
     Attributes:
-        seeds: the dimension of each weight.
-        flow: what follows.
-        is_heads: whether products are computed for each position of it apart, as for heads and experts.
+        seeds: the dimension of each weight that is divided, by name.
+        flow: which other arrays are then divided, and what devices have to send.
+        is_heads: whether a product is computed for each position of what is divided apart, as for heads and experts.
     """
 
     seeds: dict[str, int]
@@ -34,7 +33,7 @@ class Candidate:
 
     @property
     def sums(self) -> list[Transfer]:
-        """The all-reduces that follow."""
+        """The all-reduces that dividing the weights takes."""
         return self.flow.kinds("sum")
 
 
@@ -42,8 +41,8 @@ class Candidates:
     """Finds the candidates of a program.
 
     Attributes:
-        parts: of the dimensions that begin with a factor, those that the program takes from or joins into them: a
-            fused projection, or results of several products for one.
+        parts: the dimensions that the program takes from a whole one, as from a fused projection, or joins into one; by
+            the leading factor of the whole dimension.
         refused: the transfers for which weights were left out, by weight and dimension.
     """
 
@@ -51,53 +50,79 @@ class Candidates:
         self.program = program
         self.parts = _parts(program)
         self.refused: defaultdict[str, dict[int, Transfer]] = defaultdict(dict)
-        self._batch = {
-            leading_leaf(operation.inputs[axis.input].dimensions[axis.dimension])
-            for operation in program.operations
-            for axis in operation.batch
-        }
+        self._batch = _batch_factors(program)
 
     def find_all(self) -> list[Candidate]:
         """The candidates of all weights."""
         links = _Links()
+        # A fused projection is divided with what is taken from it, although the sizes, and so the factors, differ.
         for whole, parts in self.parts.items():
             for part in parts:
                 links.join(whole, leading_leaf(part))
         seeds: defaultdict[Factor, dict[str, int]] = defaultdict(dict)
-        for name, value in self.program.weights.items():
+        for name, index, factor in self._leading_factors():
+            # A square matrix may have one factor twice; a weight is divided along one dimension only, the first.
+            seeds[links.root(factor)].setdefault(name, index)
+        groups = [self.find(group, settled={}) for group in seeds.values()]
+        return list(itertools.chain.from_iterable(groups))
+
+    def _leading_factors(self) -> Iterator[tuple[str, int, Factor]]:
+        """(weight, index of the dimension, its leading factor) of every dimension that can be divided."""
+        for name, value in self.program.used_weights().items():
             for index, dimension in enumerate(value.dimensions):
                 factor = leading_leaf(dimension)
                 if factor is not None:
-                    seeds[links.root(factor)].setdefault(name, index)
-        return [candidate for group in seeds.values() for candidate in self.find(group, {})]
+                    yield name, index, factor
 
     def find(self, seeds: Mapping[str, int], settled: Mapping[Value, Divided]) -> Iterator[Candidate]:
-        """The candidates among some weights, one for each set of weights that have to do with each other."""
-        for connected in _connected(self._without_needs(seeds, settled)):
-            part = {name: dimension for name, dimension in seeds.items() if name in connected}
-            flow = follow(self.program, part, settled)
-            yield Candidate(part, flow, any(map(self._is_batch, flow.divided.items())))
+        """The candidates among some weights, one for each set of weights that meet in an operation.
 
-    def _is_batch(self, item: tuple[Value, Divided]) -> bool:
-        value, divided = item
-        return leading_leaf(value.dimensions[divided.dimension]) in self._batch
+        Args:
+            seeds: the dimension of each weight.
+            settled: arrays that are divided already, because of weights that were decided on before.
+        """
+        for connected in _connected(self._without_needs(seeds, settled)):
+            members = {name: seeds[name] for name in seeds if name in connected}
+            flow = follow(self.program, members, settled)
+            yield Candidate(members, flow, is_heads=self._divides_batch(flow))
+
+    def _divides_batch(self, flow: Flow) -> bool:
+        """Whether arrays are divided along a dimension for each position of which some product is computed apart."""
+        return not leading_factors(flow.divided).isdisjoint(self._batch)
 
     def _without_needs(self, seeds: Mapping[str, int], settled: Mapping[Value, Divided]) -> Flow:
         """What follows from dividing those of the weights that lead to no array that is needed whole."""
         remaining = dict(seeds)
-        while True:
-            flow = follow(self.program, remaining, settled)
-            blamed = {name: need for need in flow.kinds("whole") for name in need.weights}
-            if not blamed:
-                return flow
-            for name, need in blamed.items():
+        flow = follow(self.program, remaining, settled)
+        # Repeated, since inputs that agreed on a division may disagree once a weight is left out.
+        while needs := _needs(flow):
+            for name, need in needs.items():
                 self.refused[name].setdefault(remaining.pop(name), need)
+            flow = follow(self.program, remaining, settled)
+        return flow
+
+
+def _batch_factors(program: Program) -> set[Factor | None]:
+    """The leading factors of the dimensions along which products are computed apart."""
+    factors: set[Factor | None] = set()
+    for operation in program.operations:
+        factors.update(leading_leaf(operation.dimension(axis)) for axis in operation.batch)
+    return factors
+
+
+def _needs(flow: Flow) -> dict[str, Transfer]:
+    """For each weight that leads to an array that is needed whole, the last operation that needs it."""
+    needs: dict[str, Transfer] = {}
+    for need in flow.kinds("whole"):
+        needs |= dict.fromkeys(need.weights, need)
+    return needs
 
 
 def _connected(flow: Flow) -> list[frozenset[str]]:
     """The weights of a flow in sets that have nothing to do with each other."""
     sets: list[frozenset[str]] = []
-    together = {item.weights for item in flow.divided.values()} | {item.weights for item in flow.transfers}
+    together = {entry.weights for entry in (*flow.divided.values(), *flow.transfers)}
+    # The largest first, which most of the others are then part of.
     for weights in sorted(together, key=len, reverse=True):
         touching = list(itertools.filterfalse(weights.isdisjoint, sets))
         sets = [*filter(weights.isdisjoint, sets), weights.union(*touching)]
@@ -105,7 +130,10 @@ def _connected(flow: Flow) -> list[frozenset[str]]:
 
 
 class _Links:
-    """Factors in sets that are joined step by step."""
+    """Factors in sets that are joined step by step.
+
+    Unlike `unify`, this leaves the factors themselves apart: a part of a dimension is not the whole dimension.
+    """
 
     def __init__(self) -> None:
         self._parents: dict[Factor, Factor] = {}
@@ -123,13 +151,18 @@ class _Links:
 def _parts(program: Program) -> dict[Factor, list[Dimension]]:
     """The parts of dimensions, by the leading factor of the whole dimension."""
     parts: defaultdict[Factor, list[Dimension]] = defaultdict(list)
-    for operation in program.operations:
-        for axis, target in operation.dealt.items():
-            source = operation.inputs[axis.input].dimensions[axis.dimension]
-            for output in operation.outputs:
-                pair = source, output.dimensions[target]
-                part, whole = sorted(pair, key=lambda dimension: prod(factor.size for factor in dimension))
-                factor = leading_leaf(whole)
-                if factor is not None:
-                    parts[factor].append(part)
+    for part, whole in itertools.chain.from_iterable(map(_dealt_pairs, program.operations)):
+        factor = leading_leaf(whole)
+        if factor is not None:
+            parts[factor].append(part)
     return dict(parts)
+
+
+def _dealt_pairs(operation: Operation) -> Iterator[tuple[Dimension, Dimension]]:
+    """(part, whole dimension) of what an operation takes from its inputs or joins."""
+    for axis, target in operation.dealt.items():
+        source = operation.dimension(axis)
+        for output in operation.outputs:
+            # A slice or a split makes the smaller one, a concatenation the larger one.
+            part, whole = sorted((source, output.dimensions[target]), key=size_of)
+            yield part, whole

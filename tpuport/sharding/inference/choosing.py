@@ -22,7 +22,8 @@ from tpuport.sharding.inference.operations import Value
 from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Divided, Transfer
 
-# What a sum costs beside the time for its elements, as a share of a usual one: devices wait for each other.
+# What a sum costs beside the time for its elements, as a share of a usual one: devices wait for each other. Like the
+# other shares here, it was chosen so that the plans of `benchmarks.inferred_plans` are as good as published ones.
 _LATENCY: Final = 1 / 8
 # What a result of the program costs that stays divided, since somebody may have to collect it.
 _RESULT: Final = 1 / 2
@@ -30,6 +31,7 @@ _RESULT: Final = 1 / 2
 # vocabulary, which users expect to be divided, less is enough.
 _LEAST_SHARE: Final = 1 / 2
 _LEAST_VOCABULARY: Final = 1 / 8
+# A part of a dotted name that is a number, as in "blocks.0.weight", and not the digit in "conv1.weight".
 _NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -38,10 +40,10 @@ class Cut:
     """The decision to divide a weight.
 
     Attributes:
-        dimension: of the weight.
+        dimension: the index of the weight's dimension that is divided.
         units: into how many parts it may be divided at most, such as whole heads; None if its size decides.
-        is_dealt: whether the program takes parts of this dimension, or joins them to it, which are divided anew.
-        candidate: that it belongs to.
+        is_dealt: whether the program takes parts of this dimension, or joins parts to it, which are then divided anew.
+        candidate: the weights that are divided together with this one.
     """
 
     dimension: int
@@ -55,19 +57,18 @@ class Group:
     """Candidates that differ in the numbers of their blocks only.
 
     Attributes:
-        saved: elements of their weights.
-        cost: in sums of the usual size.
+        candidates: one for each block, or a single one.
+        names: the weights of all candidates.
+        saved: elements of their weights, tied ones counted once.
+        cost: what devices have to send, in sums of the usual size.
+        in_blocks: whether the name of a weight has a number in it.
     """
 
     candidates: list[Candidate]
+    names: frozenset[str]
     saved: int
     cost: float
     in_blocks: bool
-
-    @property
-    def names(self) -> set[str]:
-        """The weights of all candidates."""
-        return set().union(*(candidate.seeds for candidate in self.candidates))
 
     @property
     def sums(self) -> list[Transfer]:
@@ -85,7 +86,7 @@ class Choice:
     """What was decided.
 
     Attributes:
-        cuts: by weight.
+        cuts: the weights that are divided, by name.
         refused: of weights that could not be divided along a dimension, the transfers that would follow.
         rejected: candidates that were possible and did not pay.
         settled: the arrays that are divided.
@@ -111,15 +112,16 @@ class _Chooser:
     """One choice.
 
     Attributes:
-        usual: elements of a usual sum.
-        usual_ratio: what a usual sum saves.
-        least_ratio: the least that a usual sum saves that was chosen in a block; 0 if none was.
+        usual: elements of a usual sum, [batch, length, width] in a transformer.
+        usual_ratio: elements of weights that a usual sum saves.
+        least_ratio: the least that a usual sum saves among those chosen in blocks; 0 if none was chosen.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.candidates = Candidates(program)
         self.choice = Choice({}, self.candidates.refused, [], {})
+        # In a model without pairs, nothing is worth a sum.
         self.usual = 1.0
         self.usual_ratio = inf
         self.least_ratio = 0.0
@@ -127,8 +129,8 @@ class _Chooser:
     def choose(self) -> Choice:
         candidates = self.candidates.find_all()
         self.usual = self._usual_sum(candidates)
-        ratios = [group.ratio for group in self._groups(candidates) if self._ends_pairs(group)]
-        self.usual_ratio = _middle(ratios, inf)
+        pairs = filter(self._ends_pairs, self._groups(candidates))
+        self.usual_ratio = _middle((group.ratio for group in pairs), inf)
         # Blocks first: what is worth a sum outside of them depends on what one saves inside.
         for in_blocks in (True, False):
             candidates = self._choose_among(candidates, in_blocks=in_blocks)
@@ -149,8 +151,9 @@ class _Chooser:
             if not groups:
                 return candidates
             best = max(groups, key=self._preference)
-            members = set(best.candidates)
-            candidates = [candidate for candidate in candidates if candidate not in members]
+            # Candidates compare by identity, so that `remove` takes out exactly these.
+            for candidate in best.candidates:
+                candidates.remove(candidate)
             if self._pays(best):
                 self._settle(best)
                 candidates = list(self._renew(candidates, best))
@@ -164,12 +167,18 @@ class _Chooser:
     def _renew(self, candidates: Iterable[Candidate], group: Group) -> Iterator[Candidate]:
         """The candidates without the weights of this group, looked at again where its decision concerns them."""
         decided = group.names
-        touched = {value for candidate in group.candidates for value in candidate.flow.divided}
+        touched = set().union(*(candidate.flow.divided for candidate in group.candidates))
         for candidate in candidates:
-            if decided.isdisjoint(candidate.seeds) and touched.isdisjoint(candidate.flow.divided):
+            # To share an array is enough: it cannot be divided along a second dimension.
+            is_concerned = not (
+                decided.isdisjoint(candidate.seeds) and touched.isdisjoint(candidate.flow.divided)
+            )
+            if not is_concerned:
                 yield candidate
                 continue
-            remaining = {name: at for name, at in candidate.seeds.items() if name not in decided}
+            remaining = {
+                name: dimension for name, dimension in candidate.seeds.items() if name not in decided
+            }
             yield from self.candidates.find(remaining, self.choice.settled)
 
     def _groups(self, candidates: Iterable[Candidate]) -> list[Group]:
@@ -177,26 +186,31 @@ class _Chooser:
         for candidate in candidates:
             key = frozenset((template(name), dimension) for name, dimension in candidate.seeds.items())
             members[key].append(candidate)
-        return [self._group(key, items) for key, items in members.items()]
+        return list(map(self._group, members.values()))
 
-    def _group(self, key: frozenset[tuple[str, int]], candidates: list[Candidate]) -> Group:
-        group = Group(candidates, 0, sum(map(self._cost, candidates)), any("*" in name for name, _ in key))
-        saved = sum(self.program.weights[name].elements for name in group.names)
-        return dataclasses.replace(group, saved=saved)
+    def _group(self, candidates: list[Candidate]) -> Group:
+        names = frozenset().union(*(candidate.seeds for candidate in candidates))
+        saved = sum(self.program.weights[name].elements for name in names)
+        cost = sum(map(self._cost, candidates))
+        return Group(candidates, names, saved, cost, in_blocks=any(map(_NUMBER.search, names)))
 
     def _cost(self, candidate: Candidate) -> float:
-        """In sums of the usual size. What is dealt anew is sent once, where a sum is sent and returned."""
-        cost = 0.0
+        """What devices have to send, in sums of the usual size."""
+        sent = 0.0
         for transfer in candidate.flow.transfers:
             size = transfer.elements / self.usual
             if transfer.kind == "deal":
+                # What is dealt anew is sent once, where a sum is sent and returned.
                 size /= 2
-            cost += size + _LATENCY
+            sent += size + _LATENCY
         results = sum(value in candidate.flow.divided for value in self.program.outputs)
-        return max(cost + results * _RESULT, _LATENCY)
+        # At least something, as the ratio divides by it.
+        return max(sent + results * _RESULT, _LATENCY)
 
     def _pays(self, group: Group) -> bool:
+        """Whether to divide the weights of a group."""
         if not any(map(self._is_matrix, group.names)):
+            # Biases and norms alone are too small for any transfer.
             return False
         if self._ends_pairs(group):
             return True
@@ -204,6 +218,7 @@ class _Chooser:
             # Few elements are summed up for modulation, which has no sequence: that pays without a pair.
             return group.ratio >= self.usual_ratio
         if not group.sums:
+            # The head, say, whose result stays divided.
             return group.ratio >= self.least_ratio * _LEAST_SHARE
         if not all(map(self._looks_up_input, group.sums)):
             return False
@@ -219,11 +234,14 @@ class _Chooser:
         return all(map(self._ends_pair, group.candidates))
 
     def _ends_pair(self, candidate: Candidate) -> bool:
-        pairs = candidate.sums
-        if not candidate.is_heads:
-            pairs = list(filter(self._is_paired, pairs))
+        # The sum after attention or experts ends a pair even if nothing but its last matrix could be divided.
+        if candidate.is_heads:
+            return bool(candidate.sums)
+        pairs = list(filter(self._is_paired, candidate.sums))
+        if not pairs:
+            return False
         others = set(candidate.sums).difference(pairs)
-        return bool(pairs) and all(transfer.elements <= self.usual * _LATENCY for transfer in others)
+        return all(transfer.elements <= self.usual * _LATENCY for transfer in others)
 
     def _is_paired(self, transfer: Transfer) -> bool:
         """Whether the division of several matrices ends in one sum."""
@@ -233,16 +251,18 @@ class _Chooser:
         return len(self.program.weights[name].shape) > 1
 
     def _settle(self, group: Group) -> None:
+        """Divide the weights of a group."""
         if group.in_blocks:
             self._note_ratio(group)
         for candidate in group.candidates:
             chain = find_chain(self.program, candidate)
-            dealt = {name for transfer in candidate.flow.kinds("deal") for name in transfer.weights}
+            dealt = frozenset().union(*(transfer.weights for transfer in candidate.flow.kinds("deal")))
             for name, dimension in candidate.seeds.items():
                 divided = self.program.weights[name].dimensions[dimension]
                 self.choice.cuts[name] = Cut(
                     dimension,
                     units(divided, chain, self.candidates.parts),
+                    # Of the weights behind a deal, only one that has the whole dimension could be several weights.
                     is_dealt=name in dealt and leading_leaf(divided) in self.candidates.parts,
                     candidate=candidate,
                 )
@@ -252,6 +272,7 @@ class _Chooser:
         """Note what a sum saves, if the group has sums of the usual size."""
         pairs = filter(self._is_paired, group.sums)
         largest = max((transfer.elements for transfer in pairs), default=0)
+        # Half of the usual size still counts; the vectors of modulation, which have no sequence, do not.
         if 2 * largest >= self.usual:
             cost = sum(transfer.elements / self.usual + _LATENCY for transfer in group.sums)
             self.least_ratio = min(self.least_ratio or inf, group.saved / cost)

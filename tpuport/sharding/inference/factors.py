@@ -7,6 +7,7 @@ an addition, makes one class of their factors. A dimension of size 1 has no fact
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
@@ -44,6 +45,7 @@ Dimensions = tuple[Dimension, ...]
 
 def new_dimension(size: int) -> Dimension:
     """A dimension that is like no other so far."""
+    # Without factors for size 1, such dimensions may come and go without changing any class.
     return () if size == 1 else (Factor(size),)
 
 
@@ -67,17 +69,26 @@ def leading_leaf(dimension: Dimension) -> Factor | None:
     return next(leaves(dimension), None)
 
 
+def size_of(factors: Iterable[Factor]) -> int:
+    """How many positions a dimension of these factors has."""
+    return prod(factor.size for factor in factors)
+
+
 def unify(first: Dimension, second: Dimension) -> None:
     """Make two dimensions of one size the same, as far as their factors divide each other."""
-    left_stack, right_stack = list(leaves(first))[::-1], list(leaves(second))[::-1]
+    # Major factors are compared first, and are last in the stacks.
+    left_stack = list(leaves(first))[::-1]
+    right_stack = list(leaves(second))[::-1]
     while left_stack and right_stack:
         left, right = _pop_leaf(left_stack), _pop_leaf(right_stack)
         if left is right:
+            # `right.same = left` would make a circle.
             continue
         if left.size == right.size:
             right.same = left
             continue
         if left.size < right.size:
+            # The larger one is split, and its minor part goes back to the stack that it came from.
             left, right = right, left
             left_stack, right_stack = right_stack, left_stack
         if left.size % right.size:
@@ -89,14 +100,15 @@ def unify(first: Dimension, second: Dimension) -> None:
 
 
 def unify_each(first: Iterable[Dimension], second: Iterable[Dimension]) -> None:
-    """Make the dimensions of two arrays the same, in their order."""
+    """Make the dimensions of two arrays of one shape the same, in their order."""
     for left, right in zip(first, second, strict=True):
         unify(left, right)
 
 
 def reshape(dimensions: Dimensions, shape: Sequence[int]) -> Dimensions:
     """The dimensions of an array after a reshape; new ones where the old and new sizes do not divide each other."""
-    remaining = [factor for dimension in dimensions for factor in leaves(dimension)][::-1]
+    # A reshape is row-major, so that the factors of all dimensions are one sequence that is divided anew.
+    remaining = list(leaves(itertools.chain.from_iterable(dimensions)))[::-1]
     result: list[Dimension] = []
     for size in shape:
         dimension = _take(remaining, size)
@@ -109,29 +121,31 @@ def reshape(dimensions: Dimensions, shape: Sequence[int]) -> Dimensions:
 
 def _take(remaining: list[Factor], size: int) -> Dimension | None:
     """The next factors whose sizes multiply to `size`; None if there are none. `remaining` has the major one last."""
-    taken: list[Factor] = []
-    while (missing := size // prod(factor.size for factor in taken)) > 1:
+    dimension: list[Factor] = []
+    missing = size
+    while missing > 1:
         if not remaining:
             return None
         factor = _pop_leaf(remaining)
-        if missing % factor.size == 0:
-            taken.append(factor)
-        elif factor.size % missing == 0:
-            major, minor = _split(factor, missing)
-            taken.append(major)
+        if factor.size > missing and factor.size % missing == 0:
+            factor, minor = _split(factor, missing)
             remaining.append(minor)
-        else:
+        if missing % factor.size:
             return None
-    return tuple(taken)
+        dimension.append(factor)
+        missing //= factor.size
+    return tuple(dimension)
 
 
 def _pop_leaf(factors: list[Factor]) -> Factor:
     """Remove the last factor, or the major leaf of it if it was divided after it was listed."""
-    divided = list(leaves([factors.pop()]))
-    factors.extend(divided[:0:-1])
-    return divided[0]
+    # A factor that is listed twice may have been divided at its first occurrence.
+    major, *minor = leaves([factors.pop()])
+    factors.extend(reversed(minor))
+    return major
 
 
 def _split(leaf: Factor, major_size: int) -> tuple[Factor, Factor]:
+    """Divide a factor in two; every dimension that has it, or one of its class, then has both."""
     leaf.parts = Factor(major_size), Factor(leaf.size // major_size)
     return leaf.parts

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from math import gcd, prod
+from collections.abc import Mapping
+from math import gcd
 
 from tpuport.sharding.inference.candidates import Candidate
-from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, leaves
+from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, leaves, size_of
 from tpuport.sharding.inference.program import Program
-from tpuport.sharding.inference.sharding_flow import Flow, first_after, follow
+from tpuport.sharding.inference.sharding_flow import Flow, first_after, follow, leading_factors
 
 
 def units(
@@ -25,15 +25,12 @@ def units(
     inside = [part for part in parts.get(factors[0], ()) if leading_leaf(part) in chain]
     if inside:
         # A part that could be divided anywhere still has to have as many features as devices.
-        return gcd(*(units(part, chain, parts) or _size(part) for part in inside))
+        return gcd(*(units(part, chain, parts) or size_of(part) for part in inside))
+    # The first factor that is not in the chain is inside of a unit, as head_dim is inside of a head.
     counted = list(itertools.takewhile(chain.__contains__, factors))
     if len(counted) == len(factors):
         return None
-    return prod(factor.size for factor in counted)
-
-
-def _size(dimension: Dimension) -> int:
-    return prod(factor.size for factor in dimension)
+    return size_of(counted)
 
 
 def find_chain(program: Program, candidate: Candidate) -> frozenset[Factor]:
@@ -42,19 +39,11 @@ def find_chain(program: Program, candidate: Candidate) -> frozenset[Factor]:
     Query heads are groups within key/value heads: cutting between the groups of a head costs nothing more, as the keys
     of that head are then whole on several devices.
     """
-    chain = frozenset(_leading(candidate))
-    while True:
-        extension = _extend(program, candidate, chain)
-        if extension is None:
-            return chain
+    chain = leading_factors(candidate.flow.divided)
+    # Step by step: the next factor comes right after those that are in the chain already.
+    while (extension := _extend(program, candidate, chain)) is not None:
         chain |= {extension}
-
-
-def _leading(candidate: Candidate) -> Iterator[Factor]:
-    for value, divided in candidate.flow.divided.items():
-        factor = leading_leaf(value.dimensions[divided.dimension])
-        if factor is not None:
-            yield factor
+    return chain
 
 
 def _extend(program: Program, candidate: Candidate, chain: frozenset[Factor]) -> Factor | None:
@@ -64,13 +53,12 @@ def _extend(program: Program, candidate: Candidate, chain: frozenset[Factor]) ->
         factor = first_after(program.weights[name].dimensions[dimension], chain)
         if factor is not None:
             seeds[factor][name] = dimension
-    sums = {transfer.operation for transfer in candidate.sums}
+    # An all-reduce over more devices is still one; anything else that the extension needs would come on top.
+    paid = {(transfer.operation, "sum") for transfer in candidate.sums}
     for factor, extended in seeds.items():
-        flow = follow(program, extended, {}, chain)
-        costs_nothing = all(
-            transfer.kind == "sum" and transfer.operation in sums for transfer in flow.transfers
-        )
-        if costs_nothing and _passes_products(program, candidate, flow):
+        extension = follow(program, extended, {}, chain)
+        transfers = {(transfer.operation, transfer.kind) for transfer in extension.transfers}
+        if transfers <= paid and _passes_products(program, candidate, extension):
             return factor
     return None
 
@@ -80,12 +68,13 @@ def _passes_products(program: Program, candidate: Candidate, extension: Flow) ->
 
     It tells groups of heads, which scores have too, from the features of a value head, which they have not.
     """
-    divided = candidate.flow.divided
-    passed = []
-    for index in {index for value in divided for index in program.users[value]}:
-        operation = program.operations[index]
-        computed = [value for value in operation.inputs if value in divided and not program.is_cheap(value)]
-        if operation.name == "dot_general" and computed:
-            passed.append(not extension.divided.keys().isdisjoint(operation.inputs))
-    # Heads without such a product: what makes them is not divided, so that nothing is known.
-    return all(passed) and bool(passed or not candidate.is_heads)
+    divided = candidate.flow.divided.keys()
+    products = [user for user in program.users_of(divided) if user.name == "dot_general"]
+    operands = divided & set(itertools.chain.from_iterable(product.inputs for product in products))
+    # A weight itself counts as cheap, since no operation makes it.
+    computed = {value for value in operands if not program.is_cheap(value)}
+    decisive = [product for product in products if not computed.isdisjoint(product.inputs)]
+    if candidate.is_heads and not decisive:
+        # What makes these heads is not divided, so that nothing is known about what is inside of them.
+        return False
+    return not any(extension.divided.keys().isdisjoint(product.inputs) for product in decisive)

@@ -32,21 +32,15 @@ class InferredPlan:
         """The plan in plain lists, dicts, strings and numbers."""
         return {
             "rules": {rule.pattern: list(rule.spec) for rule in self.rules},
-            "weights": [
-                {
-                    **vars(weight),
-                    "names": list(weight.names),
-                    "shape": list(weight.shape),
-                    "spec": list(weight.spec),
-                }
-                for weight in self.weights
-            ],
+            "weights": [weight.to_dict() for weight in self.weights],
         }
 
     def __str__(self) -> str:
         rows = [(rule.pattern, format_spec(rule.spec), rule.reason) for rule in self.rules]
-        widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
+        # The last column is padded too.
+        return "\n".join(map(str.rstrip, lines))
 
 
 def infer_plan(model: Any, inputs: Any) -> InferredPlan:
@@ -66,17 +60,19 @@ def infer_plan(model: Any, inputs: Any) -> InferredPlan:
             f"a plan is inferred for a torch module, and this is a {type(model).__name__}",
             fix="pass the model itself; of a pipeline, pass the part to shard, such as pipe.transformer",
         )
-    trace = trace_model(model, inputs)
-    program = read_program(*trace)
+    program = read_program(*trace_model(model, inputs))
     choice = choose(program)
     reasons = Reasons(program, choice)
-    weights = tuple(
-        _plan_weight(names, program, choice, reasons.explain(names[0])) for names in _tied_names(model)
-    )
-    return InferredPlan(weights, tuple(_rules(weights)))
+    weights = []
+    for names in _tied_names(model):
+        # The trace has a tied weight by its first name.
+        reason = reasons.explain(names[0])
+        weights.append(_plan_weight(names, program, choice, reason))
+    return InferredPlan(tuple(weights), tuple(_rules(weights)))
 
 
 def _tied_names(model: Any) -> list[tuple[str, ...]]:
+    """The names of each weight; several if modules share it."""
     names: defaultdict[int, list[str]] = defaultdict(list)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
@@ -100,8 +96,12 @@ def _rules(weights: Iterable[WeightPlan]) -> list[Rule]:
     for pattern, members in patterns_of(decisions).items():
         first = members[0]
         if not any(first.spec) and len(first.shape) < 2:
+            # What no rule matches is replicated: rules for all norms and biases would only be noise.
             continue
+        # One rule for all blocks: a number of devices has to divide the heads of each. gcd(0, n) is n.
         heads = gcd(*(member.heads or 0 for member in members)) or None
+        # Blocks may differ in a detail, such as the first without a norm before it.
         [(reason, _)] = Counter(member.reason for member in members).most_common(1)
+        # Optional: where a mesh's size does not divide the weight, it stays whole, as with a published plan.
         rules.append(Rule(pattern, first.spec, heads, optional=True, reason=reason))
     return rules

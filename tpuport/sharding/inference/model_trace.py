@@ -48,6 +48,7 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
     args, kwargs = _arguments(inputs)
     leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
     traced = [index for index, leaf in enumerate(leaves) if _is_array(leaf)]
+    # Parameters first, as `read_program` expects it. Buffers are arguments too, or they would be constants.
     parameters = dict(model.named_parameters())
     tensors = parameters | dict(model.named_buffers())
 
@@ -58,6 +59,7 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
         with _in_place_of_weights(model, dict(zip(tensors, weights, strict=True))):
             call_args, call_kwargs = jax.tree_util.tree_unflatten(tree, values)
             out = model(*call_args, **call_kwargs)
+            # Classes of outputs are known only now, and jax has to take them apart.
             pytrees.register_used(out)
             return compat.as_jax(out)
 
@@ -75,6 +77,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         case tuple() | list():
             return tuple(inputs), {}
         case _ if _is_array(inputs):
+            # Any other object is refused below: a string or a number is hardly the whole input of a model.
             return (inputs,), {}
     raise PortError(
         f"inputs is a {type(inputs).__name__}",
@@ -91,13 +94,14 @@ def _abstract(tensor: Any) -> jax.ShapeDtypeStruct:
     dtype = tensor.dtype
     if isinstance(dtype, torch.dtype):
         dtype = compat.jax_dtype(dtype)
-    # Devices compute in 32 bits.
+    # Without x64 mode, jax has no 64-bit types: int64 tokens are int32.
     return jax.ShapeDtypeStruct(tuple(tensor.shape), jax.dtypes.canonicalize_dtype(dtype))
 
 
 @contextlib.contextmanager
 def _in_place_of_weights(model: torch.nn.Module, weights: Mapping[str, jax.Array]) -> Iterator[None]:
     """Traced. Let the model compute with these arrays, and with products in place of kernels."""
+    # Entered in this order: the environment has to exist before tensors are put in place of weights, which comes last.
     contexts: tuple[Callable[[], Any], ...] = (
         exclusive_trace,
         compat.environment,
@@ -120,6 +124,7 @@ def _in_place_of_weights(model: torch.nn.Module, weights: Mapping[str, jax.Array
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
     """Compute attention by products, whose dimensions can be followed; a kernel's cannot."""
+    # Settings belong to an owner, so that those of other callers stay when these are removed.
     owner = object()
     attention_settings.add_settings(owner, attention_settings.Settings(implementation="xla"))
     try:

@@ -8,11 +8,13 @@ operation: its outputs, whose dimensions are those of the inputs where they go o
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
 from tpuport.sharding.inference.factors import (
+    Dimension,
     Dimensions,
     new_dimension,
     new_dimensions,
@@ -21,23 +23,31 @@ from tpuport.sharding.inference.factors import (
     unify_each,
 )
 
+Shape = tuple[int, ...]
+
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
-    """An array of the program. Values are compared by identity.
+    """An array of the program. Values are compared by identity: two arrays of one shape are two values.
 
     Attributes:
+        shape: of the whole array.
+        dimensions: the factors of each entry of the shape.
         weight: the name of the weight that it is, or None.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     dimensions: Dimensions
     weight: str | None = None
 
     @property
     def elements(self) -> int:
-        """How many the whole array has."""
+        """The number of elements of the whole array."""
         return prod(self.shape)
+
+    def without(self, indices: Iterable[int]) -> list[Dimension]:
+        """Its dimensions but for these, in order."""
+        return [self.dimensions[index] for index in _remaining(self, indices)]
 
 
 class Axis(NamedTuple):
@@ -52,7 +62,10 @@ class Operation:
     """One equation of the program.
 
     Attributes:
-        equation: as it was traced.
+        equation: the JaxprEqn, as it was traced.
+        enclosing: the equations whose jaxprs it is in, the innermost first.
+        inputs: one value for each operand.
+        outputs: one value for each result.
         reduced: the dimensions that it sums up, such as those that a product contracts.
         dealt: the dimensions of which it takes a part, or that become a part of one, each with the output's dimension.
     """
@@ -62,24 +75,30 @@ class Operation:
     outputs: Sequence[Value]
     reduced: frozenset[Axis] = frozenset()
     dealt: dict[Axis, int] = dataclasses.field(default_factory=dict)
+    enclosing: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
-        """Of the primitive."""
+        """The name of the primitive, such as "dot_general"."""
         return self.equation.primitive.name
+
+    def dimension(self, axis: Axis) -> Dimension:
+        """The dimension of an input that an axis names."""
+        return self.inputs[axis.input].dimensions[axis.dimension]
 
     @property
     def batch(self) -> tuple[Axis, ...]:
         """The dimensions of a product's first input along which it is many products."""
         if self.name != "dot_general":
             return ()
+        # ((left contracted, right contracted), (left batch, right batch))
         _, (dimensions, _) = self.equation.params["dimension_numbers"]
         return tuple(Axis(0, dimension) for dimension in dimensions)
 
 
 def new_value(variable: Any) -> Value:
     """A value with the shape of a variable of the jaxpr, and dimensions of its own."""
-    shape = tuple(getattr(variable.aval, "shape", ()))
+    shape = _shape(variable)
     return Value(shape, new_dimensions(shape))
 
 
@@ -89,36 +108,89 @@ def describe(equation: Any, inputs: Sequence[Value]) -> Operation:
     return rule(equation, inputs)
 
 
-def _single(equation: Any, inputs: Sequence[Value], dimensions: Iterable[Any], **facts: Any) -> Operation:
-    """An operation with one output, whose dimensions are these."""
-    shape = tuple(equation.outvars[0].aval.shape)
-    return Operation(equation, inputs, [Value(shape, tuple(dimensions))], **facts)
+def _shape(variable: Any) -> Shape:
+    # Tokens, which order side effects, have no shape.
+    return tuple(getattr(variable.aval, "shape", ()))
+
+
+def _operation(
+    equation: Any, inputs: Sequence[Value], dimensions: Iterable[Dimension], **facts: Any
+) -> Operation:
+    """An operation whose outputs all have these dimensions. `facts` are `reduced` and `dealt`."""
+    dimensions = tuple(dimensions)
+    outputs = [Value(_shape(variable), dimensions) for variable in equation.outvars]
+    return Operation(equation, inputs, outputs, **facts)
 
 
 def _fresh(equation: Any, inputs: Sequence[Value]) -> Operation:
-    return Operation(equation, inputs, [new_value(variable) for variable in equation.outvars])
+    """No dimension of an input goes on, so that each is needed whole."""
+    return Operation(equation, inputs, list(map(new_value, equation.outvars)))
+
+
+def _remaining(value: Value, excluded: Iterable[int]) -> list[int]:
+    """The indices of a value's dimensions but for these, in order."""
+    return sorted(set(range(len(value.shape))).difference(excluded))
+
+
+def _carried(source: Value, shape: Shape, pairs: Iterable[tuple[int, int]]) -> list[Dimension]:
+    """Dimensions for an output of this shape: the source's where the output has all of their positions, else new ones.
+
+    Args:
+        pairs: (index of the source's dimension, index of the output's).
+    """
+    dimensions = list(new_dimensions(shape))
+    for index, target in pairs:
+        if source.shape[index] == shape[target]:
+            dimensions[target] = source.dimensions[index]
+    return dimensions
+
+
+def _unify_along(first: Value, second: Value, pairs: Iterable[tuple[int, int]]) -> None:
+    """Make pairs of dimensions the same where they have one size.
+
+    Args:
+        pairs: (index of the first value's dimension, index of the second's).
+    """
+    for left, right in pairs:
+        if first.shape[left] == second.shape[right]:
+            unify(first.dimensions[left], second.dimensions[right])
+
+
+def _axes(position: int, dimensions: Iterable[int]) -> frozenset[Axis]:
+    """Dimensions of the input at this position."""
+    return frozenset(Axis(position, dimension) for dimension in dimensions)
 
 
 def _elementwise(equation: Any, inputs: Sequence[Value]) -> Operation:
-    """Also of operations that are not known, if their arrays have the shapes of an elementwise one."""
-    shape = tuple(equation.outvars[0].aval.shape)
+    """Also of operations that have no rule, if their arrays have the shapes of an elementwise one."""
+    output_shapes = set(map(_shape, equation.outvars))
+    # Scalars fit any shape, and have no dimension that could be divided.
     arrays = [value for value in inputs if value.shape]
-    fits = all(
-        len(value.shape) == len(shape)
-        and all(size in (1, whole) for size, whole in zip(value.shape, shape, strict=True))
-        for value in arrays
-    )
-    same_outputs = all(tuple(variable.aval.shape) == shape for variable in equation.outvars)
-    if not (fits and same_outputs):
+    if len(output_shapes) != 1:
         return _fresh(equation, inputs)
-    dimensions = []
-    for index, size in enumerate(shape):
-        alike = [value.dimensions[index] for value in arrays if value.shape[index] == size]
-        for other in alike[1:]:
-            unify(alike[0], other)
-        dimensions.append(alike[0] if alike else new_dimension(size))
-    outputs = [Value(shape, tuple(dimensions)) for _ in equation.outvars]
-    return Operation(equation, inputs, outputs)
+    [shape] = output_shapes
+    if not all(_is_broadcast(value.shape, shape) for value in arrays):
+        return _fresh(equation, inputs)
+    dimensions = [_common_dimension(arrays, index, size) for index, size in enumerate(shape)]
+    return _operation(equation, inputs, dimensions)
+
+
+def _is_broadcast(shape: Shape, target: Shape) -> bool:
+    """Whether an array of one shape becomes the other by repeating dimensions of size 1."""
+    if len(shape) != len(target):
+        return False
+    return all(size in (1, repeated) for size, repeated in zip(shape, target, strict=True))
+
+
+def _common_dimension(arrays: Sequence[Value], index: int, size: int) -> Dimension:
+    """The dimension that these arrays share at an index; those that have size 1 there are repeated, and have none."""
+    alike = [value.dimensions[index] for value in arrays if value.shape[index] == size]
+    if not alike:
+        return new_dimension(size)
+    first, *others = alike
+    for other in others:
+        unify(first, other)
+    return first
 
 
 def _pairwise(equation: Any, inputs: Sequence[Value]) -> Operation:
@@ -130,125 +202,112 @@ def _pairwise(equation: Any, inputs: Sequence[Value]) -> Operation:
 def _product(equation: Any, inputs: Sequence[Value]) -> Operation:
     (left_contracted, right_contracted), (left_batch, right_batch) = equation.params["dimension_numbers"]
     left, right = inputs
-    pairs = zip((*left_contracted, *left_batch), (*right_contracted, *right_batch), strict=True)
-    for left_index, right_index in pairs:
-        unify(left.dimensions[left_index], right.dimensions[right_index])
-    free_left = _others(left, (*left_contracted, *left_batch))
-    free_right = _others(right, (*right_contracted, *right_batch))
+    left_paired = (*left_contracted, *left_batch)
+    right_paired = (*right_contracted, *right_batch)
+    _unify_along(left, right, zip(left_paired, right_paired, strict=True))
+    # The order of a dot_general's result: batch, then what is left of each side.
     batch = [left.dimensions[index] for index in left_batch]
-    reduced = {Axis(0, index) for index in left_contracted} | {Axis(1, index) for index in right_contracted}
-    return _single(equation, inputs, (*batch, *free_left, *free_right), reduced=frozenset(reduced))
-
-
-def _others(value: Value, excluded: Iterable[int]) -> list[Any]:
-    return [dimension for index, dimension in enumerate(value.dimensions) if index not in excluded]
+    dimensions = [*batch, *left.without(left_paired), *right.without(right_paired)]
+    reduced = _axes(0, left_contracted) | _axes(1, right_contracted)
+    return _operation(equation, inputs, dimensions, reduced=reduced)
 
 
 def _reduction(equation: Any, inputs: Sequence[Value]) -> Operation:
     axes = equation.params["axes"]
-    reduced = frozenset(Axis(index, axis) for index in range(len(inputs)) for axis in axes)
-    dimensions = tuple(_others(inputs[0], axes))
-    outputs = [Value(tuple(variable.aval.shape), dimensions) for variable in equation.outvars]
-    return Operation(equation, inputs, outputs, reduced)
+    reduced = frozenset(itertools.starmap(Axis, itertools.product(range(len(inputs)), axes)))
+    return _operation(equation, inputs, inputs[0].without(axes), reduced=reduced)
 
 
 def _position_of_extreme(equation: Any, inputs: Sequence[Value]) -> Operation:
-    """argmax and argmin: positions of different devices cannot simply be added up."""
-    return _single(equation, inputs, _others(inputs[0], equation.params["axes"]))
+    """argmax and argmin: positions of different devices cannot simply be added up, so `reduced` is empty."""
+    return _operation(equation, inputs, inputs[0].without(equation.params["axes"]))
 
 
 def _broadcast(equation: Any, inputs: Sequence[Value]) -> Operation:
-    source = inputs[0]
-    shape = tuple(equation.params["shape"])
-    dimensions = list(new_dimensions(shape))
-    for index, target in enumerate(equation.params["broadcast_dimensions"]):
-        if source.shape[index] == shape[target]:
-            dimensions[target] = source.dimensions[index]
-    return _single(equation, inputs, dimensions)
+    pairs = enumerate(equation.params["broadcast_dimensions"])
+    # The other inputs are dynamic sizes, which are not used here.
+    return _operation(equation, inputs, _carried(inputs[0], tuple(equation.params["shape"]), pairs))
 
 
 def _reshape(equation: Any, inputs: Sequence[Value]) -> Operation:
-    return _single(equation, inputs, reshape(inputs[0].dimensions, equation.outvars[0].aval.shape))
+    return _operation(equation, inputs, reshape(inputs[0].dimensions, _shape(equation.outvars[0])))
 
 
 def _transpose(equation: Any, inputs: Sequence[Value]) -> Operation:
-    return _single(
-        equation, inputs, [inputs[0].dimensions[index] for index in equation.params["permutation"]]
-    )
+    order = equation.params["permutation"]
+    return _operation(equation, inputs, [inputs[0].dimensions[index] for index in order])
 
 
 def _squeeze(equation: Any, inputs: Sequence[Value]) -> Operation:
-    return _single(equation, inputs, _others(inputs[0], equation.params["dimensions"]))
+    return _operation(equation, inputs, inputs[0].without(equation.params["dimensions"]))
 
 
 def _slice(equation: Any, inputs: Sequence[Value]) -> Operation:
     source = inputs[0]
-    dimensions, dealt = [], {}
-    for index, size in enumerate(equation.outvars[0].aval.shape):
-        whole = size == source.shape[index]
-        dimensions.append(source.dimensions[index] if whole else new_dimension(size))
-        if not whole and size > 1:
+    shape = _shape(equation.outvars[0])
+    dealt = {}
+    for index, size in enumerate(shape):
+        # A single position is on one device: nothing of it could be dealt to the others.
+        if 1 < size < source.shape[index]:
             dealt[Axis(0, index)] = index
-    return _single(equation, inputs, dimensions, dealt=dealt)
+    return _operation(equation, inputs, _carried(source, shape, _in_place(shape)), dealt=dealt)
+
+
+def _in_place(shape: Shape) -> list[tuple[int, int]]:
+    """Pairs of indices for an output whose dimensions are in the order of the input's."""
+    return [(index, index) for index in range(len(shape))]
+
+
+def _replaced(dimensions: Dimensions, index: int, size: int) -> Dimensions:
+    """The dimensions with a new one of this size at an index."""
+    return (*dimensions[:index], new_dimension(size), *dimensions[index + 1 :])
 
 
 def _split(equation: Any, inputs: Sequence[Value]) -> Operation:
     axis = equation.params["axis"]
-    outputs = []
-    for variable in equation.outvars:
-        value = Value(tuple(variable.aval.shape), inputs[0].dimensions)
-        dimensions = list(value.dimensions)
-        dimensions[axis] = new_dimension(value.shape[axis])
-        value.dimensions = tuple(dimensions)
-        outputs.append(value)
+    outputs = list(map(new_value, equation.outvars))
+    for output in outputs:
+        # Each output has a dimension of its own: the parts of a fused projection need not be alike.
+        output.dimensions = _replaced(inputs[0].dimensions, axis, output.shape[axis])
     return Operation(equation, inputs, outputs, dealt={Axis(0, axis): axis})
 
 
 def _concatenate(equation: Any, inputs: Sequence[Value]) -> Operation:
     axis = equation.params["dimension"]
-    shape = tuple(equation.outvars[0].aval.shape)
-    dimensions = list(new_dimensions(shape))
-    for index in range(len(shape)):
-        if index == axis:
-            continue
-        dimensions[index] = inputs[0].dimensions[index]
-        for value in inputs[1:]:
-            unify(dimensions[index], value.dimensions[index])
+    first, *others = inputs
+    beside = _remaining(first, [axis])
+    for value in others:
+        _unify_along(first, value, zip(beside, beside, strict=True))
+    dimensions = _replaced(first.dimensions, axis, _shape(equation.outvars[0])[axis])
     dealt = {Axis(index, axis): axis for index, value in enumerate(inputs) if value.shape[axis] > 1}
-    return _single(equation, inputs, dimensions, dealt=dealt)
+    return _operation(equation, inputs, dimensions, dealt=dealt)
 
 
 def _stack(equation: Any, inputs: Sequence[Value]) -> Operation:
-    axis = equation.params["axis"]
-    for value in inputs[1:]:
-        unify_each(inputs[0].dimensions, value.dimensions)
-    dimensions = list(inputs[0].dimensions)
-    dimensions.insert(axis, new_dimension(len(inputs)))
-    return _single(equation, inputs, dimensions)
+    first, *others = inputs
+    for value in others:
+        unify_each(first.dimensions, value.dimensions)
+    dimensions = list(first.dimensions)
+    dimensions.insert(equation.params["axis"], new_dimension(len(inputs)))
+    return _operation(equation, inputs, dimensions)
 
 
 def _unstack(equation: Any, inputs: Sequence[Value]) -> Operation:
-    dimensions = tuple(_others(inputs[0], [equation.params["axis"]]))
-    outputs = [Value(tuple(variable.aval.shape), dimensions) for variable in equation.outvars]
-    return Operation(equation, inputs, outputs)
+    return _operation(equation, inputs, inputs[0].without([equation.params["axis"]]))
 
 
 def _whole_along(equation: Any, inputs: Sequence[Value], axes: Iterable[int]) -> Operation:
     """All goes on but along these axes, where every position matters to every other."""
-    outputs = []
-    for variable in equation.outvars:
-        shape = tuple(variable.aval.shape)
-        dimensions = [
-            new_dimension(size)
-            if index in axes or size != inputs[0].shape[index]
-            else inputs[0].dimensions[index]
-            for index, size in enumerate(shape)
-        ]
-        outputs.append(Value(shape, tuple(dimensions)))
-    for value in inputs[1:]:
-        if value.shape == inputs[0].shape:
-            for index in set(range(len(value.shape))).difference(axes):
-                unify(inputs[0].dimensions[index], value.dimensions[index])
+    source, *others = inputs
+    beside = _remaining(source, axes)
+    pairs = list(zip(beside, beside, strict=True))
+    outputs = list(map(new_value, equation.outvars))
+    for output in outputs:
+        output.dimensions = tuple(_carried(source, output.shape, pairs))
+    for value in others:
+        # Of one shape are the arrays that are sorted by the first; scalars are what a pad is filled with.
+        if value.shape == source.shape:
+            _unify_along(source, value, pairs)
     return Operation(equation, inputs, outputs)
 
 
@@ -261,7 +320,9 @@ def _sort(equation: Any, inputs: Sequence[Value]) -> Operation:
 
 
 def _top_k(equation: Any, inputs: Sequence[Value]) -> Operation:
-    return _whole_along(equation, inputs, [len(inputs[0].shape) - 1])
+    # Releases of jax that name no axis always take the last.
+    axis = equation.params.get("axis", len(inputs[0].shape) - 1)
+    return _whole_along(equation, inputs, [axis])
 
 
 def _reverse(equation: Any, inputs: Sequence[Value]) -> Operation:
@@ -269,74 +330,73 @@ def _reverse(equation: Any, inputs: Sequence[Value]) -> Operation:
 
 
 def _pad(equation: Any, inputs: Sequence[Value]) -> Operation:
+    # No axis is named: those that are padded have another size afterwards.
     return _whole_along(equation, inputs, ())
+
+
+def _fourier(equation: Any, inputs: Sequence[Value]) -> Operation:
+    # A transform of n dimensions is along the last n.
+    rank = len(inputs[0].shape)
+    return _whole_along(equation, inputs, range(rank - len(equation.params["fft_lengths"]), rank))
 
 
 def _update_slice(equation: Any, inputs: Sequence[Value]) -> Operation:
     target, update = inputs[:2]
-    for index, size in enumerate(update.shape):
-        if size == target.shape[index]:
-            unify(target.dimensions[index], update.dimensions[index])
-    return _single(equation, inputs, target.dimensions)
+    _unify_along(target, update, _in_place(target.shape))
+    return _operation(equation, inputs, target.dimensions)
 
 
 def _gather(equation: Any, inputs: Sequence[Value]) -> Operation:
-    """Rows of a table, for one: the table's indexed dimension is summed up, since each device has some of the rows."""
+    """Such as a look-up of rows: the table's indexed dimension is summed up, as each device has some of the rows."""
     table, indices = inputs
     numbers = equation.params["dimension_numbers"]
-    sizes = equation.params["slice_sizes"]
-    shape = tuple(equation.outvars[0].aval.shape)
-    dimensions = list(new_dimensions(shape))
-    removed = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
-    kept = [index for index in range(len(table.shape)) if index not in removed]
-    for index, target in zip(kept, numbers.offset_dims, strict=True):
-        if sizes[index] == table.shape[index]:
-            dimensions[target] = table.dimensions[index]
-    batch = [index for index in range(len(shape)) if index not in numbers.offset_dims]
-    # The last dimension of the indices is the position in the table.
-    for index, target in enumerate(batch):
+    shape = _shape(equation.outvars[0])
+    removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    # What is left of the table's dimensions goes to `offset_dims`, whose sizes are those of the slices.
+    window = zip(_remaining(table, removed), numbers.offset_dims, strict=True)
+    dimensions = _carried(table, shape, window)
+    looked_up = [index for index in range(len(shape)) if index not in numbers.offset_dims]
+    # The last dimension of the indices is the position in the table, and has no place in the output.
+    for index, target in enumerate(looked_up):
         dimensions[target] = indices.dimensions[index]
-    for index, batched in zip(
-        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
-    ):
-        unify(table.dimensions[index], indices.dimensions[batched])
-    reduced = frozenset(Axis(0, index) for index in numbers.collapsed_slice_dims)
-    return _single(equation, inputs, dimensions, reduced=reduced)
+    batching = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    _unify_along(table, indices, batching)
+    return _operation(equation, inputs, dimensions, reduced=_axes(0, numbers.collapsed_slice_dims))
 
 
 def _scatter(equation: Any, inputs: Sequence[Value]) -> Operation:
     target, _, updates = inputs
     numbers = equation.params["dimension_numbers"]
-    removed = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    kept = [index for index in range(len(target.shape)) if index not in removed]
-    for index, window in zip(kept, numbers.update_window_dims, strict=True):
-        if target.shape[index] == updates.shape[window]:
-            unify(target.dimensions[index], updates.dimensions[window])
-    return _single(equation, inputs, target.dimensions)
+    removed = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = zip(_remaining(target, removed), numbers.update_window_dims, strict=True)
+    _unify_along(target, updates, window)
+    return _operation(equation, inputs, target.dimensions)
 
 
 def _convolution(equation: Any, inputs: Sequence[Value]) -> Operation:
     image, kernel = inputs
+    # Which dimension is which, of the image, the kernel and the output; what follows are the spatial ones.
     numbers = equation.params["dimension_numbers"]
     (batch, features, *_), (outputs, in_features, *_), (out_batch, out_features, *_) = numbers
     groups = equation.params["feature_group_count"]
-    dimensions = list(new_dimensions(equation.outvars[0].aval.shape))
+    dimensions = list(new_dimensions(_shape(equation.outvars[0])))
     dimensions[out_batch] = image.dimensions[batch]
     dimensions[out_features] = kernel.dimensions[outputs]
-    reduced = {Axis(1, in_features)}
     if groups == 1:
         unify(image.dimensions[features], kernel.dimensions[in_features])
-        reduced.add(Axis(0, features))
-        return _single(equation, inputs, dimensions, reduced=frozenset(reduced))
+        reduced = frozenset([Axis(0, features), Axis(1, in_features)])
+        return _operation(equation, inputs, dimensions, reduced=reduced)
     # Each group of input features makes a group of outputs: the groups go on, as heads do.
     if image.shape[features] == kernel.shape[outputs] == groups:
+        # Depthwise: one feature a group, so that there is no factor inside of it.
         unify(image.dimensions[features], kernel.dimensions[outputs])
     else:
         group, inside = reshape((image.dimensions[features],), (groups, image.shape[features] // groups))
         group_out, _ = reshape((kernel.dimensions[outputs],), (groups, kernel.shape[outputs] // groups))
         unify(group, group_out)
         unify(inside, kernel.dimensions[in_features])
-    return _single(equation, inputs, dimensions, reduced=frozenset(reduced))
+    # The image's features are not summed up, as each group of them goes on.
+    return _operation(equation, inputs, dimensions, reduced=frozenset([Axis(1, in_features)]))
 
 
 _RULES: Final[dict[str, Callable[[Any, Sequence[Value]], Operation]]] = {
@@ -345,6 +405,7 @@ _RULES: Final[dict[str, Callable[[Any, Sequence[Value]], Operation]]] = {
         ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"), _reduction
     ),
     **dict.fromkeys(("argmax", "argmin"), _position_of_extreme),
+    # Each running total of a device needs those of the devices before it.
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _cumulative),
     **dict.fromkeys(("slice", "dynamic_slice"), _slice),
     **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter-min", "scatter-max"), _scatter),
@@ -364,6 +425,11 @@ _RULES: Final[dict[str, Callable[[Any, Sequence[Value]], Operation]]] = {
     "gather": _gather,
     "conv_general_dilated": _convolution,
     "optimization_barrier": _pairwise,
+    "fft": _fourier,
+    # Their outputs may have the shapes of elementwise ones, but a position depends on its neighbours.
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _fresh),
+    **dict.fromkeys(("cholesky", "triangular_solve"), _fresh),
+    # Kernels and ragged products name no dimension that could be followed.
     "ragged_dot_general": _fresh,
     "pallas_call": _fresh,
 }  # fmt: skip

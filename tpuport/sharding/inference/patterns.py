@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-from jax.sharding import PartitionSpec
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from tpuport.sharding.inference.weight_plan import WeightPlan
 
-_PART = re.compile(r"\d+")
+# A part of a dotted name that counts blocks, layers or experts.
+_NUMBER = re.compile(r"\d+")
 
 
 def patterns_of(decisions: Mapping[str, WeightPlan]) -> dict[str, list[WeightPlan]]:
@@ -20,19 +20,21 @@ def patterns_of(decisions: Mapping[str, WeightPlan]) -> dict[str, list[WeightPla
         decisions: by name; names of a tied weight have the same one.
     """
     by_template: defaultdict[tuple[str, ...], list[WeightPlan]] = defaultdict(list)
-    for decision in {id(item): item for item in decisions.values()}.values():
-        by_template[tuple(_generalize(name, _number_positions(name)) for name in decision.names)].append(
-            decision
-        )
+    # By identity: a tied weight is in `decisions` under each of its names.
+    for decision in {id(decision): decision for decision in decisions.values()}.values():
+        template = tuple(_generalize(name, _number_positions(name)) for name in decision.names)
+        by_template[template].append(decision)
     patterns: dict[str, list[WeightPlan]] = {}
     for members in by_template.values():
         for group, any_number in _divide(members):
+            # Groups of two templates may have one pattern, if one of them is tied.
             patterns.setdefault(_pattern(group, any_number), []).extend(group)
     return patterns
 
 
 def _number_positions(name: str) -> list[int]:
-    return [index for index, part in enumerate(name.split(".")) if _PART.fullmatch(part)]
+    """Which of the parts of a dotted name are numbers: [1] of "blocks.0.weight"."""
+    return [index for index, part in enumerate(name.split(".")) if _NUMBER.fullmatch(part)]
 
 
 def _generalize(name: str, positions: Iterable[int]) -> str:
@@ -54,31 +56,38 @@ def _divide(members: list[WeightPlan]) -> Iterator[tuple[list[WeightPlan], bool]
         return
     # The last number that tells decisions apart: of the layers in a feed-forward, before that of its block.
     for position in reversed(_number_positions(members[0].names[0])):
-        by_number: defaultdict[str, list[WeightPlan]] = defaultdict(list)
-        for member in members:
-            by_number[member.names[0].split(".")[position]].append(member)
-        if all(map(_is_uniform, by_number.values())):
-            for group in by_number.values():
-                yield group, True
+        by_number = _grouped(members, lambda member, position=position: member.names[0].split(".")[position])
+        if all(map(_is_uniform, by_number)):
+            yield from zip(by_number, itertools.repeat(True))
             return
-    by_spec: defaultdict[PartitionSpec, list[WeightPlan]] = defaultdict(list)
+    # Blocks that differ by no single number: a pattern for further blocks would be a guess.
+    by_spec = _grouped(members, lambda member: member.spec)
+    yield from zip(by_spec, itertools.repeat(False))
+
+
+def _grouped(members: Iterable[WeightPlan], key: Callable[[WeightPlan], Hashable]) -> list[list[WeightPlan]]:
+    """The members in groups of one key each, in the order of the first of each group."""
+    groups: defaultdict[Hashable, list[WeightPlan]] = defaultdict(list)
     for member in members:
-        by_spec[member.spec].append(member)
-    for group in by_spec.values():
-        yield group, False
+        groups[key(member)].append(member)
+    return list(groups.values())
 
 
 def _pattern(group: Sequence[WeightPlan], any_number: bool) -> str:
     """A regex that matches all names of the group, and with `any_number` those of further blocks."""
+    # A dict keeps the order and drops repetitions. Names of a tied weight are alternatives.
     patterns: dict[str, None] = {}
-    for index in range(len(group[0].names)):
-        names = [member.names[index] for member in group]
-        parts = [name.split(".") for name in names]
-        varying = [at for at in _number_positions(names[0]) if len({part[at] for part in parts}) > 1]
+    for names in zip(*(member.names for member in group), strict=True):
         if any_number:
-            patterns[_generalize(names[0], varying)] = None
+            patterns[_generalize(names[0], _varying_positions(names))] = None
         else:
             patterns |= dict.fromkeys(map(re.escape, names))
     if len(patterns) == 1:
         return next(iter(patterns))
     return f"(?:{'|'.join(patterns)})"
+
+
+def _varying_positions(names: Sequence[str]) -> list[int]:
+    """Where names of one template have different numbers. A number that they share may matter, and stays."""
+    columns = list(zip(*(name.split(".") for name in names), strict=True))
+    return [position for position in _number_positions(names[0]) if len(set(columns[position])) > 1]

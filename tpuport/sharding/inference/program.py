@@ -14,6 +14,7 @@ from tpuport.jaxprs import SubJaxpr, sub_jaxprs
 from tpuport.sharding.inference.factors import unify_each
 from tpuport.sharding.inference.operations import Operation, Value, describe, new_value
 
+# What makes an array that is not cheap: matrix products, and look-ups in a table.
 _PRODUCTS: Final = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general", "gather"))
 
 
@@ -23,9 +24,9 @@ class Program:
 
     Attributes:
         weights: by name.
-        inputs: arguments that are no weights.
+        inputs: arguments of the call, without weights and buffers.
+        operations: equations of all nested jaxprs, in one list.
         outputs: the results of the program.
-        users: of each value, the positions of the operations that it is an input of.
     """
 
     weights: dict[str, Value]
@@ -34,14 +35,29 @@ class Program:
     outputs: list[Value] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.users: defaultdict[Value, list[int]] = defaultdict(list)
+        self._users: defaultdict[Value, set[int]] = defaultdict(set)
         self._makers: dict[Value, Operation] = {}
 
     def add(self, operation: Operation) -> None:
+        """Append an operation."""
         for value in operation.inputs:
-            self.users[value].append(len(self.operations))
+            self._users[value].add(len(self.operations))
         self._makers.update(dict.fromkeys(operation.outputs, operation))
         self.operations.append(operation)
+
+    def positions_of_users(self, value: Value) -> frozenset[int]:
+        """The positions of the operations that a value is an input of."""
+        # `get`, since a look-up with [] would add a value that nothing uses.
+        return frozenset(self._users.get(value, ()))
+
+    def users_of(self, values: Iterable[Value]) -> list[Operation]:
+        """The operations that have one of these values as an input, in the program's order."""
+        positions = frozenset().union(*map(self.positions_of_users, values))
+        return [self.operations[position] for position in sorted(positions)]
+
+    def used_weights(self) -> dict[str, Value]:
+        """The weights that this call uses; nothing is known about the others."""
+        return {name: value for name, value in self.weights.items() if value in self._users}
 
     def is_cheap(self, value: Value) -> bool:
         """Whether no product or table is behind an array: a mask, positions, an input of the program."""
@@ -54,13 +70,16 @@ class Program:
 
     def _behind(self, value: Value) -> Iterator[Operation]:
         """The operations that an array comes from, the last one first."""
-        reached, seen = [value], {value}
-        for current in reached:
+        seen = {value}
+        pending = [value]
+        # `pending` grows while it is walked.
+        for current in pending:
             maker = self._makers.get(current)
-            if maker is not None:
-                yield maker
-                reached += [source for source in maker.inputs if source not in seen]
-                seen.update(maker.inputs)
+            if maker is None:
+                continue
+            yield maker
+            pending += [source for source in maker.inputs if source not in seen]
+            seen.update(maker.inputs)
 
 
 def read_program(closed: ClosedJaxpr, names: Sequence[str], inputs: int) -> Program:
@@ -70,12 +89,12 @@ def read_program(closed: ClosedJaxpr, names: Sequence[str], inputs: int) -> Prog
         names: of the weights, which are its first arguments.
         inputs: how many of its last arguments are inputs; those between are buffers.
     """
-    arguments = [new_value(variable) for variable in closed.jaxpr.invars]
-    for name, value in zip(names, arguments, strict=False):
-        value.weight = name
-    weights = {value.weight: value for value in arguments if value.weight is not None}
+    arguments = list(map(new_value, closed.jaxpr.invars))
+    # Not strict: buffers and inputs follow the weights.
+    weights = dict(zip(names, arguments, strict=False))
+    # Not [-inputs:], which is everything for a call without tensors.
     program = Program(weights, frozenset(arguments[len(arguments) - inputs :]))
-    constants = [new_value(variable) for variable in closed.jaxpr.constvars]
+    constants = list(map(new_value, closed.jaxpr.constvars))
     program.outputs = _Reader(program).read(closed.jaxpr, constants, arguments)
     return program
 
@@ -85,8 +104,9 @@ class _Reader:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        # Scalars that tell on which platform the program runs.
+        # Scalars that tell which platform the program runs on, by which `platform_dependent` chooses a branch.
         self.platforms: set[Value] = set()
+        self.enclosing: tuple[Any, ...] = ()
 
     def read(self, jaxpr: Jaxpr, constants: Iterable[Value], arguments: Iterable[Value]) -> list[Value]:
         """Lay out a jaxpr; its results."""
@@ -99,10 +119,16 @@ class _Reader:
         return [_value_of(variable, values) for variable in jaxpr.outvars]
 
     def _read_equation(self, equation: Any, inputs: list[Value]) -> Sequence[Value]:
+        # A kernel works on blocks of its operands: its dimensions are not those of the arrays.
         parts = [part for part in sub_jaxprs(equation) if part.kind != "kernel"]
-        if parts and all(len(part.operands) == len(part.jaxpr.invars) for part in parts):
-            return self._read_parts(equation, parts, inputs)
+        if parts and all(map(_has_operands, parts)):
+            outer = self.enclosing
+            self.enclosing = (equation, *outer)
+            results = self._read_parts(equation, parts, inputs)
+            self.enclosing = outer
+            return results
         operation = describe(equation, inputs)
+        operation.enclosing = self.enclosing
         self.program.add(operation)
         if operation.name == "platform_index" or not self.platforms.isdisjoint(inputs):
             self.platforms.update(operation.outputs)
@@ -115,7 +141,7 @@ class _Reader:
                 # Others of the same equation, such as derivatives, are not what runs.
                 return self._read_part(parts[0], values)
             case "branch" if inputs[0] in self.platforms:
-                # The last branch is that of the platforms that have none of their own, as TPUs do.
+                # `platform_dependent` puts its default last, which TPUs run unless they have a branch of their own.
                 return self._read_part(parts[-1], values)
             case "branch":
                 return self._join([self._read_part(part, values) for part in parts])
@@ -124,44 +150,50 @@ class _Reader:
         return self._read_while(parts, values)
 
     def _read_part(self, part: SubJaxpr, values: Mapping[int, Value]) -> list[Value]:
-        constants = [new_value(variable) for variable in part.jaxpr.constvars]
+        """Lay out a jaxpr whose arguments are operands of the equation, by their ids; its results."""
+        constants = map(new_value, part.jaxpr.constvars)
         return self.read(part.jaxpr, constants, [values[id(operand)] for operand in part.operands])
 
     def _join(self, results: list[list[Value]]) -> list[Value]:
         """The results of branches: what one divides, all divide."""
-        for others in results[:-1]:
-            for value, other in zip(results[-1], others, strict=True):
-                _unify_values(value, other)
-        return results[-1]
+        *others, last = results
+        for other in others:
+            _unify_all(last, other)
+        return last
 
     def _read_scan(self, equation: Any, part: SubJaxpr, values: Mapping[int, Value]) -> list[Value]:
-        arguments = []
-        for index, operand in enumerate(part.operands):
-            value = values[id(operand)]
-            if index in part.rows:
-                row = Value(value.shape[1:], value.dimensions[1:], value.weight)
-                self.program.add(Operation(equation, [value], [row]))
-                value = row
-            arguments.append(value)
-        constants = [new_value(variable) for variable in part.jaxpr.constvars]
+        """Lay out one iteration, between operations that take rows of its inputs and stack those of its results."""
+        arguments = [values[id(operand)] for operand in part.operands]
+        for index in part.rows:
+            arguments[index] = self._take_row(equation, arguments[index])
+        constants = map(new_value, part.jaxpr.constvars)
         results = self.read(part.jaxpr, constants, arguments)
         carried = len(part.carries)
-        for index, result in zip(part.carries, results, strict=False):
-            _unify_values(arguments[index], result)
-        outputs = results[:carried]
-        for row, variable in zip(results[carried:], equation.outvars[carried:], strict=True):
-            stacked = new_value(variable)
-            stacked.dimensions = (stacked.dimensions[0], *row.dimensions)
-            self.program.add(Operation(equation, [row], [stacked]))
-            outputs.append(stacked)
-        return outputs
+        # A carried value goes round: it has to be divided alike before and after an iteration.
+        _unify_all([arguments[index] for index in part.carries], results[:carried])
+        stacked = zip(results[carried:], equation.outvars[carried:], strict=True)
+        return results[:carried] + [self._stack_rows(equation, row, variable) for row, variable in stacked]
+
+    def _take_row(self, equation: Any, value: Value) -> Value:
+        """The row [...] of a value [length, ...] that an iteration reads."""
+        row = Value(value.shape[1:], value.dimensions[1:], value.weight)
+        self.program.add(Operation(equation, [value], [row]))
+        return row
+
+    def _stack_rows(self, equation: Any, row: Value, variable: Any) -> Value:
+        """The result [length, ...] of the rows [...] that iterations return."""
+        stacked = new_value(variable)
+        stacked.dimensions = (*stacked.dimensions[:1], *row.dimensions)
+        self.program.add(Operation(equation, [row], [stacked]))
+        return stacked
 
     def _read_while(self, parts: list[SubJaxpr], values: Mapping[int, Value]) -> list[Value]:
         condition, body = parts
+        # Its result is only a bool, but what it compares may be needed whole.
         self._read_part(condition, values)
         results = self._read_part(body, values)
-        for index, result in zip(body.carries, results, strict=True):
-            _unify_values(values[id(body.operands[index])], result)
+        carried = [body.operands[index] for index in body.carries]
+        _unify_all([values[id(operand)] for operand in carried], results)
         return results
 
 
@@ -171,6 +203,22 @@ def _value_of(variable: Any, values: Mapping[Any, Value]) -> Value:
     return values[variable]
 
 
-def _unify_values(value: Value, other: Value) -> None:
-    if value.shape == other.shape:
-        unify_each(value.dimensions, other.dimensions)
+def _has_operands(part: SubJaxpr) -> bool:
+    """Whether the arguments of a jaxpr are the equation's operands, and not single elements of them.
+
+    `reduce` and `reduce_window` have a jaxpr that combines two elements, with as many arguments as they have operands.
+    """
+    if len(part.operands) != len(part.jaxpr.invars):
+        return False
+    if part.kind != "call":
+        return True
+    shapes = [getattr(operand.aval, "shape", ()) for operand in part.operands]
+    return shapes == [getattr(variable.aval, "shape", ()) for variable in part.jaxpr.invars]
+
+
+def _unify_all(values: Sequence[Value], others: Sequence[Value]) -> None:
+    """Make pairs of values have the same dimensions."""
+    for value, other in zip(values, others, strict=True):
+        # Without one shape, nothing can be said about their dimensions.
+        if value.shape == other.shape:
+            unify_each(value.dimensions, other.dimensions)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Final
 
 from tpuport.jaxprs import source_frames
 from tpuport.sharding.inference.choosing import Choice, Cut, template
-from tpuport.sharding.inference.factors import Dimension, leading_leaf, leaves
+from tpuport.sharding.inference.factors import Dimension, Factor, leaves
 from tpuport.sharding.inference.operations import Operation, Value
 from tpuport.sharding.inference.program import Program
-from tpuport.sharding.inference.sharding_flow import Transfer
+from tpuport.sharding.inference.sharding_flow import Transfer, leading_factors
+from tpuport.trace_errors.libraries import is_library_file
 
-# Frames of these are not where the model's author decided anything.
-_LIBRARIES = ("/site-packages/torch/", "/site-packages/torchax/", "/site-packages/jax/", "/tpuport/", "<")
-
-
-# How many weights, or reasons, are named.
-_NAMED = 2
+# How many weights, or reasons, are named: a sentence with more is not read.
+_NAMED: Final = 2
 
 
 class Reasons:
@@ -26,15 +24,12 @@ class Reasons:
     def __init__(self, program: Program, choice: Choice) -> None:
         self.program = program
         self.choice = choice
-        # Factors along which something is divided, and those inside of what is.
-        self.divided = {
-            leading_leaf(value.dimensions[divided.dimension]) for value, divided in choice.settled.items()
-        }
-        self.inside = {
-            leaf
-            for name, cut in choice.cuts.items()
-            for leaf in list(leaves(program.weights[name].dimensions[cut.dimension]))[1:]
-        }
+        # Factors along which something is divided, and those inside of what is, such as the features of one head.
+        self.divided = leading_factors(choice.settled)
+        self.inside: set[Factor] = set()
+        for name, cut in choice.cuts.items():
+            _, *inside = leaves(program.weights[name].dimensions[cut.dimension])
+            self.inside.update(inside)
 
     def explain(self, name: str) -> str:
         """The reason for the decision on a weight."""
@@ -42,30 +37,37 @@ class Reasons:
         if cut is not None:
             return self._why_divided(name, cut)
         value = self.program.weights[name]
-        if value not in self.program.users:
+        if name not in self.program.used_weights():
             return "whole: this call does not use it"
         if len(value.shape) < 2:
             return "whole: small"
-        reasons = list(dict.fromkeys(self._why_whole(name, value)))[:_NAMED]
-        return f"whole: {'; '.join(reasons) or 'nothing to divide'}"
+        # Dimensions may have one reason between them; a dict keeps the order.
+        reasons = list(dict.fromkeys(self._why_whole(name, value)))
+        if not reasons:
+            return "whole: nothing to divide"
+        return f"whole: {'; '.join(reasons[:_NAMED])}"
 
     def _why_divided(self, name: str, cut: Cut) -> str:
-        count = self._count(name, cut)
-        sums = [transfer for transfer in cut.candidate.sums if name in transfer.weights]
-        own = [transfer for transfer in sums if self._ends_at(transfer, name)]
-        if not sums:
-            reason = f"{count} of a result that stays divided"
-        elif own and own[0].operation.name == "gather":
-            reason = f"{count} of a table, one all-reduce of what is looked up"
-        elif own:
-            reason = f"sums up {count}, one all-reduce"
-        else:
-            reason = f"{count}, summed up by {self._ending(sums, cut)}"
+        reason = self._which_sum(name, cut)
         if cut.is_dealt:
             reason += "; holds several parts, which are dealt anew: separate weights would not be"
         return reason
 
+    def _which_sum(self, name: str, cut: Cut) -> str:
+        """What is divided, and where it is summed up."""
+        count = self._count(name, cut)
+        sums = [transfer for transfer in cut.candidate.sums if name in transfer.weights]
+        if not sums:
+            return f"{count} of a result that stays divided"
+        own = [transfer for transfer in sums if self._ends_at(transfer, name)]
+        if not own:
+            return f"{count}, summed up by {self._ending(sums, cut)}"
+        if own[0].operation.name == "gather":
+            return f"{count} of a table, one all-reduce of what is looked up"
+        return f"sums up {count}, one all-reduce"
+
     def _count(self, name: str, cut: Cut) -> str:
+        """How many of what are divided: features, heads or experts."""
         shape = self.program.weights[name].shape
         if not cut.candidate.is_heads:
             return f"{shape[cut.dimension]} features"
@@ -79,20 +81,27 @@ class Reasons:
 
     def _forms(self, name: str) -> set[Value]:
         """A weight, and what it becomes before it meets another array: transposed, cast, or repeated."""
-        forms = [self.program.weights[name]]
-        for value in forms:
-            users = [self.program.operations[index] for index in self.program.users.get(value, ())]
-            forms += [output for user in users if len(user.inputs) == 1 for output in user.outputs]
-        return set(forms)
+        forms = {self.program.weights[name]}
+        pending = list(forms)
+        # `pending` grows while it is walked.
+        for value in pending:
+            alone = [user for user in self.program.users_of([value]) if len(user.inputs) == 1]
+            outputs = set().union(*(user.outputs for user in alone))
+            # A loop may lead back to a form.
+            pending += outputs - forms
+            forms |= outputs
+        return forms
 
     def _ending(self, sums: list[Transfer], cut: Cut) -> str:
         """The weights whose products the sums are."""
-        names = [
-            template(name)
-            for name in cut.candidate.seeds
-            if any(self._ends_at(transfer, name) for transfer in sums)
+        ends = [
+            name for name in cut.candidate.seeds if any(self._ends_at(transfer, name) for transfer in sums)
         ]
-        return " and ".join(list(dict.fromkeys(names))[:_NAMED]) or "the next product"
+        # One entry for all blocks, in the model's order.
+        templates = list(dict.fromkeys(map(template, ends)))
+        if not templates:
+            return "the next product"
+        return " and ".join(templates[:_NAMED])
 
     def _why_whole(self, name: str, value: Value) -> Iterator[str]:
         """A reason for each dimension that is known to be impossible, or not worth it."""
@@ -103,13 +112,15 @@ class Reasons:
                 yield f"dimension {index} {special}"
             elif index in refused:
                 yield f"dimension {index} {self._why_refused(refused[index].operation)}"
+        # Last, as it concerns only dimensions that could be divided.
         for candidate in self.choice.rejected:
             if name in candidate.seeds and candidate.seeds[name] not in refused:
                 yield f"dimension {candidate.seeds[name]} would cost more than it saves"
 
     def _why_refused(self, operation: Operation) -> str:
-        site = _site(operation.equation)
-        if operation.name == "reshape" and len(operation.outputs[0].shape) < len(operation.inputs[0].shape):
+        site = _site(operation)
+        joins = len(operation.outputs[0].shape) < len(operation.inputs[0].shape)
+        if operation.name == "reshape" and joins:
             # What torch does with the batch and the heads of a product of four dimensions.
             return (
                 f"is joined with another{site}: scaled_dot_product_attention and einsum keep batch and heads apart, "
@@ -118,18 +129,25 @@ class Reasons:
         return f"is needed whole by {operation.name}{site}"
 
     def _why_not_leading(self, dimension: Dimension) -> str | None:
+        """What is special about a dimension whose leading factor is not one to divide by; None if nothing is."""
         factors = list(leaves(dimension))
-        if len(factors) > 1 and not self.divided.isdisjoint(factors[1:]):
+        divisible = [factor for factor in factors[1:] if factor in self.divided]
+        if divisible:
             order = " x ".join(str(factor.size) for factor in factors)
-            [inner] = [factor.size for factor in factors[1:] if factor in self.divided][:1]
-            return f"is {order}, where only the {inner} could be divided: reorder it with them first"
+            return (
+                f"is {order}, where only the {divisible[0].size} could be divided: reorder it with them first"
+            )
         if factors and factors[0] in self.inside:
             return f"is one head of {factors[0].size}, which all devices share"
         return None
 
 
-def _site(equation: Any) -> str:
-    for file, line, _ in source_frames(equation):
-        if not any(part in file for part in _LIBRARIES):
+def _site(operation: Operation) -> str:
+    """The line of the model's code that an operation comes from, in parentheses; empty if it is not known."""
+    # Tracebacks in a nested jit end where jax begins to trace it: how it got there is in those of the call.
+    frames = map(source_frames, (operation.equation, *operation.enclosing))
+    for file, line, _ in itertools.chain.from_iterable(frames):
+        # Frames of torch, jax and tpuport are not where the model's author decided anything.
+        if not is_library_file(file):
             return f" ({file.rpartition('/')[2]}:{line})"
     return ""

@@ -7,11 +7,11 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from tpuport.sharding.inference.factors import Factor, leaves
+from tpuport.sharding.inference.factors import Factor, leading_leaf, leaves
 from tpuport.sharding.inference.operations import Axis, Operation, Value
 from tpuport.sharding.inference.program import Program
 
-# Operations on arrays of one shape, or of sizes 1.
+# Operations on arrays of one shape, or of sizes 1, whose result is as large as their largest input.
 _ARITHMETIC: Final = frozenset(("add", "sub", "mul", "div", "max", "min", "pow", "select_n"))
 Kind = Literal["sum", "whole", "deal"]
 
@@ -75,7 +75,20 @@ def follow(
     return _Follower(program, seeds, settled, prefix).run()
 
 
+def leading_factors(divided: Mapping[Value, Divided]) -> frozenset[Factor]:
+    """The factors along which arrays are divided."""
+    leading = {leading_leaf(value.dimensions[way.dimension]) for value, way in divided.items()}
+    return frozenset(factor for factor in leading if factor is not None)
+
+
 class _Follower:
+    """Carries a division from weights to the arrays that are computed from them.
+
+    Attributes:
+        queue: positions of operations that have a divided input and were not reached yet, as a heap.
+        queued: all positions that are or were in the queue.
+    """
+
     def __init__(
         self,
         program: Program,
@@ -102,10 +115,10 @@ class _Follower:
         return self.flow
 
     def _queue_users(self, value: Value) -> None:
-        for index in self.program.users[value]:
-            if index not in self.queued:
-                self.queued.add(index)
-                heapq.heappush(self.queue, index)
+        # An operation is reached once, even if a loop carries a divided value back to it.
+        for index in self.program.positions_of_users(value) - self.queued:
+            self.queued.add(index)
+            heapq.heappush(self.queue, index)
 
     def _pass(self, operation: Operation) -> None:
         inputs = {
@@ -113,24 +126,24 @@ class _Follower:
             for index, value in enumerate(operation.inputs)
             if value in self.flow.divided
         }
-        weights = frozenset().union(*(self.flow.divided[value].weights for value in inputs.values()))
-        conflicting = self._conflicting(operation, inputs)
-        summed = [axis for axis in inputs if axis in operation.reduced]
-        if conflicting or self._would_divide_more(operation, inputs):
+        if self._is_conflicting(operation, inputs) or self._would_divide_more(operation, inputs):
             for value in inputs.values():
-                self._transfer("whole", operation, value.elements, self.flow.divided[value].weights)
+                self._need_whole(operation, value)
             return
+        # All weights behind the inputs: from here on they are divided together or not at all.
+        weights = frozenset().union(*(self.flow.divided[value].weights for value in inputs.values()))
         for axis, value in inputs.items():
-            if axis not in summed:
+            if axis not in operation.reduced:
                 self._carry_on(operation, axis, value, weights)
-        if summed:
+        if not operation.reduced.isdisjoint(inputs):
             elements = sum(value.elements for value in operation.outputs)
             self._transfer("sum", operation, elements, weights)
 
-    def _conflicting(self, operation: Operation, inputs: Mapping[Axis, Value]) -> bool:
+    def _is_conflicting(self, operation: Operation, inputs: Mapping[Axis, Value]) -> bool:
         """Whether inputs are divided along different things, now or by an earlier decision."""
         ways = {self._way(operation, axis, value) for axis, value in inputs.items()}
         for index, value in enumerate(operation.inputs):
+            # A device cannot divide an operation along a second dimension: the mesh has one `tp` axis.
             settled = self.settled.get(value)
             if settled:
                 ways.add(self._way(operation, Axis(index, settled.dimension), value))
@@ -147,11 +160,13 @@ class _Follower:
         largest = max(value.elements for value in inputs.values())
         factors = {self._factor(value, axis.dimension) for axis, value in inputs.items()}
         others = [value for value in operation.inputs if value not in self.flow.divided]
-        return any(
-            value.elements >= largest and not self.program.is_cheap(value)
-            for value in others
-            if any(self._find(value, factor) is not None for factor in factors)
-        )
+        # A smaller one, as a bias is, is divided at little cost; a cheap one is computed in parts.
+        large = [value for value in others if value.elements >= largest]
+        return any(self._has_any(value, factors) and not self.program.is_cheap(value) for value in large)
+
+    def _has_any(self, value: Value, factors: set[Factor | None]) -> bool:
+        """Whether a value could be divided along one of these factors."""
+        return any(self._find(value, factor) is not None for factor in factors)
 
     def _way(self, operation: Operation, axis: Axis, value: Value) -> Factor | int | None:
         """What an input is divided along; parts that are joined are alike if they become parts of one dimension."""
@@ -162,28 +177,36 @@ class _Follower:
     def _carry_on(self, operation: Operation, axis: Axis, value: Value, weights: frozenset[str]) -> None:
         """Divide the outputs as the input is."""
         factor = self._factor(value, axis.dimension)
-        reached = False
+        # Of several outputs, some may be divided and others, such as statistics, be whole.
+        is_carried = False
         for output in operation.outputs:
             dimension = self._find(output, factor)
             if dimension is None and axis in operation.dealt:
                 dimension = operation.dealt[axis]
                 self._transfer("deal", operation, output.elements, weights)
             if dimension is not None:
-                reached = True
+                is_carried = True
                 self.flow.divided[output] = Divided(dimension, weights)
                 self._queue_users(output)
-        if not reached:
-            self._transfer("whole", operation, value.elements, self.flow.divided[value].weights)
+        if not is_carried:
+            self._need_whole(operation, value)
 
     def _find(self, value: Value, factor: Factor | None) -> int | None:
-        for index in range(len(value.dimensions)):
-            if factor is not None and self._factor(value, index) is factor:
-                return index
-        return None
+        """The index of the dimension that a division along this factor divides; None if there is none."""
+        if factor is None:
+            return None
+        factors = [first_after(dimension, self.prefix) for dimension in value.dimensions]
+        if factor not in factors:
+            return None
+        return factors.index(factor)
 
     def _factor(self, value: Value, dimension: int) -> Factor | None:
         """The factor that a division along this dimension divides."""
         return first_after(value.dimensions[dimension], self.prefix)
+
+    def _need_whole(self, operation: Operation, value: Value) -> None:
+        """Note that an operation needs an array whole that is divided."""
+        self._transfer("whole", operation, value.elements, self.flow.divided[value].weights)
 
     def _transfer(self, kind: Kind, operation: Operation, elements: int, weights: Iterable[str]) -> None:
         self.flow.transfers.append(Transfer(kind, operation, elements, frozenset(weights)))
