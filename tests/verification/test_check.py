@@ -30,7 +30,7 @@ from tpuport.compat import randomness
 from tpuport.compilation import CompiledFunction, call_results
 from tpuport.errors import PortError
 from tpuport.rotary import table_store
-from tpuport.verification import CheckFinding, confirming, model_runs
+from tpuport.verification import CheckFinding, confirming, differences, model_runs
 from tpuport.verification.checking import Check
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import Recording
@@ -251,17 +251,15 @@ def test_a_result_that_cannot_be_compared_is_said_to_be_so() -> None:
 
 
 def test_an_error_in_a_stage_that_withdraws_another_is_still_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The recording of values fails, and then the program differs.
+    # Without a recording of values, the finding about them is withdrawn once the program compiles.
     monkeypatch.setattr(
         model_runs, "run_device", lambda *arguments: Recording(error=RuntimeError("no values"))
     )
-    call = model_runs.call_compiled
-    monkeypatch.setattr(
-        model_runs, "call_compiled", lambda *arguments: [2 * output for output in call(*arguments)]
-    )
+    wide = CheckFinding("dtype", "compile", "error", "a product is computed in float32")
+    monkeypatch.setattr(differences, "float32_findings", lambda products, run: [wide])
     run = check(Small, "values", "compile")
     assert [stage.status for stage in run.stages] == ["passed", "failed", "findings"]
-    assert {finding.kind for finding in run.findings} == {"skipped", "result"}
+    assert {finding.kind for finding in run.findings} == {"skipped", "dtype"}
 
 
 def test_code_that_needs_cuda_is_named_line_by_line_where_there_is_none() -> None:
