@@ -172,6 +172,7 @@ def divide_arguments(
         PortError: an argument is neither a tensor nor hashable, was donated to an earlier call, or has tensors in an
             object that cannot be taken apart; or a pattern fits nothing.
     """
+    # A cache is one argument, donated as a whole.
     flattener = Flattener(caches_are_leaves=True)
     for name, value in positional.items():
         flattener.add_root(name, value)
@@ -193,6 +194,7 @@ def divide_arguments(
             arrays.append(jnp.asarray(leaf))
             arguments.append(Argument(name, "number", type(leaf)))
         elif is_transformers_cache(leaf):
+            # jax has to know the class of each layer before the cache can be flattened.
             pytrees.register_used(leaf)
             claim_cache(leaf)
             cache_tensors, structure = jax.tree_util.tree_flatten(leaf)

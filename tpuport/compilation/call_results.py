@@ -67,6 +67,7 @@ class OutputAndWrites:
     def restore(self, call: DividedArguments, state: PythonState) -> Any:
         """The output, after all that the function changed has been changed in what the caller has."""
         tensors = [call.graph.leaves[number] for number in call.tensor_leaves]
+        # Tensors of the state are numbered after those of the arguments.
         written = self.arguments | {
             len(tensors) + number: array for number, array in self.state.tensors.items()
         }
@@ -79,6 +80,7 @@ class OutputAndWrites:
         for model, arrays in zip(state.modules, self.weights, strict=True):
             write_weights(model, arrays)
         if self.state_changes is not None:
+            # Another thread that traces has its own values in the same attributes.
             with trace_lock:
                 self.state_changes.apply(state, self.state.assigned)
         if self.layout is None:
@@ -97,6 +99,7 @@ def _restore_leaf(leaf: int | Original | StaticValue, arrays: list[Any], origina
             return leaf.value
     original = originals[leaf.number]
     if isinstance(original, object_graph.HostArray):
+        # The caller's own NumPy array, not the copy that the program took.
         return original.source
     if leaf.is_returned and object_graph.is_array(original) and not compat.is_ported(original):
         return compat.as_torch(compat.to_jax(torch.as_tensor(original)))
@@ -117,6 +120,7 @@ def collect_results(
         weights: for each model what it has written to, by name.
         state: the arrays of what the function changed in its state, and `state_changes` where they belong.
     """
+    # The output may have caches, or outputs of libraries, whose classes jax does not know yet.
     pytrees.register_used(output)
     writes = _find_writes(rebuilt)
     changed = _changed_objects(rebuilt)
@@ -149,6 +153,7 @@ def _changed_objects(rebuilt: Rebuilt) -> list[int]:
     for number, before in rebuilt.states.items():
         value = rebuilt.objects[number]
         is_changed = object_graph.is_changed(before, object_graph.read_state(value))
+        # Such an object is a value for jax: the caller's is not rebuilt, so the change would be lost.
         if is_changed and before.is_registered:
             cls = type(value)
             raise PortError(
@@ -178,6 +183,7 @@ def _describe(output: Any, rebuilt: Rebuilt, changed: list[int]) -> tuple[list[A
     for number in changed:
         flattener.add_known("an argument", number, known[number])
     graph = flattener.graph()
+    # Plain values are compared by value, and one that Python shares says nothing about where it came from.
     originals = {
         id(leaf.array if isinstance(leaf, object_graph.HostArray) else leaf): number
         for number, leaf in enumerate(rebuilt.leaves)
@@ -204,8 +210,8 @@ def _refuse_views(leaves: list[Any], names: list[str]) -> None:
     tensors = [
         (leaf, name) for leaf, name in zip(leaves, names, strict=True) if isinstance(leaf, torch.Tensor)
     ]
-    for (one, name), (other, other_name) in itertools.combinations(tensors, 2):
-        if aliasing.may_overlap(one, other):
+    for (tensor, name), (other, other_name) in itertools.combinations(tensors, 2):
+        if aliasing.may_overlap(tensor, other):
             raise PortError(
                 f"compiled code leaves {other_name} as a view of the memory of {name}",
                 where=other_name,

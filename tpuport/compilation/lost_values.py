@@ -139,8 +139,8 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
 
 
 def _replace_traced(snapshot: Snapshot, state: PythonState, loop: str) -> None:
-    place, container, before = snapshot
-    if place.part in WEIGHTS:
+    location, container, before = snapshot
+    if location.part in WEIGHTS:
         # A weight that is gone is an AttributeError by itself.
         refill(container, before)
         return
@@ -151,9 +151,9 @@ def _replace_traced(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         if state.find_node(value) is not None or not leads_to_traced(value, set()):
             continue
         # A variable has its own name, and a list a number for each item.
-        path = state.path(place.node)
-        if place.part != "variable":
-            path = item_path(path, place.part, name)
+        path = state.path(location.node)
+        if location.part != "variable":
+            path = item_path(path, location.part, name)
         former = before.get(name, ABSENT) if isinstance(before, dict) else ABSENT
         # The same object as before, so that the state, and with it the program, stays the same.
         if isinstance(former, LostValue) and former.is_of(path, loop):

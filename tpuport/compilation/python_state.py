@@ -1,7 +1,7 @@
 """The Python state that a program is made for: all that traced code could read beside its arguments and weights.
 
 The rule: whatever a compiled function reaches is either an argument of its program or a part of the program's key. The
-arguments are the weights of its modules, and every other tensor on the device, wherever it is held. The key has the
+arguments are the weights of its modules, and every other tensor on the device, whatever refers to it. The key has the
 rest: attributes, hooks and classes of modules, containers, objects, configurations, variables of closures, globals of
 the user's functions, functions of the files that modules are defined in, tensors on the host by identity and version,
 and torch's own settings. So a change is seen by the next call, whatever it was.
@@ -114,6 +114,7 @@ class PythonState:
 
     def is_current(self) -> bool:
         """Whether nothing has changed."""
+        # Sizes first: the comparisons below stop at the shorter of two sequences.
         if list(map(len, self._sized)) != self._sizes:
             return False
         return (
@@ -125,7 +126,7 @@ class PythonState:
         )
 
     def path(self, number: int) -> str:
-        """Where an object was found: "layers.0.attention"."""
+        """What leads to an object: "layers.0.attention"."""
         return self._paths[number]
 
     def find_node(self, value: Any) -> int | None:
@@ -190,12 +191,13 @@ class PythonState:
     def _walk(self, roots: Iterable[Any]) -> None:
         for root in roots:
             self._key_of(root, "")
+        # To describe an object appends the objects that it leads to.
         while len(self._entries) < len(self.nodes):
             number = len(self._entries)
             self._entries.append(self._describe(self.nodes[number], self._paths[number]))
 
     def _class_entries(self) -> Iterator[Entry]:
-        """The classes of what was found, and the files that libraries define them in."""
+        """The libraries' classes of the objects, and the files that these are defined in."""
         for cls in self._classes:
             self._watch_names(vars(cls))
             yield Entry(Identity(cls), others=python_values.namespace_key(vars(cls)))
@@ -205,8 +207,9 @@ class PythonState:
             yield Entry(file, others=python_values.namespace_key(names))
 
     def _key_of(self, value: Any, path: str) -> Hashable:
-        """The key of a value; an object with parts gets a number, and is described later."""
+        """The key of a value; for an object with parts its number, and `_walk` describes it later."""
         if value is ABSENT:
+            # An attribute that appears later makes another program.
             return "absent"
         if isinstance(value, PLAIN):
             return python_values.value_key(value)
@@ -250,6 +253,7 @@ class PythonState:
 
     def _opaque_key(self, value: Any) -> Hashable:
         if isinstance(value, np.ndarray):
+            # NumPy counts no writes, so only a copy tells.
             self._arrays.append((value, value.copy()))
         return python_values.value_key(value)
 
@@ -313,6 +317,7 @@ class PythonState:
                 parts += self._keys_of({f"{dot}{child}": part for child, part in value.items()}, path)
                 others.append(tuple(value))
             elif name in _TENSOR_DICTS:
+                # No view of the values: other weights are no other state.
                 self._sized.append(value)
                 self._keys.append(dict.keys(value))
                 others.append(tuple(value))

@@ -1,4 +1,4 @@
-"""The key of a program: values of Python, each for what code could see of it, none of which it keeps alive."""
+"""The key of a program: what code could see of each Python value, without keeping any value alive."""
 
 import builtins
 import types
@@ -35,6 +35,7 @@ def value_key(value: Any) -> Hashable:
             return cls, value.tobytes()
         case jax.Array() | torch.Tensor():
             return Identity(value)
+    # What defines equality without a hash can change.
     if cls.__eq__ is object.__eq__ or cls.__hash__ is None:
         return Identity(value)
     # Meshes, paths, enums: made to be compared.
@@ -73,7 +74,7 @@ class StateKey:
     """The key of a program: equal for states that no traced code can tell apart.
 
     Attributes:
-        entries: one for each object, in the order in which it was found.
+        entries: an entry for each object, in the order of the walk.
     """
 
     __slots__ = ("__weakref__", "_hash", "_paths", "_state", "entries")
@@ -81,7 +82,7 @@ class StateKey:
     def __init__(self, entries: tuple[Entry, ...], paths: tuple[str, ...], state: "PythonState") -> None:
         self.entries = entries
         self._paths = paths
-        # Weakly, because jax keeps the key, and the state has the model.
+        # Weakly, because jax keeps the key as long as the program, and the state has the model.
         self._state = weakref.ref(state)
         self._hash = hash(entries)
 

@@ -263,8 +263,8 @@ def _is_installed(package: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_in_environment(package: types.ModuleType) -> bool:
     # A namespace package has folders and no file.
-    places = [getattr(package, "__file__", None), *getattr(package, "__path__", ())]
-    folders = {part for place in places if place for part in Path(place).parts}
+    paths = [getattr(package, "__file__", None), *getattr(package, "__path__", ())]
+    folders = {part for path in paths if path for part in Path(path).parts}
     return not _INSTALLATION_FOLDERS.isdisjoint(folders)
 
 

@@ -1,4 +1,4 @@
-"""The places where code can leave values: attributes, items and variables; how they are read, compared and filled."""
+"""Where code can leave values: attributes, items and variables; how these are read, compared and filled."""
 
 import dis
 import functools
@@ -18,11 +18,11 @@ from tpuport.compilation.reachable import ABSENT, cell_contents, loaded_names, s
 
 # Dictionaries of a module whose values are weights.
 WEIGHTS = ("_parameters", "_buffers")
-# "seen" of "layers.0.mlp.seen" and of "seen[2]['key']": the name that the code has for the place.
+# "seen" of "layers.0.mlp.seen" and of "seen[2]['key']": the name that the code has for the location.
 _LAST_NAME = re.compile(r"(\w+)(?:\[[^\[\]]*\])*$")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a container is: the number of an object in a `PythonState`, and the name of the container in the object."""
 
     node: int
@@ -39,7 +39,7 @@ class Globals(NamedTuple):
 class Snapshot(NamedTuple):
     """A container (dictionary, list, set, variable or `Globals`) with the contents that it had at some moment."""
 
-    place: Place
+    location: Location
     container: Any
     contents: Any
 
@@ -47,7 +47,7 @@ class Snapshot(NamedTuple):
 def take_snapshots(state: PythonState) -> list[Snapshot]:
     """Every container of a state with its present contents."""
     return [
-        Snapshot(Place(number, part), container, read_contents(container))
+        Snapshot(Location(number, part), container, read_contents(container))
         for number, node in enumerate(state.nodes)
         for part, container in containers_of(node).items()
     ]
@@ -174,5 +174,5 @@ def _lines_naming(state: PythonState, name: str) -> Iterator[tuple[bool, str]]:
         for instruction in dis.get_instructions(function):
             if instruction.argval == name:
                 line = instruction.positions and instruction.positions.lineno
-                place = f"{function.__code__.co_filename}, line {line}, in {function.__qualname__}"
-                yield instruction.opname.startswith("STORE_"), place
+                text = f"{function.__code__.co_filename}, line {line}, in {function.__qualname__}"
+                yield instruction.opname.startswith("STORE_"), text

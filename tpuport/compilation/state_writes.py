@@ -25,7 +25,7 @@ from tpuport.compilation.reachable import ABSENT
 from tpuport.compilation.state_places import (
     WEIGHTS,
     Globals,
-    Place,
+    Location,
     are_same_plain,
     assigning_line,
     containers_of,
@@ -40,13 +40,15 @@ from tpuport.errors import PortError
 
 
 class _Live(NamedTuple):
-    """What a value is made of after a call: the state of the caller, and the arrays that the program returned."""
+    """What values are rebuilt from after a call: the caller's state, and the arrays that the program returned."""
 
     state: PythonState
     arrays: Sequence[jax.Array]
 
 
 _Rebuild = Callable[[_Live], Any]
+# The name of an item, and how to make its value; None if the item is gone.
+_ItemChange = tuple[Any, _Rebuild | None]
 
 
 class StateArrays(NamedTuple):
@@ -66,26 +68,26 @@ class StateWrites:
     """What a program assigns, without the arrays. It equals itself alone: it belongs to one program.
 
     Attributes:
-        items: for each dictionary the changed items; None for those that are gone.
-        contents: for each list, set or variable what is in it.
+        items: the changed items of each dictionary.
+        contents: how to make the new contents of each list, set and variable.
     """
 
-    items: tuple[tuple[Place, tuple[tuple[Any, _Rebuild | None], ...]], ...]
-    contents: tuple[tuple[Place, _Rebuild], ...]
+    items: tuple[tuple[Location, tuple[_ItemChange, ...]], ...]
+    contents: tuple[tuple[Location, _Rebuild], ...]
 
     def apply(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
         """Assign what the program left, with the arrays that it returned."""
         live = _Live(state, arrays)
-        for place, changes in self.items:
-            items = containers_of(state.nodes[place.node])[place.part]
+        for location, changes in self.items:
+            items = containers_of(state.nodes[location.node])[location.part]
             items = items.all if isinstance(items, Globals) else items
             for name, rebuild in changes:
                 if rebuild is None:
                     items.pop(name, None)
                 else:
                     items[name] = rebuild(live)
-        for place, rebuild in self.contents:
-            refill(containers_of(state.nodes[place.node])[place.part], rebuild(live))
+        for location, rebuild in self.contents:
+            refill(containers_of(state.nodes[location.node])[location.part], rebuild(live))
 
 
 class StateTrace:
@@ -139,36 +141,37 @@ class StateTrace:
 
     def _find_writes(self) -> StateWrites | None:
         items, contents = [], []
-        for place, container, before in self._before:
+        for location, container, before in self._before:
             if is_unchanged(container, before):
                 continue
-            path = self._state.path(place.node)
+            path = self._state.path(location.node)
             if isinstance(before, dict):
-                changes = tuple(self._changed_items(before, read_contents(container), path, place))
+                changes = tuple(self._changed_items(before, read_contents(container), path, location))
                 if changes:
-                    items.append((place, changes))
+                    items.append((location, changes))
             else:
-                contents.append((place, self._encode(read_contents(container), path)))
+                contents.append((location, self._encode(read_contents(container), path)))
         if not items and not contents:
             return None
         return StateWrites(tuple(items), tuple(contents))
 
     def _changed_items(
-        self, before: dict, after: dict, path: str, place: Place
-    ) -> Iterator[tuple[Any, _Rebuild | None]]:
+        self, before: dict, after: dict, path: str, location: Location
+    ) -> Iterator[_ItemChange]:
         for name in before.keys() | after.keys():
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             # Weights that are there already are arguments and results of their own.
-            is_weight = place.part in WEIGHTS and ABSENT not in (old, new)
-            if old is new or is_weight or are_same_plain(old, new):
+            is_weight = location.part in WEIGHTS and ABSENT not in (old, new)
+            if is_weight or old is new or are_same_plain(old, new):
                 continue
-            yield name, None if new is ABSENT else self._encode(new, item_path(path, place.part, name))
+            yield name, None if new is ABSENT else self._encode(new, item_path(path, location.part, name))
 
     def _encode(self, value: Any, path: str) -> _Rebuild:
         """How to make a value again after a call."""
         if isinstance(value, torch.Tensor):
             return self._encode_tensor(value, path)
         node = self._state.find_node(value)
+        # The caller's own object stays that object.
         if node is not None:
             return lambda live: live.state.nodes[node]
         if isinstance(value, PLAIN):
@@ -179,8 +182,10 @@ class StateTrace:
                 return self._encode_dict(value, path)
             case list() | tuple() | set() | frozenset() | deque():
                 parts = [self._encode(part, f"{path}[{index}]") for index, part in enumerate(value)]
+                # A named tuple takes its fields one by one.
                 make = getattr(type(value), "_make", type(value))
                 return lambda live: make([part(live) for part in parts])
+        # One level only: the parts may be objects of the state, which jax does not know.
         leaves, tree = jax.tree.flatten(value, is_leaf=lambda part: part is not value)
         if not (len(leaves) == 1 and leaves[0] is value):
             parts = [self._encode(leaf, path) for leaf in leaves]
@@ -189,13 +194,14 @@ class StateTrace:
 
     def _encode_dict(self, value: dict, path: str) -> _Rebuild:
         parts = {name: self._encode(part, f"{path}[{name!r}]") for name, part in value.items()}
+        # A copy has the class of the dictionary, and the factory of a defaultdict.
         empty = value.copy()
         empty.clear()
 
         def rebuild(live: _Live) -> dict:
-            made = empty.copy()
-            made.update((name, part(live)) for name, part in parts.items())
-            return made
+            copy = empty.copy()
+            copy.update((name, part(live)) for name, part in parts.items())
+            return copy
 
         return rebuild
 
@@ -210,9 +216,10 @@ class StateTrace:
         cls: Any = type(value)
 
         def rebuild(live: _Live) -> Any:
-            made = cls.__new__(cls)
-            vars(made).update((name, part(live)) for name, part in parts.items())
-            return made
+            # Without __init__, whose arguments nobody knows, and which would compute again.
+            copy = cls.__new__(cls)
+            vars(copy).update((name, part(live)) for name, part in parts.items())
+            return copy
 
         return rebuild
 
