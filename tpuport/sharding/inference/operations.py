@@ -33,12 +33,10 @@ class Value:
     Attributes:
         shape: of the whole array.
         dimensions: the factors of each entry of the shape.
-        weight: the name of the weight that it is, or None.
     """
 
     shape: Shape
     dimensions: Dimensions
-    weight: str | None = None
 
     @property
     def elements(self) -> int:

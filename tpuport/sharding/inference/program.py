@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -65,8 +66,8 @@ class Program:
 
     def depends_on_input(self, value: Value) -> bool:
         """Whether an input of the program is behind an array."""
-        sources = {source for maker in self._behind(value) for source in maker.inputs}
-        return not self.inputs.isdisjoint(sources | {value})
+        sources = itertools.chain.from_iterable(maker.inputs for maker in self._behind(value))
+        return not self.inputs.isdisjoint({value, *sources})
 
     def _behind(self, value: Value) -> Iterator[Operation]:
         """The operations that an array comes from, the last one first."""
@@ -176,7 +177,7 @@ class _Reader:
 
     def _take_row(self, equation: Any, value: Value) -> Value:
         """The row [...] of a value [length, ...] that an iteration reads."""
-        row = Value(value.shape[1:], value.dimensions[1:], value.weight)
+        row = Value(value.shape[1:], value.dimensions[1:])
         self.program.add(Operation(equation, [value], [row]))
         return row
 
