@@ -35,6 +35,8 @@ _OPERATORS = (
     "xor rxor lshift rlshift rshift rrshift iadd isub imul itruediv neg pos abs invert eq ne lt le gt ge bool int "
     "float index complex len iter contains getitem setitem array jax_array"
 ).split()
+# transformers' name for rotary frequencies, which longrope computes anew in every call before it reads them.
+_RECOMPUTED = "inv_freq"
 
 
 class LostValueError(PortError, AttributeError):
@@ -120,7 +122,7 @@ def use_weights_in_loop(model: torch.nn.Module, arrays: dict[str, jax.Array], lo
         try:
             with use_weights([model], [arrays]) as (in_use,):
                 yield
-                written = list(in_use.find_writes())
+                written = [name for name in in_use.find_writes() if not name.endswith(_RECOMPUTED)]
         finally:
             # Also after an error, whose traceback a user may inspect in the same process.
             for snapshot in snapshots:
