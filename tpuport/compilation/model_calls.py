@@ -59,6 +59,8 @@ class ModelCall:
         Raises:
             PortError: as calls of `tpuport.compile(model)` do.
         """
+        if is_on_host(self.module):
+            return self.original(*args, **kwargs)
         if is_tracing() or compat.environment().enabled or self._holds_tracers((args, kwargs)):
             return self.original(*args, **kwargs)
         if self._is_on_host():
@@ -85,6 +87,13 @@ class ModelCall:
 
     def __reduce__(self) -> tuple[type, tuple]:
         return type(self), (self.module,)
+
+
+def is_on_host(model: torch.nn.Module) -> bool:
+    """Whether `model.cpu()` has moved all weights to the host, where the model is torch's again."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    # Most calls end with the first weight.
+    return not any(map(compat.is_ported, tensors)) and any(True for _ in model.parameters())
 
 
 def _bound_to(module: torch.nn.Module, original: Callable) -> Callable:

@@ -7,6 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 from tpuport import compat
+from tpuport.compilation.model_calls import is_on_host
 from tpuport.errors import PortError
 from tpuport.generation.generating import generate
 from tpuport.generation.generation_options import merge_configs
@@ -53,6 +54,12 @@ class ModelGenerate:
             "assistant_model": assistant_model, "negative_prompt_ids": negative_prompt_ids,
             "negative_prompt_attention_mask": negative_prompt_attention_mask,
         }  # fmt: skip
+        if is_on_host(self.model):
+            supported = {
+                "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
+                "streamer": streamer,
+            }  # fmt: skip
+            return type(self.model).generate(self.model, **supported, **unsupported, **options)
         _refuse(unsupported)
         input_ids = options.pop("input_ids", inputs)
         if input_ids is None:

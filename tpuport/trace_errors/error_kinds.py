@@ -134,7 +134,8 @@ def kind_of(error: BaseException) -> ErrorKind:
 def _kind_of_port_error(error: PortError) -> ErrorKind:
     """tpuport's own refusals say best themselves what is wrong."""
     summary, where = error.what, str(error.where)
-    if where.endswith("on the host"):
+    # The failure's own `where` is the user's line.
+    if error.where and where not in summary:
         summary = f"{summary}: {where}"
     remedy = error.fix or "change that call: give it what it takes, or write it with other operations"
     kind = ErrorKind("port", summary=summary, remedy=remedy)

@@ -152,6 +152,8 @@ def test_a_model_is_taken_back_as_from_any_device(tmp_path):
     again.load_state_dict(torch.load(tmp_path / "weights.pt"))
     assert torch.equal(again(ids).logits, reference)
     assert torch.equal(model.cpu()(ids).logits, reference)
+    expected = again.generate(ids, max_new_tokens=3, do_sample=False)
+    assert torch.equal(model.generate(ids, max_new_tokens=3, do_sample=False), expected)
 
 
 def test_a_tensor_of_the_host_among_those_of_the_device_is_named():
