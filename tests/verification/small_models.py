@@ -127,7 +127,7 @@ class NeedsCuda(Small):
 
     def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         x = x.cuda()  # first
-        return x + ids.float().mean().cuda()  # second
+        return x + x.new_ones(1, device="cuda")  # second
 
 
 class Counts(Small):

@@ -218,6 +218,12 @@ def test_a_write_that_is_lost_is_found_in_the_second_call(monkeypatch: pytest.Mo
     assert "second call" in finding.message
 
 
+def test_a_wrong_result_is_not_taken_for_a_lost_write(replace_operator: Callable) -> None:
+    replace_operator(torch.nn.functional.silu, lambda x, inplace=False: jax.nn.silu(x) * 1.001)
+    run = check(Small, "compile", "repeat")
+    assert [finding.kind for finding in run.findings] == ["result"]
+
+
 def test_programs_and_arrays_that_grow_from_call_to_call_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[jax.Array] = []
     call = model_runs.call_compiled

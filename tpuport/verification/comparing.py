@@ -125,7 +125,7 @@ def _first_difference(runs: Runs, notes: _MatchedNotes, event: Event, blamed: Mo
         if device_note.value is None:
             continue
         # tpuport gives some masks another form. What is computed with them is compared.
-        if event.kind == "enter" and device_note.shape != note.shape:
+        if event.kind == "enter" and _form(device_note) != _form(note):
             continue
         difference = deviation(
             _value(runs.device, device_note),
@@ -136,6 +136,11 @@ def _first_difference(runs: Runs, notes: _MatchedNotes, event: Event, blamed: Mo
             dtypes = device_note.dtype, note.dtype
             return Mismatch(blamed, event.operator, event.line, note.path, dtypes, difference)
     return None
+
+
+def _form(note: TensorNote) -> tuple[tuple[int, ...], bool]:
+    """What tells the form of a mask: its shape, and whether it is boolean or added to scores."""
+    return note.shape, note.dtype == torch.bool
 
 
 def _value(recording: Recording, note: TensorNote) -> torch.Tensor:
