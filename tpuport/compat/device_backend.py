@@ -114,7 +114,7 @@ def _reading(kernel: Any) -> Callable[..., Any]:
     """
 
     def item(keys: Any, tensor: torch.Tensor) -> Any:
-        return tensor._elem.item() if is_ported(tensor) else kernel.call_boxed(keys, tensor)
+        return tensor._elem.item() if is_ported(tensor) else kernel.call_boxed(keys, tensor)  # type: ignore[attr-defined]
 
     return item
 

@@ -205,6 +205,7 @@ def test_what_is_on_the_device_stays_there(device):
 def test_a_tensor_without_values(options):
     for tensor in (HOST, compat.wrap(compat.to_jax(HOST))):
         moved = tensor.to("meta", **options)
+        assert tensor.to(moved).is_meta
         assert moved.is_meta
         assert not compat.is_ported(moved)
         assert (moved.shape, moved.dtype) == (HOST.shape, options.get("dtype", HOST.dtype))

@@ -145,11 +145,30 @@ def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> 
     move: Callable[..., Any] = original("Environment", "_to_copy")
     if is_ported(tensor) and device is not None:
         kind = "jax" if isinstance(device, int) else torch.device(device).type
-        if kind == "meta":
-            with no_dispatch(), torch._C.DisableTorchFunction():
-                return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device="meta")
         device = "jax" if kind == "cuda" else kind
     return move(self, tensor, dtype, device)
+
+
+def without_values(function: Any, args: tuple, kwargs: dict) -> torch.Tensor | None:
+    """What `tensor.to("meta")` gives; None for all else.
+
+    Only for the method: to torch's own functions, which move by operators, a tensor on the device is a meta tensor.
+    """
+    if function is not torch.Tensor.to or not is_ported(args[0]):
+        return None
+    targets = [*args[1:], *kwargs.values()]
+    if not any(map(_is_meta, targets)):
+        return None
+    dtypes = [target for target in targets if isinstance(target, torch.dtype)]
+    dtypes += [target.dtype for target in targets if isinstance(target, torch.Tensor)]
+    with no_dispatch(), torch._C.DisableTorchFunction():
+        return torch.empty(args[0].shape, dtype=(*dtypes, args[0].dtype)[0], device="meta")
+
+
+def _is_meta(target: Any) -> bool:
+    if isinstance(target, torch.Tensor):
+        return target.is_meta and not is_ported(target)
+    return isinstance(target, str | torch.device) and torch.device(target).type == "meta"
 
 
 def _stay(tensor: Ported, *args: Any, **kwargs: Any) -> Ported:

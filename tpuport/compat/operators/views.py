@@ -12,6 +12,7 @@ from tpuport.compat import aliasing, autocast
 from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.operators import argument_dtypes, expectations
 from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.operators.outside import without_values
 from tpuport.compat.operators.random_placement import as_program_draw
 
 _aten = torch.ops.aten
@@ -29,6 +30,8 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
+    if (moved := without_values(func, args, kwargs or {})) is not None:
+        return moved
     args, kwargs = as_program_draw(func, args, kwargs or {})
     args, kwargs = autocast.cast(func, args, kwargs)
     argument_dtypes.check(environment, func, args, kwargs)
