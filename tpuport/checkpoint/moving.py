@@ -148,10 +148,11 @@ def _keep_if_narrowed(moved: Any, original: torch.Tensor) -> None:
 
 def _fetch_attribute(tensor: Any) -> torch.Tensor:
     """A buffer as it was before it lost digits, if nothing has been written to it since; else as it is now."""
-    original, array = _wide_originals.get(tensor, (None, None))
-    if original is not None and array is compat.as_jax(tensor):
-        return original
-    return fetch(tensor)
+    wide = _wide_originals.get(tensor)
+    if wide is None:
+        return fetch(tensor)
+    original, array = wide
+    return original if array is compat.as_jax(tensor) else fetch(tensor)
 
 
 def _check_module(model: Any) -> None:

@@ -56,21 +56,28 @@ def histogram(
     density: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Traced. How many elements, or what weight, each bin has, and the bins' edges; elements outside do not count."""
-    edges = bins
-    if not isinstance(edges, jax.Array):
-        low, high = (x.min(), x.max()) if range is None and x.size else (range or (0.0, 1.0))
-        # All elements are equal.
-        margin = jnp.where(jnp.asarray(low) == jnp.asarray(high), 0.5, 0.0)
-        edges = jnp.linspace(low - margin, high + margin, bins + 1, dtype=x.dtype)
+    edges = bins if isinstance(bins, jax.Array) else _even_edges(x, bins, range)
     flat = x.ravel()
     weights = jnp.ones_like(flat) if weight is None else weight.ravel()
     # The last bin has its end.
-    place = jnp.where(flat == edges[-1], edges.size - 2, jnp.searchsorted(edges, flat, side="right") - 1)
+    bin_of_element = jnp.where(
+        flat == edges[-1], edges.size - 2, jnp.searchsorted(edges, flat, side="right") - 1
+    )
     is_inside = (flat >= edges[0]) & (flat <= edges[-1])
-    counts = jnp.zeros(edges.size - 1, x.dtype).at[place].add(jnp.where(is_inside, weights, 0))
+    counts = jnp.zeros(edges.size - 1, x.dtype).at[bin_of_element].add(jnp.where(is_inside, weights, 0))
     if density:
         counts = counts / (counts.sum() * jnp.diff(edges))
     return counts, edges
+
+
+def _even_edges(x: jax.Array, bins: int, limits: Sequence[float] | None) -> jax.Array:
+    """Traced. The edges of bins of equal width, between the limits or the smallest and the largest element."""
+    low, high = limits or (0.0, 1.0)
+    if limits is None and x.size:
+        low, high = x.min(), x.max()
+    # Where all elements are equal, the bins are around them.
+    margin = jnp.where(jnp.asarray(low) == jnp.asarray(high), 0.5, 0.0)
+    return jnp.linspace(low - margin, high + margin, bins + 1, dtype=x.dtype)
 
 
 def index_add(

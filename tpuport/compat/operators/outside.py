@@ -130,8 +130,9 @@ class _OnHostError(Exception):
 
 def _unwrap(tensor: torch.Tensor) -> Any:
     # Also a weight that is a row of a stacked array: it has no array of its own, and says so.
-    if hasattr(tensor, "jax"):
-        return tensor.jax()
+    array = getattr(tensor, "jax", None)
+    if array is not None:
+        return array()
     if isinstance(tensor, AsyncCollectiveTensor):
         return _unwrap(tensor.wait())
     if tensor.numel() != 1:

@@ -80,12 +80,14 @@ def find_float32_products(jaxpr: ClosedJaxpr) -> tuple[Float32Product, ...]:
             for, and nothing is found.
     """
     arguments = open_jaxpr(jaxpr).invars
-    if not any(variable.aval.dtype in _HALF for variable in arguments):
+    # Not every value has a dtype: a token of an effect has none.
+    dtypes = [getattr(variable.aval, "dtype", None) for variable in arguments]
+    if not any(dtype in _HALF for dtype in dtypes):
         return ()
     names = argument_names(jaxpr) or ("",) * len(arguments)
     origins = [
-        Origin(f"the argument {name}") if variable.aval.dtype == jnp.float32 else None
-        for variable, name in zip(arguments, names, strict=True)
+        Origin(f"the argument {name}") if dtype == jnp.float32 else None
+        for dtype, name in zip(dtypes, names, strict=True)
     ]
     products = _Walk().run(open_jaxpr(jaxpr), origins, 1)
     groups = group_by(products, lambda product: (product.kind, product.source)).values()
