@@ -51,6 +51,19 @@ def test_what_cannot_run_says_what_to_do(
     assert "fix: " in error
 
 
+def test_a_target_that_moves_its_model_to_cuda_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "moved.py"
+    file.write_text(
+        "import torch\n\ndef target():\n    return torch.nn.Linear(2, 2).cuda(), torch.ones(1, 2)\n"
+    )
+    assert main(["check", f"{file}:target"]) == 2
+    error = capsys.readouterr().err
+    assert f"{file}:4, in target" in error
+    assert "leave out .cuda()" in error
+
+
 def test_a_config_is_checked_with_random_weights(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}

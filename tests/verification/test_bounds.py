@@ -36,6 +36,13 @@ def test_a_mask_or_nan_does_not_hide_what_differs_beside_it(special: float) -> N
     assert missing.index == (3,)
 
 
+def test_numbers_that_differ_never_read_the_same() -> None:
+    theirs = torch.tensor([0.1], dtype=torch.float64)
+    difference = deviation(theirs.float(), theirs, None)
+    assert difference is not None
+    assert difference.ours != difference.torch
+
+
 def test_a_number_that_overflows_in_torch_alone_does_not_hide_what_differs_beside_it() -> None:
     theirs = torch.tensor([1.0, 2.0, math.inf], dtype=torch.float16)
     exact = torch.tensor([1.0, 2.0, 1e5], dtype=torch.float64)

@@ -273,8 +273,32 @@ def test_code_that_needs_cuda_is_named_line_by_line_where_there_is_none() -> Non
     assert not result.ok
     failure, *others = result.errors
     assert (failure.kind, line(failure)) == ("failure", line_of("first"))
-    assert {line(finding) for finding in others} >= {line_of("second")}
+    # The linter's words for the line, in one item.
+    assert (failure.rule, failure.effort) == ("TPU301", "minutes")
+    assert line_of("first") not in {line(finding) for finding in others}
+    # What the run would have come to later is there too, values that conditions need among it.
+    assert {line(finding) for finding in others} >= {line_of("second"), line_of("TPU205")}
     assert {stage.status for stage in result.stages[1:]} == {"skipped"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tokens": torch.zeros(1)}, "unexpected keyword argument 'tokens'; it takes forward("),
+        ({"ids": torch.full((2, 5), 10**6)}, "IndexError: index out of range"),
+    ],
+)
+def test_inputs_that_torch_refuses_are_to_be_corrected(
+    changed: dict[str, torch.Tensor], message: str
+) -> None:
+    run = Check(seeded(Small), Arguments.of(small_inputs() | changed), None, None)
+    run.carry_out(["torch"])
+    finding = only(run, "failure")
+    assert message in finding.message
+    assert finding.source is not None
+    assert finding.source.file == str(MODELS)
+    assert finding.remedy.startswith("correct the inputs that target() returns")
+    assert finding.effort == "minutes"
 
 
 def test_what_is_no_model_with_values_is_an_error() -> None:

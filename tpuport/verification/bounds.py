@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -92,10 +93,11 @@ def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | No
     index = tuple(int(number) for number in torch.unravel_index(torch.tensor(flat), values.shape))
     # Complex numbers have one more axis there, of real and imaginary parts.
     index = index[: ours.ndim]
+    texts = _texts([ours, theirs, exact], index)
     # Errors are relative; where all values are 0, they are absolute.
     size = float(_rms(scale)) or 1.0
     return Deviation(
-        is_rounding, index, _text(ours, index), _text(theirs, index), _text(exact, index),
+        is_rounding, index, *texts,
         float(_rms(difference)) / size, float(_rms(torch_difference)) / size,
     )  # fmt: skip
 
@@ -140,8 +142,10 @@ def _unit(dtype: torch.dtype) -> float:
     return 0.0
 
 
-def _text(tensor: torch.Tensor, index: tuple[int, ...]) -> str:
-    value: Any = tensor[index].item()
-    if isinstance(value, float):
-        return f"{value:.7g}"
-    return str(value)
+def _texts(tensors: Sequence[torch.Tensor], index: tuple[int, ...]) -> list[str]:
+    """The elements at an index, with more digits if two that differ would read the same."""
+    values: list[Any] = [tensor[index].item() for tensor in tensors]
+    texts = [f"{value:.7g}" if isinstance(value, float) else str(value) for value in values]
+    if len(set(texts)) < len(set(values)):
+        return list(map(str, values))
+    return texts

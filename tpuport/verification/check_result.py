@@ -74,8 +74,11 @@ class CheckFinding:
             case "value" if rule.startswith("TPU1"):
                 # A shape that depends on values needs another algorithm, such as padding and a mask.
                 return "half a day"
-            case "value" | "dtype" | "lint" if rule:
+            case "failure" | "value" | "dtype" | "result" | "lint" if rule:
                 # The page of a lint rule has the rewrite.
+                return "minutes"
+            case "failure" if self.stage == "torch":
+                # Wrong inputs most often.
                 return "minutes"
             case "result":
                 return "a day"

@@ -1,18 +1,20 @@
 """What `tpuport check` is given: a function of the user's own, or a config of transformers or diffusers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from tpuport.checkpoint.device_layout import as_torch_dtype
-from tpuport.errors import PortError
+from tpuport.errors import NoCudaError, PortError
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.config_files import find_config
 from tpuport.topology.targets.early_checks import is_user_code
 from tpuport.topology.targets.user_code import load_function, reported_errors
+from tpuport.trace_errors.libraries import Owner
+from tpuport.trace_errors.tracebacks import path_to
 from tpuport.verification.model_runs import describe
 
 _FIX: Final = (
@@ -65,16 +67,31 @@ def _user_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
         )
     function = load_function(name)
     with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
-        result = function()
+        result = _call(function)
         match result:
             case [torch.nn.Module() as model, inputs]:
                 return CheckTarget(model, inputs)
             case [build, inputs] if callable(build):
                 # Only now, as `tpuport compile` has it: the function may return what builds the model.
-                model = build()
+                model = _call(build)
                 if isinstance(model, torch.nn.Module):
                     return CheckTarget(model, inputs)
     raise PortError(f"it returned an object of class {type(result).__name__}", where=name, fix=_FIX)
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    """What the user's function returns; an error about CUDA names its line."""
+    try:
+        return function()
+    except NoCudaError as error:
+        frames = path_to(error).frames_of(Owner.MODEL)
+        if not frames:
+            raise
+        raise PortError(
+            error.what,
+            where=f"{frames[0].file}:{frames[0].line}, in {frames[0].function}",
+            fix="return the model with weights on the CPU: leave out .cuda()",
+        ) from error
 
 
 def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`tpuport.check`: a model run in torch and on the device, and everything that differs, with its line."""
 
 import contextlib
+import dataclasses
 import time
 import traceback
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ from tpuport.errors import PortError
 from tpuport.lint.findings import Finding
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.plans import tensor_parallel_plan
+from tpuport.trace_errors import Source
+from tpuport.trace_errors.error_kinds import kind_of
 from tpuport.trace_errors.libraries import Owner
 from tpuport.trace_errors.tracebacks import path_to
 from tpuport.verification import (
@@ -36,7 +39,7 @@ from tpuport.verification.check_result import (
 )
 from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments
-from tpuport.verification.recording import Recording, named_tensors
+from tpuport.verification.recording import ModuleCall, Recording, named_tensors
 
 
 def check(
@@ -249,17 +252,44 @@ class Check:
 
     def _add_torch_failure(self, error: Exception) -> None:
         """A finding about the line, and one for each line of the same files that a machine without CUDA refuses."""
-        source = None
-        frames = path_to(error).frames_of(Owner.MODEL)
-        if frames:
-            source = frames[0].source()
-        self._add(
-            "failure", "torch", f"the model fails in torch on the CPU: {type(error).__name__}: "
-            f"{trace_errors.first_line(error)}",
-            "let it run on the CPU, without .cuda() and with tensors on the device of its inputs, and give inputs that "
-            "model(**inputs) takes", source=source,
-        )  # fmt: skip
+        path = path_to(error)
+        frames = path.frames_of(Owner.MODEL)
+        source = frames[0].source() if frames else None
+        if kind_of(path.error).name == "cuda":
+            self._add_cuda_failure(error, source)
+            return
+        message = f"the model fails in torch itself: {type(error).__name__}: {trace_errors.first_line(error)}"
+        signature = model_runs.refusing_signature(self.model, self.arguments)
+        if signature:
+            message += f"; it takes forward{signature}"
+            source = comparing.forward_line(self.model, ModuleCall("", 0))
+        remedy = "correct the inputs that target() returns, or the code if they are right: tpuport has no part in it"
+        self._add("failure", "torch", message, remedy, source=source)
         self.findings += confirming.cuda_findings(self.executed, self.model)
+
+    def _add_cuda_failure(self, error: Exception, source: Source | None) -> None:
+        """A finding about the line that needs CUDA, and one for each other that the run would have come to."""
+        failure = CheckFinding(
+            "failure", "torch", "error",
+            f"the model fails in torch on the CPU: {type(error).__name__}: {trace_errors.first_line(error)}",
+            "let it run on the CPU, without .cuda() and with tensors on the device of its inputs", source,
+        )  # fmt: skip
+        errors = confirming.error_findings(self.executed, self.model)
+        about_line = [
+            finding
+            for finding in errors
+            if confirming.is_about(finding, source) and confirming.is_about_cuda(finding)
+        ]
+        if about_line:
+            # One item for the line: the linter's words for it.
+            reason = f"{failure.message}: {about_line[0].reason}"
+            failure = dataclasses.replace(
+                failure, message=reason, remedy=about_line[0].remedy, rule=about_line[0].rule
+            )
+        self.findings.append(failure)
+        self.findings += confirming.as_errors(
+            finding for finding in errors if finding not in about_line or finding.rule != failure.rule
+        )
 
     def _run_device(self) -> None:
         """Trace the model with torch's answers, so that one run collects every line that needs a value."""

@@ -29,12 +29,9 @@ def mark(finding: Finding, executed: ExecutedLines, checked: Iterable[CheckFindi
         executed: the lines that ran in torch.
         checked: the findings of the check of that run.
     """
-    lines = range(finding.line, finding.end_line + 1)
-    # The linter names files as its user does, and Python by their whole path.
+    if any(is_about(finding, other.source) for other in checked):
+        return "confirmed"
     file = str(Path(finding.path).absolute())
-    for other in checked:
-        if other.source is not None and other.source.file == file and other.source.line in lines:
-            return "confirmed"
     if not executed.runs(file, finding.line, finding.end_line):
         return "not reached"
     return "harmless"
@@ -59,14 +56,44 @@ def reached_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Fi
 
 def cuda_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[CheckFinding]:
     """What the linter finds about CUDA in the files with functions that ran: a run ends at the first of it."""
+    return as_errors(filter(is_about_cuda, error_findings(executed, model)))
+
+
+def is_about_cuda(finding: Finding) -> bool:
+    """Whether a finding of the linter is about code that needs CUDA."""
+    return finding.rule.startswith(_CUDA)
+
+
+def error_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
+    """The linter's errors in the files with functions that ran, for a run that ended early.
+
+    Of installed packages only those about CUDA: their other code may never run.
+    """
+    return [
+        finding
+        for finding in _file_findings(executed, model)
+        if finding.severity == Severity.ERROR and (is_about_cuda(finding) or not is_installed(finding.path))
+    ]
+
+
+def as_errors(findings: Iterable[Finding]) -> list[CheckFinding]:
+    """The linter's findings as those of a run in torch."""
     return [
         CheckFinding(
             "lint", "torch", "error", f"{finding.function}: {finding.reason}", finding.remedy, _source(finding),
             finding.rule,
         )
-        for finding in _file_findings(executed, model)
-        if finding.rule.startswith(_CUDA) and finding.severity == Severity.ERROR
+        for finding in findings
     ]  # fmt: skip
+
+
+def is_about(finding: Finding, source: Source | None) -> bool:
+    """Whether a finding of the linter is about a line."""
+    if source is None:
+        return False
+    # The linter names files as its user does, and Python by their whole path.
+    file = str(Path(finding.path).absolute())
+    return source.file == file and source.line in range(finding.line, finding.end_line + 1)
 
 
 def _file_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:

@@ -3,6 +3,7 @@
 import contextvars
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -85,6 +86,16 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
             where=type(model).__name__,
             fix="let copy.deepcopy(model) work: check runs copies of it, in torch and on the device",
         ) from error
+
+
+def refusing_signature(model: torch.nn.Module, arguments: Arguments) -> str:
+    """The signature of a model's forward if it does not take these arguments; "" if it does."""
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(*arguments.positional, **arguments.keywords)
+    except TypeError:
+        return str(signature)
+    return ""
 
 
 def run_torch(model: torch.nn.Module, arguments: Arguments, focus: ModuleCall | None = None) -> Recording:
