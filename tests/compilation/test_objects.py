@@ -296,6 +296,7 @@ def test_a_number_that_changes_is_named_or_traced(caplog: pytest.LogCaptureFixtu
             compiled(torch.ones(()), cache)
     assert "cache.pos keeps changing (0, 1, 2, 3)" in caplog.text
     assert "traced=['cache.pos']" in caplog.text
+    assert "must not slice with it" in caplog.text
     traced, cache = tpuport.compile(step, traced=["cache.pos"]), new()
     for count in range(1, 5):
         assert traced(torch.ones(()), cache).item() == count

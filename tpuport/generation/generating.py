@@ -153,6 +153,9 @@ def generate(
     return without_padding(generated, mask, request)
 
 
+LanguageModel.generate = generate
+
+
 def _vocabulary(model: Any) -> int:
     if isinstance(model, LanguageModel):
         return model.vocab_size

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -29,9 +29,14 @@ class LanguageModel:
             with tensors in it. None for a model without a cache.
         check: whether the first call of `generate` verifies with a few tokens that `forward` keeps these promises.
 
+    `described.generate(...)` is `tpuport.generate(described, ...)`.
+
     Raises:
         PortError: the model is no nn.Module, or a size is not positive.
     """
+
+    # As a method, `tpuport.generate`, which sets it: that module imports this one.
+    generate: ClassVar[Callable[..., torch.Tensor | list[torch.Tensor]]]
 
     def __init__(
         self,

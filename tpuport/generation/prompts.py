@@ -48,6 +48,7 @@ def read_token_ids(input_ids: Any) -> torch.Tensor:
         raise PortError(
             "input_ids must be integers [batch, length], both at least 1",
             where=f"{ids.dtype} {tuple(ids.shape)}",
+            fix="give a batch, of one prompt too: [[1, 2, 3]], or input_ids[None] of a tensor [length]",
         )
     return ids
 
@@ -59,8 +60,8 @@ def _read_tensor(value: Any, name: str) -> torch.Tensor:
         raise PortError(
             f"{name} is not a tensor, and cannot be converted to one",
             where=f"{name}={value!r:.60}",
-            fix='give what the tokenizer returns: tokenizer(texts, padding=True, padding_side="left", '
-            'return_tensors="pt")',
+            fix="give integers: a tensor [batch, length], or lists, [[1, 2, 3]]. Text goes through a tokenizer first: "
+            'tokenizer(texts, padding=True, padding_side="left", return_tensors="pt")',
         ) from None
 
 
@@ -120,7 +121,7 @@ def check_prompt(
     if tokens.min() < 0 or tokens.max() >= vocabulary:
         raise PortError(
             f"input_ids from {tokens.min()} to {tokens.max()} do not fit the vocabulary of {vocabulary}",
-            fix="use the tokenizer of this checkpoint",
+            fix=f"give token ids from 0 to {vocabulary - 1}: of the tokenizer that this model was trained with",
         )
     mask = np.ones(tokens.shape, bool)
     if attention_mask is not None:

@@ -59,6 +59,7 @@ NEEDS_NUMBERS = [
     "x = x.repeat_interleave(ids, dim=0)  #! TPU105",
     "c = torch.bincount(ids)  #! TPU106",
     "z = torch.zeros(2, ids.max())  #! TPU107",
+    "z = x.tril(ids.max())  #! TPU107",
     "x = x[:, : ids[0]]  #! TPU108",
     "p = x.split(ids.tolist())  #! TPU202",
     "o = F.one_hot(ids)  #! TPU110",

@@ -69,6 +69,11 @@ class Bound(nn.Module):
         return x[:, : lengths[0]]  # Bound TPU108
 
 
+class Diagonal(nn.Module):
+    def forward(self, x, lengths):
+        return x.tril(lengths[0])  # Diagonal TPU107
+
+
 class Array(nn.Module):
     def forward(self, x):
         return torch.from_numpy(x.numpy() * 2)  # Array TPU203

@@ -16,7 +16,7 @@ _RESIZING: Final = ("interpolate", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
 
 
 def check(event: Call, context: Context) -> bool:
-    """Sizes of factories, of reshapes and of padding."""
+    """Sizes of factories, of reshapes and of padding, and diagonals."""
     return any(map(has_tensor, _sizes(event)))
 
 
@@ -35,6 +35,8 @@ def _sizes(event: Call) -> list[Value | None]:
     # The size comes after the bounds.
     if is_call_of(event, "randint"):
         return [*event.args[-1:]]
+    if is_call_of(event, "tril", "triu"):
+        return [*arguments[1:2], keywords.get("diagonal")]
     # Only the widths: what is padded is a tensor, and so may the value be.
     if is_call_of(event, "pad"):
         return arguments[1:2]
@@ -51,14 +53,15 @@ RULE = Rule(
     id="TPU107",
     name="tensor-size",
     severity=Severity.ERROR,
-    summary="a tensor passed as a size or range: `torch.ones(b, n)`, `torch.arange(n)`, `x.view(n, -1)`, "
-    "`F.pad(x, (0, n))`",
+    summary="a tensor passed as a size, range or diagonal: `torch.ones(b, n)`, `torch.arange(n)`, "
+    "`x.view(n, -1)`, `F.pad(x, (0, n))`, `mask.tril(n)`",
     why="Sizes are part of the compiled program. A size held in a tensor has no value while the program is "
     "traced, so converting it to a Python int raises `ConcretizationTypeError` or "
     "`TracerIntegerConversionError`.",
-    reason="a size must be a number while tracing, and this one is a tensor",
+    reason="a size, range or diagonal must be a number while tracing, and this one is a tensor",
     remedy="take the size from `.shape`, the configuration or an int argument; or use the largest size and a "
-    "mask",
+    "mask. `torch.arange(past, past + n)` becomes `past + torch.arange(n)`, and `tril(past)` a comparison of "
+    "positions: `columns <= positions[:, None]`",
     bad=Example(
         """
 class Model(nn.Module):

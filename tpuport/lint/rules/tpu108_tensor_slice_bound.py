@@ -20,7 +20,8 @@ RULE = Rule(
     why="A slice's length is part of the compiled program's shapes. A bound held in a tensor has no value "
     "while the program is traced.",
     reason="a slice's bounds must be numbers while tracing, and this one is a tensor",
-    remedy="keep the full length and mask what lies beyond the bound, or pass the bound as a Python int",
+    remedy="keep the full length and mask what lies beyond the bound, or pass the bound as a Python int. "
+    "A write, `k[:, :, pos : pos + n] = new`, becomes `k.index_copy_(2, pos + torch.arange(n), new)`",
     bad=Example(
         """
 class Model(nn.Module):
