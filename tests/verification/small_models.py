@@ -130,6 +130,14 @@ class NeedsCuda(Small):
         return x + x.new_ones(1, device="cuda")  # second
 
 
+class EmbedsTime(Small):
+    """Computes an embedding of time steps in float64, as many diffusion models do."""
+
+    def change(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        angles = ids[..., None].double() * 1000.1  # TPU401
+        return x + angles.sin().float()
+
+
 class Counts(Small):
     """Writes the number of its calls into a buffer."""
 

@@ -13,6 +13,7 @@ from small_models import (
     Adapted,
     Counts,
     Draws,
+    EmbedsTime,
     NeedsCuda,
     ReadsValues,
     ReturnsObject,
@@ -118,6 +119,17 @@ def test_a_wrong_lowering_is_blamed_to_the_first_line_with_its_operator(replace_
     assert (line(finding), finding.details["operator"]) == (line_of("feed forward"), "silu")
     assert finding.module == "blocks.0"
     assert finding.details["error"] > 100 * finding.details["torch_error"]
+
+
+# jax's own warning about the same; for users it is one, here it would be an error that ends the trace.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+def test_float64_that_becomes_float32_is_one_finding_with_the_words_of_its_rule() -> None:
+    run = check(EmbedsTime, "values", "compare", "lint")
+    [finding] = [finding for finding in run.findings if finding.rule == "TPU401"]
+    assert (finding.kind, line(finding), finding.effort) == ("result", line_of("TPU401"), "minutes")
+    assert finding.remedy.startswith("use float32")
+    assert finding.details["ours"] != finding.details["torch"]
+    assert "1 confirmed" in run.stages[-1].summary
 
 
 def test_a_dropped_mask_is_blamed_to_the_line_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:

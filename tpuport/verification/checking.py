@@ -89,7 +89,7 @@ def confirm(
         PortError: as for `check`.
     """
     run = Check(model, Arguments.of(inputs), None, None)
-    run.carry_out(("torch", "values", "compile"))
+    run.carry_out(("torch", "values", "compare", "compile"))
     return {finding: confirming.mark(finding, run.executed, run.findings) for finding in findings}
 
 
@@ -136,8 +136,8 @@ class Check:
 
     def run(self) -> CheckResult:
         """Carry out all stages."""
-        # The lint stage holds the linter's findings against what the stage of values has found.
-        names = ["torch", "values", "lint", "compare", "compile", "repeat"]
+        # The lint stage holds the linter's findings against what the stages before it have found.
+        names = ["torch", "values", "compare", "lint", "compile", "repeat"]
         mesh = rules = None
         if self.mesh is not None:
             names.append("mesh")

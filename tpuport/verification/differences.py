@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from tpuport.lint.rules.rule_registry import rule_by_id
 from tpuport.topology.advice.float32_products import Float32Product
 from tpuport.topology.hlo.source_lines import short_path
 from tpuport.verification import comparing
@@ -16,6 +17,8 @@ from tpuport.verification.comparing import Mismatch, Runs
 from tpuport.verification.recording import Recording
 
 _REPORT: Final = "report it to tpuport with this page"
+# Dtypes on the device and in torch, of code that asks for 64 bits a number, which a TPU does not have.
+_FLOAT64_LOST: Final = {(torch.float32, torch.float64), (torch.complex64, torch.complex128)}
 _HALVES: Final = {torch.bfloat16, torch.float16}
 
 
@@ -32,10 +35,15 @@ def result_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> Ch
     dtypes = f", in {ours}"
     if ours != theirs:
         dtypes = f", {ours} here and {theirs} in torch"
+    message = f"{what} differs from torch's{dtypes}: {difference.describe()}"
+    remedy, rule = f"write the line with other operations, and {_REPORT}", None
+    # Nothing is wrong with the operator then. What is comes to light once both compute in float32.
+    if mismatch.dtypes in _FLOAT64_LOST:
+        float64 = rule_by_id("TPU401")
+        message, remedy, rule = f"{float64.reason}: {message}", float64.remedy, float64.id
     return CheckFinding(
-        "result", stage, "error", f"{what} differs from torch's{dtypes}: {difference.describe()}",
-        f"write the line with other operations, and {_REPORT}",
-        mismatch.line or comparing.forward_line(model, mismatch.call), module=mismatch.call.name,
+        "result", stage, "error", message, remedy,
+        mismatch.line or comparing.forward_line(model, mismatch.call), rule, mismatch.call.name,
         details={
             "operator": mismatch.operator, "call": mismatch.call.number, "path": mismatch.path,
             "index": list(difference.index), "ours": difference.ours, "torch": difference.torch,
