@@ -58,6 +58,7 @@ class ModelCall:
 
         Raises:
             PortError: as calls of `tpuport.compile(model)` do.
+            IndexError: as torch's, for token ids on the host that a language model's embedding does not have.
         """
         if is_on_host(self.module):
             return self.original(*args, **kwargs)
@@ -65,6 +66,7 @@ class ModelCall:
             return self.original(*args, **kwargs)
         if self._is_on_host():
             return self.original(*args, **kwargs)
+        _check_token_ids(self.module, kwargs.get("input_ids", args[0] if args else None))
         return self.compiled(*args, **kwargs)
 
     def _is_on_host(self) -> bool:
@@ -87,6 +89,35 @@ class ModelCall:
 
     def __reduce__(self) -> tuple[type, tuple]:
         return type(self), (self.module,)
+
+
+def _check_token_ids(model: torch.nn.Module, ids: Any) -> None:
+    """IndexError for ids outside the vocabulary, which inside of the program would read NaN.
+
+    Ids on the device are not checked, because to read them would wait for the device.
+    """
+    config: Any = getattr(model, "config", None)
+    if type(ids) is not torch.Tensor or ids.device.type != "cpu" or not hasattr(config, "get_text_config"):
+        return
+    # Models of images and text use ids beyond the vocabulary as placeholders, and replace them.
+    if (
+        ids.dtype not in (torch.int64, torch.int32)
+        or not ids.numel()
+        or config.get_text_config() is not config
+    ):
+        return
+    # Only of decoders: the first argument of another model may be anything.
+    if not getattr(model, "can_generate", lambda: False)():
+        return
+    embedding: Any = getattr(model, "get_input_embeddings", lambda: None)()
+    if type(embedding) is not torch.nn.Embedding:
+        return
+    least, most = ids.aminmax()
+    vocabulary = embedding.weight.shape[0]
+    if least < 0 or most >= vocabulary:
+        raise IndexError(
+            f"index out of range in self: input_ids from {int(least)} to {int(most)}, vocabulary of {vocabulary}"
+        )
 
 
 def is_on_host(model: torch.nn.Module) -> bool:
