@@ -15,6 +15,7 @@ from small_models import (
     Draws,
     EmbedsTime,
     NeedsCuda,
+    Output,
     ReadsValues,
     ReturnsObject,
     Small,
@@ -311,6 +312,16 @@ def test_inputs_that_torch_refuses_are_to_be_corrected(
     assert finding.source.file == str(MODELS)
     assert finding.remedy.startswith("correct the inputs that target() returns")
     assert finding.effort == "minutes"
+
+
+def test_tensors_inside_of_an_argument_are_in_float64_for_the_referee() -> None:
+    cache = Output(torch.ones(2))
+    cache.layers = [cache.logits, torch.ones(2, dtype=torch.int64)]  # type: ignore[attr-defined]
+    [widened] = Arguments.of((cache,)).widened().positional
+    assert widened.logits.dtype == torch.float64
+    assert widened.layers[0] is widened.logits
+    assert widened.layers[1].dtype == torch.int64
+    assert cache.logits.dtype == torch.float32
 
 
 def test_what_is_no_model_with_values_is_an_error() -> None:

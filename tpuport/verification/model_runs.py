@@ -14,6 +14,8 @@ from torch.utils import _pytree as torch_pytree
 from tpuport import checkpoint
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
+from tpuport.object_graph.classes import attributes_of, set_attributes
+from tpuport.object_graph.graph import is_own_object
 from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
 from tpuport.tracing import trace_lock
 from tpuport.verification.answering import (
@@ -64,12 +66,28 @@ class Arguments:
         return copy.deepcopy(self)
 
     def widened(self) -> "Arguments":
-        """A copy with floating-point tensors in float64."""
-        positional, keywords = torch_pytree.tree_map_only(
-            torch.Tensor, widen_tensor, (self.positional, self.keywords)
-        )
-        # A tensor that is in float64 already, or of integers, is still the user's own.
-        return Arguments(positional, keywords).copy()
+        """A copy with floating-point tensors in float64, those inside of the user's own objects too."""
+        # Copied first: objects are changed in place.
+        copied = self.copy()
+        return Arguments(*_widen_tree((copied.positional, copied.keywords), {}))
+
+
+def _widen_tree(tree: Any, widened: dict[int, tuple[Any, Any]]) -> Any:
+    """Containers with tensors in float64, and the same objects, whose tensors are.
+
+    Args:
+        widened: by its id, each value and what has become of it. A value stays in it so that its id stays its own.
+    """
+
+    def widen(value: Any) -> Any:
+        if id(value) not in widened:
+            widened[id(value)] = (value, widen_tensor(value))
+            if is_own_object(value):
+                attributes = attributes_of(value).items()
+                set_attributes(value, {name: _widen_tree(item, widened) for name, item in attributes})
+        return widened[id(value)][1]
+
+    return torch_pytree.tree_map(widen, tree)
 
 
 def copy_model(model: torch.nn.Module) -> torch.nn.Module:
