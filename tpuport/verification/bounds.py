@@ -93,11 +93,11 @@ def deviation(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | No
     index = tuple(int(number) for number in torch.unravel_index(torch.tensor(flat), values.shape))
     # Complex numbers have one more axis there, of real and imaginary parts.
     index = index[: ours.ndim]
-    texts = _texts([ours, theirs, exact], index)
+    our_text, torch_text, exact_text = _texts([ours, theirs, exact], index)
     # Errors are relative; where all values are 0, they are absolute.
     size = float(_rms(scale)) or 1.0
     return Deviation(
-        is_rounding, index, *texts,
+        is_rounding, index, our_text, torch_text, exact_text,
         float(_rms(difference)) / size, float(_rms(torch_difference)) / size,
     )  # fmt: skip
 
