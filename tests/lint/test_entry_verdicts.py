@@ -84,7 +84,7 @@ def test_the_text_keeps_scripts_and_tests_apart(report: Report) -> None:
     lines = render("text", report, Options()).splitlines()
     assert "In models, 2 of 5 entry points are expected to trace." in lines
     assert "  not Outer (./model.py:19): 1 error, first TPU201 in ./model.py:5" in lines
-    assert "In scripts, 0 of 1 entry points are expected to trace." in lines
+    assert "In files that run as scripts, 0 of 1 entry points are expected to trace." in lines
     assert "In tests, 0 of 1 entry points are expected to trace." in lines
 
 

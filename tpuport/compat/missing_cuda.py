@@ -96,6 +96,6 @@ def explanation(name: str | None = None) -> NoCudaError:
     return NoCudaError(
         "this needs CUDA, and there is no GPU here",
         where=name,
-        fix='x.to("jax") moves a tensor to the TPU and tpuport.port(model) a model; within '
-        'tpuport.gpu_shim(device="jax"), "cuda" means the TPU',
+        fix='leave it out: tpuport.port(model) moves a model, which takes tensors of the host; x.to("jax") moves a '
+        'tensor; within tpuport.gpu_shim(device="jax"), "cuda" means the TPU',
     )

@@ -69,7 +69,7 @@ def summary_lines(verdicts: Iterable[EntryVerdict], most: int) -> list[str]:
     for group in filter(groups.get, ("model", "script", "test")):
         members = groups[group]
         stopped = [verdict for verdict in members if verdict.errors]
-        what = {"model": "models", "script": "scripts", "test": "tests"}[group]
+        what = {"model": "models", "script": "files that run as scripts", "test": "tests"}[group]
         traced = len(members) - len(stopped)
         lines.append(f"In {what}, {traced:,} of {len(members):,} entry points are expected to trace.")
         for verdict in stopped[:most]:

@@ -119,7 +119,7 @@ def _to_jax(self: Any, tensors: Any) -> Any:
             "expected all tensors to be on the same device, but an operation has one tensor on the device and one on "
             "the host",
             where=", ".join(f"{host.dtype} {list(host.shape)} on the host" for host in hosts),
-            fix='move it, x.to("jax"), or create it on the device of the others, device=y.device; '
+            fix='move one of them, x.to("jax") or y.cpu(), or create it on the device of the others, device=y.device; '
             "tpuport.compile(model) takes arguments from the host itself",
         ) from None
 
