@@ -81,6 +81,7 @@ def generate_on_mesh(mesh: Any) -> bool:
     tokens = tpuport.generate(
         tpuport.port(model, mesh=mesh), **inputs, max_new_tokens=16, do_sample=False, pad_token_id=0
     )
+    assert isinstance(tokens, torch.Tensor)  # prompts in a list would give a list
     is_equal = bool(torch.equal(tokens, expected))
     print_result("Llama, three prompts, 16 new tokens", f"tokens equal transformers' generate: {is_equal}")
     return is_equal
