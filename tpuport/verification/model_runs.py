@@ -118,11 +118,7 @@ def refusing_signature(model: torch.nn.Module, arguments: Arguments) -> str:
 
 def run_torch(model: torch.nn.Module, arguments: Arguments, focus: ModuleCall | None = None) -> Recording:
     """Run the model in torch on the host, where patches of libraries call the original functions."""
-    inputs = arguments.copy()
-    recorder = TorchRecorder(model, focus)
-    with torch.no_grad(), recorder:
-        model(*inputs.positional, **inputs.keywords)
-    return recorder.recording
+    return _run_on_host(model, arguments.copy(), TorchRecorder(model, focus))
 
 
 def run_exact(
@@ -137,8 +133,12 @@ def run_exact(
         model: in float64 already.
         answers: from the run in torch.
     """
-    inputs = arguments.widened()
-    recorder = ExactRecorder(model, answers, focus)
+    return _run_on_host(model, arguments.widened(), ExactRecorder(model, answers, focus))
+
+
+def _run_on_host(
+    model: torch.nn.Module, inputs: Arguments, recorder: TorchRecorder | ExactRecorder
+) -> Recording:
     with torch.no_grad(), recorder:
         model(*inputs.positional, **inputs.keywords)
     return recorder.recording
