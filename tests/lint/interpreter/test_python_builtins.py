@@ -1,32 +1,25 @@
-"""Methods of tensors, lists, dicts and strings."""
-
-
-def test_of_tensors(check_forward):
-    check_forward("""
-        values, indices = x.max(dim=-1)
-        if values.sum() > 0: x = x + 1  #! TPU205
-        y = x.topk(2).indices
-        z = x[y]
-        w = x[x.gt(0)]  #! TPU101
-        v = x[mask.to(x.device)]  #! TPU101
-        u = x[mask.long()]
-        t = x[x.eq(1).logical_not()]  #! TPU101
-        if x.stride(0) == 1 and x.is_contiguous() and x.element_size() > 1: x = x + 1
-        s = x.sort(descending=True)[0].clamp(0)
-        if s[0] > 0: x = x + 1  #! TPU205
-    """)
+"""Python's own functions, of tensors and of containers of them."""
 
 
 def test_of_containers(check_forward):
     check_forward("""
-        table = dict(a=x, n=2)
-        if table.get("n") > 1 and "a" in table.keys(): x = x + 1
-        if table.get("a").sum() > 0: x = x + 1  #! TPU205
-        if table.pop("a").sum() > 0: x = x + 1  #! TPU205
-        stack = [x]
-        stack.extend([x, x])
-        if stack.pop().sum() > 0: x = x + 1  #! TPU205
-        words = "a,b".split(",")
-        if words[0].startswith("a"): x = x + 1
-        text = "{} {:d}".format(x.shape, x.ndim)
+        for size, part in zip((1, 2), (x, x)):
+            if size > 1: x = x + 1
+            if part.sum() > 0: x = x + 1  #! TPU205
+        for index, part in enumerate([x]):
+            if index > 0: x = x + 1
+            if part.sum() > 0: x = x + 1  #! TPU205
+        last, first = reversed([1, x])
+        if first > 1: x = x + 1
+        if last.sum() > 0: x = x + 1  #! TPU205
+        if next(map(torch.relu, [x])).sum() > 0: x = x + 1  #! TPU205
+    """)
+
+
+def test_of_tensors_and_numbers(check_forward):
+    check_forward("""
+        if max(x.shape) > 1 and len(x) > 1 and isinstance(x, torch.Tensor): x = x + 1
+        if abs(x).sum() > 0: x = x + 1  #! TPU205
+        if torch.is_tensor(max([x])) and max([x]).sum() > 0: x = x + 1  #! TPU205
+        if getattr(x, "ndim") > 1: x = x + 1
     """)

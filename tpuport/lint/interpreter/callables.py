@@ -27,10 +27,11 @@ from tpuport.lint.abstract_values import (
 )
 from tpuport.lint.events import Call
 from tpuport.lint.gpu_packages import asks_for_gpu_package, is_gpu_package
-from tpuport.lint.interpreter import library, python_builtins
+from tpuport.lint.interpreter import library
 from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import instantiate, super_attribute
-from tpuport.lint.interpreter.python_builtins import call_instance, call_unknown
+from tpuport.lint.interpreter.python_builtins import call_builtin
+from tpuport.lint.interpreter.value_methods import call_instance, call_method, call_unknown
 from tpuport.lint.joins import (
     join_all,
 )
@@ -159,7 +160,7 @@ def _call_instance(frame: Frame, callee: Instance, arguments: Arguments, node: a
 
 
 def _call_method(frame: Frame, callee: Method, arguments: Arguments, node: ast.Call) -> Value:
-    result = python_builtins.call_method(frame, node, callee, arguments)
+    result = call_method(frame, node, callee, arguments)
     frame.report(Call(node, callee.name, callee.receiver, *arguments, result, frame.is_certain))
     return result
 
@@ -225,7 +226,7 @@ def _external_result(frame: Frame, name: str, arguments: Arguments, node: ast.Ca
     if name == "types.SimpleNamespace":
         return Namespace(tuple(keywords.items()))
     if name.startswith("builtins."):
-        return python_builtins.call_builtin(frame, name.removeprefix("builtins."), arguments, node)
+        return call_builtin(frame, name.removeprefix("builtins."), arguments, node)
     match positional:
         case [target, *others] if name == "functools.partial":
             return Partial(target, tuple(others), tuple(keywords.items()))

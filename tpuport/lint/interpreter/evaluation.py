@@ -37,9 +37,9 @@ from tpuport.lint.interpreter import placement
 from tpuport.lint.interpreter.callables import evaluate_call, evaluate_starred
 from tpuport.lint.interpreter.frame import Frame, tuple_elements
 from tpuport.lint.interpreter.members import attribute, item
-from tpuport.lint.interpreter.python_builtins import report_formatting
 from tpuport.lint.interpreter.tensor_functions import like
 from tpuport.lint.interpreter.truth import as_value, boolean_operation, conditional_expression, decide
+from tpuport.lint.interpreter.value_methods import report_formatting
 from tpuport.lint.joins import (
     join_all,
     joint_element,

@@ -1,55 +1,39 @@
-"""Python's own functions, and methods of values that the linted code's classes do not define.
-
-The latter are methods of lists, dicts, strings, layers and `nn.Module`s; methods of tensors are in `tensor_functions`.
-"""
+"""Python's own functions: what a call of each returns."""
 
 import ast
 import functools
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from tpuport.lint.abstract_values import (
     BOOL,
-    CONFIG,
     FLOAT,
-    FLOAT_TENSOR,
     INT,
     NONE,
-    NOT_CONSTANT,
     STATIC,
     STR,
-    TENSOR,
     UNKNOWN,
     Arguments,
     Class,
     Function,
     Instance,
-    KeyValueCache,
-    Layer,
     Mapping,
-    Method,
     Sequence,
     Static,
     Tensor,
-    Unknown,
     Value,
     is_tensor,
     tensor,
 )
-from tpuport.lint.events import AttributeStore, Formatting, Iteration
-from tpuport.lint.interpreter import library
-from tpuport.lint.interpreter.frame import Frame, path_of
+from tpuport.lint.events import Iteration
+from tpuport.lint.interpreter.frame import Frame
 from tpuport.lint.interpreter.members import attribute
-from tpuport.lint.interpreter.tensor_functions import TENSOR_ONLY_METHODS, tensor_method
 from tpuport.lint.interpreter.truth import is_instance
 from tpuport.lint.joins import (
     join,
     join_all,
-    with_element,
 )
-
-# --- functions ---
 
 _FIXED_RESULTS: Final[dict[str, Value]] = {
     "len": INT, "int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "repr": STR, "format": STR, "hasattr": BOOL,
@@ -243,284 +227,3 @@ _HANDLERS: Final[dict[str, Callable[[Frame, Arguments, ast.Call], Value]]] = {
     **{name: functools.partial(_container, kind) for name, kind in _CONTAINER_KINDS.items()},
 }  # fmt: skip
 _BUILTIN_NAMES: Final = _OTHER_NAMES.union(_FIXED_RESULTS, _HANDLERS)
-
-# --- methods ---
-
-# Methods that return the module itself.
-_FLUENT: Final = frozenset(
-    "to cuda cpu half float double bfloat16 eval train requires_grad_ type apply".split()
-)
-# On an unknown receiver in traced code, these are tensor methods: no array of another library comes there.
-_METHODS_OF_ARRAYS: Final = TENSOR_ONLY_METHODS | set("view reshape mean sum abs sqrt pow clone std".split())
-_STATIC_METHODS: Final = frozenset(
-    "size dim numel item tolist stride is_floating_point get_seq_length".split()
-)
-_STRING_METHODS: Final = frozenset("format lower upper strip replace join".split())
-
-
-def call_method(frame: Frame, node: ast.Call, method: Method, arguments: Arguments) -> Value:
-    """What `receiver.name(...)` returns. A container that the method changes is changed in the frame."""
-    if isinstance(method.receiver, Tensor):
-        return tensor_method(method.receiver, method.name, arguments)
-    handler = _METHOD_HANDLERS.get(type(method.receiver), _method_of_unknown)
-    return handler(frame, node, method.receiver, method.name, arguments)
-
-
-def call_unknown(frame: Frame, arguments: Arguments, name: str = "") -> Value:
-    """Something unknown is called: it is taken to call the functions among its arguments, the first with the rest."""
-    interpreter = frame.interpreter
-    match arguments.positional:
-        case [Function() as function, _, *_]:
-            return interpreter.call_function(frame, function, Arguments(arguments.positional[1:], {}))
-        case [Instance() as module, *_] if "checkpoint" in name:
-            return call_instance(frame, module, Arguments(arguments.positional[1:], {}))
-    if frame.emitting:
-        for function in arguments.functions():
-            interpreter.call_declared(frame, function)
-    return UNKNOWN
-
-
-def call_instance(frame: Frame, instance: Instance, arguments: Arguments) -> Value:
-    """`instance(...)`: `__call__`, or a module's forward."""
-    classes = frame.interpreter.classes
-    if classes.is_replaced(instance.info):
-        return FLOAT_TENSOR
-    method = classes.method(instance.info, "__call__")
-    if method is None and classes.is_module(instance.info):
-        method = classes.method(instance.info, "forward")
-    if method is not None:
-        return frame.interpreter.call_function(frame, Function(method, instance), arguments)
-    # A subclass of a torch layer that only changes how it is constructed.
-    torch_base = classes.torch_base(instance.info)
-    if torch_base:
-        return library.layer_call(torch_base, arguments)
-    return call_unknown(frame, arguments)
-
-
-def _method_of_layer(frame: Frame, node: ast.Call, receiver: Layer, name: str, arguments: Arguments) -> Value:
-    if name == "forward":
-        return library.layer_call(receiver.name, arguments)
-    if name in _FLUENT:
-        return receiver
-    return UNKNOWN
-
-
-def _method_of_unknown(
-    frame: Frame, node: ast.Call, receiver: Value, name: str, arguments: Arguments
-) -> Value:
-    if name in _METHODS_OF_ARRAYS:
-        return tensor_method(TENSOR, name, arguments)
-    if name in _STATIC_METHODS:
-        return STATIC
-    return _default_function(name, arguments) or call_unknown(frame, arguments, name)
-
-
-def _method_of_static(
-    frame: Frame, node: ast.Call, receiver: Static, name: str, arguments: Arguments
-) -> Value:
-    match receiver.kind:
-        case "str":
-            return _method_of_string(frame, node, name, arguments)
-        # `config.get("rope_scaling")` is a part of the configuration, or one of its settings.
-        case "config":
-            return _default_function(name, arguments) or CONFIG
-        case _:
-            return _default_function(name, arguments) or STATIC
-
-
-def _method_of_string(frame: Frame, node: ast.Call, name: str, arguments: Arguments) -> Value:
-    if name == "format":
-        for part, value in zip(node.args, arguments.positional, strict=False):
-            report_formatting(frame, part, value)
-    if name in _STRING_METHODS:
-        return STR
-    return STATIC
-
-
-def report_formatting(frame: Frame, node: ast.expr, value: Value, has_spec: bool = False) -> None:
-    """Let the rules hear of a tensor that becomes text; `has_spec`: the format asks for a number."""
-    # The program ends at a `raise` anyway, whatever its message formats.
-    if is_tensor(value) and not frame.raising:
-        frame.report(Formatting(node, value, has_spec))
-
-
-def _default_function(name: str, arguments: Arguments) -> Value | None:
-    """The default of `table.get(key, function)`, where the table of functions and the key are not known."""
-    if name in {"get_interface", "get"}:
-        return arguments.first_function
-    return None
-
-
-# --- methods of containers ---
-
-
-def _method_of_sequence(
-    frame: Frame, node: ast.Call, receiver: Sequence, name: str, arguments: Arguments
-) -> Value:
-    match name, arguments.positional:
-        case (("append" | "add" | "appendleft"), [value, *_]) | ("insert", [_, value, *_]):
-            return _grow(frame, node, receiver, value)
-        case "extend" | "update", [values, *_]:
-            return _grow(frame, node, receiver, frame.element_of(values))
-        case "pop" | "popleft" | "__getitem__", _:
-            return receiver.element
-        case "copy", _:
-            return receiver
-        case "index" | "count" | "__len__", _:
-            return INT
-        case "forward", _ if receiver.kind == "sequential":
-            return frame.interpreter.apply(frame, receiver, Arguments(arguments.positional, {}), node)
-        case _ if receiver.kind in {"modules", "sequential"} and name in _FLUENT:
-            return receiver
-        case _:
-            return UNKNOWN
-
-
-def _grow(frame: Frame, node: ast.Call, receiver: Sequence, value: Value) -> Value:
-    """A method adds a value to a list; the result is the method's."""
-    _replace_receiver(frame, node, with_element(receiver, value), value)
-    return NONE
-
-
-def _replace_receiver(frame: Frame, node: ast.Call, container: Value, added: Value | None) -> None:
-    """Values are immutable, so a changed container is another value from now on."""
-    match node.func:
-        case ast.Attribute(value=holder):
-            path = path_of(holder)
-        # `append = items.append` hides which name the list has.
-        case _:
-            return
-    if path is None:
-        return
-    frame.env[path] = container
-    match holder:
-        case ast.Attribute(value=ast.Name(id=owner), attr=name):
-            if frame.building is not None and owner == frame.self_name:
-                frame.building[name] = container
-            if added is not None:
-                frame.report(AttributeStore(node, frame.lookup(owner), name, added, in_container=True))
-
-
-def _method_of_mapping(
-    frame: Frame, node: ast.Call, receiver: Mapping, name: str, arguments: Arguments
-) -> Value:
-    match name, arguments.positional:
-        case "get" | "pop" | "setdefault" | "__getitem__", [_, *_]:
-            return _entry(receiver, name, arguments.positional)
-        case "items", _:
-            return Sequence("iterator", None, Sequence("tuple", (STATIC, _any_entry(receiver)), UNKNOWN))
-        case "values", _:
-            return Sequence("iterator", None, _any_entry(receiver))
-        case "keys", _:
-            return Sequence("dict_views", None, STATIC)
-        case "copy", _:
-            return receiver
-        case "update", _:
-            _update(frame, node, receiver, arguments)
-            return NONE
-    return UNKNOWN
-
-
-def _update(frame: Frame, node: ast.Call, receiver: Mapping, arguments: Arguments) -> None:
-    entries = dict(receiver.entries)
-    match arguments.first:
-        case Mapping(entries=added):
-            entries.update(added)
-    entries |= arguments.keywords
-    _replace_receiver(frame, node, Mapping(tuple(entries.items()), receiver.element), None)
-
-
-def _any_entry(mapping: Mapping) -> Value:
-    if mapping.entries:
-        return join_all(mapping.values)
-    return mapping.element
-
-
-def _entry(receiver: Mapping, name: str, positional: list[Value]) -> Value:
-    """`mapping.get(key, default)` and the like."""
-    key = positional[0].constant
-    value = _any_entry(receiver) if key is NOT_CONSTANT else receiver.get(key)
-    match value, positional[1:]:
-        # A table of functions that is not known: its default shows what they do.
-        case Unknown(), [Function() as default, *_] if name == "get":
-            return default
-        case Unknown(), _:
-            return UNKNOWN
-        # The key is none of those that the source text tells.
-        case _, [default, *_] if key not in {NOT_CONSTANT, *dict(receiver.entries)}:
-            return join(value, default)
-        case _:
-            return value
-
-
-# --- methods of caches ---
-
-# A cache of fixed shape counts its tokens on the device.
-_LENGTH: Final = tensor("int", ndim=0)
-_KEYS_AND_VALUES: Final = Sequence("tuple", (TENSOR, TENSOR), TENSOR)
-_CACHE_METHODS: Final[dict[str, Value]] = {
-    "get_seq_length": _LENGTH, "update": _KEYS_AND_VALUES, "get_max_length": INT, "get_max_cache_shape": INT,
-    "get_mask_sizes": Sequence("tuple", (INT, INT), INT),
-}  # fmt: skip
-
-
-def _method_of_cache(
-    frame: Frame, node: ast.Call, receiver: KeyValueCache, name: str, arguments: Arguments
-) -> Value:
-    if name in _CACHE_METHODS:
-        return _CACHE_METHODS[name]
-    # States of convolutions and recurrences.
-    return TENSOR if name.startswith("update_") else call_unknown(frame, arguments, name)
-
-
-# --- methods of modules ---
-
-_PARAMETER: Final = tensor(origin="parameter")
-_NAMED_PARAMETER: Final = Sequence("tuple", (STR, _PARAMETER), UNKNOWN)
-_INHERITED_METHODS: Final[dict[str, Value]] = {
-    **dict.fromkeys(("parameters", "buffers"), Sequence("iterator", None, _PARAMETER)),
-    **dict.fromkeys(("named_parameters", "named_buffers"), Sequence("iterator", None, _NAMED_PARAMETER)),
-    **dict.fromkeys(("get_seq_length", "get_max_cache_shape", "is_gradient_checkpointing"), STATIC),
-}
-_REGISTRATIONS: Final = frozenset("register_buffer register_parameter add_module register_module".split())
-
-
-def _method_of_instance(
-    frame: Frame, node: ast.Call, receiver: Instance, name: str, arguments: Arguments
-) -> Value:
-    """Methods that an instance has from a library's base class, from `nn.Module` above all."""
-    if name in _FLUENT:
-        return receiver
-    if name in _REGISTRATIONS:
-        _register(frame, name, arguments)
-        return NONE
-    # The parts of a pipeline, by name.
-    if name == "register_modules" and frame.building is not None:
-        frame.building |= arguments.keywords
-        return NONE
-    return _INHERITED_METHODS.get(name) or call_unknown(frame, arguments, name)
-
-
-def _register(frame: Frame, method: str, arguments: Arguments) -> None:
-    name = arguments.get(0, "name").constant
-    if frame.building is None or not isinstance(name, str):
-        return
-    value = arguments.get(1, "tensor", "param", "module", default=NONE)
-    match method, value:
-        case "register_buffer", Unknown():
-            value = tensor(origin="buffer")
-        case "register_buffer", Tensor():
-            value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "buffer")
-        case _, Tensor():
-            value = tensor(value.dtype, value.exact, value.ndim, value.optional, False, "parameter")
-    frame.building[name] = value
-
-
-_METHOD_HANDLERS: Final[dict[type, Callable[[Frame, ast.Call, Any, str, Arguments], Value]]] = {
-    Sequence: _method_of_sequence,
-    Mapping: _method_of_mapping,
-    Static: _method_of_static,
-    Layer: _method_of_layer,
-    Instance: _method_of_instance,
-    KeyValueCache: _method_of_cache,
-}
