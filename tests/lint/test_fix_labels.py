@@ -1,9 +1,13 @@
 """The `fix` of a finding says what can be done with the code at its position."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from tpuport.lint import lint_paths
-from tpuport.lint.findings import Applicability
+import pytest
+
+from tpuport.lint import Settings, fixing, lint_paths
+from tpuport.lint.engine import Run
+from tpuport.lint.findings import Applicability, Finding
 
 MODEL = """
 import torch
@@ -47,3 +51,26 @@ def test_large_runs_keep_what_the_rules_can_do_at_best(tmp_path: Path) -> None:
 def test_nothing_to_fix_is_exact(project: Path) -> None:
     (project / "m.py").write_text("x = 1\n")
     assert lint_paths(["m.py"]).exact_fixes
+
+
+def test_an_unchanged_file_is_not_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUPORT_CACHE_DIR", str(tmp_path / "cache"))
+    model = tmp_path / "model.py"
+    model.write_text(MODEL)
+    first = lint_paths([tmp_path])
+    planned: list[str] = []
+
+    def plan(text: str, findings: Sequence[Finding]) -> list[Applicability]:
+        planned.append(text)
+        return fixing.available_fixes_with_libcst(text, findings)
+
+    monkeypatch.setattr(fixing, "available_fixes", plan)
+    assert lint_paths([tmp_path]).findings == first.findings
+    # Of other rules' findings nothing else is known.
+    lint_paths([tmp_path], Settings(select=("TPU1",)))
+    assert not planned
+    assert lint_paths([tmp_path], run=Run(fix=Applicability.SAFE, write=False)).fixed
+    assert lint_paths([tmp_path]).findings == first.findings
+    model.write_text(f"{MODEL}\n\n")
+    assert lint_paths([tmp_path]).findings == first.findings
+    assert len(planned) == 2  # for the run with fixes, and for the new text

@@ -41,7 +41,7 @@ def lint_paths(
         raise PortError("there is nothing to lint", where="paths", fix="name files or directories")
     session = Session(paths, settings or find_settings(paths), run or Run())
     session.analyse()
-    fix_result = FixResult({}, {}, [])
+    fix_result = FixResult({}, {}, [], {})
     if session.run.fix != Applicability.NONE:
         fix_result = fix_files(session)
     return _build_report(session, fix_result, started)

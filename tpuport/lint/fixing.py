@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -10,6 +10,7 @@ from tpuport.lint import source
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Applicability, Finding
 from tpuport.lint.paths import write_atomically
+from tpuport.lint.result_cache import Cache
 from tpuport.lint.session import Session
 
 _MAX_ROUNDS: Final = 10
@@ -54,16 +55,23 @@ def label_fixes(session: Session, findings: Sequence[Finding]) -> FixLabels:
     A finding comes from its rule with the best fix that the rule can do anywhere. The code at its position may not
     allow that fix, or only an unsafe one, and what this run's own fixing has left can not be fixed at all.
     """
-    findings_by_file: dict[str, list[Finding]] = collections.defaultdict(list)
+    fixable: dict[str, list[Finding]] = collections.defaultdict(list)
     for finding in findings:
         if finding.fix is not Applicability.NONE:
-            findings_by_file[finding.path].append(finding)
-    are_exact = sum(len(session.lines(path)) for path in findings_by_file) <= _MAX_LINES
+            fixable[finding.path].append(finding)
+    # Fixing has changed texts that the cache knows, and may not have written them.
+    cache = session.cache if session.run.fix is Applicability.NONE else None
     fix_by_identity = {id(finding): finding.fix for finding in findings}
+    unknown: dict[str, list[Finding]] = {}
+    for path, in_file in fixable.items():
+        fixes = cache.get_fixes(path, _text(session, path), in_file) if cache is not None else None
+        if fixes is None:
+            unknown[path] = in_file
+        else:
+            fix_by_identity.update(zip(map(id, in_file), fixes, strict=True))
+    are_exact = sum(len(session.lines(path)) for path in unknown) <= _MAX_LINES
     if are_exact:
-        for path, fixable in findings_by_file.items():
-            fixes = available_fixes("\n".join(session.lines(path)) + "\n", fixable)
-            fix_by_identity.update(zip(map(id, fixable), fixes, strict=True))
+        fix_by_identity.update(_determine_fixes(session, unknown, cache))
     labelled: list[Finding] = []
     for finding in findings:
         fix = fix_by_identity[id(finding)]
@@ -71,6 +79,26 @@ def label_fixes(session: Session, findings: Sequence[Finding]) -> FixLabels:
             fix = Applicability.NONE
         labelled.append(dataclasses.replace(finding, fix=fix))
     return FixLabels(labelled, are_exact)
+
+
+def _determine_fixes(
+    session: Session, findings_by_file: Mapping[str, list[Finding]], cache: Cache | None
+) -> dict[int, Applicability]:
+    """What can be done about each finding, by its identity; the cache remembers it."""
+    fix_by_identity: dict[int, Applicability] = {}
+    for path, findings in findings_by_file.items():
+        text = _text(session, path)
+        fixes = available_fixes(text, findings)
+        fix_by_identity.update(zip(map(id, findings), fixes, strict=True))
+        if cache is not None:
+            cache.put_fixes(path, text, findings, fixes)
+    if cache is not None:
+        cache.save()
+    return fix_by_identity
+
+
+def _text(session: Session, path: str) -> str:
+    return "\n".join(session.lines(path)) + "\n"
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,40 +131,47 @@ class FixResult(NamedTuple):
         counts: by absolute path, the number of rewritten findings.
         diffs: by absolute path, the unified diff.
         problems: findings on files that could not be fixed.
+        texts: by absolute path, the rewritten text.
     """
 
     counts: dict[str, int]
     diffs: dict[str, str]
     problems: list[Finding]
+    texts: dict[str, str]
 
 
-def fix_files(session: Session) -> FixResult:
+def fix_files(session: Session, only: str | None = None) -> FixResult:
     """Apply fixes and analyse again until there are no more; then write the files, or only return the differences.
 
     A fix that raises, that produces text which does not parse, or that undoes another leaves its file unchanged and
     becomes a finding.
+
+    Args:
+        session: has analysed its files; its results become those of the fixed texts.
+        only: the absolute path of the one file to fix; None for all.
     """
-    return _Fixer(session).run()
+    return _Fixer(session, only).run()
 
 
 class _Fixer:
     """The files of a session that have fixes, by absolute path, and the problems so far."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, only: str | None) -> None:
         self.session = session
+        self.only = only
         self.files: dict[str, _FixedFile] = {}
         self.problems: list[Finding] = []
 
     def run(self) -> FixResult:
         # While fixing, imports between the files must lead to the fixed texts.
         previous_overlay = source.overlay
-        source.overlay = {}
+        source.overlay = dict(previous_overlay)
         try:
             for _ in range(_MAX_ROUNDS):
                 changed = self._fix_once()
                 if not changed:
                     break
-                self.session.reanalyse(self._affected_files(changed))
+                self.session.reanalyse(self.session.affected_by(changed))
             # Nothing is written before all files are fixed, so that an interruption leaves all of them alone.
             rewritten = {path: file for path, file in self.files.items() if file.text != file.original}
             if self.session.run.write:
@@ -145,13 +180,15 @@ class _Fixer:
             source.overlay = previous_overlay
         counts = {path: file.count for path, file in rewritten.items()}
         diffs = {path: _unified_diff(self.session.files[path], file) for path, file in rewritten.items()}
-        return FixResult(counts, diffs, self.problems)
+        texts = {path: file.text for path, file in rewritten.items()}
+        return FixResult(counts, diffs, self.problems, texts)
 
     def _fix_once(self) -> set[str]:
         """One pass over every file that has findings to fix; the absolute paths of those that changed."""
         fixable: dict[str, list[Finding]] = collections.defaultdict(list)
         for finding in self.session.collect_findings().reported:
-            if finding.fix.is_within(self.session.run.fix):
+            is_wanted = self.only in (None, finding.path)
+            if is_wanted and finding.fix.is_within(self.session.run.fix):
                 fixable[finding.path].append(finding)
         changed: set[str] = set()
         for path, findings in fixable.items():
@@ -166,8 +203,7 @@ class _Fixer:
 
     def _open(self, path: str) -> bool:
         try:
-            data = Path(path).read_bytes()
-            text, encoding = source.decode(data, path)
+            data, text, encoding = _read(path)
         except (OSError, source.Unreadable) as error:
             self._report(path, f"the file could not be read again to fix it: {error}")
             return False
@@ -197,14 +233,6 @@ class _Fixer:
         file.count += count
         return True
 
-    def _affected_files(self, changed: set[str]) -> list[str]:
-        """The files whose results depend on the changed ones."""
-        return [
-            path
-            for path, result in self.session.results.items()
-            if not changed.isdisjoint((path, *result.dependencies))
-        ]
-
     def _write(self, path: str, file: _FixedFile) -> bool:
         problem = _write_if_unchanged(Path(path), file)
         if problem:
@@ -219,6 +247,15 @@ class _Fixer:
         self.problems.append(
             make_finding("TPU006", self.session.files[path], " ".join(reason.split()), remedy)
         )
+
+
+def _read(path: str) -> tuple[bytes, str, str]:
+    """A file's bytes, text and encoding; the text that an editor has not saved yet goes before that on disk."""
+    unsaved = source.overlay.get(Path(path))
+    if unsaved is not None:
+        return unsaved.encode(errors="surrogatepass"), unsaved, "utf-8"
+    data = Path(path).read_bytes()
+    return data, *source.decode(data, path)
 
 
 def _write_if_unchanged(path: Path, file: _FixedFile) -> str:

@@ -4,7 +4,8 @@ A cache is a directory of JSON files. A run reads those for the directories that
 changed in one step: of two simultaneous runs the later one's entries stay, and no file is ever half written. A file
 that cannot be read, or that another version wrote, counts as empty.
 
-An entry refers to stamps and texts by their indices in tables that all entries of a file share.
+An entry refers to stamps and texts by their indices in tables that all entries of a file share. Beside the entries are
+the fixes that are possible at each finding, valid as long as the file's text is the same.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from tpuport.lint.workers import FileResult
 
 _log = logging.getLogger("tpuport")
 
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 # Number of JSON files; linted files of one directory share one.
 _BUCKETS: Final = 16
 # Caches of this many different settings, and of this many projects, stay on disk.
@@ -130,6 +131,29 @@ class Cache:
             bucket["files"][result.path] = _encode_result(result, stamps, bucket)
             self._changed_buckets.add(_bucket_number(result.path))
 
+    def get_fixes(self, path: str, text: str, findings: Sequence[Finding]) -> list[Applicability] | None:
+        """What `put_fixes` stored about these findings of a text; None unless it stored something about all."""
+        digest, fixes = self._bucket(path)["fixes"].get(path, ("", {}))
+        if digest != _text_digest(text):
+            return None
+        # Damaged entries count as missing.
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+            return [Applicability(fixes[_finding_digest(finding)]) for finding in findings]
+        return None
+
+    def put_fixes(
+        self, path: str, text: str, findings: Sequence[Finding], fixes: Sequence[Applicability]
+    ) -> None:
+        """Take up what can be done about each finding with the text at its position; `save` writes it."""
+        digest = _text_digest(text)
+        stored = self._bucket(path)["fixes"]
+        # Runs with another selection of rules have asked about other findings of the same text.
+        known_digest, known_fixes = stored.get(path, ("", {}))
+        merged = dict(known_fixes) if known_digest == digest else {}
+        merged.update(zip(map(_finding_digest, findings), fixes, strict=True))
+        stored[path] = (digest, merged)
+        self._changed_buckets.add(_bucket_number(path))
+
     def save(self) -> None:
         """Write what changed. If the cache cannot be written, that is logged, and the run goes on."""
         if not self._changed_buckets:
@@ -138,6 +162,7 @@ class Cache:
             self._prepare_directory()
             for number in self._changed_buckets:
                 _write_bucket(self._directory / f"{number}.json", _without_garbage(self._buckets[number]))
+            self._changed_buckets.clear()
         except OSError as error:
             _log.info("the lint cache in %s cannot be written: %s", self._top_directory, error)
 
@@ -183,7 +208,18 @@ def _bucket_number(path: str) -> int:
 
 
 def _empty_bucket() -> dict[str, Any]:
-    return {"format": _FORMAT, "files": {}, "stamps": [], "texts": []}
+    return {"format": _FORMAT, "files": {}, "stamps": [], "texts": [], "fixes": {}}
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+
+def _finding_digest(finding: Finding) -> str:
+    """Of everything about a finding: whether its code is traced, for instance, decides about some fixes."""
+    return hashlib.blake2b(
+        repr(dataclasses.astuple(finding)).encode(errors="surrogatepass"), digest_size=8
+    ).hexdigest()
 
 
 def _read_bucket(file: Path) -> dict[str, Any]:
@@ -195,6 +231,9 @@ def _read_bucket(file: Path) -> dict[str, Any]:
             stamp_count = len(bucket["stamps"])
             files = bucket["files"].items()
             bucket["files"] = {path: entry for path, entry in files if _has_stamps(entry, stamp_count)}
+            bucket["fixes"] = {
+                path: (digest, dict(fixes)) for path, (digest, fixes) in bucket["fixes"].items()
+            }
             return bucket
     return _empty_bucket()
 
@@ -317,4 +356,8 @@ def _without_garbage(bucket: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
             stamps = [bucket["stamps"][index] for index in entry[0]]
             compact["files"][path] = _encode_result(_decode_result(path, entry, bucket), stamps, compact)
+    # An entry may be missing because its file has just been written; its text is what it is.
+    compact["fixes"] = {
+        path: fixes for path, fixes in bucket["fixes"].items() if file_stamp(path) != _MISSING
+    }
     return {name: value for name, value in compact.items() if not name.endswith(_INDEX_SUFFIX)}

@@ -1,8 +1,9 @@
 """One run of the linter, up to the findings that it reports."""
 
 import collections
+import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,7 @@ class Session:
         results: by absolute path.
         cached: number of results that came from the cache.
         baseline_file: the baseline to read or write; None for none.
+        cache: results of earlier runs; None before `analyse`, and without a cache.
     """
 
     def __init__(self, paths: Sequence[str | Path], settings: Settings, run: Run) -> None:
@@ -101,24 +103,49 @@ class Session:
             # Read before the analysis, so that an unusable file ends the run at once.
             self._baseline = baseline.read_baseline(self.baseline_file)
         self._lines: dict[str, tuple[str, ...]] = {}
+        # Set by `analyse`; None without a cache.
+        self.cache: Cache | None = None
 
     def analyse(self) -> None:
         """Fill `results`, from the cache where that is valid."""
-        if not self.run.cache or not self.files:
-            self.reanalyse(self.files)
-            return
+        if self.files:
+            # Before any fixing, whose results belong to texts that may never be written.
+            self.analyse_and_store(self.read_cache())
+
+    def read_cache(self) -> list[str]:
+        """Fill `results` with those of earlier runs that are still valid; the files that have none."""
+        if not self.run.cache:
+            return list(self.files)
         directory = self.run.cache_directory
         if directory is not None:
             _create_directory(directory)
         else:
             directory = cache_directory_for(common_directory(list(self.files)))
-        cache = Cache(directory, self.settings)
-        self.results.update(cache.get(self.files))
+        self.cache = Cache(directory, self.settings)
+        self.results.update(self.cache.get(self.files))
         self.cached = len(self.results)
-        new_results = self.reanalyse([path for path in self.files if path not in self.results])
-        # Before any fixing, whose results belong to texts that may never be written.
-        cache.put(new_results)
-        cache.save()
+        return [path for path in self.files if path not in self.results]
+
+    def analyse_and_store(self, paths: Iterable[str]) -> None:
+        """Analyse some files, and store the results of those whose text on disk was analysed."""
+        new_results = self.reanalyse(paths)
+        if self.cache is not None:
+            unsaved = set(map(str, source.overlay))
+            self.cache.put([result for result in new_results if unsaved.isdisjoint(_paths_of(result))])
+            self.cache.save()
+
+    def affected_by(self, changed: Collection[str]) -> list[str]:
+        """The files whose results depend on changed ones, which are among them."""
+        changed = set(changed)
+        return [path for path, result in self.results.items() if not changed.isdisjoint(_paths_of(result))]
+
+    def fork(self, run: Run) -> "Session":
+        """A session of the same files with other options, whose results and texts change apart from these."""
+        session = copy.copy(self)
+        session.run = run
+        session.results = dict(self.results)
+        session._lines = dict(self._lines)
+        return session
 
     def reanalyse(self, paths: Iterable[str]) -> list[FileResult]:
         """Analyse some files, whether or not they have results already."""
@@ -197,6 +224,10 @@ class Session:
         # A suppressed error is one that somebody has looked at, whether or not its rule is selected now.
         filtered = suppressions.filter_findings(unselected, result.suppressions, result.path, ())
         collected.unselected += filtered.findings
+
+
+def _paths_of(result: FileResult) -> tuple[str, ...]:
+    return (result.path, *result.dependencies)
 
 
 def _merge_duplicates(results: Iterable[FileResult]) -> Iterable[Finding]:
