@@ -23,6 +23,7 @@ import argparse
 import functools
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -171,17 +172,25 @@ def chosen(library: str, models: list[str] | None, limit: int | None, every: int
 
 
 def observe(names: list[str], output: Path | None, *, traced: bool) -> dict[str, Any]:
-    """Run the models; what was seen, which `output` holds too as it grows."""
+    """Run the models; what was seen, which `output` holds too as it grows.
+
+    Models that `output` already has are not run again, so a run that was ended goes on where it was.
+    """
     seen: dict[str, Any] = {"traced": traced, "models": {}, "files": {}, "scenarios": {}}
-    for start in range(0, len(names), BATCH):
-        for entry in run_batch(names[start : start + BATCH], traced=traced):
+    if output is not None and output.exists():
+        seen |= load([output])
+    pending = [name for name in names if name not in seen["models"]]
+    for start in range(0, len(pending), BATCH):
+        for entry in run_batch(pending[start : start + BATCH], traced=traced):
             passed = entry.get("passed", [])
             for kind in ("files", "scenarios"):
                 files = {path: {**file, "passed": passed} for path, file in entry.pop(kind, {}).items()}
                 merge(seen[kind], files, entry["name"])
             seen["models"][entry.pop("name")] = entry
         if output is not None:
-            output.write_text(json.dumps(seen), encoding="utf-8")
+            partial = output.with_suffix(".partial")
+            partial.write_text(json.dumps(seen), encoding="utf-8")
+            partial.replace(output)
     return seen
 
 
@@ -275,7 +284,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", action="append", help="run this class alone; may be repeated")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")
     parser.add_argument("--every", type=int, default=1, help="take each Nth model of each library")
-    parser.add_argument("--output", type=Path, help="where the observation is written, as JSON")
+    parser.add_argument("--seed", type=int, help="run the models of all libraries in the random order of this seed")
+    parser.add_argument(
+        "--output", type=Path, help="where the observation is written, as JSON; one that is there is completed"
+    )
     parser.add_argument(
         "--observed",
         type=Path,
@@ -314,6 +326,8 @@ def main() -> None:
             for library in libraries
             for name in chosen(library, options.model, options.limit, options.every)
         ]
+        if options.seed is not None:
+            random.Random(options.seed).shuffle(names)
         seen = observe(names, options.output, traced=not options.eager)
     summarise(seen, console)
     if not options.observe_only:

@@ -7,9 +7,8 @@
 A line is noted when one of its operations could not be traced: it reads a number out of a tensor (`value:...`) or the
 shape of its result hangs on the numbers (`shape:...`). Two more kinds are noted and never counted: `write:...` writes
 through a boolean mask (the shape is known), and `select:...` indexes by a tensor of no dimensions, which eager torch
-reads as a number and torchax does not. Three kinds ask for more on the CPU than under torchax, which prints a tracer's
-name for `value:__format__` and `value:__repr__`, and pads equal lengths for `shape:pad_sequence`: they are counted, and
-can be left out by name.
+reads as a number and torchax does not. Two kinds ask for more on the CPU than under torchax, which prints a tracer's
+name for `value:__format__` and `value:__repr__`: they are counted, and can be left out by name.
 
 What a line asks of a tensor that was created in the block without `device=`, or computed from such tensors alone, is
 not noted: under tpuport it is an ordinary tensor of the host, whose numbers can be read while tracing.
@@ -100,8 +99,9 @@ def of_function(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Verdi
         return Verdict((f"value:{name}",) if listed else ())
     if name in SPLITS and any(True for _ in tensors_in((*args[1:], *kwargs.values()))):
         return Verdict((f"shape:{name}",))
-    if name == "pad_sequence":
-        return Verdict(("shape:pad_sequence",))
+    # On the CPU the fill is read as a number; on a device that is named, torchax broadcasts it.
+    if name == "full" and kwargs.get("device") is not None:
+        return Verdict(final=True)
     return Verdict()
 
 

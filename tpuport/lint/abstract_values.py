@@ -234,13 +234,18 @@ class Namespace(_ByContent):
 
 
 class External(_ByContent):
-    """A library object, by its dotted name: `torch.nn.functional`, `torch.arange`, `numpy.array`."""
+    """A library object, by its dotted name: `torch.nn.functional`, `torch.arange`, `numpy.array`.
 
-    __slots__ = ("name",)
+    Attributes:
+        name: the dotted name.
+        missing: its import fails on a TPU machine, and the code has None in its place or nothing at all.
+    """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._set_key(name)
+    __slots__ = ("missing", "name")
+
+    def __init__(self, name: str, missing: bool = False) -> None:
+        self.name, self.missing = name, missing
+        self._set_key(name, missing)
 
 
 class Layer(_ByContent):

@@ -9,11 +9,20 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tpuport.lint import scenarios
-from tpuport.lint.abstract_values import Function, Instance, Partial, Value, class_of, is_tensor
+from tpuport.lint.abstract_values import (
+    TENSOR,
+    Function,
+    Instance,
+    Partial,
+    Sequence,
+    Value,
+    class_of,
+    is_tensor,
+)
 from tpuport.lint.entry_verdicts import TracedEntry, key_of
 from tpuport.lint.findings import Finding
 from tpuport.lint.interpreter import TracingInterpreter
-from tpuport.lint.interpreter.tracing_interpreter import COMPILED_METHODS, Record
+from tpuport.lint.interpreter.tracing_interpreter import Record, is_compiled_method
 from tpuport.lint.modules import ClassInfo, FunctionInfo, FunctionNode, ModuleInfo, definitions
 from tpuport.lint.patterns import matches_function
 from tpuport.lint.project import Project
@@ -29,6 +38,9 @@ _COMPILERS: Final = frozenset(
 _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
 # A file without one of these words is not searched for compilers; `re.compile` is too common to count.
 _MAY_COMPILE: Final = re.compile(r"\b(?:jit|jax_jit|trace|(?<!\bre\.)compile)\b")
+# A file without one of these demands no package that needs a GPU.
+_MAY_DEMAND: Final = re.compile(r"_(available|installed)\b|\b(?i:has|have)_")
+_HOOKS: Final = frozenset({"register_forward_hook", "register_forward_pre_hook"})
 _LOOPS: Final = frozenset({"generate", "sample"})
 # diffusers calls an attention processor instead of the attention module's own forward.
 _PROCESSOR: Final = re.compile(r"(Attn|Attention)Processor")
@@ -113,9 +125,14 @@ class Analyser:
                 entry_record = scenarios.interpret(self._interpreter, function, receiver)
                 records[EntryPoint(function, receiver)] = entry_record
                 record.absorb(entry_record)
+        for function, receiver in self._hooks(module):
+            record.absorb(self._interpret_hook(function, receiver))
         for function, receiver in self._loops(module):
             loop = scenarios.interpret_loop(self._interpreter, function, receiver, record.findings)
             record.absorb(loop)
+        if module.unavailable or module.missing or _MAY_DEMAND.search("\n".join(module.lines)):
+            for constructor, receiver in self._constructors(module):
+                record.absorb(self._interpreter.interpret_constructor(constructor, receiver))
         # In the order of the text, since a set has none that two runs share.
         traced = sorted({function for function, _ in record.traced}, key=_position)
         for function in traced:
@@ -169,20 +186,37 @@ class Analyser:
     def _model_methods(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """The forward of each module, and the `__call__` of each attention processor."""
         for info in itertools.filterfalse(self._interpreter.classes.is_replaced, reversed(module.classes)):
-            method = self._traced_method(info)
-            if method is not None:
+            for method in self._traced_methods(info):
                 yield EntryPoint(method, Instance(info))
             yield from self._coding_methods(info)
 
     def _coding_methods(self, info: ClassInfo) -> Iterator[EntryPoint]:
-        """`encode`, `decode` and their tiled forms of an autoencoder; other classes encode texts on the host."""
+        """`encode`, `decode`, `encode_image` and the like, of tensors; other classes encode texts on the host."""
         if not self._interpreter.classes.is_module(info):
             return
-        for name in sorted(COMPILED_METHODS & info.methods.keys() - {"forward"}):
+        for name in sorted(filter(is_compiled_method, info.methods.keys() - {"forward"})):
             method, receiver = info.methods[name], Instance(info)
             values = self._interpreter.declared_parameters(method, receiver).values()
             if any(map(is_tensor, itertools.islice(values, 1, 2))):
                 yield EntryPoint(method, receiver)
+
+    def _hooks(self, module: ModuleInfo) -> Iterator[EntryPoint]:
+        """What is registered to run before and after a module's forward, and is traced with it."""
+        if not any("register_forward" in line for line in module.lines):
+            return
+        nested = {info.name: info for info in _nested_functions(module).values()}
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(func=ast.Attribute(attr=name), args=[hook, *_]) if name in _HOOKS:
+                    yield from self._compiled_functions(module, hook, nested)
+
+    def _interpret_hook(self, function: FunctionInfo, receiver: Value | None) -> Record:
+        """A hook's arguments: the module, the tuple of the module's own arguments, for some the module's output."""
+        declared = self._interpreter.declared_parameters(function, receiver)
+        names = [name for name in declared if name not in {"self", "cls"}]
+        if len(names) > 1:
+            declared[names[1]] = Sequence("tuple", None, TENSOR)
+        return self._interpreter.interpret_call(function, receiver, declared)
 
     def _loops(self, module: ModuleInfo) -> Iterator[EntryPoint]:
         """What runs on the host and calls models: `generate` and `sample` of modules, `__call__` of pipelines."""
@@ -193,13 +227,18 @@ class Analyser:
                 if name == "__call__" or classes.is_module(info):
                     yield EntryPoint(info.methods[name], Instance(info))
 
-    def _traced_method(self, info: ClassInfo) -> FunctionInfo | None:
+    def _constructors(self, module: ModuleInfo) -> Iterator[EntryPoint]:
+        """The constructors of this file's model classes."""
+        for info in filter(self._interpreter.classes.is_module, module.classes):
+            if "__init__" in info.methods:
+                yield EntryPoint(info.methods["__init__"], Instance(info))
+
+    def _traced_methods(self, info: ClassInfo) -> Iterator[FunctionInfo]:
         classes = self._interpreter.classes
         if classes.is_module(info):
-            return classes.method(info, "forward")
-        if _PROCESSOR.search(info.node.name):
-            return info.methods.get("__call__")
-        return None
+            yield from (function.info for function in classes.forwards(info))
+        elif _PROCESSOR.search(info.node.name) and "__call__" in info.methods:
+            yield info.methods["__call__"]
 
     def _functions_passed_to_compilers(
         self, module: ModuleInfo, nested: dict[ast.AST, FunctionInfo]

@@ -191,11 +191,13 @@ class Import(Event):
         guarded: inside `try` with an except that catches ImportError, or under an `if` (availability checks,
             `TYPE_CHECKING`): the program can do without it.
         at_import: it runs when the file is imported (not inside a function).
+        own: the linted code itself has a package of that name.
     """
 
     name: str
     guarded: bool
     at_import: bool
+    own: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -231,7 +233,7 @@ class Text(Event):
     """A string constant that is an argument or a compared or assigned value: "cuda", "cuda:0".
 
     Attributes: as in `Use`, and
-        role: "argument", "keyword NAME", "default", "compare", "assign" or "other".
+        role: "argument", "keyword NAME", "default", "compare", "assign" (to what is called a device) or "other".
         callee: the dotted name of the call that it is an argument of (`.to` for a method), else "".
     """
 

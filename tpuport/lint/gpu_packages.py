@@ -5,12 +5,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-GPU_PACKAGES: Final = frozenset(
-    "flash_attn flash_attn_interface flash_attn_2_cuda flash_attn_3 xformers sageattention sageattn triton apex"
-    " bitsandbytes transformer_engine causal_conv1d mamba_ssm selective_scan_cuda cupy pycuda tensorrt nvdiffrast"
-    " block_sparse_attn spas_sage_attn deepspeed flashinfer liger_kernel vllm fused_dense_lib spconv MinkowskiEngine"
-    " torch_tensorrt fla natten quack cutlass cuda".split()
+# These are imported on any machine where they are installed; only what they launch needs a GPU.
+IMPORTABLE_PACKAGES: Final = frozenset("triton xformers deepspeed liger_kernel".split())
+GPU_PACKAGES: Final = IMPORTABLE_PACKAGES | frozenset(
+    "flash_attn flash_attn_interface flash_attn_2_cuda flash_attn_3 sageattention sageattn apex bitsandbytes"
+    " transformer_engine causal_conv1d mamba_ssm selective_scan_cuda cupy pycuda tensorrt nvdiffrast"
+    " block_sparse_attn spas_sage_attn flashinfer vllm fused_dense_lib spconv MinkowskiEngine torch_tensorrt fla"
+    " natten quack cutlass cuda".split()
 )
+# What these packages compute on the host.
+_OF_HOST: Final = frozenset("triton.cdiv triton.next_power_of_2".split())
 # `is_flash_attn_2_available()`, `is_xformers_available()`, `flash_attn_installed()`: the libraries' own questions.
 _AVAILABILITY: Final = re.compile(
     r"(^|_)(flash_?attn|flash_?attention|xformers|sage_?attention|triton|apex|bitsandbytes|causal_conv1d|mamba|"
@@ -25,23 +29,40 @@ def is_gpu_package(name: str) -> bool:
     return name.partition(".")[0] in GPU_PACKAGES
 
 
+def needs_gpu(function: str) -> bool:
+    """Whether a call of the function of that dotted name needs a GPU."""
+    return is_gpu_package(function) and function not in _OF_HOST
+
+
 def asks_for_gpu_package(function: str) -> bool:
     """Whether a function of that bare name tells whether such a package is installed."""
     return _AVAILABILITY.search(function) is not None
 
 
-def is_failing_import(statement: ast.Try | ast.TryStar) -> bool:
-    """Whether a `try` imports such a package and catches the error: on a TPU machine its handlers run."""
-    return any(map(_catches_import_error, statement.handlers)) and any(_imported_packages(statement.body))
+def is_failing_import(statement: ast.Try | ast.TryStar, own_package: str) -> bool:
+    """Whether a `try` imports such a package and catches the error: on a TPU machine its handlers run.
+
+    Args:
+        statement: the `try`.
+        own_package: the package that the file belongs to, which its own imports do not miss.
+    """
+    is_caught = any(map(_catches_import_error, statement.handlers))
+    return is_caught and next(imported_names(statement.body, own_package), None) is not None
 
 
-def _imported_packages(body: Iterable[ast.stmt]) -> Iterator[bool]:
+def imported_names(body: Iterable[ast.stmt], own_package: str) -> Iterator[str]:
+    """The names that imports of such packages bind in a body."""
     for statement in body:
         match statement:
-            case ast.Import(names=names):
-                yield any(is_gpu_package(alias.name) for alias in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield is_gpu_package(module)
+            case ast.Import(names=aliases):
+                for alias in aliases:
+                    top = alias.name.partition(".")[0]
+                    if top in GPU_PACKAGES and top != own_package:
+                        yield alias.asname or top
+            case ast.ImportFrom(module=str(module), level=0, names=aliases):
+                top = module.partition(".")[0]
+                if top in GPU_PACKAGES and top != own_package:
+                    yield from (alias.asname or alias.name for alias in aliases)
 
 
 def _catches_import_error(handler: ast.ExceptHandler) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tpuport.lint.gpu_packages import is_failing_import
+from tpuport.lint.gpu_packages import imported_names, is_failing_import
 
 # Packages that the linter knows from tables, and whose code it does not follow.
 NOT_FOLLOWED: Final = frozenset(
@@ -98,7 +98,7 @@ class ClassInfo:
         self.methods: dict[str, FunctionInfo] = {}
         self.assigned: dict[str, ast.expr | None] = {}
         self.annotated: dict[str, ast.expr] = {}
-        for statement in _statements_of_scope(node.body):
+        for statement in _statements_of_scope(node.body, module.top_package):
             self._add_statement(statement)
 
     def __repr__(self) -> str:
@@ -135,6 +135,7 @@ class ModuleInfo:
         stars: modules of `from x import *`, in their order.
         imported: the bindings by imports, even if another statement binds the name later.
         unavailable: names that tell whether the import of a package that needs a GPU has succeeded.
+        missing: names that such an import would have bound.
         classes: all classes, those inside functions and other classes first; several may have one name.
         functions: module-level functions; several may have one name.
         annotations, values, contexts: what the interpreter has found that annotations and module-level names mean,
@@ -152,14 +153,18 @@ class ModuleInfo:
         self.names: dict[str, Binding] = {}
         self.stars: list[str] = []
         self.imported: dict[str, tuple[str, ...]] = {}
-        self.unavailable = frozenset(_names_of_failing_imports(tree.body))
+        failing = list(_failing_imports(tree.body, self.top_package))
+        self.unavailable = frozenset(itertools.chain.from_iterable(map(_assigned_names, failing)))
+        self.missing = frozenset(
+            name for statement in failing for name in imported_names(statement.body, self.top_package)
+        )
         self.classes: list[ClassInfo] = []
         self.functions: list[FunctionInfo] = []
         self.annotations: dict[ast.expr, Any] = {}
         self.values: dict[str, Any] = {}
         self.contexts: dict[str, Any] = {}
         self._class_by_node: dict[ast.ClassDef, ClassInfo] = {}
-        statements = _statements_of_scope(tree.body)
+        statements = _statements_of_scope(tree.body, self.top_package)
         # Imports come first, because the dotted names of decorators and bases need them wherever in the file they
         # are. So a substitute for a library that may be missing (`flash = None`) hides the library's name.
         for statement in statements:
@@ -176,6 +181,11 @@ class ModuleInfo:
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def top_package(self) -> str:
+        """The outermost package of the file, "" outside packages."""
+        return self.package.partition(".")[0]
 
     @property
     def functions_and_methods(self) -> list[FunctionInfo]:
@@ -205,8 +215,7 @@ class ModuleInfo:
     def _is_from_own_package(self, statement: ast.ImportFrom) -> bool:
         if statement.level > 0:
             return True
-        own_top, _, _ = self.package.partition(".")
-        return own_top != "" and f"{statement.module}.".startswith(f"{own_top}.")
+        return self.top_package != "" and f"{statement.module}.".startswith(f"{self.top_package}.")
 
     def _add_import(self, statement: ast.Import | ast.ImportFrom, with_stars: bool = True) -> None:
         if isinstance(statement, ast.Import):
@@ -355,19 +364,19 @@ def statements_within(node: ast.AST) -> Iterator[ast.AST]:
         pending.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
 
 
-def _statements_of_scope(body: list[ast.stmt]) -> list[ast.stmt]:
+def _statements_of_scope(body: list[ast.stmt], own_package: str) -> list[ast.stmt]:
     """The statements of a body, and those inside `if`, `try`, `with` and loops, which bind names at the same level."""
     statements: list[ast.stmt] = []
     for statement in body:
-        bodies = _bodies(statement)
+        bodies = _bodies(statement, own_package)
         if not bodies:
             statements.append(statement)
         for inner_body in bodies:
-            statements += _statements_of_scope(inner_body)
+            statements += _statements_of_scope(inner_body, own_package)
     return statements
 
 
-def _bodies(statement: ast.stmt) -> list[list[ast.stmt]]:
+def _bodies(statement: ast.stmt, own_package: str) -> list[list[ast.stmt]]:
     """The bodies of a compound statement without a scope of its own; of two bindings of a name the last counts."""
     match statement:
         case ast.If(body=body, orelse=orelse):
@@ -375,7 +384,7 @@ def _bodies(statement: ast.stmt) -> list[list[ast.stmt]]:
             return [orelse, body]
         case ast.Try() | ast.TryStar():
             handlers = [handler.body for handler in statement.handlers]
-            if is_failing_import(statement):
+            if is_failing_import(statement, own_package):
                 # The import is an import nevertheless: calls of what it binds are found by its name.
                 imports: list[ast.stmt] = [
                     part for part in statement.body if isinstance(part, ast.Import | ast.ImportFrom)
@@ -387,15 +396,20 @@ def _bodies(statement: ast.stmt) -> list[list[ast.stmt]]:
     return []
 
 
-def _names_of_failing_imports(body: list[ast.stmt]) -> Iterator[str]:
-    """The flags and functions that a `try` around an import binds, if a TPU machine cannot import that package."""
+def _failing_imports(body: list[ast.stmt], own_package: str) -> Iterator[ast.Try | ast.TryStar]:
+    """Each `try` around an import of a package that a TPU machine cannot import."""
     for statement in body:
         match statement:
-            case ast.Try() | ast.TryStar() if is_failing_import(statement):
-                bodies = [statement.body, statement.orelse, *(handler.body for handler in statement.handlers)]
-                for part in itertools.chain.from_iterable(map(_statements_of_scope, bodies)):
-                    if isinstance(part, ast.Assign):
-                        yield from _target_names(part)
+            case ast.Try() | ast.TryStar() if is_failing_import(statement, own_package):
+                yield statement
+
+
+def _assigned_names(statement: ast.Try | ast.TryStar) -> Iterator[str]:
+    """The flags and functions that a `try` assigns."""
+    bodies = [statement.body, statement.orelse, *(handler.body for handler in statement.handlers)]
+    for part in itertools.chain.from_iterable(_statements_of_scope(body, "") for body in bodies):
+        if isinstance(part, ast.Assign):
+            yield from _target_names(part)
 
 
 def is_file(path: Path) -> bool:

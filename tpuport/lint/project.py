@@ -77,7 +77,9 @@ class Project:
     def module(self, dotted: str, importer: ModuleInfo) -> ModuleInfo | None:
         """The module that a dotted name means in another one; None for a library, and if there is no such module."""
         top = dotted.partition(".")[0]
-        if not dotted or top in NOT_FOLLOWED or top in sys.stdlib_module_names:
+        if not dotted or top in sys.stdlib_module_names:
+            return None
+        if top in NOT_FOLLOWED and top != importer.top_package:
             return None
         key = (dotted, importer.path.parent)
         if key not in self._locations:
@@ -85,6 +87,22 @@ class Project:
         path, consulted = self._locations[key]
         self._consulted[str(importer.path)].update(consulted)
         return self._load(path) if path else None
+
+    def is_own_package(self, dotted: str, importer: ModuleInfo) -> bool:
+        """Whether a dotted name belongs to a package of the linted code, rather than an installed one of its name."""
+        top = dotted.partition(".")[0]
+        if top == importer.top_package:
+            return True
+        nearby = [self._package_root(importer.path), *list(importer.path.parents)[:_MAX_PARENTS]]
+        for directory in dict.fromkeys(nearby):
+            if directory in self._search_directories:
+                continue
+            for base in (directory / top, directory / "src" / top):
+                candidates = (base.with_suffix(".py"), base / "__init__.py")
+                self._consulted[str(importer.path)].update(map(str, candidates))
+                if any(map(is_file, candidates)):
+                    return True
+        return False
 
     def _locate(self, dotted: str, importer: Path) -> _Location:
         parts = dotted.split(".")
@@ -138,6 +156,9 @@ class Project:
     def lookup(self, module: ModuleInfo, name: str, depth: int = 0) -> Value | ast.expr | None:
         """What a module-level name means: a value, an expression still to be evaluated there, or None if unbound."""
         match module.names.get(name):
+            # The import fails, and the code has None in its place, or leaves the name unbound.
+            case tuple() | ast.Constant(value=None) if name in module.missing:
+                return External(canonical(".".join(module.imported[name][1:])), missing=True)
             case None:
                 return self._lookup_star(module, name, depth)
             case FunctionInfo() as function:

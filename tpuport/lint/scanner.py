@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from tpuport.lint.events import Definition, Event, Import, ModuleClass, Text, Use
+from tpuport.lint.gpu_packages import is_gpu_package
 from tpuport.lint.interpreter import TracingInterpreter
 from tpuport.lint.modules import ClassInfo, FunctionInfo, ModuleInfo, join_names
 
@@ -17,6 +18,8 @@ _RELEVANT: Final = (
     " inference_mode lru_cache nvtx CUDA jit .cpu backends deepspeed megatron sequence_parallel"
 ).split()
 _DEVICE: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:\d+)?$")
+# Names of devices; a `device_type` is only compared, or that of autocast.
+_DEVICE_NAME: Final = re.compile(r"(?i)(^|_)(device\d*|dev)$")
 # Conditions that check for a GPU, or for a library that needs one, before the code uses it.
 _CHECKS: Final = re.compile(r"cuda|_available|is_initialized|\b(?i:has|have)_|gpu|triton|flash|xformers|apex")
 
@@ -85,6 +88,24 @@ def _is_relevant(lines: Iterable[str]) -> bool:
     return any(word in text for word in _RELEVANT)
 
 
+def _last_name(target: ast.expr) -> str:
+    """`device` of `device` and of `self.device`; "" for other targets."""
+    match target:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def _alternatives(test: ast.expr) -> list[ast.expr]:
+    """The conditions of which one is enough."""
+    match test:
+        case ast.BoolOp(op=ast.Or(), values=values):
+            return values
+        case _:
+            return [test]
+
+
 def _self_assignments(node: ast.AST) -> Iterator[ast.Attribute]:
     """The targets `self.name` in a method."""
     for part in ast.walk(node):
@@ -147,9 +168,37 @@ class _Scan:
         }
 
     def visit_all(self, nodes: Iterable[ast.AST]) -> None:
-        """Walk over several nodes."""
+        """Walk over several nodes. What follows a statement that leaves where there is no GPU runs only with one."""
+        checks, guards = self.checks, self.guards
         for node in nodes:
             self.visit(node)
+            if isinstance(node, ast.If) and self._leaves_without_gpu(node):
+                self.checks += 1
+                self.guards += 1
+        self.checks, self.guards = checks, guards
+
+    def _leaves_without_gpu(self, node: ast.If) -> bool:
+        """Whether it is `if not torch.cuda.is_available(): return` or its like."""
+        leaves = isinstance(node.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+        return leaves and any(map(self._denies_gpu, _alternatives(node.test)))
+
+    def _denies_gpu(self, test: ast.expr) -> bool:
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=asked):
+                return self._is_check(asked)
+            case ast.Compare(left=asked, ops=[ast.NotEq()], comparators=[ast.Constant(value=str())]):
+                return self._is_check(test)
+            case ast.Compare(left=asked, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+                return self._is_check(asked)
+            case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value="cpu")]):
+                return True
+            case _:
+                return False
+
+    def _is_check(self, test: ast.expr) -> bool:
+        """Whether a condition asks for a GPU or a library."""
+        lines = self.module.lines[test.lineno - 1 : test.end_lineno]
+        return _CHECKS.search("\n".join(lines)) is not None
 
     def visit(self, node: ast.AST) -> None:
         """Walk over a node and everything in it."""
@@ -216,8 +265,7 @@ class _Scan:
     def _visit_branches(
         self, test: ast.expr, body: Iterable[ast.AST], orelse: Iterable[ast.AST], is_main: bool = False
     ) -> None:
-        lines = self.module.lines[test.lineno - 1 : test.end_lineno]
-        is_check = _CHECKS.search("\n".join(lines)) is not None
+        is_check = self._is_check(test)
         self.guards += 1
         self.depth += is_main
         self.checks += is_check
@@ -244,7 +292,9 @@ class _Scan:
         if isinstance(node, ast.ImportFrom):
             prefix = self.module.absolute(node)
         for alias in node.names:
-            self.report(Import(node, join_names(prefix, alias.name), self.guards > 0, self.depth == 0))
+            name = join_names(prefix, alias.name)
+            is_own = is_gpu_package(name) and self.interpreter.project.is_own_package(name, self.module)
+            self.report(Import(node, name, self.guards > 0, self.depth == 0, is_own))
 
     # --- names ---
 
@@ -313,8 +363,11 @@ class _Scan:
             self._visit_value(operand, "compare")
 
     def _visit_assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
-        if node.value is not None:
-            self._visit_value(node.value, "assign")
+        if node.value is None:
+            return
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names_device = any(_DEVICE_NAME.search(_last_name(target)) for target in targets)
+        self._visit_value(node.value, "assign" if names_device else "other")
 
     def _visit_value(self, node: ast.expr, role: str, callee: str = "") -> None:
         """Report a device string, or walk over any other expression."""

@@ -72,7 +72,8 @@ def test_gpu_code_in_forward(tmp_path: Path, body: str, expected: list[str]) -> 
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("import xformers.ops", ["TPU305 error"]),
+        ("import xformers.ops", ["TPU305 warning"]),
+        ("import flash_attn", ["TPU305 error"]),
         ("from flash_attn.bert_padding import pad_input", ["TPU305 error"]),
         ("try:\n    import triton\nexcept ImportError:\n    triton = None", []),
         ("from .triton import kernels", []),

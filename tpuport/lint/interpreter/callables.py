@@ -213,7 +213,8 @@ def _call_external(frame: Frame, callee: External, arguments: Arguments, node: a
         method = Method(arguments.first, name.rpartition(".")[2])
         return apply(frame, method, arguments.without_first(), node)
     result = _external_result(frame, name, arguments, node)
-    frame.report(Call(node, name, None, *arguments, result, frame.is_certain))
+    report = frame.report_package if callee.missing else frame.report
+    report(Call(node, name, None, *arguments, result, frame.is_certain))
     return result
 
 

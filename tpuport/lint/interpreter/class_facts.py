@@ -14,8 +14,10 @@ from typing import Any, Final, TypeVar
 from tpuport.lint.abstract_values import (
     Class,
     External,
+    Function,
     Instance,
     Value,
+    options_of,
 )
 from tpuport.lint.joins import (
     join_optional,
@@ -182,6 +184,16 @@ class Classes:
         """The method of that name, from the class or its bases within the linted code."""
         return next((owner.methods[name] for owner in self.mro(info) if name in owner.methods), None)
 
+    def forwards(self, info: ClassInfo) -> list[Function]:
+        """What a call of a module may run: the functions that its constructor sets as `forward`, else the method."""
+        assigned = self.attributes(info).get("forward")
+        if assigned is not None:
+            functions = [option for option in options_of(assigned) if isinstance(option, Function)]
+            if functions:
+                return functions
+        method = self.method(info, "forward")
+        return [] if method is None else [Function(method, Instance(info))]
+
     def constructor(self, info: ClassInfo) -> FunctionInfo | None:
         """The `__init__` that is worth interpreting: None if there is none, or only a library's."""
         init = self.method(info, "__init__")
@@ -252,8 +264,23 @@ class Classes:
                         assignments[name].append(call)
         return assignments
 
+    @_stored
+    def entries_set_later(self, info: ClassInfo) -> dict[str, Value]:
+        """What methods other than `__init__` put into containers, `self.x[key] = f(...)`: joined, by attribute."""
+        entries: dict[str, Value] = {}
+        for ancestor in reversed(self.mro(info)):
+            methods = [method.node for name, method in ancestor.methods.items() if name != "__init__"]
+            for node in itertools.chain.from_iterable(map(statements_within, methods)):
+                match node:
+                    case ast.Assign(targets=[ast.Subscript(value=container)], value=ast.Call() as call):
+                        name = _attribute_of_name(container)
+                        if name is not None:
+                            value = self._evaluator.module_expression(ancestor.module, call)
+                            entries[name] = join_optional(entries.get(name), value)
+        return entries
 
-def _attribute_of_name(target: ast.expr) -> str | None:
+
+def _attribute_of_name(target: ast.AST) -> str | None:
     """`x` in `self.x`."""
     match target:
         case ast.Attribute(value=ast.Name(), attr=name):

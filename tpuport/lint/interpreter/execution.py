@@ -8,6 +8,7 @@ from typing import Any, Final
 from tpuport.lint.abstract_values import (
     UNKNOWN,
     Class,
+    External,
     Mapping,
     Sequence,
     Static,
@@ -15,6 +16,7 @@ from tpuport.lint.abstract_values import (
     Value,
 )
 from tpuport.lint.events import Arithmetic, AttributeStore, Iteration, Refusal, Return, Subscript
+from tpuport.lint.gpu_packages import asks_for_gpu_package
 from tpuport.lint.interpreter.evaluation import arithmetic, evaluate_indices
 from tpuport.lint.interpreter.frame import (
     Environment,
@@ -33,6 +35,8 @@ from tpuport.lint.joins import (
     with_element,
     with_entry,
 )
+
+from tpuport.lint.project import Binding
 
 # --- targets ---
 
@@ -214,14 +218,27 @@ def _raise(frame: Frame, node: ast.Raise) -> bool:
 
 def _assert(frame: Frame, node: ast.Assert) -> None:
     if decide(frame, node.test, "assert") is False:
-        frame.report(_refusal(frame, node, node.test))
+        frame.report_package(_refusal(frame, node, node.test))
     # What follows is looked at nevertheless: the assertion is the first thing to go.
     narrow(frame, node.test, True)
 
 
 def _refusal(frame: Frame, node: ast.stmt, test: ast.expr) -> Refusal:
-    names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
-    return Refusal(node, test, not names.isdisjoint(frame.module.unavailable))
+    names = [part.id for part in ast.walk(test) if isinstance(part, ast.Name)]
+    return Refusal(node, test, any(_tells_of_missing_package(frame, name) for name in names))
+
+
+def _tells_of_missing_package(frame: Frame, name: str) -> bool:
+    """Whether a name, of this file or imported from another, tells that a package that needs a GPU is missing."""
+    if name in frame.module.unavailable or asks_for_gpu_package(name):
+        return True
+    match frame.interpreter.project.lookup(frame.module, name):
+        case Binding(module=module, name=flag) if flag in module.unavailable:
+            return True
+    match frame.lookup(name):
+        case External(missing=True):
+            return True
+    return False
 
 
 def _delete(frame: Frame, node: ast.Delete) -> None:
@@ -261,8 +278,8 @@ _LOOP_RUNS: Final = 3
 def _if(frame: Frame, node: ast.If) -> bool:
     after: Environment | None = None
     match node.body:
-        case [ast.Raise() as refusal] if frame.emitting and _holds(frame, node.test):
-            frame.report(_refusal(frame, refusal, node.test))
+        case [ast.Raise() as refusal] if frame.hears_of_packages and _holds(frame, node.test):
+            frame.report_package(_refusal(frame, refusal, node.test))
     for body in possible_branches(frame, node.test, "if", node.body, node.orelse):
         if frame.execute(body):
             after = merge_optional(after, frame.env)
@@ -275,9 +292,9 @@ def _if(frame: Frame, node: ast.If) -> bool:
 
 def _holds(frame: Frame, test: ast.expr) -> bool:
     """Whether a condition certainly holds. Rules hear nothing."""
-    frame.emitting = False
+    emitting, frame.emitting = frame.emitting, False
     answer = decide(frame, test, "if")
-    frame.emitting = True
+    frame.emitting = emitting
     return answer is True
 
 

@@ -50,6 +50,7 @@ class Interpreter(Evaluator):
         project: finds modules.
         options: `analysis.Options`.
         classes: facts about classes.
+        constructs: a constructor is interpreted for what it demands of packages that need a GPU.
         expression_handlers: by syntax class, a function that evaluates such an expression in a frame.
         statement_handlers: by syntax class, a function that executes such a statement in a frame, and returns False
             if control does not reach the next statement.
@@ -58,6 +59,7 @@ class Interpreter(Evaluator):
     project: Project
     options: Any
     classes: Classes
+    constructs: bool = False
     expression_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], Value]]
     statement_handlers: HandlersByType[type[ast.AST], Callable[["Frame", Any], bool | None]]
 
@@ -217,6 +219,16 @@ class Frame:
     def report(self, event: Event) -> None:
         """Let the rules hear of an event, if this frame's events count."""
         if self.emitting:
+            self.interpreter.report(event, self.module, self.qualname)
+
+    @property
+    def hears_of_packages(self) -> bool:
+        """Whether the rules hear of what this frame demands of packages that need a GPU."""
+        return self.emitting or self.interpreter.constructs
+
+    def report_package(self, event: Event) -> None:
+        """Let the rules hear of a demand for a package that needs a GPU."""
+        if self.hears_of_packages:
             self.interpreter.report(event, self.module, self.qualname)
 
     @property

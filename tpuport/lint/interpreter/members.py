@@ -113,6 +113,8 @@ def _of_sequence(frame: Frame, base: Sequence, name: str) -> Value:
 
 
 def _of_external(frame: Frame, base: External, name: str) -> Value:
+    if base.missing:
+        return External(f"{base.name}.{name}", missing=True)
     return library.attribute(f"{base.name}.{name}")
 
 
@@ -216,8 +218,20 @@ def _of_instance(frame: Frame, base: Instance, name: str) -> Value:
         # A flag of a module class is often changed from outside.
         case Static() if classes.is_module(info):
             return UNKNOWN
+        case Static() if not classes.is_output(info):
+            return _declared_field(frame, info, name, value)
         case _:
             return value
+
+
+def _declared_field(frame: Frame, info: ClassInfo, name: str, default: Static) -> Value:
+    """A field of a dataclass, of which its default is an example: whoever creates the object may pass another."""
+    declared = frame.interpreter.classes.declared_fields(info).get(name)
+    if declared is None:
+        return default
+    if declared is not UNKNOWN:
+        return declared
+    return UNKNOWN if default == NONE else Static(default.kind)
 
 
 def _bound_method(frame: Frame, base: Instance, method: FunctionInfo) -> Value:
@@ -240,6 +254,9 @@ def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value
             if later is not None:
                 value = join_optional(value, later)
     match value:
+        case Mapping(entries=(), element=Unknown()):
+            # `self.cache = {}` in `__init__`: other methods fill it.
+            return Mapping((), classes.entries_set_later(info).get(name, UNKNOWN))
         case Static(kind=kind) if value != NONE:
             # A constant that `__init__` sets may be changed later, so only its kind is certain.
             return Static(kind)

@@ -3,6 +3,7 @@
 import ast
 import collections
 import dataclasses
+import re
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
@@ -44,7 +45,14 @@ _DEPTH: Final = 40
 _CALLS_PER_FUNCTION: Final = 8
 # Methods of modules that tpuport compiles, beside functions that the code compiles itself.
 COMPILED_METHODS: Final = frozenset("forward encode decode tiled_encode tiled_decode".split())
+# Methods that encode a kind of input: `encode_image`, `get_text_features`.
+_ENCODER: Final = re.compile(r"(encode|decode|embed)_\w+|get_\w+_features")
 _EXCEPTIONS: Final = ("Error", "Warning", "Exception", "Iteration", "Interrupt")
+
+
+def is_compiled_method(name: str) -> bool:
+    """Whether tpuport compiles a module's method of that name, if it gets tensors."""
+    return name in COMPILED_METHODS or _ENCODER.fullmatch(name) is not None
 
 
 @dataclasses.dataclass
@@ -166,6 +174,17 @@ class TracingInterpreter(Interpreter):
         self.records.pop()
         return record
 
+    def interpret_constructor(self, info: FunctionInfo, receiver: Value) -> Record:
+        """Interpret a constructor for what it demands of packages that need a GPU."""
+        record = self.start_recording()
+        function = Function(info, receiver)
+        values = self._declared_values(function, entry=False)
+        self.constructs = True
+        self._run(_Activation(function, values, depth=1, emitting=False, building={}))
+        self.constructs = False
+        self.records.pop()
+        return record
+
     def interpret_loop(self, info: FunctionInfo, receiver: Value | None) -> Record:
         """Interpret a function of the host, which is not traced, while the models that it calls are."""
         record = self.start_recording()
@@ -210,7 +229,7 @@ class TracingInterpreter(Interpreter):
     def _starts_trace(self, caller: Frame, function: Function) -> bool:
         """Whether a loop of the host calls a model's compiled method."""
         info = class_of(function.bound)
-        is_compiled = caller.host and function.info.name in COMPILED_METHODS
+        is_compiled = caller.host and is_compiled_method(function.info.name)
         return is_compiled and info is not None and self.classes.is_module(info)
 
     def build(
@@ -233,7 +252,7 @@ class TracingInterpreter(Interpreter):
         """Run a function, or take the result of an equal call."""
         function, values, depth, emitting, entry, _, host = activation
         closure = function.info.closure
-        key = (function, emitting, entry, host, tuple(values.items()), id(closure))
+        key = (function, emitting, entry, host, tuple(values.items()), id(closure), self.constructs)
         remembered = self._remembered.get(key)
         if remembered is not None:
             self.records[-1].absorb(remembered)

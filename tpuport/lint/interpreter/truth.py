@@ -63,6 +63,8 @@ def decide(frame: Frame, node: ast.expr, construct: str) -> Answer:
             if construct != "assert":
                 construct = "not"
             return _NEGATIONS[decide(frame, operand, construct)]
+        case ast.Constant(value=constant):
+            return bool(constant)
     value = frame.evaluate(node)
     if isinstance(value, Tensor):
         frame.report(Truth(node, value, construct, frame.statement))
@@ -74,7 +76,7 @@ def truth_of(value: Value) -> Answer:
     match value:
         case Function():
             return True
-        case Static(constant=None):
+        case Static(constant=None) | External(missing=True):
             return False
         case Static(constant=bool(answer)):
             return answer

@@ -47,7 +47,9 @@ _FLUENT: Final = frozenset(
     "to cuda cpu half float double bfloat16 eval train requires_grad_ type apply".split()
 )
 # On an unknown receiver in traced code, these are tensor methods: no array of another library comes there.
-_METHODS_OF_ARRAYS: Final = TENSOR_ONLY_METHODS | set("view reshape mean sum abs sqrt pow clone std".split())
+_METHODS_OF_ARRAYS: Final = TENSOR_ONLY_METHODS | set(
+    "view reshape mean sum abs sqrt pow clone std any all isnan".split()
+)
 _STATIC_METHODS: Final = frozenset(
     "size dim numel item tolist stride is_floating_point get_seq_length".split()
 )
@@ -82,15 +84,24 @@ def call_instance(frame: Frame, instance: Instance, arguments: Arguments) -> Val
     if classes.is_replaced(instance.info):
         return FLOAT_TENSOR
     method = classes.method(instance.info, "__call__")
-    if method is None and classes.is_module(instance.info):
-        method = classes.method(instance.info, "forward")
     if method is not None:
         return frame.interpreter.call_function(frame, Function(method, instance), arguments)
+    if classes.is_module(instance.info):
+        forwards = [_with_receiver(function, instance) for function in classes.forwards(instance.info)]
+        if forwards:
+            results = [frame.interpreter.call_function(frame, forward, arguments) for forward in forwards]
+            return join_all(results)
     # A subclass of a torch layer that only changes how it is constructed.
     torch_base = classes.torch_base(instance.info)
     if torch_base:
         return library.layer_call(torch_base, arguments)
     return call_unknown(frame, arguments)
+
+
+def _with_receiver(function: Function, instance: Instance) -> Function:
+    """A function that belongs to an object of the class, as this object has it."""
+    is_method = isinstance(function.bound, Instance) and function.bound.info is instance.info
+    return Function(function.info, instance) if is_method else function
 
 
 def _method_of_layer(frame: Frame, node: ast.Call, receiver: Layer, name: str, arguments: Arguments) -> Value:

@@ -1,8 +1,7 @@
-"""TPU111: `pad_sequence` and its relatives."""
+"""TPU111: packed sequences."""
 
 from typing import Final
 
-from tpuport.lint.abstract_values import Sequence
 from tpuport.lint.events import Call
 from tpuport.lint.findings import Severity
 from tpuport.lint.rules.rule import Context, Example, Rule
@@ -11,26 +10,19 @@ _PACKED: Final = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack
 
 
 def check(event: Call, context: Context) -> bool:
-    """Of `torch.nn.utils.rnn`: packing reads lengths; padding belongs to sequences of different lengths."""
+    """Of `torch.nn.utils.rnn`: packing reads lengths, whatever its sequences are."""
     head, _, last = event.name.rpartition(".")
-    if head != "torch.nn.utils.rnn":
-        return False
-    # The others read lengths whatever their sequences are.
-    if last != "pad_sequence":
-        return last in _PACKED
-    sequences = event.args[0] if event.args else event.keywords.get("sequences")
-    # A display of tensors has known shapes; the lengths in a list that a loop fills come from values.
-    return isinstance(sequences, Sequence) and sequences.items is None
+    return head == "torch.nn.utils.rnn" and last in _PACKED
 
 
 RULE = Rule(
     id="TPU111",
     name="pad-sequence",
     severity=Severity.ERROR,
-    summary="`pad_sequence`, `pack_padded_sequence` and their relatives in traced code",
-    why="Where sequences of different lengths are cut depends on values: on lengths or masks. Packing reads "
-    "the lengths on the host, and a list of rows of different lengths cannot be built while the program is "
-    "traced. A batch that arrives padded, with a mask, needs neither.",
+    summary="`pack_padded_sequence` and its relatives in traced code",
+    why="Packing reads the lengths of the sequences on the host, and while the program is traced they have no "
+    "values. A batch that arrives padded, with a mask, needs no packing. `pad_sequence` can be traced: a sequence "
+    "whose length depends on values is found where it is cut.",
     reason="the sequences' lengths depend on values that are not known while tracing",
     remedy="pad before the call, and let the model take the padded batch with a mask",
     bad=Example(
@@ -50,6 +42,18 @@ class Model(nn.Module):
         return torch.where(inside[..., None], x, 0.0).sum()
 """,
         "(torch.randn(2, 4, 3), torch.tensor([4, 2]))",
+    ),
+    quiet=(
+        # Each sequence has a known length.
+        Example(
+            """
+class Model(nn.Module):
+    def forward(self, x):
+        sequences = [x[row, : row + 2] for row in range(x.shape[0])]
+        return nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+""",
+            "(torch.randn(2, 4, 3),)",
+        ),
     ),
     events=(Call,),
     check=check,

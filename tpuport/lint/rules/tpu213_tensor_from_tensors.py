@@ -10,11 +10,17 @@ from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 _FROM_DATA: Final = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.scalar_tensor"})
 
 
+# Their first argument is a size, which is TPU107, or a tensor; the second fills it.
+_FILLED: Final = frozenset({"torch.full", "torch.full_like"})
+
+
 def check(event: Call, context: Context) -> Answer:
-    """`torch.tensor([t, ...])`; or of a tensor itself."""
-    # The first argument is the size, which is TPU107.
-    if event.name == "torch.full":
-        return any(map(is_traced, event.args[1:2]))
+    """`torch.tensor([t, ...])`; or of a tensor itself; a tensor as the value of `torch.full`."""
+    if event.name in _FILLED or (event.name == "new_full" and event.receiver is not None):
+        # With a device, `torch.full` broadcasts a tensor; the others ask for a number anyway.
+        is_broadcast = event.name == "torch.full" and "device" in event.keywords
+        value = event.args[1] if len(event.args) > 1 else event.keywords.get("fill_value")
+        return is_traced(value) and not is_broadcast
     if event.name not in _FROM_DATA:
         return False
     data = event.args[0] if event.args else event.keywords.get("data")
@@ -34,11 +40,11 @@ RULE = Rule(
     id="TPU213",
     name="tensor-from-tensors",
     severity=Severity.ERROR,
-    summary="`torch.tensor([...])` of a list that contains tensors, `torch.full` with a tensor",
+    summary="`torch.tensor([...])` of a list that contains tensors, `torch.full_like` with a tensor",
     why="`torch.tensor` builds a constant from Python numbers, so it asks each tensor in the list for its "
     "value, and while the program is traced there is none.",
     reason="a constant is built from numbers, and these tensors have no value while tracing",
-    remedy="use `torch.stack([...])` for a list of tensors, `value.expand(size)` for `torch.full`",
+    remedy="use `torch.stack([...])` for a list of tensors, `value.expand(size)` to fill with a tensor",
     bad=Example(
         """
 class Model(nn.Module):
@@ -65,6 +71,12 @@ class Model(nn.Module):
 """,
             "(torch.randn(2, 4),)",
         ),
+        # With a device, the value is broadcast.
+        Example("""
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.full((2, 3), x.mean(), device=x.device)
+"""),
     ),
     events=(Call,),
     check=check,

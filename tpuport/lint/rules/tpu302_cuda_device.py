@@ -45,8 +45,8 @@ def _weigh_traced(event: Text, hit: Hit) -> Answer:
 
 
 def _weigh_default(event: Text, hit: Hit | None) -> Answer:
-    """A default may never be used."""
-    return Hit(severity=Severity.WARNING) if hit and event.role == "default" else hit
+    """A default may never be used, and a name alone does no harm."""
+    return Hit(severity=Severity.WARNING) if hit and event.role in {"default", "assign"} else hit
 
 
 def _check_refusal(event: Refusal) -> Answer:

@@ -9,7 +9,7 @@ from tpuport.lint.events import (
     Refusal,
 )
 from tpuport.lint.findings import Severity
-from tpuport.lint.gpu_packages import is_gpu_package
+from tpuport.lint.gpu_packages import IMPORTABLE_PACKAGES, is_gpu_package, needs_gpu
 from tpuport.lint.rules.rule import Answer, Context, Example, Hit, Rule
 
 _REMEDY: Final = (
@@ -26,9 +26,9 @@ def check(event: Import | Call | Refusal, context: Context) -> Answer:
         case Refusal():
             return False
         case Call():
-            return is_gpu_package(event.name) and event.receiver is None and _call_hit(event)
+            return event.receiver is None and needs_gpu(event.name) and _call_hit(event)
         case Import():
-            return is_gpu_package(event.name) and not event.guarded and _import_hit(event)
+            return is_gpu_package(event.name) and not (event.guarded or event.own) and _import_hit(event)
 
 
 def _call_hit(event: Call) -> Hit:
@@ -43,7 +43,11 @@ def _import_hit(event: Import) -> Answer:
     # A file of the project may have a package's name.
     if isinstance(event.node, ast.ImportFrom) and event.node.level > 0:
         return False
-    reason = f"{event.name.partition('.')[0]} needs a GPU to be installed or imported"
+    package = event.name.partition(".")[0]
+    if package in IMPORTABLE_PACKAGES:
+        reason = f"{package} can be imported without a GPU where it is installed, but its kernels need one"
+        return Hit(reason, severity=Severity.WARNING)
+    reason = f"{package} needs a GPU to be installed or imported"
     if event.at_import:
         return Hit(reason)
     # A function that imports it may never be called.
