@@ -284,9 +284,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", action="append", help="run this class alone; may be repeated")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")
     parser.add_argument("--every", type=int, default=1, help="take each Nth model of each library")
-    parser.add_argument("--seed", type=int, help="run the models of all libraries in the random order of this seed")
     parser.add_argument(
-        "--output", type=Path, help="where the observation is written, as JSON; one that is there is completed"
+        "--seed", type=int, help="run the models of all libraries in the random order of this seed"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="where the observation is written, as JSON; one that is there is completed",
     )
     parser.add_argument(
         "--observed",

@@ -482,7 +482,8 @@ def seed(n, device):
 
 memory()
 """),
-    "a GPU's name": Case("""
+    "a GPU's name": Case(
+        """
 KIND = "cuda"
 
 class Settings:
@@ -495,7 +496,9 @@ class Model(nn.Module):
 
     def forward(self, x):
         return x * 2 if self.backend == KIND else x
-""", "(torch.randn(2, 3),)"),
+""",
+        "(torch.randn(2, 3),)",
+    ),
 }
 
 
@@ -510,7 +513,9 @@ def test_the_errors_are_these(tmp_path: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES.values() if case.inputs], ids=[name for name in CASES if CASES[name].inputs]
+    "case",
+    [case for case in CASES.values() if case.inputs],
+    ids=[name for name in CASES if CASES[name].inputs],
 )
 def test_the_errors_are_true(tmp_path: Path, case: Case) -> None:
     tpuport.enable()
@@ -556,7 +561,9 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("files", PACKAGES.values(), ids=PACKAGES)
-def test_a_package_of_the_linted_code_is_not_one_that_needs_a_gpu(tmp_path: Path, files: dict[str, str]) -> None:
+def test_a_package_of_the_linted_code_is_not_one_that_needs_a_gpu(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
     expected = []
     for name, text in files.items():
         path = tmp_path / name

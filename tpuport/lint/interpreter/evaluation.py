@@ -339,9 +339,10 @@ def _equality(left: Value, right: Value) -> Value:
 def _is_identical(left: Value, right: Value) -> bool | None:
     """`left is right`, as far as it is known: only for None."""
     match left, right:
-        case Static(constant=None), (Static(constant=None) | External(missing=True)):
-            return True
-        case External(missing=True), Static(constant=None):
+        case (
+            (Static(constant=None) | External(missing=True)),
+            (Static(constant=None) | External(missing=True)),
+        ):
             return True
         case (Static(constant=None), other) | (other, Static(constant=None)) if _is_never_none(other):
             return False

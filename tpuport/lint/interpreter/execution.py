@@ -35,7 +35,6 @@ from tpuport.lint.joins import (
     with_element,
     with_entry,
 )
-
 from tpuport.lint.project import Binding
 
 # --- targets ---

@@ -174,7 +174,7 @@ class TracingInterpreter(Interpreter):
         self.records.pop()
         return record
 
-    def interpret_constructor(self, info: FunctionInfo, receiver: Value) -> Record:
+    def interpret_constructor(self, info: FunctionInfo, receiver: Value | None) -> Record:
         """Interpret a constructor for what it demands of packages that need a GPU."""
         record = self.start_recording()
         function = Function(info, receiver)

@@ -58,10 +58,12 @@ RULE = Rule(
     id="TPU305",
     name="gpu-import",
     severity=Severity.ERROR,
-    summary="an unguarded import of a package that needs a GPU: flash_attn, xformers, triton, apex, ...",
+    summary="an unguarded import of a package that needs a GPU: flash_attn, mamba_ssm, apex, ...",
     why="These packages are built for CUDA. On a TPU machine they cannot be installed, or raise when they "
     "are imported, and so does every file that imports them without a guard. An import inside `try: ... "
-    "except ImportError`, or under `if is_xformers_available():`, is not reported.",
+    "except ImportError`, or under `if is_xformers_available():`, is not reported. xformers, triton, deepspeed and "
+    "liger_kernel can be imported without a GPU where they are installed, so their import is a warning; a call of "
+    "their kernels is not.",
     reason="this package needs a GPU to be installed or imported",
     remedy="guard the import with `try: ... except ImportError`, and call `F.scaled_dot_product_attention`, "
     "for which tpuport uses the TPU's kernel",
