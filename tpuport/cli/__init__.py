@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "lint": Command(
         "find what cannot be traced under jax.jit, and fix it", 2, "interrupted; every file is whole"
     ),
+    "server": Command("show what lint finds in an editor: a language server"),
     "check": Command("run a model in torch and on the device, and report what stops it or differs", 2),
     "compile": Command(
         "compile a model for a TPU, without a TPU", 2, "interrupted; what was compiled before is kept"

@@ -82,13 +82,20 @@ def find_settings(paths: Sequence[str | Path]) -> Settings:
     Raises:
         PortError: the file cannot be read, or has an unknown key or a wrong value.
     """
+    file = settings_file(paths)
+    return load_settings(file) if file is not None else Settings()
+
+
+def settings_file(paths: Sequence[str | Path]) -> Path | None:
+    """The nearest pyproject.toml with a `[tool.tpuport.lint]`; None if there is none.
+
+    Raises:
+        PortError: a file on the way cannot be read.
+    """
     directory = common_directory(paths)
-    for parent in (directory, *directory.parents):
-        file = parent / "pyproject.toml"
-        # The nearest file may be about other tools only.
-        if _has_table(file):
-            return load_settings(file)
-    return Settings()
+    files = (parent / "pyproject.toml" for parent in (directory, *directory.parents))
+    # The nearest file may be about other tools only.
+    return next(filter(_has_table, files), None)
 
 
 def _has_table(file: Path) -> bool:

@@ -1,0 +1,1 @@
+"""The language server: findings of the linter while a file is edited. pygls is imported nowhere else."""
