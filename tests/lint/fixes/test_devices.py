@@ -179,3 +179,15 @@ def test_imports_that_are_needed_are_added(fix) -> None:
     after = fix(text, ("TPU601", "inference_mode()"))
     assert "@torch.no_grad()" in after
     assert "\nimport torch\n" in after
+
+
+def test_memory_that_is_asked_for_stays_pinned(fix_forward) -> None:
+    before = "y = x.pin_memory()\nassert y.is_pinned()\nreturn y"
+    assert fix_forward(before, ("TPU311", "x.pin_memory()"), unsafe=True) == before
+
+
+def test_a_loader_for_a_gpu_keeps_its_pinned_memory(fix) -> None:
+    text = "import torch\nloader = torch.utils.data.DataLoader(x, pin_memory=True)\n"
+    target = ("TPU311", "torch.utils.data.DataLoader(x, pin_memory=True)")
+    assert fix(text, target, host=True) == text
+    assert "pin_memory" not in fix(text, target, host=True, unsafe=True)

@@ -502,6 +502,32 @@ class Model(nn.Module):
 }
 
 
+CONSTRUCTED = """
+import functools
+
+class Model(nn.Module):
+    def __init__(self, cfg, options, norm=functools.partial(nn.LayerNorm, eps=1e-6), table: torch.Tensor = None):
+        super().__init__()
+        self.cfg = cfg.clone()
+        self.rate = options.rate.mean()
+        self.attend = functools.partial(torch.softmax, dim=-1)
+        self.norm = norm
+        self.scale = torch.full((4,), 2.0)  #! TPU507
+        self.table = table.clone()  #! TPU507
+
+    def forward(self, x):
+        return self.attend(x) * self.scale
+"""
+
+
+def test_what_a_constructor_stores_is_a_tensor_only_if_torch_creates_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(oracle.PRELUDE + CONSTRUCTED)
+    lines = [number for number, line in enumerate(path.read_text().splitlines(), 1) if _mark(line)]
+    findings = Analyser(Options(tuple(all_rules()))).analyse(read(path, str(path))).findings
+    assert [finding.line for finding in findings if finding.rule == "TPU507"] == lines
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_errors_are_these(tmp_path: Path, case: Case) -> None:
     path = tmp_path / "model.py"

@@ -115,7 +115,9 @@ def _method_of_layer(frame: Frame, node: ast.Call, receiver: Layer, name: str, a
 def _method_of_unknown(
     frame: Frame, node: ast.Call, receiver: Value, name: str, arguments: Arguments
 ) -> Value:
-    if name in _METHODS_OF_ARRAYS:
+    # A constructor clones configurations, and computes with arrays of NumPy.
+    methods_of_tensors = TENSOR_ONLY_METHODS if frame.building is not None else _METHODS_OF_ARRAYS
+    if name in methods_of_tensors:
         return tensor_method(TENSOR, name, arguments)
     if name in _STATIC_METHODS:
         return STATIC
