@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.cli import compile_request
 from tpuport.cli.arguments import CommandParser, UsageError, non_negative_integer, positive_integer
-from tpuport.cli.compile_request import AXES, check_output, read_rules
+from tpuport.cli.compile_request import AXES, check_report, read_rules
 from tpuport.cli.console import print_text, say, write_file
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code is 0, 1 for findings, 2 if the check could not run."""
     if options.target is None:
         raise UsageError("no target was given", where="TARGET", fix="tpuport check mine.py:function")
-    if options.output is not None:
-        check_output(options.output)
+    check_report(options.format, options.output)
     sizes_by_axis = {axis: getattr(options, axis) for axis in AXES}
     sizes = {axis: size for axis, size in sizes_by_axis.items() if size is not None}
     rules = None

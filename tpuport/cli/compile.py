@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tpuport.cli.compile_request import check_output, parser, requests_from
+from tpuport.cli.compile_request import check_report, parser, requests_from
 from tpuport.cli.console import print_text, say, write_file
 from tpuport.cli.rules_file import rules_file, rules_text
 from tpuport.errors import PortError
@@ -47,8 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if options.list_topologies or options.list_models:
         _print_report(_listing(options))
         return 0
-    if options.output is not None:
-        check_output(options.output)
+    check_report(options.format, options.output)
     requests = requests_from(options)
     outcome = _Outcome(keep_tracebacks=options.traceback)
     with outcome.show_warnings():

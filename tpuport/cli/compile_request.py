@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import sys
 import tempfile
 import tomllib
 from math import prod
@@ -327,6 +328,26 @@ def _read_rule(pattern: str, entries: Any, where: str) -> list[Any]:
             entry = None
         rule.append(entry)
     return rule
+
+
+def check_report(form: str, output: Path | None) -> None:
+    """Refuse a report that could not be written, or not be read, before hours of work.
+
+    Args:
+        form: of the report: "text", "json" or "html".
+        output: the file for it; None for standard output.
+
+    Raises:
+        UsageError: the file cannot be written, or a page would be printed to a terminal.
+    """
+    if output is not None:
+        check_output(output)
+    elif form == "html" and sys.stdout is not None and sys.stdout.isatty():
+        raise UsageError(
+            "this is a page for a browser, and standard output is a terminal",
+            where="--format html",
+            fix="--output report.html",
+        )
 
 
 def check_output(file: Path, option: str = "--output", subject: str = "the report") -> None:

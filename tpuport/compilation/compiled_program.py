@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import torch
@@ -33,6 +33,22 @@ class StateText(str):
     """The description of a value that is no argument, such as an attribute of a module."""
 
     __slots__ = ()
+
+
+class ChangedArgument(NamedTuple):
+    """What one program has other than the one before it.
+
+    Attributes:
+        name: of the argument, or where a value of the function's state is: "cache.pos".
+        before, after: its descriptions.
+        kind: a "tensor" has another shape or dtype; a "value" is a Python value among the arguments, a "state" one that
+            the function reaches in another way, such as an attribute of a module.
+    """
+
+    name: str
+    before: str
+    after: str
+    kind: Literal["tensor", "value", "state"]
 
 
 class Program:
@@ -137,6 +153,17 @@ class Program:
             fix="let the number of draws not depend on random choices in Python",
         )
 
+    def latest_changes(self) -> list[ChangedArgument]:
+        """What the program that was compiled last has other than the one before it, by name."""
+        if len(self._descriptions) < 2:
+            return []
+        before, after = self._descriptions[-2:]
+        return [
+            ChangedArgument(name, before.get(name, "absent"), text, _kind_of(before.get(name, text), text))
+            for name, text in after.items()
+            if before.get(name) != text
+        ]
+
     def _count_compilation(self, args: tuple, kwargs: dict) -> None:
         self.compilations += 1
         logger.debug("compiling %s, time %d", self.name, self.compilations)
@@ -156,6 +183,15 @@ class Program:
         if epoch != self._current_epoch:
             self._current_epoch = epoch
             self._descriptions.clear()
+
+
+def _kind_of(before: str, after: str) -> Literal["tensor", "value", "state"]:
+    if isinstance(after, StateText):
+        return "state"
+    # A number that has become a tensor is a change of a value.
+    if isinstance(before, ShapeText) and isinstance(after, ShapeText):
+        return "tensor"
+    return "value"
 
 
 def _with_surroundings(signature: inspect.Signature) -> inspect.Signature:

@@ -100,7 +100,7 @@ class StateKey:
         return self._state()
 
     def describe(self) -> dict[str, str]:
-        """The plain values of the state by where they are: "layers.0.dropout.p"."""
+        """The plain values of the state, and where tensors are, by what leads to them: "layers.0.dropout.p"."""
         texts = {}
         for path, entry in zip(self._paths, self.entries, strict=False):
             for label, key in entry.parts:
@@ -109,4 +109,8 @@ class StateKey:
                         texts[f"{path}{label}"] = repr(float.fromhex(digits))
                     case (type(), value):
                         texts[f"{path}{label}"] = repr(value)
+                    case ("tensor", int()):
+                        texts[f"{path}{label}"] = "a tensor on the device"
+                    case (Identity(), version):
+                        texts[f"{path}{label}"] = f"a tensor on the host, version {version}"
         return texts

@@ -80,6 +80,8 @@ class CheckFinding:
             case "failure" if self.stage == "torch":
                 # Wrong inputs most often.
                 return "minutes"
+            case "recompilation" if "option" in self.details:
+                return "minutes"
             case "result":
                 return "a day"
             case "topology":
@@ -157,6 +159,8 @@ class CheckResult:
             return f"{self.model} compiles, and computes something else than torch"
         if "failure" in kinds:
             return f"{self.model} could not be checked to the end"
+        if "recompilation" in kinds:
+            return f"{self.model} computes what torch does, and is compiled again from call to call"
         return f"{self.model} computes what torch does, with findings"
 
     @property

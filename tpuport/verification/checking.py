@@ -25,7 +25,9 @@ from tpuport.verification import (
     comparing,
     confirming,
     differences,
+    further_calls,
     model_runs,
+    number_arguments,
     repeated_calls,
     value_reads,
 )
@@ -435,15 +437,31 @@ class Check:
             raise _StageSkipped
         if repeated_calls.draws_numbers(self.torch_run):
             self._check_draws()
-            self.findings += repeated_calls.recompilation_findings(compiled, self.arguments, self.programs)
+            self._call_again_equally(compiled)
+            self._call_further()
             self.summary = "random numbers; results and flags are not compared, because those differ anyway"
             return
         # What differs in the first call differs in the second too, and is not what the first has written.
         if not self._has("result"):
             self._check_second_call(compiled)
-        self.findings += repeated_calls.recompilation_findings(compiled, self.arguments, self.programs)
+        self._call_again_equally(compiled)
+        self._call_further()
         # Last: a changed flag makes new programs.
         self.findings += changed_flags.stale_findings(compiled, ported, self._fresh_model(), self.arguments)
+
+    def _call_again_equally(self, compiled: CompiledFunction) -> None:
+        self.findings += repeated_calls.recompilation_findings(
+            compiled, self.arguments, self.programs, self.executed
+        )
+
+    def _call_further(self) -> None:
+        """Go on with the caches and other objects that a call has changed, as a loop over tokens does."""
+        is_random = repeated_calls.draws_numbers(self.torch_run)
+        self.findings += further_calls.findings(
+            self.model, self.exact_model, self.arguments, self.executed,
+            compare=not is_random and not self._has("result"),
+        )  # fmt: skip
+        self.findings += number_arguments.findings(self.model, self.arguments)
 
     def _check_draws(self) -> None:
         """Whether the random numbers of several calls on the device are as independent as in torch."""

@@ -1,11 +1,14 @@
 """Which lines of the model's code a run executes."""
 
+import dis
+import linecache
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import Owner, owner_of
 
 
@@ -55,3 +58,37 @@ class ExecutedLines:
     def runs(self, file: str, first: int, last: int) -> bool:
         """Whether any line of a range ran."""
         return not self.lines.get(file, set()).isdisjoint(range(first, last + 1))
+
+    def changing_line(self, name: str) -> Source | None:
+        """The line that ran and most likely changes what has this name: an attribute, or an item of a dictionary.
+
+        Constructors do not count: they run before.
+        """
+        codes = [
+            code for code, is_model_code in self._is_model_code.items()
+            if is_model_code and code.co_name != "__init__"
+        ]  # fmt: skip
+        lines = [line for code in codes for line in self._lines_naming(code, name)]
+        # `min` takes the first of those that are equal, in the order in which functions ran.
+        return min(lines, key=lambda line: line[0])[1] if lines else None
+
+    def _lines_naming(self, code: CodeType, name: str) -> Iterator[tuple[int, Source]]:
+        """The lines of a function that ran and have a name, and how likely each changes it: 0 most."""
+        instructions = list(dis.get_instructions(code))
+        item_stores = {_line_of(step) for step in instructions if step.opname == "STORE_SUBSCR"}
+        for instruction in instructions:
+            line = _line_of(instruction)
+            if instruction.argval != name or line not in self.lines[code.co_filename]:
+                continue
+            # An assignment to an item loads the name of the item, or of the attribute that has the item. A list also
+            # changes where its name is only loaded.
+            rank = 1 if line in item_stores else 2
+            if instruction.opname == "STORE_ATTR":
+                rank = 0
+            text = linecache.getline(code.co_filename, line).strip()
+            yield rank, Source(code.co_filename, line, code.co_qualname, text)
+
+
+def _line_of(instruction: dis.Instruction) -> int:
+    positions = instruction.positions
+    return (positions and positions.lineno) or 0

@@ -218,27 +218,53 @@ def widen_model(model: torch.nn.Module) -> torch.nn.Module:
     return copy_model(model)._apply(widen_tensor)
 
 
+# Calls a model with arguments, which it may change, and returns what the model returns.
+Caller = Callable[[Arguments], Any]
+
+
+def torch_caller(model: torch.nn.Module) -> Caller:
+    """Calls the model in torch."""
+
+    def call(inputs: Arguments) -> Any:
+        with torch.no_grad():
+            return model(*inputs.positional, **inputs.keywords)
+
+    return call
+
+
+def exact_caller(model: torch.nn.Module) -> Caller:
+    """Calls a model that is in float64 and draws nothing, with arguments in float64."""
+
+    def call(inputs: Arguments) -> Any:
+        with torch.no_grad(), ExactRecorder(model, {}):
+            return model(*inputs.positional, **inputs.keywords)
+
+    return call
+
+
+def compiled_caller(compiled: CompiledFunction) -> Caller:
+    """Calls the compiled model."""
+    return lambda inputs: compiled(*inputs.positional, **inputs.keywords)
+
+
+def host_tensors(output: Any) -> list[torch.Tensor]:
+    """The tensors of a result, on the host."""
+    return [checkpoint.to_cpu(tensor) for _, tensor in named_tensors(output)]
+
+
 def call_torch(model: torch.nn.Module, arguments: Arguments) -> list[torch.Tensor]:
     """The tensors of the result in torch."""
-    inputs = arguments.copy()
-    with torch.no_grad():
-        output = model(*inputs.positional, **inputs.keywords)
-    return [tensor for _, tensor in named_tensors(output)]
+    return host_tensors(torch_caller(model)(arguments.copy()))
 
 
 def call_exact(model: torch.nn.Module, arguments: Arguments) -> list[torch.Tensor]:
     """The tensors of the result in float64, of a model that draws nothing."""
-    inputs = arguments.widened()
-    with torch.no_grad(), ExactRecorder(model, {}):
-        output = model(*inputs.positional, **inputs.keywords)
-    return [tensor for _, tensor in named_tensors(output)]
+    return host_tensors(exact_caller(model)(arguments.widened()))
 
 
 def call_compiled(compiled: CompiledFunction, arguments: Arguments) -> list[torch.Tensor]:
     """The tensors of the result of a compiled model, on the host."""
-    inputs = arguments.copy()
-    output = compiled(*inputs.positional, **inputs.keywords)
-    return [checkpoint.to_cpu(tensor) for _, tensor in named_tensors(output)]
+    return host_tensors(compiled_caller(compiled)(arguments.copy()))
 
 
 def float32_products(compiled: CompiledFunction, arguments: Arguments) -> tuple[Float32Product, ...]:

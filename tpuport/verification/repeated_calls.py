@@ -10,8 +10,9 @@ import torch
 
 from tpuport.compilation import CompiledFunction
 from tpuport.trace_errors import Source
-from tpuport.verification import differences, model_runs
+from tpuport.verification import differences, further_calls, model_runs
 from tpuport.verification.check_result import CheckFinding
+from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import CallKey, Recording, named_tensors
 
@@ -23,27 +24,23 @@ _SHAPES_SHOWN: Final = 4
 
 
 def recompilation_findings(
-    compiled: CompiledFunction, arguments: Arguments, programs: int
+    compiled: CompiledFunction, arguments: Arguments, programs: int, executed: ExecutedLines
 ) -> list[CheckFinding]:
     """Call a compiled model twice more with the same inputs, and report new programs and arrays that stay.
 
     Args:
         programs: how many programs there were after the first call.
+        executed: the lines that ran in torch.
     """
     model_runs.call_compiled(compiled, arguments)
-    findings = []
-    if compiled.program.compilations > programs:
-        findings.append(
-            CheckFinding(
-                "recompilation", "repeat", "error",
-                "a second call with inputs of the same shapes compiled a new program",
-                "look for what changes from call to call: a Python number or a string in the model or its arguments "
-                "that should be a tensor; the log of the logger 'tpuport' names arguments",
-            )
-        )  # fmt: skip
+    second, changes = compiled.program.compilations, compiled.program.latest_changes()
     # After the second call: what the first ones keep for good, such as constants of the program, does not grow.
     before = _live_arrays()
     model_runs.call_compiled(compiled, arguments)
+    findings = []
+    if second > programs:
+        is_again = compiled.program.compilations > second
+        findings.append(further_calls.recompilation_finding(changes, executed, is_again=is_again))
     # Arrays of equal shapes and dtypes cannot be told apart, but counted.
     new = _live_arrays() - before
     if new:
