@@ -58,12 +58,12 @@ def test_a_finding_reached_from_two_files_is_told_once(project: Path) -> None:
     assert places(lint(".")) == [("./shared.py", 1, "TPU101")]
 
 
-def test_errors_in_files_that_were_not_named_only_change_the_verdict(project: Path) -> None:
+def test_errors_in_files_that_were_not_named_are_not_listed_and_fail_the_run(project: Path) -> None:
     (project / "shared.py").write_text("BAD\n")
     (project / "a.py").write_text("# uses shared.py\ndef forward(): pass\n")
     report = lint("a.py")
     assert report.findings == ()
-    assert report.exit_code == 0
+    assert report.exit_code == 1
     assert not report.expected_to_trace
     assert "TPU101 in shared.py:1" in report.verdict()
 

@@ -170,3 +170,18 @@ def test_a_suppression_may_follow_another_comment_and_name_a_rule(tmp_path: Path
         file.write_text(f"{head}x * x.max().item()  {comment}\n")
         report = lint_paths([file], run=Run(cache=False))
         assert (report.findings, report.suppressed) == ((), 1)
+
+
+def test_noqa_with_an_id_is_for_its_line(tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(
+        "from torch import nn\n\n\nclass Model(nn.Module):  # noqa: TPU2\n    def forward(self, x):\n"
+        "        a = x[x > 0]  # NOQA:TPU101, E501 known\n"
+        "        b = x[x > 0]  # noqa\n"
+        "        c = x[x > 0]  # noqa: E501\n"
+        "        return a, b, c, x[x > 0]  # noqa: TPU999\n"
+    )
+    report = lint_paths([model], run=Run(cache=False))
+    found = {(finding.line, finding.rule) for finding in report.findings}
+    assert found == {(4, "TPU003"), (7, "TPU101"), (8, "TPU101"), (9, "TPU101"), (9, "TPU005")}
+    assert report.suppressed == 1

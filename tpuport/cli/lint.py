@@ -1,20 +1,25 @@
 """`tpuport lint`: what in model code cannot be traced, why, and what to write instead."""
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tpuport.cli.arguments import CommandParser, UsageError, non_negative_integer
 from tpuport.cli.console import ProgressLine, print_text, say, use_colours, write_file
+from tpuport.cli.lint_settings import add_options, describe_settings, settings_from
 
 if TYPE_CHECKING:
     from tpuport.lint.configuration import Settings
     from tpuport.lint.engine import Run
     from tpuport.lint.run_report import Report
+
+_STANDARD_INPUT: Final = "-"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,10 +32,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     # No path is an error of `run`: --explain and --list-rules need none.
-    add("paths", nargs="*", metavar="PATH", help="files, and directories to search")
-    add("--select", action="append", metavar="IDS", default=[], help="apply only these rules: TPU101,TPU2")
-    add("--ignore", action="append", metavar="IDS", default=[], help="do not apply these rules")
-    add("--target", metavar="torchax==VERSION", help="the torchax that the code is for")
+    add("paths", nargs="*", metavar="PATH", help="files, and directories to search; - is standard input")
+    add("--stdin-filename", metavar="FILE", help="the file that standard input is the text of")
     add(
         "--jobs",
         "-j",
@@ -50,8 +53,12 @@ def parser() -> argparse.ArgumentParser:
     add("--watch", action="store_true", help="lint again whenever a file changes, until Ctrl-C")
     add("--explain", metavar="ID", help="explain a rule, and stop")
     add("--list-rules", action="store_true", help="list all rules, and stop")
+    add("--show-files", action="store_true", help="list the files that would be linted, and stop")
+    add("--show-settings", action="store_true", help="show the settings for these paths, and stop")
+    add_options(parser.add_argument_group("settings"))
     _add_fixing(parser.add_argument_group("fixing"))
     _add_output(parser.add_argument_group("output"))
+    parser.set_defaults(is_stdin=False)
     return parser
 
 
@@ -74,6 +81,7 @@ def _add_output(group: Any) -> None:
     add("--output-file", type=Path, metavar="FILE", help="write the findings there")
     add("--statistics", action="store_true", help="count each rule's findings instead of showing them")
     add("--show-source", action=argparse.BooleanOptionalAction, default=True, help="show each finding's line")
+    add("--quiet", "-q", action="store_true", help="show findings, and nothing else")
     add("--exit-zero", action="store_true", help="exit 0 even if there are errors")
     add("--baseline", type=Path, metavar="FILE", help="known findings, which are not reported again")
     add("--write-baseline", action="store_true", help="write all findings to that file")
@@ -88,13 +96,67 @@ def run(options: argparse.Namespace) -> int:
     if options.list_rules:
         _print_findings(_list_rules())
         return 0
+    options.paths = _paths(options)
+    if options.show_settings:
+        _print_findings(describe_settings(settings_from(options), options))
+        return 0
+    if options.show_files:
+        _print_findings(_list_files(options))
+        return 0
+    if options.watch:
+        return _watch(options)
+    return _run_once(options)
+
+
+def _paths(options: argparse.Namespace) -> list[str]:
+    """The paths to lint; for standard input the file that it is the text of, whose text it becomes.
+
+    Raises:
+        UsageError: there is none, or standard input is one of several.
+    """
+    if options.stdin_filename is not None and not options.paths:
+        options.paths = [_STANDARD_INPUT]
     if not options.paths:
         raise UsageError(
             "no path was given", where="PATH", fix="name files or directories: tpuport lint model/"
         )
-    if options.watch:
-        return _watch(options)
-    return _run_once(options)
+    if _STANDARD_INPUT not in options.paths:
+        return options.paths
+    if len(options.paths) > 1:
+        fix = "leave out - or the other paths"
+        raise UsageError("standard input cannot be linted with other files", where="-", fix=fix)
+    if options.add_ignore:
+        raise UsageError("--add-ignore writes files", where="-", fix="name the file instead of -")
+    options.is_stdin = True
+    return [options.stdin_filename or _STANDARD_INPUT]
+
+
+@contextlib.contextmanager
+def _standard_input(path: str) -> Iterator[None]:
+    """Let standard input be the text of a file, whether or not that exists.
+
+    Raises:
+        PortError: it is no text.
+    """
+    from tpuport.lint import source
+
+    text, _ = source.decode(sys.stdin.buffer.read(), path)
+    file = Path(os.path.abspath(path))  # noqa: PTH100 - as the linter makes paths absolute
+    source.overlay[file] = text
+    try:
+        yield
+    finally:
+        del source.overlay[file]
+
+
+def _list_files(options: argparse.Namespace) -> str:
+    from tpuport.lint.paths import discover_files
+    from tpuport.lint.patterns import Excluder
+
+    settings = settings_from(options)
+    excluder = Excluder(settings.exclude, settings.root)
+    files = discover_files(options.paths, excluder, exclude_named=options.force_exclude).files
+    return "".join(f"{file}\n" for file in files)
 
 
 def _watch(options: argparse.Namespace) -> int:
@@ -112,14 +174,25 @@ def _watch(options: argparse.Namespace) -> int:
 
 def _check_watchable(options: argparse.Namespace) -> None:
     """A run that writes files would wake itself up."""
-    writing = {"--fix": options.fix or options.unsafe_fixes, "--add-ignore": options.add_ignore}
+    writing = {
+        "--fix": options.fix or options.unsafe_fixes,
+        "--add-ignore": options.add_ignore,
+        "-": options.is_stdin,
+    }
     for option, is_given in writing.items():
         if is_given:
             raise UsageError(f"--watch does not go with {option}", where="--watch", fix=f"leave out {option}")
 
 
 def _run_once(options: argparse.Namespace) -> int:
-    settings = _settings(options)
+    if not options.is_stdin:
+        return _lint_and_report(options)
+    with _standard_input(options.paths[0]):
+        return _lint_and_report(options)
+
+
+def _lint_and_report(options: argparse.Namespace) -> int:
+    settings = settings_from(options)
     report = _lint(options.paths, settings, _run_options(options))
     code = report.exit_code
     if options.diff:
@@ -128,11 +201,13 @@ def _run_once(options: argparse.Namespace) -> int:
         code = max(code, int(bool(report.diffs)))
     elif options.add_ignore:
         return _add_ignores(report)
+    elif options.is_stdin and (options.fix or options.unsafe_fixes):
+        _show_fixed_input(report, options)
     else:
         _show_findings(report, options)
     if options.confirm is not None:
         _show_marks(report, options)
-    for pattern in report.unmatched_entry_points:
+    for pattern in () if options.quiet else report.unmatched_entry_points:
         say(f'entry-points: no function in these files is "{pattern}"')
     if options.write_baseline:
         _report_baseline(report, options.baseline, settings)
@@ -140,31 +215,6 @@ def _run_once(options: argparse.Namespace) -> int:
     if options.exit_zero and code == 1:
         return 0
     return code
-
-
-def _settings(options: argparse.Namespace) -> "Settings":
-    """The settings of pyproject.toml, overridden by the command line."""
-    from tpuport.lint.configuration import find_settings, parse_torchax_version
-    from tpuport.lint.rule_catalogue import normalize_prefixes
-
-    settings = find_settings(options.paths)
-    # Options that were not given leave the settings as they are.
-    changes: dict[str, Any] = {}
-    # --select replaces the setting, and --ignore adds to it.
-    if select := _split_commas(options.select):
-        changes["select"] = normalize_prefixes(select, "--select")
-    if ignore := _split_commas(options.ignore):
-        changes["ignore"] = (*settings.ignore, *normalize_prefixes(ignore, "--ignore"))
-    if options.jobs:
-        changes["jobs"] = options.jobs
-    if options.target:
-        changes["torchax"] = parse_torchax_version(options.target)
-    return dataclasses.replace(settings, **changes)
-
-
-def _split_commas(values: Sequence[str]) -> tuple[str, ...]:
-    parts = (part.strip() for part in ",".join(values).split(","))
-    return tuple(filter(None, parts))
 
 
 def _run_options(options: argparse.Namespace) -> "Run":
@@ -179,8 +229,9 @@ def _run_options(options: argparse.Namespace) -> "Run":
         fix = Applicability.SAFE
     return Run(
         fix=fix,
-        write=not options.diff,
-        cache=not options.no_cache,
+        write=not (options.diff or options.is_stdin),
+        # Results in the cache are those of files on disk.
+        cache=not (options.no_cache or options.is_stdin),
         cache_directory=options.cache_dir,
         baseline=options.baseline,
         write_baseline=options.write_baseline,
@@ -196,17 +247,35 @@ def _lint(paths: Sequence[str], settings: "Settings", run: "Run") -> "Report":
 
 
 def _show_findings(report: "Report", options: argparse.Namespace) -> None:
-    from tpuport.lint.reports import Options, render
-
     file = options.output_file
     # A file gets no colours, whatever the terminal shows.
-    colour = file is None and use_colours(sys.stdout)
-    style = Options(color=colour, show_source=options.show_source, statistics=options.statistics)
-    text = render(options.format, report, style)
+    text = _rendered(report, options, None if file is not None else sys.stdout)
     if file is None:
         _print_findings(text)
     else:
         write_file(file, text, "the findings", "--output-file")
+
+
+def _rendered(report: "Report", options: argparse.Namespace, stream: Any) -> str:
+    from tpuport.lint.reports import Options, render
+
+    style = Options(
+        color=use_colours(stream),
+        show_source=options.show_source,
+        statistics=options.statistics,
+        quiet=options.quiet,
+    )
+    return render(options.format, report, style)
+
+
+def _show_fixed_input(report: "Report", options: argparse.Namespace) -> None:
+    """Write the fixed text to standard output, and what is left to standard error."""
+    from tpuport.lint import source
+
+    (path,) = options.paths
+    text = source.overlay[Path(os.path.abspath(path))]  # noqa: PTH100 - as the linter makes paths absolute
+    print_text(report.texts.get(path, text), "the fixed text", fix="give --diff")
+    say(_rendered(report, options, sys.stderr).rstrip("\n"))
 
 
 def _show_marks(report: "Report", options: argparse.Namespace) -> None:

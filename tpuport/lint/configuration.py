@@ -28,6 +28,8 @@ class Settings:
     Attributes:
         select: prefixes of the rule ids to report; all rules if it is empty.
         ignore: prefixes not to report; if both lists match an id, the longer prefix wins.
+        fixable: prefixes of the rule ids to fix; all rules if it is empty.
+        unfixable: prefixes not to fix; the longer prefix wins here too.
         exclude: patterns of files and directories to leave out, see `Excluder`.
         per_file_ignores: pattern of files, and the prefixes not to report there.
         entry_points: further functions that are traced: `package.module:Class.method`, `Class.method`, with `*`.
@@ -41,6 +43,8 @@ class Settings:
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    fixable: tuple[str, ...] = ()
+    unfixable: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
     entry_points: tuple[str, ...] = ()
@@ -60,6 +64,10 @@ class Settings:
         if id.startswith(DIAGNOSTIC_PREFIX):
             selected = max(selected, 0)
         return selected > longest_match(id, self.ignore)
+
+    def may_fix(self, id: str) -> bool:  # noqa: A002 - the field's name
+        """Whether findings of a rule are fixed."""
+        return longest_match(id, self.fixable or ("ALL",)) > longest_match(id, self.unfixable)
 
     def severity(self, id: str, default: Severity) -> Severity:  # noqa: A002 - the field's name
         """A finding's severity, `default` being the rule's."""
@@ -128,17 +136,68 @@ def load_settings(file: Path) -> Settings:
     Raises:
         PortError: naming the file and the key.
     """
-    values: dict[str, Any] = {"root": file.parent}
-    for key, value in (_read_table(file) or {}).items():
-        where = f"{file}: {TABLE}.{key}"
-        if key not in _CONVERTERS:
-            known_keys = ", ".join(sorted(_CONVERTERS))
-            raise PortError(f"there is no setting {key!r}", where=where, fix=f"the settings are {known_keys}")
-        field, convert = _CONVERTERS[key]
-        values[field] = convert(value, where)
+    values = _converted(_read_table(file) or {}, f"{file}: {TABLE}.")
     if values.get("baseline"):
         values["baseline"] = file.parent / values["baseline"]
-    return Settings(**values)
+    return Settings(**values, root=file.parent)
+
+
+def override_settings(settings: Settings, text: str, where: str = "--config") -> Settings:
+    """The settings with those in a line of TOML, such as `severities.TPU5 = "info"`, in their stead.
+
+    Raises:
+        PortError: the text is not TOML, or has an unknown key or a wrong value.
+    """
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        fix = "write KEY=VALUE as in pyproject.toml, or name a file"
+        raise PortError(f"{text!r} is not a setting: {error}", where=where, fix=fix) from None
+    values = _converted(table, f"{where} ")
+    if values.get("baseline"):
+        values["baseline"] = Path(values["baseline"])
+    return dataclasses.replace(settings, **values)
+
+
+def _converted(table: dict[str, Any], where: str) -> dict[str, Any]:
+    """The fields of `Settings` that a table sets."""
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _CONVERTERS:
+            known_keys = ", ".join(sorted(_CONVERTERS))
+            fix = f"the settings are {known_keys}"
+            raise PortError(f"there is no setting {key!r}", where=f"{where}{key}", fix=fix)
+        field, convert = _CONVERTERS[key]
+        values[field] = convert(value, f"{where}{key}")
+    return values
+
+
+def settings_as_toml(settings: Settings) -> str:
+    """All settings, defaults included, as a table of pyproject.toml would have them."""
+    fields = {key: getattr(settings, field) for key, (field, _) in _CONVERTERS.items()}
+    fields["target-torchax"] = f"torchax=={'.'.join(map(str, settings.torchax))}"
+    if settings.baseline is None:
+        del fields["baseline"]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    import json
+
+    match value:
+        case tuple([(str(), _), *_]):
+            pairs = [f"{json.dumps(name)} = {_toml_value(item)}" for name, item in value]
+            return "{ " + ", ".join(pairs) + " }"
+        case tuple():
+            return "[" + ", ".join(map(_toml_value, value)) + "]"
+        case bool() | int():
+            return json.dumps(value)
+        case _:
+            # A string of JSON is one of TOML.
+            return json.dumps(str(value), ensure_ascii=False)
 
 
 def parse_torchax_version(text: str, where: str = "--target") -> tuple[int, ...]:
@@ -210,6 +269,8 @@ def _severities(value: Any, where: str) -> tuple[tuple[str, Severity], ...]:
 _CONVERTERS: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "select": ("select", _prefixes),
     "ignore": ("ignore", _prefixes),
+    "fixable": ("fixable", _prefixes),
+    "unfixable": ("unfixable", _prefixes),
     "exclude": ("exclude", _strings),
     "per-file-ignores": ("per_file_ignores", _per_file_ignores),
     "entry-points": ("entry_points", _strings),

@@ -16,7 +16,7 @@ from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.fixing import FixResult, fix_files, label_fixes
 from tpuport.lint.paths import relative_to_working_directory
 from tpuport.lint.patterns import unmatched_patterns
-from tpuport.lint.run_report import Report
+from tpuport.lint.run_report import Report, is_in_library
 from tpuport.lint.session import CollectedFindings, Run, Session
 
 __all__ = ["Run", "lint_paths"]
@@ -68,6 +68,7 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         stops=sum(f.stops_trace and not is_diagnostic(f) for f in (*collected.reported, *collected.known)),
         passable=_count_passable(collected.reported, displayed),
         outside=tuple(map(_with_relative_path, sorted(collected.outside))),
+        failing_outside=tuple(itertools.filterfalse(is_in_library, collected.failing_outside)),
         suppressed=collected.suppressed,
         known=len(collected.known),
         stale=collected.stale,
@@ -76,6 +77,7 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         verdicts=_entry_verdicts(session, collected),
         fixed={session.files[path]: count for path, count in fix_result.counts.items()},
         diffs={session.files[path]: diff for path, diff in sorted(fix_result.diffs.items())},
+        texts={session.files[path]: text for path, text in fix_result.texts.items()},
         cached=session.cached,
         seconds=time.perf_counter() - started,
         source=lambda display: session.lines(session.absolute_path(display)),

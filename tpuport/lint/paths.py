@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tpuport.lint import source
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.patterns import Excluder
@@ -149,6 +150,9 @@ class _Walk:
 
 def _kind_of_path(path: Path) -> str:
     """One of "file", "directory" and "missing"; a dangling link is a file, so that reading it reports the problem."""
+    # A text that is not on disk, such as standard input.
+    if path in source.overlay:
+        return "file"
     try:
         if path.is_dir():
             return "directory"

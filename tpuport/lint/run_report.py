@@ -31,6 +31,8 @@ class Report:
             baseline.
         passable: number of findings at error level that do not stop a trace.
         outside: errors that stop a trace, in files that were not named but are traced from those that were.
+        failing_outside: those of `outside`, in files of the project itself, that would be reported as errors if their
+            files were named; they fail the run.
         suppressed: number of findings that comments suppress.
         known: number of findings that are in the baseline.
         stale: number of entries of the baseline that no longer occur.
@@ -40,6 +42,7 @@ class Report:
         verdicts: for each model class and compiled function, by file and line.
         fixed: by file, as the user wrote it, the number of rewritten findings.
         diffs: by file, the unified diff of the rewrites.
+        texts: by file, the rewritten text.
         cached: number of files whose results came from the cache.
         seconds: wall time.
         source: returns a file's lines, by the path in a finding.
@@ -55,6 +58,7 @@ class Report:
     stops: int
     passable: int
     outside: tuple[Finding, ...]
+    failing_outside: tuple[Finding, ...]
     suppressed: int
     known: int
     stale: int
@@ -63,6 +67,7 @@ class Report:
     verdicts: tuple[EntryVerdict, ...]
     fixed: dict[str, int]
     diffs: dict[str, str]
+    texts: dict[str, str]
     cached: int
     seconds: float
     source: Callable[[str], Sequence[str]]
@@ -80,11 +85,14 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 without errors, 1 with errors, 2 if something could not be linted."""
+        """0 without errors, 1 with errors, 2 if something could not be linted.
+
+        Errors in other files of the project, which these call, count too: the verdict names them.
+        """
         # Even with errors elsewhere: what could not be linted may have more.
         if self.failed:
             return 2
-        return min(self.errors, 1)
+        return int(self.errors > 0 or bool(self.failing_outside))
 
     @property
     def expected_to_trace(self) -> bool:
@@ -96,7 +104,7 @@ class Report:
     @property
     def _errors_outside_libraries(self) -> list[Finding]:
         """Errors in the project's own other files: the model need not run the code of a library that has one."""
-        return list(itertools.filterfalse(_is_in_library, self.outside))
+        return list(itertools.filterfalse(is_in_library, self.outside))
 
     def count(self, severity: Severity) -> int:
         """Number of findings with a severity."""
@@ -175,7 +183,8 @@ class Report:
         )
 
 
-def _is_in_library(finding: Finding) -> bool:
+def is_in_library(finding: Finding) -> bool:
+    """Whether a finding is in an installed package."""
     return not _LIBRARY_DIRECTORIES.isdisjoint(Path(finding.path).parts)
 
 

@@ -11,7 +11,7 @@ from tpuport.errors import PortError
 from tpuport.lint import baseline, source, suppressions, workers
 from tpuport.lint.configuration import Settings
 from tpuport.lint.diagnostics import ALWAYS_ENABLED
-from tpuport.lint.findings import Applicability, Finding
+from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.paths import common_directory, discover_files
 from tpuport.lint.patterns import Excluder
 from tpuport.lint.result_cache import Cache, cache_directory_for
@@ -59,6 +59,7 @@ class CollectedFindings:
         suppressed: number of findings that comments suppress.
         known: those in the baseline.
         stale: number of entries of the baseline without a finding.
+        failing_outside: those of `outside` that would be reported as errors if their files were named.
         unselected: errors that stop a trace, of rules that are not selected.
     """
 
@@ -67,6 +68,7 @@ class CollectedFindings:
     suppressed: int = 0
     known: list[Finding] = dataclasses.field(default_factory=list)
     stale: int = 0
+    failing_outside: list[Finding] = dataclasses.field(default_factory=list)
     unselected: list[Finding] = dataclasses.field(default_factory=list)
 
 
@@ -88,8 +90,8 @@ class Session:
         self.settings = settings
         self.run = run
         # Patterns with a slash start at the settings' own directory, wherever the paths are.
-        excluder = Excluder(settings.exclude, settings.root)
-        discovery = discover_files(paths, excluder, exclude_named=run.exclude_named)
+        self._excluder = Excluder(settings.exclude, settings.root)
+        discovery = discover_files(paths, self._excluder, exclude_named=run.exclude_named)
         self.files = {str(path): display for path, display in discovery.files.items()}
         self._path_by_display = {display: path for path, display in self.files.items()}
         self.path_findings = discovery.findings
@@ -103,6 +105,7 @@ class Session:
             # Read before the analysis, so that an unusable file ends the run at once.
             self._baseline = baseline.read_baseline(self.baseline_file)
         self._lines: dict[str, tuple[str, ...]] = {}
+        self._outside_suppressions: dict[str, suppressions.Suppressions] = {}
         # Set by `analyse`; None without a cache.
         self.cache: Cache | None = None
 
@@ -168,7 +171,9 @@ class Session:
         """A file's lines, by absolute path; none if it cannot be read."""
         if path not in self._lines:
             try:
-                text, _ = source.decode(Path(path).read_bytes(), path)
+                text = source.overlay.get(Path(path))
+                if text is None:
+                    text, _ = source.decode(Path(path).read_bytes(), path)
                 self._lines[path] = source.split_lines(text)
             except (OSError, ValueError, source.Unreadable):
                 self._lines[path] = ()
@@ -177,10 +182,12 @@ class Session:
     def replace_text(self, path: str, text: str) -> None:
         """Let `lines` return a file's new text instead of the one on disk."""
         self._lines[path] = source.split_lines(text)
+        self._outside_suppressions.pop(path, None)
 
     def restore_text(self, path: str) -> None:
         """Undo `replace_text`."""
         self._lines.pop(path, None)
+        self._outside_suppressions.pop(path, None)
 
     def collect_findings(self) -> CollectedFindings:
         """The findings of all results, after selection, suppressions and baseline."""
@@ -189,7 +196,8 @@ class Session:
         for finding in _merge_duplicates(self.results.values()):
             if finding.path in self.files:
                 findings_by_file[finding.path].append(finding)
-            elif finding.stops_trace:  # whatever rules are selected: the verdict needs all of them
+            elif finding.stops_trace and not self._is_suppressed_outside(finding):
+                # Whatever rules are selected: the verdict needs all of them.
                 collected.outside.append(finding)
         # Every rule has run, whatever is selected: the cache and the verdict need them all.
         enabled_ids = list(filter(self.settings.is_enabled, all_ids()))
@@ -201,7 +209,33 @@ class Session:
                 sorted(collected.reported), self._baseline, self.lines, self.baseline_file
             )
             collected.reported, collected.known, collected.stale = split
+        collected.failing_outside = self._failing_outside(collected.outside)
         return collected
+
+    def _is_suppressed_outside(self, finding: Finding) -> bool:
+        """Whether a comment suppresses an error in a file that was not named."""
+        path = finding.path
+        if path not in self._outside_suppressions:
+            text = "\n".join(self.lines(path))
+            self._outside_suppressions[path] = suppressions.parse_suppressions(text)
+        return not suppressions.filter_findings(
+            [finding], self._outside_suppressions[path], path, ()
+        ).findings
+
+    def _failing_outside(self, findings: list[Finding]) -> list[Finding]:
+        """The errors in files that were not named which the settings would report there, without known ones."""
+        failing = [
+            finding
+            for finding in findings
+            if self.settings.is_enabled(finding.rule)
+            and not finding.rule.startswith(self.settings.ignored_in(Path(finding.path)))
+            and self.settings.severity(finding.rule, finding.severity) is Severity.ERROR
+            and not self._excluder.excludes(Path(finding.path))
+        ]
+        if self._baseline is None:
+            return failing
+        assert self.baseline_file is not None
+        return baseline.split_by_baseline(sorted(failing), self._baseline, self.lines, self.baseline_file).new
 
     def _add_findings_of_file(
         self,
@@ -219,11 +253,16 @@ class Session:
         unselected = [f for f in findings if f.stops_trace and f.rule not in selected_ids]
         filtered = suppressions.filter_findings(selected, result.suppressions, result.path, enabled_ids)
         comment_findings = [finding for finding in filtered.comment_findings if finding.rule in selected_ids]
-        collected.reported += filtered.findings + comment_findings
+        collected.reported += [self._with_allowed_fix(f) for f in filtered.findings + comment_findings]
         collected.suppressed += filtered.suppressed
         # A suppressed error is one that somebody has looked at, whether or not its rule is selected now.
         filtered = suppressions.filter_findings(unselected, result.suppressions, result.path, ())
         collected.unselected += filtered.findings
+
+    def _with_allowed_fix(self, finding: Finding) -> Finding:
+        if finding.fix is Applicability.NONE or self.settings.may_fix(finding.rule):
+            return finding
+        return dataclasses.replace(finding, fix=Applicability.NONE)
 
 
 def _paths_of(result: FileResult) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`# tpuport: ignore[TPU101] reason`: on a line, on a block's first line, or for a whole file."""
+"""`# tpuport: ignore[TPU101] reason`: on a line, on a block's first line, or for a whole file; `# noqa: TPU101`."""
 
 import dataclasses
 import io
@@ -13,6 +13,9 @@ from tpuport.lint.rule_catalogue import id_by_name, is_known_prefix
 
 _COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<content>.*)", re.DOTALL)
 _IGNORE: Final = re.compile(r"(?P<keyword>ignore-file|ignore)\s*\[(?P<ids>[^\]]*)\]")
+# What other linters read too. Without ids it is about their findings: a suppression names the rules that it is for.
+_NOQA: Final = re.compile(r"#\s*noqa\s*:\s*(?P<ids>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)", re.IGNORECASE)
+_NOQA_ID: Final = re.compile(r"TPU\d+", re.IGNORECASE)
 _END_OF_FILE: Final = 10**9
 
 
@@ -71,7 +74,7 @@ class Suppressions:
 def parse_suppressions(text: str) -> Suppressions:
     """The suppressions of a file that parses."""
     # Tokenizing takes longer than parsing, and few files have such comments.
-    if "tpuport:" not in text:
+    if "tpuport:" not in text and _NOQA.search(text) is None:
         return Suppressions()
     reader = _TokenReader()
     try:
@@ -151,6 +154,7 @@ class _TokenReader:
     def _read_comment(self, token: tokenize.TokenInfo) -> None:
         match = _COMMENT.search(token.string)
         if match is None:
+            self._read_noqa(token)
             return
         line = token.start[0]
         column = token.start[1] + match.start() + 1
@@ -173,6 +177,22 @@ class _TokenReader:
         else:
             stands_alone = not self.line_start and not token.line[: token.start[1]].strip()
             self.line_comments.append((Suppression(line, column, end_column, line, line, ids), stands_alone))
+
+    def _read_noqa(self, token: tokenize.TokenInfo) -> None:
+        match = _NOQA.search(token.string)
+        names = _NOQA_ID.findall(match["ids"]) if match is not None else []
+        # Ids of other linters are theirs.
+        if match is None or not names:
+            return
+        line, column = token.start[0], token.start[1] + match.start() + 1
+        end_column = token.start[1] + match.end() + 1
+        ids = tuple(name.upper() for name in names)
+        if problem := _problem_with_names(names, ids):
+            reason = f"{problem}: the comment suppresses nothing"
+            self.problems.append(CommentProblem(line, column, end_column, reason))
+        else:
+            # For its own line only, as in other linters.
+            self.suppressions.append(Suppression(line, column, end_column, line, line, ids))
 
     def _end_logical_line(self, end: int) -> None:
         """Assign the line's comments to the line itself, or to the block that it opens."""

@@ -21,11 +21,13 @@ class Options:
         color: use a terminal's escape codes.
         show_source: show each finding's line, with a caret below.
         statistics: show the number of findings by rule instead of the findings.
+        quiet: leave out the summary.
     """
 
     color: bool = False
     show_source: bool = True
     statistics: bool = False
+    quiet: bool = False
 
 
 def render(name: str, report: Report, options: Options | None = None) -> str:

@@ -11,6 +11,8 @@ def render(report: Report, options: Options) -> str:
     lines = [headline(finding, style) for finding in report.findings]
     if options.statistics:
         lines = statistics(report, style)
+    if options.quiet:
+        return "".join(f"{line}\n" for line in lines)
     # An empty line sets the summary off, if there is anything before it.
     if lines:
         lines.append("")

@@ -11,10 +11,12 @@ from tpuport.lint.run_report import Report
 _COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
-def render(report: Report, _: Options) -> str:
+def render(report: Report, options: Options) -> str:
     """The report as workflow commands, and the verdict."""
     lines = [_annotation(finding) for finding in report.findings]
-    return "\n".join([*lines, report.verdict()]) + "\n"
+    if not options.quiet:
+        lines.append(report.verdict())
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _annotation(finding: Finding) -> str:

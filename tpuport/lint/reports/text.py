@@ -28,6 +28,8 @@ def render(report: Report, options: Options) -> str:
         lines += _finding_lines(finding, report, options, style)
     if options.statistics:
         lines = [*statistics(report, style), ""]
+    if options.quiet:
+        return "".join(f"{line}\n" for line in lines)
     return "\n".join([*lines, *summary(report, style, by_family=True)]) + "\n"
 
 
