@@ -12,11 +12,18 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat import aliasing
 from tpuport.compat.convert import is_ported, jax_dtype, to_jax, wrap
 
 logger = logging.getLogger("tpuport")
 
 _library: torch.library.Library | None = None
+
+
+# Constructors that torch has kernels for on its own devices only, or composes of what the device does not have.
+_COMPUTED_ON_HOST = (
+    "tril_indices", "triu_indices", "kaiser_window", "kaiser_window.periodic", "kaiser_window.beta", "fft_fftfreq",
+)  # fmt: skip
 
 
 class _Backend:
@@ -34,6 +41,10 @@ def install() -> None:
     _library = torch.library.Library("aten", "IMPL")
     _library.impl("empty.memory_format", _empty, "PrivateUse1")
     _library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    for name in _COMPUTED_ON_HOST:
+        operator, _, overload = name.partition(".")
+        function = getattr(getattr(torch.ops.aten, operator), overload or "default")
+        _library.impl(name, _computing_on_host(function), "PrivateUse1")
     _library.impl(
         "copy_", _filling(torch.library.get_kernel("aten::copy_", "Meta")), "Meta", with_keyset=True
     )
@@ -92,6 +103,13 @@ def _empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: 
 
 def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
     return _empty(size, **options)
+
+
+def _computing_on_host(function: Any) -> Callable[..., torch.Tensor]:
+    def construct(*args: Any, device: Any = None, pin_memory: Any = None, **options: Any) -> torch.Tensor:
+        return wrap(to_jax(aliasing.on_twins(function, *args, device="cpu", **options)))
+
+    return construct
 
 
 def _filling(kernel: Any) -> Callable[..., torch.Tensor]:

@@ -17,6 +17,8 @@ from tpuport.errors import NoCudaError
 # Asked before every use, and what fails without asking.
 _FUNCTIONS = ("_lazy_init", "set_device", "reset_peak_memory_stats", "memory_summary")
 _METHODS = ((torch.cuda.Event, "__new__"), (torch.cuda.Stream, "__new__"), (torch.cuda.device, "__enter__"))
+# torch makes these without asking, and says that it was built without CUDA.
+_FACTORIES = ("asarray", "sparse_coo_tensor")
 _ABSENT: Any = object()
 
 _replaced: list[tuple[Any, str, Any]] = []
@@ -34,6 +36,8 @@ def install() -> None:
         return
     for name in _FUNCTIONS:
         _replace(torch.cuda, name, _explaining(getattr(torch.cuda, name), f"torch.cuda.{name}()"))
+    for name in _FACTORIES:
+        _replace(torch, name, _explaining_device(getattr(torch, name), f"torch.{name}"))
     for owner, name in _METHODS:
         function = _explaining(getattr(owner, name), f"torch.cuda.{owner.__name__}")
         # Python calls __new__ without an instance.
@@ -70,6 +74,21 @@ def _explaining(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             if has_gpu():
                 raise
         raise explanation(None if name.endswith("_lazy_init()") else name)
+
+    return explaining
+
+
+def _explaining_device(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function, whose failure to make a tensor on a GPU that is not there is explained."""
+
+    @functools.wraps(function)
+    def explaining(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        try:
+            return function(*args, device=device, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            if not str(device).startswith("cuda") or has_gpu():
+                raise
+        raise explanation(f"{name}(device={str(device)!r})")
 
     return explaining
 

@@ -1,6 +1,6 @@
 """Tensors created from Python values, with the dtype that torch infers from all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils._mode_utils import no_dispatch
 
+from tpuport.compat.aliasing import on_twins
 from tpuport.compat.convert import as_jax, assign, is_ported, jax_dtype, to_jax, wrap
 from tpuport.compat.operators.declarations import Lowering
 
@@ -85,28 +86,34 @@ def empty_permuted(
 
 def arange_out(start: Number, end: Number, step: Number = 1, *, out: torch.Tensor) -> torch.Tensor:
     """`torch.arange(start, end, step, out=out)`, as which torch runs `torch.arange(..., device="jax")`."""
-    return _fill(out, torch.arange(start, end, step, dtype=out.dtype, device="cpu"))
+    return _fill(out, torch.arange, start, end, step)
+
+
+def range_out(start: Number, end: Number, step: Number = 1, *, out: torch.Tensor) -> torch.Tensor:
+    """`torch.range(start, end, step, out=out)`."""
+    return _fill(out, _aten.range.step, start, end, step)
 
 
 def eye_out(n: int, m: int | None = None, *, out: torch.Tensor) -> torch.Tensor:
     """`torch.eye(n, m, out=out)`."""
-    return _fill(out, torch.eye(n, n if m is None else m, dtype=out.dtype, device="cpu"))
+    return _fill(out, torch.eye, n, n if m is None else m)
 
 
 def linspace_out(start: Number, end: Number, steps: int, *, out: torch.Tensor) -> torch.Tensor:
     """`torch.linspace(start, end, steps, out=out)`."""
-    return _fill(out, torch.linspace(start, end, steps, dtype=out.dtype, device="cpu"))
+    return _fill(out, torch.linspace, start, end, steps)
 
 
 def logspace_out(
     start: Number, end: Number, steps: int, base: Number = 10.0, *, out: torch.Tensor
 ) -> torch.Tensor:
     """`torch.logspace(start, end, steps, base, out=out)`."""
-    return _fill(out, torch.logspace(start, end, steps, base, dtype=out.dtype, device="cpu"))
+    return _fill(out, torch.logspace, start, end, steps, base)
 
 
-def _fill(out: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
-    return assign(out, to_jax(host))
+def _fill(out: torch.Tensor, function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    """Write what torch itself computes on the host."""
+    return assign(out, to_jax(on_twins(function, *args, dtype=out.dtype, device="cpu")))
 
 
 def _contains_ported(data: Any) -> bool:
@@ -131,6 +138,8 @@ LOWERINGS = (
     Lowering(torch.ops.aten.full.default, full, "warns of 64 bits"),
     Lowering(torch.ops.aten.empty_permuted.default, empty_permuted, "takes axes that are no permutation"),
     Lowering(_aten.arange.start_out, arange_out, _OUT),
+    Lowering(_aten.arange.out, lambda end, *, out: arange_out(0, end, out=out), _OUT),
+    Lowering(_aten.range.out, range_out, _OUT),
     Lowering(_aten.eye.out, lambda n, *, out: eye_out(n, out=out), _OUT),
     Lowering(_aten.eye.m_out, eye_out, _OUT),
     Lowering(_aten.linspace.out, linspace_out, _OUT),

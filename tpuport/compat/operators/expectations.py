@@ -243,12 +243,18 @@ def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, An
 
 def _explains_itself(environment: Any, function: Any) -> bool:
     """Whether an operator's lowering is ours, which raises what torch raises, or is missing, as the error says."""
+    return not has_lowering(environment, function) or environment._get_op_or_decomp(function).is_user_defined
+
+
+def has_lowering(environment: Any, function: Any) -> bool:
+    """Whether torchax's environment knows the operator or function."""
     from torchax.tensor import OperatorNotFound
 
     try:
-        return environment._get_op_or_decomp(function).is_user_defined
+        environment._get_op_or_decomp(function)
     except OperatorNotFound:
-        return True
+        return False
+    return True
 
 
 def _name(function: Any) -> str:

@@ -68,7 +68,7 @@ def tensor_split(
 def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """`tensor.type_as(other)`: a new tensor of other's dtype, where other is, or this one if nothing differs."""
     if not is_ported(other):
-        return tensor.cpu().to(other.dtype)
+        return tensor.to(other.device, other.dtype)
     if tensor.dtype == other.dtype:
         return tensor
     return tensor.to(other.dtype)

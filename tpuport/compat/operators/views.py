@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from tpuport.compat import aliasing, autocast
 from tpuport.compat.convert import as_jax, is_ported, wrap
-from tpuport.compat.operators import argument_dtypes, expectations
+from tpuport.compat.operators import argument_dtypes, expectations, placement
 from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.outside import without_values
 from tpuport.compat.operators.random_placement import as_program_draw
@@ -30,12 +30,23 @@ def dispatch(environment: Any, func: Any, types: Any, args: tuple, kwargs: dict 
     def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return expectations.checked_dispatch(environment, func, types, args, kwargs)
 
-    if (moved := without_values(func, args, kwargs or {})) is not None:
+    kwargs = kwargs or {}
+    if (moved := without_values(func, args, kwargs)) is not None:
         return moved
-    args, kwargs = as_program_draw(func, args, kwargs or {})
+    made_elsewhere, placed = placement.resolve(func, args, kwargs)
+    if made_elsewhere is not None:
+        return made_elsewhere
+    if placed is not kwargs and not expectations.has_lowering(environment, func):
+        # torchax would call the function with the arguments that it was given.
+        return func(*args, **placed)
+    kwargs = placed
+    args, kwargs = as_program_draw(func, args, kwargs)
     args, kwargs = autocast.cast(func, args, kwargs)
     argument_dtypes.check(environment, func, args, kwargs)
-    return aliasing.dispatch(run, func, args, kwargs)
+    if not isinstance(func, torch._ops.OpOverload):
+        return aliasing.dispatch(run, func, args, kwargs)
+    with placement.inside_operator():
+        return aliasing.dispatch(run, func, args, kwargs)
 
 
 def view(

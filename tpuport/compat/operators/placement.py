@@ -1,0 +1,157 @@
+"""Where a function of torch that takes a device makes its tensor: on the device, on the host, or without values.
+
+torchax ignores the device that `torch.zeros_like(x, device="cpu")` and `x.new_zeros(3, device="cpu")` name, and has
+only some of torch's constructors.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as torch_pytree
+
+from tpuport.compat import aliasing, randomness
+from tpuport.compat.convert import is_ported, to_jax, to_torch, wrap
+from tpuport.errors import PortError
+
+_DRAWING_LIKES = frozenset({torch.rand_like, torch.randn_like, torch.randint_like})
+# Their first argument says what device, dtype and shape the result has by default.
+_LIKE_A_TENSOR = _DRAWING_LIKES | {
+    torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like, torch.Tensor.new,
+    torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_full, torch.Tensor.new_empty,
+    torch.Tensor.new_empty_strided, torch.Tensor.new_tensor,
+}  # fmt: skip
+_COPIES = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+_DRAWS = frozenset({torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal})
+_WITH_LOWERINGS = frozenset({
+    torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.linspace, torch.eye, torch.empty_strided,
+    torch.empty_permuted,
+})  # fmt: skip
+# Computed by torch on the host; their values depend on nothing but numbers.
+_COMPUTED_ON_HOST = frozenset({
+    torch.logspace, torch.scalar_tensor, torch.range, torch.tril_indices, torch.triu_indices, torch.hann_window,
+    torch.hamming_window, torch.bartlett_window, torch.blackman_window, torch.kaiser_window, torch.fft.fftfreq,
+    torch.fft.rfftfreq,
+})  # fmt: skip
+_TAKE_A_DEVICE = _LIKE_A_TENSOR | _COPIES | _DRAWS | _WITH_LOWERINGS | _COMPUTED_ON_HOST
+
+
+class _Operators(threading.local):
+    """Whether this thread is inside an operator, where torch's own code takes the device for "meta"."""
+
+    is_running = False
+
+
+_operators = _Operators()
+
+
+@contextmanager
+def inside_operator() -> Iterator[None]:
+    """While an operator of torch runs, as opposed to a function that the user has called."""
+    before = _operators.is_running
+    _operators.is_running = True
+    try:
+        yield
+    finally:
+        _operators.is_running = before
+
+
+def resolve(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[torch.Tensor | None, dict[str, Any]]:
+    """Follow the device that a call names, or has by default.
+
+    Returns:
+        (the tensor that torch itself has made, or None if it is to be made on the device; the keyword arguments for
+        that).
+    """
+    if _operators.is_running or func not in _TAKE_A_DEVICE:
+        return None, kwargs
+    if kwargs.get("out") is not None:
+        return _written_out(func, args, kwargs), kwargs
+    kind = _device_kind(func, args, kwargs)
+    if kind != "jax":
+        return _made_elsewhere(func, args, kwargs, kind), kwargs
+    if func in _COMPUTED_ON_HOST and not any(map(is_ported, args)):
+        host = aliasing.on_twins(func, *args, **kwargs | {"device": "cpu"})
+        return wrap(to_jax(host)), kwargs
+    others = {name: value for name, value in kwargs.items() if name != "device"}
+    # What is like a tensor of the device needs no name for it, which the oldest of these functions would not know.
+    return None, others if func in _LIKE_A_TENSOR and is_ported(args[0]) else others | {"device": "jax"}
+
+
+def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The tensor on the device that is to be written to, with what torch computes on the host; None for all else."""
+    out = kwargs["out"]
+    if func in _DRAWS or not is_ported(out):
+        return None
+    values = aliasing.on_twins(func, *args, **kwargs | {"out": None, "dtype": out.dtype, "device": "cpu"})
+    if values.shape != out.shape:
+        raise PortError(
+            f"{func.__name__}() is to write {list(values.shape)} numbers into a tensor of {list(out.shape)}",
+            where="out",
+            fix="give a tensor of the right shape, or none, device=x.device",
+        )
+    return out.copy_(wrap(to_jax(values)))
+
+
+def _device_kind(func: Any, args: tuple, kwargs: dict[str, Any]) -> str:
+    """The type of the device that a call means: "jax" for all names of the device."""
+    device = kwargs.get("device")
+    if device is None:
+        is_of_device = func in _LIKE_A_TENSOR | _COPIES and is_ported(_data(func, args, kwargs))
+        return "jax" if is_of_device else _canonical(torch.get_default_device().type)
+    return "jax" if isinstance(device, int) else _canonical(torch.device(device).type)
+
+
+def _canonical(kind: str) -> str:
+    # Beside a tensor of the device, and in compiled code, the GPU that code names is the device.
+    return "jax" if kind in ("jax", "privateuseone", "cuda") else kind
+
+
+def _data(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The first argument: the tensor that the result is like, or the data of a copy."""
+    if args:
+        return args[0]
+    return kwargs.get("obj" if func is torch.asarray else "data", kwargs.get("input"))
+
+
+def _made_elsewhere(func: Any, args: tuple, kwargs: dict[str, Any], kind: str) -> torch.Tensor | None:
+    """A tensor of the host, or one without values; None if other code follows the device."""
+    if kind == "cpu" and randomness.is_traced() and func in _DRAWS | _DRAWING_LIKES:
+        return None  # the program's
+    if func in _COPIES:
+        return _copied_elsewhere(func, _data(func, args, kwargs), kwargs, kind)
+    if func in _LIKE_A_TENSOR and not is_ported(args[0]):
+        return None
+    if func in _LIKE_A_TENSOR:
+        like, *others = args
+        values = torch_pytree.tree_map(_on_host, (others, kwargs))
+        return aliasing.on_twins(func, aliasing.twin(like), *values[0], **values[1])
+    if kind == "meta" or func not in _DRAWS | _WITH_LOWERINGS - {torch.empty_permuted}:
+        return aliasing.on_twins(func, *args, **kwargs)
+    return None
+
+
+def _copied_elsewhere(func: Any, data: Any, kwargs: dict[str, Any], kind: str) -> torch.Tensor | None:
+    if not any(map(is_ported, torch_pytree.tree_leaves(data))):
+        # In torchax's environment, a tensor without values is one on the device to it.
+        return aliasing.on_twins(func, data, **_without_data(kwargs)) if kind == "meta" else None
+    if not is_ported(data):
+        return None
+    if kind == "cpu":
+        return data.to("cpu", kwargs.get("dtype") or data.dtype)
+    return aliasing.on_twins(torch.empty, data.shape, dtype=kwargs.get("dtype") or data.dtype, device=kind)
+
+
+def _without_data(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
+
+
+def _on_host(value: Any) -> Any:
+    return to_torch(value.jax()) if is_ported(value) else value
+
+
+LOWERINGS = ()
+# `views` replaces torchax's dispatch by one that calls `resolve`.
+METHODS = ()
