@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+from jax.interpreters import partial_eval
 
 # A JaxprEqn, or what jax has in its place while it traces, whose operands are tracers.
 Equation = Any
@@ -121,6 +122,12 @@ def replace_sub_jaxprs(equation: Equation, replace: Callable[[ClosedJaxpr], Clos
         return value
 
     return equation.replace(params={name: replaced(value) for name, value in equation.params.items()})
+
+
+def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with all of its arguments, and without the equations that no result and no effect depends on."""
+    body, _ = partial_eval.dce_jaxpr(closed.jaxpr, used_outputs=True, instantiate=True)
+    return ClosedJaxpr(body, closed.consts)
 
 
 def producers(jaxpr: Jaxpr) -> dict[Var, Producer]:

@@ -55,7 +55,7 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         return cls(rules_from_model(model))
 
     @classmethod
-    def infer(cls, model: Any, inputs: Any) -> ShardingRules:
+    def infer(cls, model: Any, inputs: Any, mesh: Mesh | None = None) -> ShardingRules:
         """Rules from the structure of the model's forward pass, for a model without a plan; each has its reason.
 
         Nothing is allocated: weights and inputs may be on the meta device. `tpuport.sharding.infer_plan` tells about
@@ -64,15 +64,17 @@ class ShardingRules(Mapping[str, PartitionSpec]):
         Args:
             inputs: of one call: arguments by name, a tuple of them, or the only one. A sequence should be longer
                 than one token; other sizes matter little.
+            mesh: that the rules are for: they leave whole what its `tp` does not divide. None leaves whole what no
+                power of two divides, such as a vocabulary of 50257 tokens.
 
         Raises:
-            PortError: `model` is not a torch module.
+            PortError: `model` is not a torch module, or the mesh has no axis `tp`.
             CannotTrace: its code cannot be traced.
         """
         # Imported late: tracing needs torchax, which rules do not.
         from tpuport.sharding.inference import infer_plan
 
-        return cls(infer_plan(model, inputs).rules)
+        return cls(infer_plan(model, inputs, mesh).rules)
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -26,6 +26,7 @@ from tpuport.attention.call_report import Call, call_counts
 from tpuport.checkpoint.device_layout import as_torch_dtype, check_mesh_and_rules
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
+from tpuport.jaxprs import without_dead_code
 from tpuport.mesh import create_mesh
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
@@ -228,7 +229,7 @@ def lower_for(
     return Lowered(
         topology=parse_slice(topology).name, generation=generation_of(chips), mesh=mesh, model=owner, task=task,
         inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=traced.step, weights=weights,
-        jaxpr=traced.program.jaxpr, stage=stage, attention=traced.attention,
+        jaxpr=without_dead_code(traced.program.jaxpr), stage=stage, attention=traced.attention,
         scanned=tuple(Scanned(loop.name, loop.count) for loop in loops), unit=unit or traced.step.units,
         seconds=time.perf_counter() - started, sequences=tuple(sorted(sequences)), lower_unrolled=lower_unrolled,
         lower_with=lower_with,

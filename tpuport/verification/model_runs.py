@@ -14,6 +14,7 @@ from torch.utils import _pytree as torch_pytree
 from tpuport import checkpoint
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
+from tpuport.jaxprs import without_dead_code
 from tpuport.object_graph.classes import attributes_of, set_attributes
 from tpuport.object_graph.graph import is_own_object
 from tpuport.topology.advice.float32_products import Float32Product, find_float32_products
@@ -273,7 +274,7 @@ def float32_products(compiled: CompiledFunction, arguments: Arguments) -> tuple[
     function, arrays = compiled.traced_parts(inputs.positional, inputs.keywords)
     # A call of the compiled function would take the lock itself; this only traces what it would run.
     with trace_lock:
-        return find_float32_products(jax.make_jaxpr(function)(*arrays))
+        return find_float32_products(without_dead_code(jax.make_jaxpr(function)(*arrays)))
 
 
 def describe(tensor: torch.Tensor) -> str:

@@ -1,3 +1,5 @@
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from torch.nn import functional
@@ -24,6 +26,38 @@ CASES = {
     "angle": lambda x, i: [x.angle(), torch.angle(i), torch.angle(torch.complex(x, x[0] + 0 * x))],
     "complex": lambda x, i: torch.view_as_real(torch.complex(x, x[0])),
 }  # fmt: skip
+
+STACKS = {
+    "two leading dimensions": ((2, 3, 4, 5), (2, 3, 5, 6)),
+    "broadcast": ((2, 1, 4, 5), (3, 5, 6)),
+    "one matrix": ((2, 3, 4, 5), (5, 6)),
+    "one matrix on the left": ((4, 5), (2, 3, 5, 6)),
+    "a vector": ((2, 3, 4, 5), (5,)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shapes", STACKS.values(), ids=STACKS)
+def test_stacks_of_matrices(agree, shapes, dtype):
+    x, y = (torch.randn(shape).to(dtype) for shape in shapes)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    agree(lambda x, y: [x @ y, x.matmul(y), torch.matmul(x, y)], x, y, tolerance=tolerance)
+
+
+def test_leading_dimensions_of_a_product_are_not_joined():
+    def product(x, y):
+        return compat.as_jax(compat.wrap(x) @ compat.wrap(y))
+
+    with compat.environment():
+        program = jax.make_jaxpr(product)(jnp.ones((2, 3, 4, 5)), jnp.ones((2, 3, 5, 6)))
+    assert "dimension_numbers=(([3], [2]), ([0, 1], [0, 1]))" in str(program)
+
+
+@pytest.mark.parametrize("shapes", [((2, 3, 4, 5), (2, 3, 4, 5)), ((2, 3, 4, 5), (2, 2, 5, 4))])
+def test_stacks_that_do_not_fit_are_refused(shapes):
+    x, y = (compat.wrap(compat.to_jax(torch.randn(shape))) for shape in shapes)
+    with compat.environment(), pytest.raises(RuntimeError):
+        torch.matmul(x, y)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,7 +8,7 @@ import torch
 import tpuport
 from benchmarks import own_models
 from benchmarks.inferred_plans import measure
-from tpuport.sharding import ShardingRules, infer_plan
+from tpuport.sharding import ShardingRules, audit, infer_plan
 from tpuport.sharding.inference.program import read_program
 
 
@@ -205,11 +205,59 @@ def test_a_single_key_head_stays_whole():
     assert "one head of 8, which all devices share" in weights["k.weight"].reason
 
 
-def test_heads_that_are_joined_with_the_batch_stay_whole_and_the_reason_tells_what_to_write():
-    plan = infer_plan(ByHand(), torch.zeros(2, 16, 32))
+class NeverSplit(ByHand):
+    """Heads joined with the batch, and taken from it in another way than by a view."""
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        query, key, value = (
+            layer(x).view(batch, length, 4, 8).transpose(1, 2).reshape(batch * 4, length, 8)
+            for layer in (self.q, self.k, self.v)
+        )
+        out = torch.bmm(torch.bmm(query, key.transpose(1, 2)).softmax(-1), value)
+        return x + self.o(torch.stack(out.split(4)).transpose(1, 2).reshape(batch, length, 32))
+
+
+def test_heads_that_stay_joined_with_the_batch_are_whole_and_the_reason_tells_what_to_write():
+    plan = infer_plan(NeverSplit(kv_heads=4), torch.zeros(2, 16, 32))
     [query] = [weight for weight in plan.weights if weight.names == ("q.weight",)]
     assert not any(query.spec)
-    assert "scaled_dot_product_attention and einsum" in query.reason
+    assert "which no view splits again: scaled_dot_product_attention" in query.reason
+
+
+def test_a_vocabulary_that_no_power_of_two_divides_stays_whole():
+    _, inputs = own_models.gpt(1)
+    model = own_models.GPT(1, vocabulary=257)
+    rules = ShardingRules.infer(model, inputs)
+    [pattern] = [rule.pattern for rule in rules.rules if rule.matches("tokens.weight")]
+    assert not any(rules[pattern])
+    assert rules.rule("tokens.weight").reason == (
+        "whole: 257 rows do not divide evenly over any power of two of devices"
+    )
+    # As plain rules, in which nothing is optional.
+    mesh = tpuport.create_mesh(tp=8, devices=jax.devices()[:8])
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    assert not audit(ShardingRules(dict(rules)), parameters, mesh).errors
+
+
+def test_what_a_mesh_does_not_divide_stays_whole():
+    model, inputs = (
+        own_models.GPT(1, heads=4, vocabulary=252),
+        {"tokens": torch.zeros(2, 16, dtype=torch.long)},
+    )
+    mesh = tpuport.create_mesh(tp=8, devices=jax.devices()[:8])
+    rules = ShardingRules.infer(model, inputs, mesh)
+    assert rules.rule("tokens.weight").reason == "whole: 252 rows do not divide evenly over tp=8"
+    assert rules.rule("blocks.0.attn.qkv.weight").reason == "whole: 4 heads do not divide evenly over tp=8"
+    assert tuple(rules.spec("blocks.0.c_fc.weight", (256, 64))) == ("tp", None)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    assert not audit(ShardingRules(dict(rules)), parameters, mesh).errors
+
+
+def test_a_mesh_needs_an_axis_for_the_plan():
+    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
+    with pytest.raises(tpuport.PortError, match="no axis tp"):
+        infer_plan(torch.nn.Linear(2, 2), torch.zeros(1, 2), mesh)
 
 
 def test_experts_of_three_dimensions_are_divided_whole_and_their_router_is_not():

@@ -6,6 +6,7 @@ keys, C of values; N any leading dimensions.
 
 import threading
 import types
+from collections.abc import Sequence
 from typing import Any, Final
 
 import jax
@@ -19,6 +20,7 @@ from tpuport import compat
 from tpuport.attention.attend import attend
 from tpuport.attention.attention_settings import current_settings
 from tpuport.attention.mask import Mask, broadcasts_to
+from tpuport.attention.provenance import joined_axes
 from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.errors import PortError
@@ -153,10 +155,17 @@ def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
     return body(*args, **kwargs)
 
 
+def view(tensor: Any, shape: Sequence[int]) -> torch.Tensor:
+    """Traced. `tensor.view(shape)`; heads that attention by hand has joined with the batch are split off undivided."""
+    return compat.wrap(joined_axes.reshape(tensor.jax(), shape))
+
+
 _OPERATORS: Final = {
     functional.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
     functional.multi_head_attention_forward: multi_head_attention_forward,
+    torch.ops.aten.view: view,
+    torch.ops.aten._unsafe_view: view,
 }
 _lock = threading.RLock()
 # torchax's operators, None if it had none, by the function that they answered for.

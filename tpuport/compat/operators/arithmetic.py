@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.promotion import Operand, compute, result_dtype
 
@@ -35,6 +36,24 @@ def addbmm(
     if beta != 0:
         result = result + x.astype(working) * beta
     return result.astype(left.dtype)
+
+
+def matmul(x: Any, y: Any, **options: Any) -> torch.Tensor:
+    """`torch.matmul(x, y)`, whose leading dimensions stay apart, so that a mesh can go on dividing each of them."""
+    if options or not _is_product_of_stacks(x, y):
+        # torch takes it apart into other operators, and has the errors for what does not fit.
+        return torch.matmul(x, y, **options)
+    return wrap(jnp.matmul(x.jax(), y.jax()))
+
+
+def _is_product_of_stacks(x: Any, y: Any) -> bool:
+    """Whether this is a valid product with several leading dimensions, which torch joins into one."""
+    if not (is_ported(x) and is_ported(y) and x.dtype == y.dtype and x.dtype.is_floating_point):
+        return False
+    if min(x.ndim, y.ndim) < 2 or max(x.ndim, y.ndim) < 4 or x.shape[-1] != y.shape[-2]:
+        return False
+    pairs = zip(x.shape[-3::-1], y.shape[-3::-1], strict=False)
+    return all(left == right or 1 in (left, right) for left, right in pairs)
 
 
 def _accumulator(dtype: Any) -> Any:
@@ -84,11 +103,15 @@ def isclose(
 
 _aten = torch.ops.aten
 _TENSOR_FOR_BOOL = "gives a tensor for a bool"
+_JOINS_HEADS = "joins batch and heads, which a mesh can divide only apart"
 LOWERINGS = (
     Lowering(_aten.fmod.Tensor, on_arrays(fmod), "loses digits, and infinity"),
     Lowering(_aten.fmod.Scalar, on_arrays(fmod), "loses digits, and infinity"),
     Lowering(_aten.hardtanh.default, on_arrays(hardtanh), "turns integers into floating-point numbers"),
     Lowering(_aten.addbmm.default, on_arrays(addbmm), "neither broadcasts nor adds integers"),
+    Lowering(torch.matmul, matmul, _JOINS_HEADS),
+    Lowering(torch.Tensor.matmul, matmul, _JOINS_HEADS),
+    Lowering(torch.Tensor.__matmul__, matmul, _JOINS_HEADS),
     Lowering(_aten.complex.default, on_arrays(make_complex), "promotes what torch refuses"),
     Lowering(torch.angle, on_arrays(angle), "forgets the dtype"),
     Lowering(_aten.angle.default, on_arrays(angle), "has no lowering"),

@@ -88,7 +88,20 @@ class Candidates:
 
     def _divides_batch(self, flow: Flow) -> bool:
         """Whether arrays are divided along a dimension for each position of which some product is computed apart."""
-        return not leading_factors(flow.divided).isdisjoint(self._batch)
+        # An output projection may take heads and the features of a feed-forward, one after the other.
+        return any(
+            not self._parts_of(factor).isdisjoint(self._batch) for factor in leading_factors(flow.divided)
+        )
+
+    def is_of_heads(self, dimension: Dimension) -> bool:
+        """Whether a product is computed for each position of a dimension apart, or of each of its parts."""
+        factor = leading_leaf(dimension)
+        return factor is not None and self._parts_of(factor) <= self._batch
+
+    def _parts_of(self, factor: Factor) -> set[Factor | None]:
+        """The leading factors of the parts of a dimension; its own if it has no parts."""
+        parts = self.parts.get(factor)
+        return {factor} if parts is None else set(map(leading_leaf, parts))
 
     def _without_needs(self, seeds: Mapping[str, int], settled: Mapping[Value, Divided]) -> Flow:
         """What follows from dividing those of the weights that lead to no array that is needed whole."""
@@ -151,14 +164,14 @@ class _Links:
 def _parts(program: Program) -> dict[Factor, list[Dimension]]:
     """The parts of dimensions, by the leading factor of the whole dimension."""
     parts: defaultdict[Factor, list[Dimension]] = defaultdict(list)
-    for part, whole in itertools.chain.from_iterable(map(_dealt_pairs, program.operations)):
+    for part, whole in itertools.chain.from_iterable(map(dealt_pairs, program.operations)):
         factor = leading_leaf(whole)
         if factor is not None:
             parts[factor].append(part)
     return dict(parts)
 
 
-def _dealt_pairs(operation: Operation) -> Iterator[tuple[Dimension, Dimension]]:
+def dealt_pairs(operation: Operation) -> Iterator[tuple[Dimension, Dimension]]:
     """(part, whole dimension) of what an operation takes from its inputs or joins."""
     for axis, target in operation.dealt.items():
         source = operation.dimension(axis)

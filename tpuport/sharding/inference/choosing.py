@@ -11,12 +11,12 @@ import dataclasses
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
-from tpuport.sharding.inference.candidates import Candidate, Candidates
-from tpuport.sharding.inference.factors import leading_leaf
+from tpuport.sharding.inference.candidates import Candidate, Candidates, dealt_pairs
+from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf
 from tpuport.sharding.inference.head_units import find_chain, units
 from tpuport.sharding.inference.operations import Value
 from tpuport.sharding.inference.program import Program
@@ -25,6 +25,8 @@ from tpuport.sharding.inference.sharding_flow import Divided, Transfer
 # What a sum costs beside the time for its elements, as a share of a usual one: devices wait for each other. Like the
 # other shares here, it was chosen so that the plans of `benchmarks.inferred_plans` are as good as published ones.
 _LATENCY: Final = 1 / 8
+# How many parts a pair may deal anew: of fused projections there are up to 6, of heads taken one by one many more.
+_MOST_DEALT: Final = 12
 # What a result of the program costs that stays divided, since somebody may have to collect it.
 _RESULT: Final = 1 / 2
 # Outside of blocks, weights are divided if this share is saved of what a sum saves in blocks, at the same cost. Of a
@@ -43,12 +45,14 @@ class Cut:
         dimension: the index of the weight's dimension that is divided.
         units: into how many parts it may be divided at most, such as whole heads; None if its size decides.
         is_dealt: whether the program takes parts of this dimension, or joins parts to it, which are then divided anew.
+        is_heads: whether a product is computed for each position of this dimension apart, as for heads and experts.
         candidate: the weights that are divided together with this one.
     """
 
     dimension: int
     units: int | None
     is_dealt: bool
+    is_heads: bool
     candidate: Candidate
 
 
@@ -90,12 +94,14 @@ class Choice:
         refused: of weights that could not be divided along a dimension, the transfers that would follow.
         rejected: candidates that were possible and did not pay.
         settled: the arrays that are divided.
+        parts: the dimensions that are taken from others or joined, by the leading factor of the whole dimension.
     """
 
     cuts: dict[str, Cut]
     refused: dict[str, dict[int, Transfer]]
     rejected: list[Candidate]
     settled: dict[Value, Divided]
+    parts: Mapping[Factor, list[Dimension]]
 
 
 def template(name: str) -> str:
@@ -120,7 +126,7 @@ class _Chooser:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.candidates = Candidates(program)
-        self.choice = Choice({}, self.candidates.refused, [], {})
+        self.choice = Choice({}, self.candidates.refused, [], {}, self.candidates.parts)
         # In a model without pairs, nothing is worth a sum.
         self.usual = 1.0
         self.usual_ratio = inf
@@ -143,6 +149,9 @@ class _Chooser:
             return float(max(transfer.elements for transfer in of_heads))
         paired = filter(self._is_paired, _all_sums(candidates))
         return _middle([float(transfer.elements) for transfer in paired], 1.0)
+
+    def _elements(self, names: Iterable[str]) -> int:
+        return sum(self.program.weights[name].elements for name in names)
 
     def _choose_among(self, candidates: list[Candidate], *, in_blocks: bool) -> list[Candidate]:
         """Decide on the groups in blocks, or outside of them, the best first; the candidates that are left."""
@@ -190,7 +199,7 @@ class _Chooser:
 
     def _group(self, candidates: list[Candidate]) -> Group:
         names = frozenset().union(*(candidate.seeds for candidate in candidates))
-        saved = sum(self.program.weights[name].elements for name in names)
+        saved = self._elements(names)
         cost = sum(map(self._cost, candidates))
         return Group(candidates, names, saved, cost, in_blocks=any(map(_NUMBER.search, names)))
 
@@ -213,7 +222,7 @@ class _Chooser:
             # Biases and norms alone are too small for any transfer.
             return False
         if self._ends_pairs(group):
-            return True
+            return all(len(candidate.flow.kinds("deal")) <= _MOST_DEALT for candidate in group.candidates)
         if group.in_blocks or not self.least_ratio:
             # Few elements are summed up for modulation, which has no sequence: that pays without a pair.
             return group.ratio >= self.usual_ratio
@@ -256,14 +265,15 @@ class _Chooser:
             self._note_ratio(group)
         for candidate in group.candidates:
             chain = find_chain(self.program, candidate)
-            dealt = frozenset().union(*(transfer.weights for transfer in candidate.flow.kinds("deal")))
+            dealt = _dealt_factors(candidate)
             for name, dimension in candidate.seeds.items():
                 divided = self.program.weights[name].dimensions[dimension]
                 self.choice.cuts[name] = Cut(
                     dimension,
                     units(divided, chain, self.candidates.parts),
-                    # Of the weights behind a deal, only one that has the whole dimension could be several weights.
-                    is_dealt=name in dealt and leading_leaf(divided) in self.candidates.parts,
+                    # Of the weights around a deal, only one that has the whole dimension could be several weights.
+                    is_dealt=leading_leaf(divided) in dealt,
+                    is_heads=self.candidates.is_of_heads(divided),
                     candidate=candidate,
                 )
             self.choice.settled |= candidate.flow.divided
@@ -276,6 +286,13 @@ class _Chooser:
         if 2 * largest >= self.usual:
             cost = sum(transfer.elements / self.usual + _LATENCY for transfer in group.sums)
             self.least_ratio = min(self.least_ratio or inf, group.saved / cost)
+
+
+def _dealt_factors(candidate: Candidate) -> set[Factor | None]:
+    """The leading factors of the whole dimensions whose parts are dealt anew."""
+    operations = [transfer.operation for transfer in candidate.flow.kinds("deal")]
+    pairs = itertools.chain.from_iterable(map(dealt_pairs, operations))
+    return {leading_leaf(whole) for _, whole in pairs}
 
 
 def _all_sums(candidates: Iterable[Candidate]) -> list[Transfer]:

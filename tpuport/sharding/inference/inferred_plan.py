@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from math import gcd
 from typing import Any
 
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.sharding.inference.choosing import Choice, choose
@@ -43,22 +43,30 @@ class InferredPlan:
         return "\n".join(map(str.rstrip, lines))
 
 
-def infer_plan(model: Any, inputs: Any) -> InferredPlan:
+def infer_plan(model: Any, inputs: Any, mesh: Mesh | None = None) -> InferredPlan:
     """A tensor-parallel plan from the structure of a model's forward pass.
 
     Args:
         model: a torch module; its weights may be on the meta device and are not read.
         inputs: of one call, as `trace_model` takes them. Tensors may be on the meta device. Sizes matter little, but
             a sequence should be longer than one token.
+        mesh: that the plan is for: what its `tp` does not divide stays whole. None for any mesh whose `tp` is a power
+            of two: an odd number of rows or heads stays whole.
 
     Raises:
-        PortError: this is not a torch module.
+        PortError: this is not a torch module, or the mesh has no axis `tp`.
         CannotTrace: the model's code cannot be traced.
     """
     if not hasattr(model, "named_parameters"):
         raise PortError(
             f"a plan is inferred for a torch module, and this is a {type(model).__name__}",
             fix="pass the model itself; of a pipeline, pass the part to shard, such as pipe.transformer",
+        )
+    if mesh is not None and AXIS not in mesh.shape:
+        raise PortError(
+            f"the mesh has no axis {AXIS}",
+            where=f"a mesh with {', '.join(mesh.axis_names)}",
+            fix="tpuport.create_mesh(tp=...) makes one that has it",
         )
     program = read_program(*trace_model(model, inputs))
     choice = choose(program)
@@ -67,7 +75,8 @@ def infer_plan(model: Any, inputs: Any) -> InferredPlan:
     for names in _tied_names(model):
         # The trace has a tied weight by its first name.
         reason = reasons.explain(names[0])
-        weights.append(_plan_weight(names, program, choice, reason))
+        plan = _plan_weight(names, program, choice, reason)
+        weights.append(_without_misfit(plan, mesh))
     return InferredPlan(tuple(weights), tuple(_rules(weights)))
 
 
@@ -87,6 +96,21 @@ def _plan_weight(names: tuple[str, ...], program: Program, choice: Choice, reaso
     entries: list[str | None] = [None] * len(shape)
     entries[cut.dimension] = AXIS
     return WeightPlan(names, shape, PartitionSpec(*entries), cut.units, reason)
+
+
+def _without_misfit(plan: WeightPlan, mesh: Mesh | None) -> WeightPlan:
+    """The plan of a weight, or to leave it whole if a mesh does not divide it; None stands for every power of two."""
+    if not any(plan.spec):
+        return plan
+    size = plan.shape[list(plan.spec).index(AXIS)]
+    # Odd numbers, such as the 50257 tokens of GPT-2, divide over no power of two.
+    parts = 2 if mesh is None else mesh.shape[AXIS]
+    count, unit = (size, "rows") if plan.heads is None else (plan.heads, "heads")
+    if count % parts == 0 and size % parts == 0:
+        return plan
+    devices = f"{AXIS}={parts}" if mesh is not None else "any power of two of devices"
+    reason = f"whole: {count} {unit} do not divide evenly over {devices}"
+    return dataclasses.replace(plan, spec=PartitionSpec(), heads=None, reason=reason)
 
 
 def _rules(weights: Iterable[WeightPlan]) -> list[Rule]:

@@ -66,6 +66,7 @@ class Operation:
         outputs: one value for each result.
         reduced: the dimensions that it sums up, such as those that a product contracts.
         dealt: the dimensions of which it takes a part, or that become a part of one, each with the output's dimension.
+        is_unused: whether no result of the program depends on it.
     """
 
     equation: Any
@@ -74,6 +75,7 @@ class Operation:
     reduced: frozenset[Axis] = frozenset()
     dealt: dict[Axis, int] = dataclasses.field(default_factory=dict)
     enclosing: tuple[Any, ...] = ()
+    is_unused: bool = False
 
     @property
     def name(self) -> str:

@@ -60,6 +60,14 @@ class Program:
         """The weights that this call uses; nothing is known about the others."""
         return {name: value for name, value in self.weights.items() if value in self._users}
 
+    def is_idle(self, operation: Operation) -> bool:
+        """Whether no result depends on an operation, and it is no product.
+
+        Products count as used: of the last block of two streams, the compiler leaves out one, and it should be divided
+        like those of the other blocks.
+        """
+        return operation.is_unused and operation.name not in _PRODUCTS
+
     def is_cheap(self, value: Value) -> bool:
         """Whether no product or table is behind an array: a mask, positions, an input of the program."""
         return all(maker.name not in _PRODUCTS for maker in self._behind(value))
@@ -108,15 +116,19 @@ class _Reader:
         # Scalars that tell which platform the program runs on, by which `platform_dependent` chooses a branch.
         self.platforms: set[Value] = set()
         self.enclosing: tuple[Any, ...] = ()
+        self.is_unused = False
 
     def read(self, jaxpr: Jaxpr, constants: Iterable[Value], arguments: Iterable[Value]) -> list[Value]:
         """Lay out a jaxpr; its results."""
         values: dict[Any, Value] = dict(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
+        unused, is_unused = _unused_equations(jaxpr), self.is_unused
         for equation in jaxpr.eqns:
             inputs = [_value_of(variable, values) for variable in equation.invars]
+            self.is_unused = is_unused or id(equation) in unused
             outputs = self._read_equation(equation, inputs)
             values.update(zip(equation.outvars, outputs, strict=True))
+        self.is_unused = is_unused
         return [_value_of(variable, values) for variable in jaxpr.outvars]
 
     def _read_equation(self, equation: Any, inputs: list[Value]) -> Sequence[Value]:
@@ -130,6 +142,7 @@ class _Reader:
             return results
         operation = describe(equation, inputs)
         operation.enclosing = self.enclosing
+        operation.is_unused = self.is_unused
         self.program.add(operation)
         if operation.name == "platform_index" or not self.platforms.isdisjoint(inputs):
             self.platforms.update(operation.outputs)
@@ -196,6 +209,18 @@ class _Reader:
         carried = [body.operands[index] for index in body.carries]
         _unify_all([values[id(operand)] for operand in carried], results)
         return results
+
+
+def _unused_equations(jaxpr: Jaxpr) -> set[int]:
+    """The ids of the equations of a jaxpr itself that none of its results and no effect depends on."""
+    needed = {variable for variable in jaxpr.outvars if not isinstance(variable, core.Literal)}
+    unused: set[int] = set()
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not needed.isdisjoint(equation.outvars):
+            needed.update(variable for variable in equation.invars if not isinstance(variable, core.Literal))
+        else:
+            unused.add(id(equation))
+    return unused
 
 
 def _value_of(variable: Any, values: Mapping[Any, Value]) -> Value:

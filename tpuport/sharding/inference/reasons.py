@@ -8,7 +8,7 @@ from typing import Final
 
 from tpuport.jaxprs import source_frames
 from tpuport.sharding.inference.choosing import Choice, Cut, template
-from tpuport.sharding.inference.factors import Dimension, Factor, leaves
+from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf, leaves, size_of
 from tpuport.sharding.inference.operations import Operation, Value
 from tpuport.sharding.inference.program import Program
 from tpuport.sharding.inference.sharding_flow import Transfer, leading_factors
@@ -26,6 +26,9 @@ class Reasons:
         self.choice = choice
         # Factors along which something is divided, and those inside of what is, such as the features of one head.
         self.divided = leading_factors(choice.settled)
+        for factor in self.divided:
+            parts = map(leading_leaf, choice.parts.get(factor, ()))
+            self.divided |= {part for part in parts if part is not None}
         self.inside: set[Factor] = set()
         for name, cut in choice.cuts.items():
             _, *inside = leaves(program.weights[name].dimensions[cut.dimension])
@@ -69,7 +72,7 @@ class Reasons:
     def _count(self, name: str, cut: Cut) -> str:
         """How many of what are divided: features, heads or experts."""
         shape = self.program.weights[name].shape
-        if not cut.candidate.is_heads:
+        if not cut.is_heads:
             return f"{shape[cut.dimension]} features"
         if cut.units is not None:
             return f"{cut.units} heads"
@@ -107,7 +110,7 @@ class Reasons:
         """A reason for each dimension that is known to be impossible, or not worth it."""
         refused = self.choice.refused.get(name, {})
         for index, dimension in enumerate(value.dimensions):
-            special = self._why_not_leading(dimension)
+            special = self._why_not_leading(dimension) or self._why_no_part(dimension)
             if special:
                 yield f"dimension {index} {special}"
             elif index in refused:
@@ -121,12 +124,21 @@ class Reasons:
         site = _site(operation)
         joins = len(operation.outputs[0].shape) < len(operation.inputs[0].shape)
         if operation.name == "reshape" and joins:
-            # What torch does with the batch and the heads of a product of four dimensions.
             return (
-                f"is joined with another{site}: scaled_dot_product_attention and einsum keep batch and heads apart, "
-                "and torch.matmul of four dimensions does not"
+                f"is joined with another{site}, which no view splits again: scaled_dot_product_attention, einsum and "
+                "torch.matmul take batch and heads apart"
             )
         return f"is needed whole by {operation.name}{site}"
+
+    def _why_no_part(self, dimension: Dimension) -> str | None:
+        """What is special about a part of a dimension that the code takes apart."""
+        leading = leading_leaf(dimension)
+        parts = self.choice.parts.get(leading, ()) if leading else ()
+        for part in parts:
+            special = self._why_not_leading(part)
+            if special:
+                return f"has a part of {size_of(part)} that {special}"
+        return None
 
     def _why_not_leading(self, dimension: Dimension) -> str | None:
         """What is special about a dimension whose leading factor is not one to divide by; None if nothing is."""

@@ -209,6 +209,9 @@ class _Follower:
         self._transfer("whole", operation, value.elements, self.flow.divided[value].weights)
 
     def _transfer(self, kind: Kind, operation: Operation, elements: int, weights: Iterable[str]) -> None:
+        # Code that nothing uses is not in the compiled program, such as what was computed apart instead.
+        if self.program.is_idle(operation):
+            return
         self.flow.transfers.append(Transfer(kind, operation, elements, frozenset(weights)))
 
 
