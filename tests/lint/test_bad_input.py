@@ -59,7 +59,7 @@ def test_everything_at_once(project: Path) -> None:
     report = lint(".", "missing", "missing.py")
     assert rules(report) == {
         "./good.py": {"TPU101"}, "./syntax.py": {"TPU001"}, "./latin.py": {"TPU002"}, "./null.py": {"TPU002"},
-        "./notebook.ipynb": {"TPU004"}, "./self.py": {"TPU002"}, "./gone.py": {"TPU002"}, "./loop": {"TPU002"},
+        "./notebook.ipynb": {"TPU002"}, "./self.py": {"TPU002"}, "./gone.py": {"TPU002"}, "./loop": {"TPU002"},
         "./pipe.py": {"TPU002"}, "missing": {"TPU002"}, "missing.py": {"TPU002"},
     }  # fmt: skip
     assert report.exit_code == 2

@@ -101,12 +101,12 @@ def test_a_directory_that_cannot_be_read_is_an_error(tree: Path, monkeypatch: py
     assert "pkg/b.py" in result.files.values()
 
 
-def test_notebooks_are_told_of(tree: Path) -> None:
+def test_notebooks_are_files_too(tree: Path) -> None:
     write(tree, "nb/n.ipynb")
-    (inside,) = discover_files(["nb"], Excluder((), tree)).findings
-    (named,) = discover_files(["nb/n.ipynb"], Excluder((), tree)).findings
-    assert (inside.rule, inside.severity) == ("TPU004", Severity.WARNING)
-    assert (named.rule, named.severity) == ("TPU004", Severity.ERROR)
+    write(tree, "nb/.ipynb_checkpoints/n.ipynb")
+    for path in ("nb", "nb/n.ipynb"):
+        result = discover_files([path], Excluder((), tree))
+        assert (list(result.files.values()), result.findings) == (["nb/n.ipynb"], [])
 
 
 def test_symbolic_links(tree: Path) -> None:

@@ -326,7 +326,7 @@ def _show_diff(report: "Report") -> None:
     _print_findings("".join(report.diffs.values()))
     # A file that cannot be linted has no diff, and must not pass for clean.
     for finding in filter(is_failure, report.findings):
-        say(f"{finding.path}:{finding.line}: {finding.rule}: {finding.reason}")
+        say(f"{finding.place}: {finding.rule}: {finding.reason}")
     places = count_noun(sum(report.fixed.values()), "place")
     say(f"{places} in {count_noun(len(report.diffs), 'file')} would be fixed; nothing was written.")
 

@@ -65,11 +65,9 @@ DIAGNOSTICS: Final = (
         "TPU004",
         "notebook",
         Severity.WARNING,
-        "a notebook, which is not linted",
-        "Cells contain magics and run in any order, so the file does not say what is traced. In a directory it is "
-        "a warning; a notebook named on the command line is an error, and the exit code is 2.",
-        "put the model's code into a module and lint that: `jupyter nbconvert --to script` writes one",
-        failure=True,
+        "a notebook in another language, which is not linted",
+        "The notebook's metadata say that its kernel does not run Python. Nothing in it can be traced.",
+        "exclude the notebook",
     ),
     Diagnostic(
         "TPU005",
@@ -104,7 +102,7 @@ DIAGNOSTIC_PREFIX: Final = "TPU0"
 
 def is_failure(finding: Finding) -> bool:
     """Whether a finding means that the linter could not do its work."""
-    # A warning, about a directory's notebook for instance, leaves nothing out that the user asked for.
+    # A warning, about a link that leads in a circle for instance, leaves nothing out that the user asked for.
     return finding.rule in _FAILURES and finding.severity == Severity.ERROR
 
 

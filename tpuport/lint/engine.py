@@ -58,7 +58,8 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
     results = session.results.values()
     traced = frozenset[str]().union(*(result.traced for result in results))
     return Report(
-        findings=tuple(sorted(displayed + path_findings)),
+        # In the order of the text: lines of a notebook are counted in cells.
+        findings=tuple(sorted(displayed + path_findings, key=lambda f: (f.path, f.cell, f))),
         files=len(session.files),
         lines=sum(result.lines for result in results),
         entry_points=sum(result.entry_points for result in results),
@@ -80,7 +81,7 @@ def _build_report(session: Session, fix_result: FixResult, started: float) -> Re
         texts={session.files[path]: text for path, text in fix_result.texts.items()},
         cached=session.cached,
         seconds=time.perf_counter() - started,
-        source=lambda display: session.lines(session.absolute_path(display)),
+        source=lambda finding: session.shown_lines(session.absolute_path(finding.path), finding.cell),
         fingerprint=lambda finding: _fingerprint(finding, session),
     )
 
@@ -109,7 +110,7 @@ def _with_relative_path(finding: Finding) -> Finding:
 def _as_displayed(finding: Finding, session: Session) -> Finding:
     """The finding with its path as the user wrote it and the severity of the settings."""
     return dataclasses.replace(
-        finding,
+        session.in_cell(finding),
         path=session.files.get(finding.path, finding.path),
         severity=session.settings.severity(finding.rule, finding.severity),
     )
@@ -131,13 +132,16 @@ def _entry_verdicts(session: Session, collected: CollectedFindings) -> tuple[Ent
         group = group_of(display, session.lines(path)) if result.entries else ""
         for entry in result.entries:
             errors = sorted(_with_display(by_key[key], session) for key in entry.stops if key in by_key)
-            verdicts.append(EntryVerdict(entry.name, display, entry.line, group, tuple(errors)))
-    return tuple(sorted(verdicts, key=lambda verdict: (verdict.path, verdict.line)))
+            cell, line = 0, entry.line
+            if (notebook := session.notebook(path)) is not None:
+                cell, line = notebook.locate(entry.line)
+            verdicts.append(EntryVerdict(entry.name, display, line, group, tuple(errors), cell))
+    return tuple(sorted(verdicts, key=lambda verdict: (verdict.path, verdict.cell, verdict.line)))
 
 
 def _with_display(finding: Finding, session: Session) -> Finding:
     if finding.path in session.files:
-        return dataclasses.replace(finding, path=session.files[finding.path])
+        return dataclasses.replace(session.in_cell(finding), path=session.files[finding.path])
     return _with_relative_path(finding)
 
 
@@ -150,7 +154,7 @@ def _count_passable(findings: Sequence[Finding], displayed: Sequence[Finding]) -
 
 
 def _fingerprint(finding: Finding, session: Session) -> str:
-    finding = dataclasses.replace(finding, path=session.absolute_path(finding.path))
+    finding = session.in_module(dataclasses.replace(finding, path=session.absolute_path(finding.path)))
     # Relative to the working directory, so that checkouts in different places agree.
     key = baseline.finding_key(finding, session.lines, Path.cwd())
     return hashlib.blake2b("\0".join(key).encode(errors="surrogateescape"), digest_size=16).hexdigest()

@@ -35,6 +35,7 @@ class EntryVerdict(NamedTuple):
         name, line: as in `TracedEntry`; `path`: its file, as the user named it.
         group: "model", "script" or "test".
         errors: the errors that stop it, sorted; none if it is expected to trace.
+        cell: in a notebook, the cell that the line is counted in; else 0.
     """
 
     name: str
@@ -42,6 +43,12 @@ class EntryVerdict(NamedTuple):
     line: int
     group: str
     errors: tuple[Finding, ...]
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """`model.py:12`, or `model.ipynb:cell 3:12`."""
+        return f"{self.path}:cell {self.cell}:{self.line}" if self.cell else f"{self.path}:{self.line}"
 
 
 def key_of(finding: Finding) -> str:
@@ -75,8 +82,8 @@ def summary_lines(verdicts: Iterable[EntryVerdict], most: int) -> list[str]:
         for verdict in stopped[:most]:
             first = verdict.errors[0]
             count = "1 error" if len(verdict.errors) == 1 else f"{len(verdict.errors):,} errors"
-            place = f"{first.rule} in {first.path}:{first.line}"
-            lines.append(f"  not {verdict.name} ({verdict.path}:{verdict.line}): {count}, first {place}")
+            place = f"{first.rule} in {first.place}"
+            lines.append(f"  not {verdict.name} ({verdict.place}): {count}, first {place}")
         if len(stopped) > most:
             lines.append(f"  and {len(stopped) - most:,} more, which --format json lists")
     return lines

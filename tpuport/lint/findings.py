@@ -54,6 +54,8 @@ class Finding:
         stops: at error level, whether tracing ends with an error here; text built from a tracer, for instance, is
             wrong but does not end the trace.
         scenario: the calls of an entry point that have it, `Model.forward without `mask``; "" for all calls.
+        cell: in a notebook, the number of the cell that the lines are counted in, from 1; 0 in other files, and until
+            the finding is shown: before that a notebook's cells count as one module.
     """
 
     path: str
@@ -70,6 +72,12 @@ class Finding:
     fix: Applicability = Applicability.NONE
     stops: bool = True
     scenario: str = ""
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """`model.py:12`, or `model.ipynb:cell 3:12`."""
+        return f"{self.path}:cell {self.cell}:{self.line}" if self.cell else f"{self.path}:{self.line}"
 
     @property
     def message(self) -> str:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from tpuport.lint import source
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Applicability, Finding
+from tpuport.lint.notebooks import ChangedCellsError, Notebook
 from tpuport.lint.paths import write_atomically
 from tpuport.lint.result_cache import Cache
 from tpuport.lint.session import Session
@@ -108,11 +109,12 @@ class _FixedFile:
     Attributes:
         data: its bytes on disk.
         encoding: that of the bytes.
-        original: its text on disk.
-        text: its text after the fixes so far.
+        original: its Python on disk: its text, or the module that the cells of a notebook form.
+        text: its Python after the fixes so far.
         previous_texts: every text that it has had.
         count: number of rewritten findings.
         is_abandoned: a fix went wrong, and no other is tried.
+        notebook: the file's cells, if it is a notebook.
     """
 
     data: bytes
@@ -122,6 +124,19 @@ class _FixedFile:
     previous_texts: set[str]
     count: int = 0
     is_abandoned: bool = False
+    notebook: Notebook | None = None
+
+    def content(self, text: str) -> str:
+        """The file's text with this Python in it.
+
+        Raises:
+            ChangedCellsError: it cannot be divided into the notebook's cells.
+        """
+        return text if self.notebook is None else self.notebook.with_module(text)
+
+    def readable(self, text: str) -> str:
+        """This Python as it is shown to people."""
+        return text if self.notebook is None else self.notebook.readable(text)
 
 
 class FixResult(NamedTuple):
@@ -180,7 +195,7 @@ class _Fixer:
             source.overlay = previous_overlay
         counts = {path: file.count for path, file in rewritten.items()}
         diffs = {path: _unified_diff(self.session.files[path], file) for path, file in rewritten.items()}
-        texts = {path: file.text for path, file in rewritten.items()}
+        texts = {path: file.content(file.text) for path, file in rewritten.items()}
         return FixResult(counts, diffs, self.problems, texts)
 
     def _fix_once(self) -> set[str]:
@@ -196,8 +211,8 @@ class _Fixer:
                 continue
             file = self.files[path]
             if not file.is_abandoned and self._fix(path, file, findings):
-                source.overlay[Path(path)] = file.text
-                self.session.replace_text(path, file.text)
+                source.overlay[Path(path)] = file.content(file.text)
+                self.session.replace_text(path, file.content(file.text))
                 changed.add(path)
         return changed
 
@@ -207,7 +222,10 @@ class _Fixer:
         except (OSError, source.Unreadable) as error:
             self._report(path, f"the file could not be read again to fix it: {error}")
             return False
-        self.files[path] = _FixedFile(data, encoding, text, text, {text})
+        notebook = source.notebook_of(text, Path(path), path)
+        if notebook is not None:
+            text = notebook.module
+        self.files[path] = _FixedFile(data, encoding, text, text, {text}, notebook=notebook)
         return True
 
     def _fix(self, path: str, file: _FixedFile, findings: Sequence[Finding]) -> bool:
@@ -263,7 +281,7 @@ def _write_if_unchanged(path: Path, file: _FixedFile) -> str:
     try:
         if path.read_bytes() != file.data:
             return "it has been changed by another program meanwhile"
-        write_atomically(path, file.text.encode(file.encoding))
+        write_atomically(path, file.content(file.text).encode(file.encoding))
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -276,7 +294,9 @@ def _problem_with_text(text: str, path: str, file: _FixedFile) -> str:
         return "goes in circles"
     try:
         source.parse(text, Path(path), path)
-        text.encode(file.encoding)
+        file.content(text).encode(file.encoding)
+    except ChangedCellsError as error:
+        return f"goes beyond one cell: {error.what}"
     except source.Unreadable as error:
         return f"gives text that does not parse ({error.finding.reason}, line {error.finding.line})"
     except UnicodeEncodeError:
@@ -287,8 +307,8 @@ def _problem_with_text(text: str, path: str, file: _FixedFile) -> str:
 def _unified_diff(display: str, file: _FixedFile) -> str:
     import difflib  # slow to import, and most runs do not fix anything
 
-    old = _diff_lines(file.original)
-    new = _diff_lines(file.text)
+    old = _diff_lines(file.readable(file.original))
+    new = _diff_lines(file.readable(file.text))
     return "".join(difflib.unified_diff(old, new, f"a/{display}", f"b/{display}"))
 
 

@@ -1,6 +1,7 @@
 """`--add-ignore`: a comment on each line with a finding, so that only new findings are reported from then on."""
 
 import collections
+import dataclasses
 import io
 import re
 import tokenize
@@ -12,6 +13,7 @@ from tpuport.errors import PortError
 from tpuport.lint import source
 from tpuport.lint.diagnostics import is_diagnostic
 from tpuport.lint.findings import Finding
+from tpuport.lint.notebooks import CellPosition, Notebook
 from tpuport.lint.paths import write_atomically
 
 _IGNORE: Final = re.compile(r"#\s*tpuport:\s*ignore\s*\[(?P<ids>[^\]]*)\]")
@@ -42,12 +44,22 @@ def add_ignores(findings: Iterable[Finding]) -> dict[str, int]:
 def _rewrite(path: Path, findings: Iterable[Finding]) -> None:
     try:
         text, encoding = source.decode(path.read_bytes(), str(path))
-        changed = text_with_ignores(text, findings)
+        notebook = source.notebook_of(text, path, str(path))
+        if notebook is None:
+            changed = text_with_ignores(text, findings)
+        else:
+            moved = [_in_module(finding, notebook) for finding in findings]
+            changed = notebook.with_module(text_with_ignores(notebook.module, moved))
         write_atomically(path, changed.encode(encoding))
     except OSError as error:
         raise PortError(
             f"the comments cannot be written: {error.strerror}", where=str(path), fix="make the file writable"
         ) from None
+
+
+def _in_module(finding: Finding, notebook: Notebook) -> Finding:
+    line = notebook.module_line(CellPosition(finding.cell, finding.line))
+    return dataclasses.replace(finding, line=line, cell=0)
 
 
 def text_with_ignores(text: str, findings: Iterable[Finding]) -> str:

@@ -18,7 +18,6 @@ SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "ven
 SKIPPED_UNLESS_PACKAGE: Final = frozenset({"build", "dist", "_build"})
 
 _LINTED_SUFFIXES: Final = frozenset({".py", ".ipynb"})
-_NOTEBOOK: Final = "notebooks are not linted"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Discovery:
     Attributes:
         files: absolute path to the path that reports show, in the order of discovery; symbolic links to files are
             not resolved.
-        findings: paths that do not exist, directories that cannot be read, notebooks.
+        findings: paths that do not exist, directories that cannot be read.
     """
 
     files: dict[Path, str]
@@ -38,7 +37,7 @@ class Discovery:
 def discover_files(
     paths: Sequence[str | Path], excluder: Excluder, *, exclude_named: bool = False
 ) -> Discovery:
-    """The Python files at and below some paths, each once.
+    """The Python files and notebooks at and below some paths, each once.
 
     Args:
         paths: files and directories. A file that is named is linted whatever its suffix.
@@ -73,8 +72,6 @@ class _Walk:
                 self._report(
                     "TPU002", display, "there is no such file or directory", "check the path's spelling"
                 )
-            case "file" if path.suffix == ".ipynb":
-                self._report("TPU004", display, _NOTEBOOK, severity=Severity.ERROR)
             case _:
                 self.discovery.files.setdefault(path, display)
 
@@ -135,9 +132,6 @@ class _Walk:
 
     def _add_file(self, path: Path, display: str) -> None:
         if path.suffix not in _LINTED_SUFFIXES or self.excluder.excludes(path):
-            return
-        if path.suffix == ".ipynb":
-            self._report("TPU004", display, _NOTEBOOK)
             return
         self.file_count += 1
         self.discovery.files.setdefault(path, display)

@@ -45,7 +45,7 @@ class Report:
         texts: by file, the rewritten text.
         cached: number of files whose results came from the cache.
         seconds: wall time.
-        source: returns a file's lines, by the path in a finding.
+        source: returns the lines that a finding's line is counted in: those of its file, or of its cell in a notebook.
         fingerprint: returns a string that identifies a finding even after its line has moved.
     """
 
@@ -70,7 +70,7 @@ class Report:
     texts: dict[str, str]
     cached: int
     seconds: float
-    source: Callable[[str], Sequence[str]]
+    source: Callable[[Finding], Sequence[str]]
     fingerprint: Callable[[Finding], str]
 
     @property
@@ -141,7 +141,7 @@ class Report:
             first = outside[0]
             return (
                 f"Not expected to trace: {count_noun(len(outside), 'error')} in files that were not named, "
-                f"which these call: the first is {first.rule} in {first.path}:{first.line}."
+                f"which these call: the first is {first.rule} in {first.place}."
             )
         # The settings may make an error of a finding that does not stop the trace.
         error = "error that stops it" if self.errors else "error"
@@ -179,7 +179,7 @@ class Report:
         first = self.outside[0]
         return (
             f" Not counted: {count_noun(len(self.outside), 'error')} in installed libraries that it may call, "
-            f"the first {first.rule} in {first.path}:{first.line}."
+            f"the first {first.rule} in {first.place}."
         )
 
 

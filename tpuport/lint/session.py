@@ -1,6 +1,7 @@
 """One run of the linter, up to the findings that it reports."""
 
 import collections
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,6 +13,7 @@ from tpuport.lint import baseline, source, suppressions, workers
 from tpuport.lint.configuration import Settings
 from tpuport.lint.diagnostics import ALWAYS_ENABLED
 from tpuport.lint.findings import Applicability, Finding, Severity
+from tpuport.lint.notebooks import SUFFIX, CellPosition, Notebook
 from tpuport.lint.paths import common_directory, discover_files
 from tpuport.lint.patterns import Excluder
 from tpuport.lint.result_cache import Cache, cache_directory_for
@@ -105,6 +107,7 @@ class Session:
             # Read before the analysis, so that an unusable file ends the run at once.
             self._baseline = baseline.read_baseline(self.baseline_file)
         self._lines: dict[str, tuple[str, ...]] = {}
+        self._notebooks: dict[str, Notebook | None] = {}
         self._outside_suppressions: dict[str, suppressions.Suppressions] = {}
         # Set by `analyse`; None without a cache.
         self.cache: Cache | None = None
@@ -148,6 +151,7 @@ class Session:
         session.run = run
         session.results = dict(self.results)
         session._lines = dict(self._lines)
+        session._notebooks = dict(self._notebooks)
         return session
 
     def reanalyse(self, paths: Iterable[str]) -> list[FileResult]:
@@ -171,22 +175,65 @@ class Session:
         """A file's lines, by absolute path; none if it cannot be read."""
         if path not in self._lines:
             try:
-                text = source.overlay.get(Path(path))
-                if text is None:
-                    text, _ = source.decode(Path(path).read_bytes(), path)
+                text = source.module_text(self._content(path), Path(path), path)
                 self._lines[path] = source.split_lines(text)
             except (OSError, ValueError, source.Unreadable):
                 self._lines[path] = ()
         return self._lines[path]
 
+    def _content(self, path: str) -> str:
+        """The text of a file, as it is on disk or about to be."""
+        text = source.overlay.get(Path(path))
+        if text is None:
+            text, _ = source.decode(Path(path).read_bytes(), path)
+        return text
+
+    def notebook(self, path: str) -> Notebook | None:
+        """A notebook, by absolute path; None for another file, and for one that cannot be read."""
+        if not path.endswith(SUFFIX):
+            return None
+        if path not in self._notebooks:
+            self._notebooks[path] = None
+            with contextlib.suppress(OSError, ValueError, source.Unreadable):
+                self._notebooks[path] = source.notebook_of(self._content(path), Path(path), path)
+        return self._notebooks[path]
+
+    def in_cell(self, finding: Finding) -> Finding:
+        """A finding with its lines counted in its cell, if it is in a notebook."""
+        notebook = self.notebook(finding.path)
+        if notebook is None or not notebook.module:
+            return finding
+        start, end = notebook.locate(finding.line), notebook.locate(finding.end_line)
+        # Only what Python says about a file that does not parse may end in another cell.
+        end_line = end.line if end.cell == start.cell else start.line
+        return dataclasses.replace(
+            finding, line=start.line, end_line=max(end_line, start.line), cell=start.cell
+        )
+
+    def in_module(self, finding: Finding) -> Finding:
+        """The inverse of `in_cell`, for an absolute path."""
+        notebook = self.notebook(finding.path)
+        if notebook is None or not finding.cell:
+            return finding
+        line = notebook.module_line(CellPosition(finding.cell, finding.line))
+        end_line = line + finding.end_line - finding.line
+        return dataclasses.replace(finding, line=line, end_line=end_line, cell=0)
+
+    def shown_lines(self, path: str, cell: int) -> tuple[str, ...]:
+        """The lines that a finding's line is counted in: those of the file, or of a notebook's cell."""
+        notebook = self.notebook(path)
+        return self.lines(path) if notebook is None else notebook.lines_of(cell)
+
     def replace_text(self, path: str, text: str) -> None:
-        """Let `lines` return a file's new text instead of the one on disk."""
-        self._lines[path] = source.split_lines(text)
+        """Let `lines` and `notebook` go by a file's new text instead of the one on disk."""
+        self._notebooks[path] = source.notebook_of(text, Path(path), path)
+        self._lines[path] = source.split_lines(source.module_text(text, Path(path), path))
         self._outside_suppressions.pop(path, None)
 
     def restore_text(self, path: str) -> None:
         """Undo `replace_text`."""
         self._lines.pop(path, None)
+        self._notebooks.pop(path, None)
         self._outside_suppressions.pop(path, None)
 
     def collect_findings(self) -> CollectedFindings:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from tpuport.errors import PortError
 from tpuport.lint.findings import Finding, Severity
+from tpuport.lint.notebooks import SUFFIX, NotANotebookError, Notebook
 
 # No source file is larger. A larger file is data, and parsing takes three hundred times its size in memory.
 MAX_BYTES: Final = 32_000_000
@@ -67,10 +68,39 @@ def read(path: Path, display: str) -> SourceFile:
     Raises:
         Unreadable: its finding says why.
     """
-    if path in overlay:
-        return parse(overlay[path], path, display)
-    text, encoding = decode(_read_bytes(path, display), display)
-    return parse(text, path, display, encoding)
+    text, encoding = overlay.get(path), "utf-8"
+    if text is None:
+        text, encoding = decode(_read_bytes(path, display), display)
+    return parse(module_text(text, path, display), path, display, encoding)
+
+
+def module_text(text: str, path: Path, display: str) -> str:
+    """The Python in a file's text: all of it, or the module that the cells of a notebook form.
+
+    Raises:
+        Unreadable: it is not the text of a notebook with Python.
+    """
+    notebook = notebook_of(text, path, display)
+    return text if notebook is None else notebook.module
+
+
+def notebook_of(text: str, path: Path, display: str) -> Notebook | None:
+    """A notebook by its text; None if the file's name is not that of one.
+
+    Raises:
+        Unreadable: it is not the text of a notebook with Python.
+    """
+    if path.suffix != SUFFIX:
+        return None
+    try:
+        notebook = Notebook(text)
+    except NotANotebookError as error:
+        raise Unreadable(_unreadable(display, error.what, error.fix or "repair it, or exclude it")) from None
+    if not notebook.is_python:
+        reason = "the notebook's language is not Python"
+        finding = Finding(display, 1, 1, 1, 2, "TPU004", Severity.WARNING, reason, "exclude the notebook")
+        raise Unreadable(finding)
+    return notebook
 
 
 def split_lines(text: str) -> tuple[str, ...]:

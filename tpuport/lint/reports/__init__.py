@@ -5,7 +5,9 @@ import importlib
 from typing import Final
 
 from tpuport.errors import PortError
+from tpuport.lint.findings import Finding
 from tpuport.lint.run_report import Report
+from tpuport.lint.source import Span
 
 FORMATS: Final = ("text", "concise", "json", "sarif", "github", "gitlab", "junit")
 
@@ -28,6 +30,18 @@ class Options:
     show_source: bool = True
     statistics: bool = False
     quiet: bool = False
+
+
+def region_in_file(finding: Finding) -> Span:
+    """Where a finding is for a format that knows lines of files: at the start of a notebook."""
+    if finding.cell:
+        return Span(1, 1, 1, 1)
+    return Span(finding.line, finding.column, finding.end_line, finding.end_column)
+
+
+def cell_prefix(finding: Finding) -> str:
+    """Where a finding is in its notebook, for the messages of formats that only know lines of files."""
+    return f"cell {finding.cell}:{finding.line}:{finding.column}: " if finding.cell else ""
 
 
 def render(name: str, report: Report, options: Options | None = None) -> str:

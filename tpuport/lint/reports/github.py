@@ -4,7 +4,7 @@ from typing import Final
 
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.paths import relative_to_working_directory
-from tpuport.lint.reports import Options
+from tpuport.lint.reports import Options, cell_prefix, region_in_file
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.lint.run_report import Report
 
@@ -20,16 +20,17 @@ def render(report: Report, options: Options) -> str:
 
 
 def _annotation(finding: Finding) -> str:
+    region = region_in_file(finding)
     properties = {
         "file": relative_to_working_directory(finding.path),
-        "line": finding.line,
-        "endLine": finding.end_line,
+        "line": region.line,
+        "endLine": region.end_line,
         "title": f"{finding.rule} {entry_for(finding.rule).name}",
     }
-    if finding.line == finding.end_line:  # GitHub refuses columns for a range of lines
-        properties |= {"col": finding.column, "endColumn": finding.end_column}
+    if region.line == region.end_line:  # GitHub refuses columns for a range of lines
+        properties |= {"col": region.column, "endColumn": region.end_column}
     parameters = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
-    message = _escape_message(f"{finding.message}. help: {finding.remedy}")
+    message = _escape_message(f"{cell_prefix(finding)}{finding.message}. help: {finding.remedy}")
     return f"::{_COMMANDS[finding.severity]} {parameters}::{message}"
 
 

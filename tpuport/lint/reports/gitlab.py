@@ -6,7 +6,7 @@ import os
 from typing import Any, Final
 
 from tpuport.lint.findings import Severity
-from tpuport.lint.reports import Options
+from tpuport.lint.reports import Options, cell_prefix, region_in_file
 from tpuport.lint.run_report import Report
 
 _SEVERITIES: Final = {Severity.ERROR: "critical", Severity.WARNING: "minor", Severity.INFO: "info"}
@@ -17,19 +17,20 @@ def render(report: Report, _: Options) -> str:
     occurrences: collections.Counter[str] = collections.Counter()
     issues: list[dict[str, Any]] = []
     for finding in report.findings:
+        region = region_in_file(finding)
         fingerprint = report.fingerprint(finding)
         # GitLab drops all but one of several issues with the same fingerprint.
         occurrences[fingerprint] += 1
         issues.append(
             {
-                "description": f"{finding.rule}: {finding.message}. {finding.remedy}",
+                "description": f"{finding.rule}: {cell_prefix(finding)}{finding.message}. {finding.remedy}",
                 "check_name": finding.rule,
                 # Hexadecimal like the fingerprint itself, and of the same length for all.
                 "fingerprint": f"{fingerprint}{occurrences[fingerprint]:04x}",
                 "severity": _SEVERITIES[finding.severity],
                 "location": {
                     "path": os.path.relpath(finding.path).replace(os.sep, "/"),
-                    "lines": {"begin": finding.line, "end": finding.end_line},
+                    "lines": {"begin": region.line, "end": region.end_line},
                 },
             }
         )

@@ -26,9 +26,10 @@ def render(report: Report, options: Options) -> str:
             "name": verdict.name,
             "path": verdict.path,
             "line": verdict.line,
+            "cell": verdict.cell,
             "group": verdict.group,
             "expected_to_trace": not verdict.errors,
-            "errors": [f"{error.path}:{error.line}: {error.rule}" for error in verdict.errors],
+            "errors": [f"{error.place}: {error.rule}" for error in verdict.errors],
         }
         for verdict in report.verdicts
     ]

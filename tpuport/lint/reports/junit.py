@@ -41,7 +41,7 @@ def _case(path: str, findings: list[Finding]) -> list[str]:
     lines = [f'<testcase name={_attribute(path)} classname="tpuport lint" file={_attribute(path)}>']
     output: list[str] = []
     for finding in findings:
-        position = f"{path}:{finding.line}:{finding.column}: {finding.rule}"
+        position = f"{finding.place}:{finding.column}: {finding.rule}"
         if finding.severity == Severity.ERROR:
             message = _attribute(f"{position}: {finding.message}")
             remedy = _text(finding.remedy)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import tpuport
 from tpuport.lint.diagnostics import is_failure
 from tpuport.lint.findings import Applicability, Finding, Severity
-from tpuport.lint.reports import Options
+from tpuport.lint.reports import Options, cell_prefix, region_in_file
 from tpuport.lint.rule_catalogue import Entry, all_entries, entry_markdown
 from tpuport.lint.run_report import Report
 
@@ -89,7 +89,7 @@ def _results(report: Report) -> list[dict[str, Any]]:
             "ruleId": finding.rule,
             "ruleIndex": rule_indices[finding.rule],
             "level": _LEVELS[finding.severity],
-            "message": {"text": f"{finding.message}. {_capitalized(finding.remedy)}."},
+            "message": {"text": f"{cell_prefix(finding)}{finding.message}. {_capitalized(finding.remedy)}."},
             "locations": [_location(finding)],
             "partialFingerprints": {"tpuportLint/v1": f"{fingerprint}:{occurrences[fingerprint]}"},
         }
@@ -101,11 +101,12 @@ def _results(report: Report) -> list[dict[str, Any]]:
 
 
 def _location(finding: Finding) -> dict[str, Any]:
+    span = region_in_file(finding)
     region = {
-        "startLine": finding.line,
-        "startColumn": finding.column,
-        "endLine": finding.end_line,
-        "endColumn": finding.end_column,
+        "startLine": span.line,
+        "startColumn": span.column,
+        "endLine": span.end_line,
+        "endColumn": span.end_column,
     }
     artifact = _artifact_location(finding.path)
     location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}

@@ -60,7 +60,8 @@ def _character_width(char: str) -> int:
 
 def headline(finding: Finding, style: Style) -> str:
     """A finding on one line."""
-    position = f"{style(printable(finding.path), 'bold')}:{finding.line}:{finding.column}:"
+    position = finding.place.removeprefix(finding.path)
+    position = f"{style(printable(finding.path), 'bold')}{position}:{finding.column}:"
     rule = style(f"{finding.rule} {finding.severity}", SEVERITY_COLORS[finding.severity])
     return f"{position} {rule}{style(_FIX_LABELS[finding.fix], 'cyan')}: {printable(finding.message)}"
 

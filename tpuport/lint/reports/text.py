@@ -36,7 +36,7 @@ def render(report: Report, options: Options) -> str:
 def _finding_lines(finding: Finding, report: Report, options: Options, style: Style) -> list[str]:
     lines = [headline(finding, style)]
     if options.show_source:
-        lines += _source_lines(finding, report.source(finding.path), style)
+        lines += _source_lines(finding, report.source(finding), style)
     # The first function of a route is the entry point itself.
     if len(finding.route) > 1:
         lines.append(f"  {style('traced:', 'dim')} {printable(' > '.join(finding.route))}")
