@@ -73,11 +73,22 @@ def _run(work: Callable[[], int], command: Command) -> int:
     except SystemExit as error:
         # argparse has printed its help or the version.
         return int(error.code or 0)
-    except Exception:  # noqa: BLE001  Python would exit with 1, which is a result of some commands' work
-        import traceback
-
-        say(f"{traceback.format_exc()}This is a bug of tpuport; please report it.", "red")
+    except ModuleNotFoundError as error:
+        # A module of tpuport itself is a bug; another package was left out when tpuport was installed.
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "tpuport"):
+            return _report_bug()
+        say(f"the package {package} is not installed\n  fix: pip install tpuport", "red")
         return 2
+    except Exception:  # noqa: BLE001  Python would exit with 1, which is a result of some commands' work
+        return _report_bug()
+
+
+def _report_bug() -> int:
+    import traceback
+
+    say(f"{traceback.format_exc()}This is a bug of tpuport; please report it.", "red")
+    return 2
 
 
 def _run_command(name: str, arguments: Sequence[str]) -> int:
