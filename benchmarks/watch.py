@@ -46,7 +46,10 @@ SHAPE_OPERATORS = frozenset(
 )
 INDEX_WRITES = frozenset("index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
 MASKS = (torch.bool, torch.uint8)
-DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "uniform", "exponential")
+# What torchax leaves on the host if no device is named; other operators compute on the device, of numbers alone too.
+FACTORIES = frozenset(
+    "lift_fresh zeros ones empty full arange linspace logspace eye empty_strided new_empty new_zeros".split()
+)
 MOVES = frozenset("to type_as cuda".split())
 
 
@@ -246,6 +249,8 @@ class FunctionMode(TorchFunctionMode):
 
     def _place(self, name: str, args: Sequence[Any], result: Any, is_placed: bool) -> None:
         """Where the tensors are that no operator created, or that a move leaves as they are."""
+        if name == "one_hot":
+            self.host.remove(result)
         if name in (*TENSOR_FACTORIES, "from_numpy") and not any(True for _ in tensors_in(list(args))):
             (self.host.remove if is_placed else self.host.add)(result)
         names_device = any(isinstance(part, torch.device) for part in args) or not self.host.has_all(
@@ -278,10 +283,11 @@ class DispatchMode(TorchDispatchMode):
         return result
 
     def _place(self, name: str, operands: list[Any], result: Any) -> None:
-        """A result is of the host if all its operands are; a new tensor, unless it is drawn or gets a device."""
+        """A result is of the host if all its operands are; a new tensor, if a factory makes it without a device."""
         is_new = name == "lift_fresh" or not any(True for _ in tensors_in(operands))
-        can_be_new = not self.functions.placing and not name.startswith(DRAWS)
-        is_of_host = can_be_new if is_new else self.functions.host.has_all(operands)
+        can_be_new = not self.functions.placing and name in FACTORIES
+        chooses_number = name == "where" and not all(isinstance(x, torch.Tensor) for x in operands)
+        is_of_host = can_be_new if is_new else self.functions.host.has_all(operands) and not chooses_number
         if is_of_host:
             self.functions.host.add(result)
         else:

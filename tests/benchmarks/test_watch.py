@@ -46,6 +46,14 @@ VALUES = [
     "f'{COUNT}'",
     "torch.ops.aten._local_scalar_dense(COUNT)",
 ]
+# These have no tensor among their arguments, or only tensors of the host, and are on the device nevertheless.
+DEVICE_VALUES = [
+    "torch.div(4, 2).item()",
+    "torch.tril_indices(3, 3).tolist()",
+    "torch.where(torch.tensor(True), 1, 2).item()",
+    "F.one_hot(torch.tensor([1]), 3).tolist()",
+    "torch.rand(2).tolist()",
+]
 SHAPES = [
     "X.nonzero()",
     "X.nonzero(as_tuple=True)",
@@ -64,7 +72,6 @@ SHAPES = [
     "F.one_hot(INTS)",
     "torch.tensor_split(X, INTS, dim=1)",
     "torch.split(X, list(INTS), dim=1)",
-    "torch.nn.utils.rnn.pad_sequence([X, X])",
     "torch.nn.utils.rnn.pack_padded_sequence(X[None], [2], batch_first=True)",
 ]
 CLEAN = [
@@ -91,6 +98,11 @@ CLEAN = [
     "torch.topk(X, 2), X.sort(), X.argmax()",
     "torch.nonzero_static(X, size=3)",
     "LINEAR(X), F.dropout(X, 0.5)",
+    "torch.nn.utils.rnn.pad_sequence([X, X])",
+    "torch.full((2,), X.sum(), device=torch.device('cpu'))",
+    # Tensors of the host.
+    "torch.tensor([1, 2]).tolist(), (1 - torch.arange(3)).sum().item()",
+    "torch.where(torch.tensor(True), torch.ones(1), torch.zeros(1)).item()",
 ]
 
 
@@ -112,7 +124,7 @@ def families(kinds: set[str]) -> set[str]:
     return {kind.split(":")[0] for kind in kinds}
 
 
-@pytest.mark.parametrize("expression", VALUES)
+@pytest.mark.parametrize("expression", VALUES + DEVICE_VALUES)
 def test_a_line_that_reads_a_number_is_noted(tmp_path, expression):
     notes, _ = run(tmp_path, "pass", expression, "pass")
     assert list(notes) == [3]

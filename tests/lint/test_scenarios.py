@@ -40,6 +40,19 @@ class Model(nn.Module):
         n = x.shape[1] if mask is None else longest(mask)
         return x[:, :n]
 """,
+    "only with one of many arguments": """
+class Model(nn.Module):
+    def forward(
+        self, x: torch.Tensor, a: torch.Tensor | None = None, b: torch.Tensor | None = None,
+        c: torch.Tensor | None = None, d: torch.Tensor | None = None, e: torch.Tensor | None = None,
+        f: torch.Tensor | None = None, g: torch.Tensor | None = None,
+    ):
+        if e is not None:
+            x = x[:, : e.max()]  #! TPU108 Model.forward with `e`
+        if g is not None and b is not None:
+            x = x * g.item()  #! TPU201 Model.forward with `g`
+        return x * x.sum().item()  #! TPU201
+""",
     "a number in one call, a tensor in another": """
 class Model(nn.Module):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None):

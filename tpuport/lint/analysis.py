@@ -196,6 +196,8 @@ class Analyser:
             return
         for name in sorted(filter(is_compiled_method, info.methods.keys() - {"forward"})):
             method, receiver = info.methods[name], Instance(info)
+            if _runs_loop(method):
+                continue
             values = self._interpreter.declared_parameters(method, receiver).values()
             if any(map(is_tensor, itertools.islice(values, 1, 2))):
                 yield EntryPoint(method, receiver)
@@ -305,6 +307,14 @@ def _errors_of(
     for finding in stops:
         if finding.rule.startswith("TPU3") and f"{finding.path}:{finding.function}" in places:
             yield finding
+
+
+def _runs_loop(method: FunctionInfo) -> bool:
+    """Whether a method calls `generate` or `sample`, which run on the host."""
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOPS
+        for node in ast.walk(method.node)
+    )
 
 
 def _traced_name(function: FunctionInfo) -> str:

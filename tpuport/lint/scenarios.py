@@ -9,7 +9,7 @@ is one of fixed shape, as in every step of tpuport's generation: its `get_seq_le
 
 import ast
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tpuport.lint.abstract_values import GIVEN_CACHE, NONE, KeyValueCache, Value, without_none
@@ -31,10 +31,13 @@ def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Val
     if not optional or not (record.findings or record.lost):
         return record
 
-    def call(given: Iterable[str]) -> _Findings:
-        """The findings if only these optional arguments are given."""
+    def probe(given: Iterable[str]) -> Record:
+        """What a call results in if only these optional arguments are given."""
         chosen = {name: _given(declared[name]) if name in given else NONE for name in optional}
-        result = interpreter.interpret_call(info, receiver, {**declared, **chosen})
+        return interpreter.interpret_call(info, receiver, {**declared, **chosen})
+
+    def call(given: Iterable[str]) -> _Findings:
+        result = probe(given)
         record.absorb(result)
         return result.findings
 
@@ -46,9 +49,13 @@ def interpret(interpreter: TracingInterpreter, info: FunctionInfo, receiver: Val
     always = with_all.keys() & without.keys()
     if record.findings.keys() - always and len(optional) <= _MOST_SINGLED_OUT:
         with_all_but = {name: call([other for other in optional if other != name]) for name in optional}
+    with_first: dict[int, _Findings] = {0: without, len(optional): with_all}
     for key in record.findings.keys() - always:
         if key in with_cache and key not in without:
             scenario = f"in a step with a static cache as `{caches[0]}`"
+        elif key in with_all and len(optional) > _MOST_SINGLED_OUT:
+            count = _fewest_arguments(key, with_first, lambda count: probe(optional[:count]).findings)
+            scenario = f"with `{optional[count - 1]}`"
         else:
             scenario = _scenario(key, with_all, without, with_all_but)
         if scenario:
@@ -87,6 +94,28 @@ def _given(value: Value) -> Value:
     if isinstance(value, KeyValueCache):
         return GIVEN_CACHE
     return without_none(value)
+
+
+def _fewest_arguments(
+    key: tuple[Any, ...], with_first: dict[int, _Findings], call: Callable[[int], _Findings]
+) -> int:
+    """With how many of the optional arguments, in their order, a finding appears that it needs the last of.
+
+    Args:
+        key: of a finding that no call without arguments has.
+        with_first: the findings of calls by the number of arguments, which grows: for none and for all at first.
+        call: makes the call with so many.
+    """
+    lowest, highest = 0, max(with_first)
+    while highest - lowest > 1:
+        middle = (lowest + highest) // 2
+        if middle not in with_first:
+            with_first[middle] = call(middle)
+        if key in with_first[middle]:
+            highest = middle
+        else:
+            lowest = middle
+    return highest
 
 
 def _scenario(

@@ -116,6 +116,64 @@ class Model(nn.Module):
 """,
         "(torch.randn(2, 3),)",
     ),
+    "what stays on the host": Case(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        counts = torch.stack([torch.tensor([3]), torch.LongTensor([2])]) * 2 - torch.eye(2, dtype=torch.long)
+        larger = torch.where(counts > 2, counts, torch.zeros_like(counts))
+        return x * sum(larger.flatten().tolist()) + torch.outer(torch.arange(3), torch.ones(2)).max().item()
+""",
+        "(torch.randn(2, 8),)",
+    ),
+    "arithmetic of numbers by torch": Case(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        count = torch.div(x.shape[1], 2, rounding_mode="trunc")
+        return x.view(x.shape[0], count, 2)  #! TPU107
+""",
+        "(torch.randn(2, 8),)",
+    ),
+    "indices that are created on the device": Case(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x * torch.tril_indices(3, 3)[0, 0].item()  #! TPU201
+""",
+        "(torch.randn(2, 8),)",
+    ),
+    "numbers that are chosen on the device": Case(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x * torch.where(torch.tensor(True), 1, 2).item()  #! TPU201
+""",
+        "(torch.randn(2, 8),)",
+    ),
+    "one-hot rows of host indices": Case(
+        """
+class Model(nn.Module):
+    def forward(self, x):
+        return x * F.one_hot(torch.tensor([1]), 3).sum().item()  #! TPU201
+""",
+        "(torch.randn(2, 8),)",
+    ),
+    "lists and tuples": Case(
+        """
+def sizes(features):
+    if isinstance(features, list):
+        return features[0].shape[-1]
+    return int(features[0])
+
+class Model(nn.Module):
+    def forward(self, x):
+        features = [x, x * 2]
+        features[0] = x[:, :1]
+        return x[:, : sizes(features)]
+""",
+        "(torch.randn(2, 8),)",
+    ),
     "values after numpy()": Case(
         """
 class Model(nn.Module):
@@ -326,6 +384,10 @@ class Model(nn.Module):
 
     def encode_texts(self, texts: list[str], batch_size: int = 32):
         return self.encode_image(self.tokenizer(texts)["input_ids"]).cpu().numpy()
+
+    def get_speech_features(self, input_features: torch.Tensor):
+        ids = self.decoder.generate(input_features)
+        return ids[ids > 0]
 
     def save(self, x: torch.Tensor):
         print(x.item())

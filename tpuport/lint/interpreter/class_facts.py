@@ -173,8 +173,11 @@ class Classes:
     def is_replaced(self, info: ClassInfo) -> bool:
         """Whether a library's decorator replaces the forward that is written in the class.
 
-        transformers' experts run a grouped matrix product unless they are configured otherwise.
+        transformers' experts run a grouped matrix product unless they are configured otherwise, by the user or by a
+        model that computes its experts in its own way.
         """
+        if any("get_correct_experts_implementation" in other.methods for other in info.module.classes):
+            return False
         decorators = itertools.chain.from_iterable(ancestor.decorators for ancestor in self.mro(info))
         return "use_experts_implementation" in last_names(decorators)
 

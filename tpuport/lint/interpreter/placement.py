@@ -2,8 +2,9 @@
 
 Under tpuport a tensor that is created without `device=` is an ordinary tensor of the host, also while tracing, and
 so is what torch computes from such tensors alone: `torch.tensor([x.shape[0], 2]).tolist()` works. Combined with a
-traced tensor, or moved to its device, it is traced too. Draws are always traced: they come from the generator on
-the device.
+traced tensor, or moved to its device, it is traced too. Always traced are draws, which come from the generator on
+the device, what torch computes of Python numbers alone (`torch.div(n, 2)`), and what some other functions create
+(`torch.tril_indices`, `F.one_hot`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,14 +23,16 @@ from tpuport.lint.abstract_values import (
     is_traced,
     tensor,
 )
+from tpuport.lint.dtype_families import TENSOR_CLASSES
 
 # Functions that create a tensor of the host if they get no device. `as_tensor` may get a traced tensor.
 _FACTORIES: Final = frozenset(
     "torch." + name
-    for name in "zeros ones empty full arange range linspace logspace eye tensor tril_indices triu_indices from_numpy"
-    " scalar_tensor hann_window hamming_window kaiser_window empty_strided".split()
+    for name in "zeros ones empty full arange linspace logspace eye tensor from_numpy frombuffer empty_strided".split()
 )
-_CONDITIONAL_FACTORIES: Final = frozenset({"torch.as_tensor", "torch.asarray"})
+_CONDITIONAL_FACTORIES: Final = frozenset(
+    {"torch.as_tensor", "torch.asarray", *(f"torch.{name}" for name in TENSOR_CLASSES)}
+)
 _DRAWS: Final = ("rand", "normal", "bernoulli", "multinomial", "poisson")
 _MOVES: Final = frozenset({"to", "type_as", "cuda", "xpu"})
 # The device of a tensor of the host.
@@ -66,7 +69,7 @@ def of_function(name: str, arguments: Arguments, result: Value) -> Value:
     if not _may_be_on_host(result) or not name.startswith("torch.") or _goes_to_device(arguments):
         return result
     last = name.rpartition(".")[2]
-    if last.startswith(_DRAWS):
+    if last.startswith(_DRAWS) or last == "one_hot" or (last == "where" and _chooses_number(arguments)):
         return result
     if name in _FACTORIES:
         return result if _has_traced(arguments) else on_host(result)
@@ -75,6 +78,11 @@ def of_function(name: str, arguments: Arguments, result: Value) -> Value:
     if name in _CONDITIONAL_FACTORIES and all(isinstance(value, Static) for value in operands):
         return on_host(result)
     return _computed_from(operands, result)
+
+
+def _chooses_number(arguments: Arguments) -> bool:
+    """Whether it is `torch.where(condition, x, 0)`, whose result is on the device even if its tensors are not."""
+    return any(isinstance(value, Static) for value in arguments.positional[1:])
 
 
 def of_method(receiver: Tensor, name: str, arguments: Arguments, result: Value) -> Value:

@@ -282,7 +282,7 @@ def _narrow_to_classes(frame: Frame, value: Value, classes: ast.expr) -> Value |
 _TENSOR_CLASS: Final = re.compile(rf"torch\.(.*\.)?({'|'.join(TENSOR_CLASSES)})")
 _BUILTIN_CLASSES: Final[dict[str, Value]] = {
     **{name: Static(name) for name in ("int", "float", "bool", "str", "complex", "bytes")},
-    **dict.fromkeys(("list", "tuple", "set"), Sequence("list", None, UNKNOWN)),
+    **{kind: Sequence(kind, None, UNKNOWN) for kind in ("list", "tuple", "set")},
     "dict": Mapping((), UNKNOWN),
 }
 
@@ -337,6 +337,9 @@ def _is_of_kind(frame: Frame, value: Value, kind: Value | None) -> Answer:
         case Static(), Static():
             return value.kind == kind.kind
         case Tensor(optional=False), Tensor():
+            return True
+        # Of another kind it may be nevertheless: a list may be what two branches leave, one of them a tuple.
+        case Sequence(kind=kind_of_value), Sequence(kind=kind_of_class) if kind_of_value == kind_of_class:
             return True
         case Instance(), Instance():
             # The variable may hold an instance of a subclass that the interpreter does not see.
