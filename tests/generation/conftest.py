@@ -10,6 +10,7 @@ from transformers import (
     GPT2Config,
     GptOssConfig,
     LlamaConfig,
+    MarianConfig,
     MistralConfig,
     MixtralConfig,
     Phi3Config,
@@ -36,6 +37,10 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "gpt_oss": GptOssConfig(
         **_SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8, layer_types=_SLIDING,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
+    "marian": MarianConfig(
+        vocab_size=128, d_model=32, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=64, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, max_position_embeddings=256, is_encoder_decoder=False,
     ),
     "mixtral": MixtralConfig(**_SIZES, num_local_experts=4, num_experts_per_tok=2),
 }  # fmt: skip

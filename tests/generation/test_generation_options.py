@@ -23,6 +23,7 @@ def model() -> torch.nn.Module:
         ({"num_beams": 4}, "num_beams=4"),
         ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size=2"),
         ({"bad_words_ids": [[3]]}, "bad_words_ids"),
+        ({"forced_eos_token_id": 0}, "forced_eos_token_id=0"),
         ({"output_scores": True}, "output_scores"),
         ({"return_dict_in_generate": True}, "return_dict_in_generate"),
         ({"typical_p": 0.5}, "typical_p=0.5"),

@@ -27,6 +27,18 @@ def test_greedy_equals_transformers(family: str, make_pair: Callable, prompts: t
     assert len(set(three[:, 20:].flatten().tolist())) > 5, "a constant output would prove little"
 
 
+def test_a_model_that_takes_columns_for_positions_sees_no_other_padding(
+    make_pair: Callable, prompts: tuple
+) -> None:
+    """Marian's decoder has no position_ids: the prompt's first column is position 0, whatever the mask says."""
+    reference, ported = make_pair("marian")
+    ids, mask = prompts
+    options = {"max_new_tokens": 8, "forced_eos_token_id": None, "eos_token_id": []}
+    expected = reference.generate(ids, attention_mask=mask, **options)
+    assert torch.equal(tpuport.generate(ported, ids, mask, **options), expected)
+    assert len(set(expected[:, 20:].flatten().tolist())) > 5, "a constant output would prove little"
+
+
 def test_a_padded_row_gives_what_it_gives_alone(llama: tuple, prompts: tuple) -> None:
     ids, mask = prompts
     options = {"max_new_tokens": 16, "eos_token_id": []}

@@ -21,6 +21,9 @@ from tpuport.generation.sampling import SamplingSettings, choose_tokens, process
 from tpuport.mesh import dividing_axis
 from tpuport.tracing import trace_lock
 
+# Models that take no positions, and whose attention depends on distances alone: it has linear biases (ALiBi) or rotates
+# by columns, so that padding before all rows changes nothing.
+_RELATIVE_MODELS = frozenset({"bloom", "mpt", "roformer"})
 # In messages.
 LOOP = "the loop of tpuport.generate"
 
@@ -73,6 +76,11 @@ class Decoder:
     def row_multiple(self) -> int:
         """Batches have a multiple of this many rows, so that dp divides them."""
         return self.mesh.shape.get("dp", 1)
+
+    @property
+    def uses_buckets(self) -> bool:
+        """Whether prompts may be padded to a bucket: not for models that take the number of a column for a position."""
+        return "position_ids" in self._parameters or self.model.config.model_type in _RELATIVE_MODELS
 
     @property
     def arrays(self) -> dict[str, jax.Array]:

@@ -136,7 +136,9 @@ def generate(
     criteria = collect_criteria(request, stopping_criteria, tokenizer)
     check_padding(request, len(tokens) * request.num_return_sequences, vocabulary, bool(criteria))
     decoder = decoder_for(model)
-    prompts = pad_prompts(tokens, mask, request, seed, decoder.row_multiple)
+    prompts = pad_prompts(
+        tokens, mask, request, seed, decoder.row_multiple, uses_buckets=decoder.uses_buckets
+    )
     if hasattr(streamer, "skip_prompt") and prompts.real_rows > 1:
         # transformers' own text streamers print one text.
         raise PortError(

@@ -34,6 +34,8 @@ _NEUTRAL_BY_NAME: Final[dict[str, int]] = dict.fromkeys(
     "num_beams num_beam_groups typical_p encoder_repetition_penalty guidance_scale num_return_sequences".split(),
     1,
 )
+# Token ids, of which 0 is one.
+_FORCED_TOKENS: Final = frozenset({"forced_bos_token_id", "forced_eos_token_id"})
 _DEFAULT_TOP_K: Final = 50  # transformers' own
 _DEFAULT_NEW_TOKENS: Final = 20  # transformers' own
 _OWN_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
@@ -189,6 +191,8 @@ def _is_neutral(name: str, value: Any) -> bool:
         return not value
     if not isinstance(value, int | float | None):
         return False  # a tensor, for example, whose truth may be undefined
+    if name in _FORCED_TOKENS:
+        return value is None
     return value in (*_NEUTRAL, _NEUTRAL_BY_NAME.get(name))
 
 

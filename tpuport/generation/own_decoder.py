@@ -53,6 +53,11 @@ class OwnDecoder(Decoder):
         """The ported model."""
         return self.language_model.model
 
+    @property
+    def uses_buckets(self) -> bool:
+        """Always: each row runs without its padding."""
+        return True
+
     def forward_prompt(
         self, arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array, slots: int
     ) -> tuple[jax.Array, Any]:

@@ -151,9 +151,18 @@ def check_prompt(
 
 
 def pad_prompts(
-    tokens: np.ndarray, mask: np.ndarray, options: Options, seed: int, row_multiple: int
+    tokens: np.ndarray,
+    mask: np.ndarray,
+    options: Options,
+    seed: int,
+    row_multiple: int,
+    *,
+    uses_buckets: bool = True,
 ) -> Prompts:
-    """Repeat rows for num_return_sequences, pad to the bucket on the left, and fill the batch up to `row_multiple`."""
+    """Repeat rows for num_return_sequences, pad to the bucket on the left, and fill the batch up to `row_multiple`.
+
+    Without buckets the length stays as it is, with programs of its own.
+    """
     tokens = np.repeat(tokens, options.num_return_sequences, axis=0)
     mask = np.repeat(mask, options.num_return_sequences, axis=0)
     real_rows, length = tokens.shape
@@ -161,7 +170,8 @@ def pad_prompts(
     filling = ((0, -real_rows % row_multiple), (0, 0))
     tokens = np.pad(tokens, filling, mode="edge")
     mask = np.pad(mask, filling, mode="edge")
-    padding = ((0, 0), (bucket_length(length) - length, 0))
+    columns = bucket_length(length) if uses_buckets else length
+    padding = ((0, 0), (columns - length, 0))
     keys = row_keys(tokens, mask, seed)
     return Prompts(np.pad(tokens, padding), np.pad(mask, padding), keys, real_rows, length)
 
