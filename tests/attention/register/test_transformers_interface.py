@@ -485,3 +485,66 @@ def test_use_is_undone_at_the_end_of_the_block() -> None:
     with attention.use_in_model(model):
         assert model.config._attn_implementation == NAME
     assert model.config._attn_implementation == before
+
+
+class ConcatenatesMasks(transformers.PreTrainedModel):
+    """Attention that torch's fused one cannot compute: every query also sees a key that is not in the mask."""
+
+    config_class = LlamaConfig
+    _supports_sdpa = False
+    _supports_attention_backend = True
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        self.query = torch.nn.Linear(16, 16)
+        self.is_causal = True
+        self.post_init()
+
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        mask = masks.create_causal_mask(self.config, x, attention_mask, None)
+        # The bias of one more key, as a number that is added to its score.
+        more = torch.full((x.shape[0], 1, x.shape[1], 1), -0.5)
+        mask = torch.cat([mask, more.to(mask)], dim=-1)
+        keys = torch.cat([x, x[:, :1]], dim=1)[:, None]
+        function = AttentionInterface().get_interface(self.config._attn_implementation, eager_attention)
+        out, _ = function(self, self.query(x)[:, None], keys, keys, mask, scaling=0.25)
+        return out.reshape(x.shape)
+
+
+def eager_attention(module, query, key, value, mask, scaling, **_):
+    weights = torch.softmax(query @ key.transpose(-1, -2) * scaling + mask, dim=-1)
+    return (weights @ value).transpose(1, 2), weights
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_model_without_fused_attention_computes_with_numbers_in_its_mask(padded: bool) -> None:
+    config = LlamaConfig(hidden_size=16, num_attention_heads=1, num_hidden_layers=1, vocab_size=8)
+    model = ConcatenatesMasks(config).eval()
+    x = torch.randn(2, 5, 16, generator=generator(0))
+    mask = torch.tensor([[1] * 5, [0, 0, 1, 1, 1]]) if padded else None
+    with torch.no_grad():
+        expected = model(x, mask)
+    got = tpuport.to_cpu(tpuport.compile(tpuport.port(model))(x, mask))
+    tokens = torch.ones(2, 5, dtype=torch.bool) if mask is None else mask.bool()
+    torch.testing.assert_close(got[tokens], expected[tokens], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_numbers_in_a_mask_are_those_of_eager_attention(padded: bool) -> None:
+    config = LlamaConfig()
+    config._attn_implementation_internal = "eager"
+    sizes = {"batch_size": ROWS, "q_length": 5, "kv_length": 5, "dtype": torch.bfloat16}
+    tokens = torch.tensor([[True] * 5, [False] * 2 + [True] * 3]) if padded else None
+    expected = masks.eager_mask(**sizes, mask_function=masks.causal_mask_function, attention_mask=tokens)
+    module = torch.nn.Module()
+    module.config, module._can_set_attn_implementation = config, lambda: True
+    with compat.environment(), attention.use_in_model(module):
+        mask = transformers_mask(**sizes, attention_mask=on_device(tokens), config=config)
+        assert isinstance(mask, LazyMask)
+        assert mask.dtype == mask[:, :, 1:].dtype == torch.bfloat16
+        sliced = compat.to_torch(compat.as_jax(mask[:, :, 1:, :4]))
+        assert mask._dense is None
+        shown = compat.to_torch(compat.as_jax(mask))
+        assert compat.to_torch(compat.as_jax(mask.bool())).equal(expected.expand(2, -1, -1, -1).bool())
+    torch.testing.assert_close(shown, expected.expand(2, -1, -1, -1), atol=0, rtol=0)
+    torch.testing.assert_close(sliced, expected.expand(2, -1, -1, -1)[:, :, 1:, :4], atol=0, rtol=0)

@@ -19,7 +19,9 @@ from tpuport.attention.mask import Mask, broadcasts_to
 
 
 class LazyMask:
-    """A boolean torchax tensor [B, 1 or H, Q, T] that knows its structure and has no elements until they are needed.
+    """A torchax tensor [B, 1 or H, Q, T] of a mask that knows its structure and has no elements until they are needed.
+
+    It is boolean, or has the numbers that a model adds to its scores: 0, and the lowest of the dtype for hidden keys.
 
     Shape, dtype and device are read without making them, and slices of step one, `expand`, `to`, `bool`, `clone`,
     `contiguous` and `detach` give another LazyMask. Anything else that torch, torchax or jax does with it (an operator,
@@ -30,10 +32,12 @@ class LazyMask:
     Attributes:
         structure: what attention reads; None after an in-place change, which leaves an ordinary tensor.
         reason: why `structure` is a dense mask, empty if it is not.
+        number_dtype: of the numbers that are added to scores; None for a boolean mask.
     """
 
     structure: Mask | None
     reason: str
+    number_dtype: torch.dtype | None
     _size: tuple[int, ...]
     _dense: jax.Array | None
     _env: Any
@@ -53,6 +57,9 @@ class LazyMask:
         if dense is None:
             dense = jnp.ones(self._size, jnp.bool_)
         dense = jnp.broadcast_to(dense, self._size)
+        if self.number_dtype is not None:
+            dtype = compat.jax_dtype(self.number_dtype)
+            dense = jnp.where(dense, jnp.zeros((), dtype), jnp.finfo(dtype).min)
         # A tracer belongs to its trace, which may be nested in another (a checkpointed layer), so it is not kept.
         if not isinstance(dense, Tracer):
             self._dense = dense
@@ -74,7 +81,7 @@ class LazyMask:
     @property
     def dtype(self) -> torch.dtype:
         if self.structure is not None:
-            return torch.bool
+            return self.number_dtype or torch.bool
         return compat.torch_dtype(self._elem.dtype)
 
     def size(self, dim: int | None = None) -> Any:
@@ -92,7 +99,7 @@ class LazyMask:
             # An ordinary tensor, on which torchax then does the rest.
             return compat.wrap(self._elem)[key]
         size = [part.stop - part.start for part in parts]
-        return lazy_mask(_slice_structure(self.structure, parts), size, self.reason)
+        return lazy_mask(_slice_structure(self.structure, parts), size, self.reason, self.number_dtype)
 
     def expand(self, *sizes: Any) -> torch.Tensor:
         # torch takes sizes one by one, or together as one argument.
@@ -101,7 +108,7 @@ class LazyMask:
         expanded = self._expanded_size(sizes)
         if self.structure is None or expanded is None:
             return compat.wrap(self._elem).expand(*sizes)
-        return lazy_mask(self.structure, expanded, self.reason)
+        return lazy_mask(self.structure, expanded, self.reason, self.number_dtype)
 
     def _expanded_size(self, sizes: Any) -> tuple[int, ...] | None:
         """The size after `expand`, if that only repeats batch rows and heads."""
@@ -117,7 +124,7 @@ class LazyMask:
         """Another tensor of the same elements: changing it in place leaves this one unchanged."""
         if self.structure is None:
             return compat.wrap(self._elem)
-        return lazy_mask(self.structure, self._size, self.reason)
+        return lazy_mask(self.structure, self._size, self.reason, self.number_dtype)
 
     clone = detach = __copy__ = __deepcopy__ = _copy
 
@@ -125,7 +132,7 @@ class LazyMask:
         return self
 
     def bool(self, *_: Any, **__: Any) -> Any:
-        if self.structure is None:
+        if self.structure is None or self.number_dtype is not None:
             return compat.wrap(self._elem).bool()
         return self
 
@@ -137,15 +144,17 @@ def _tensor_class() -> Any:
     return type("LazyMask", (LazyMask, torchax_tensor), {})
 
 
-def lazy_mask(structure: Mask, size: Any, reason: str = "") -> Any:
-    """The tensor of `size` [B, 1 or H, Q, T] of a boolean mask.
+def lazy_mask(structure: Mask, size: Any, reason: str = "", number_dtype: torch.dtype | None = None) -> Any:
+    """The tensor of `size` [B, 1 or H, Q, T] of a mask.
 
     Args:
         structure: without numbers to add to scores; its batch is B or 1.
         reason: why the structure is dense, if it is.
+        number_dtype: None for a boolean mask; otherwise that of the numbers that stand for it.
     """
-    mask = _tensor_class()(jax.ShapeDtypeStruct(tuple(size), jnp.bool_), compat.environment())
-    mask.structure, mask.reason = structure, reason
+    abstract = jax.ShapeDtypeStruct(tuple(size), compat.jax_dtype(number_dtype or torch.bool))
+    mask = _tensor_class()(abstract, compat.environment())
+    mask.structure, mask.reason, mask.number_dtype = structure, reason, number_dtype
     return mask
 
 

@@ -4,6 +4,7 @@ Shapes: B batch, H query heads, Q query length, T key/value length, S positions,
 """
 
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -29,6 +30,8 @@ _UNSUPPORTED: Final = {
     "block_indices": "attention to selected blocks of keys",
     "sinks": "a sink of each query",
 }
+# The attention that each config named before `use_in_model`, by the id of the config.
+_replaced_names: contextvars.ContextVar[dict[int, str | None]] = contextvars.ContextVar("replaced attention")
 
 
 def transformers_attention(
@@ -178,11 +181,15 @@ def transformers_mask(
     allow_is_bidirectional_skip: bool = False,
     local_size: int | None = None,
     device: Any = None,
+    dtype: torch.dtype = torch.float32,
+    config: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Traced. transformers' mask interface: a boolean mask [B, 1, Q, T], structure until a model computes with it.
+    """Traced. transformers' mask interface: a mask [B, 1, Q, T] that is structure until a model computes with it.
 
-    None means plain causal attention, or no mask, if transformers allows that.
+    None means plain causal attention, or no mask, if transformers allows that. The mask is boolean, as for torch's
+    fused attention. Code of a model that has only its own ("eager") attention may compute with the numbers that are
+    added to scores there, so its mask has these, and is never None instead of causal.
 
     Args:
         q_offset, kv_offset: positions of the first query and key. `kv_offset` may be a vector [T]: a ring buffer's
@@ -190,6 +197,8 @@ def transformers_mask(
         attention_mask: [B, S] over key positions, True for a token.
         use_vmap: the mask function may be unable to take whole arrays.
         device: of the model's inputs; a mask on the host is transformers' own.
+        dtype: of the numbers.
+        config: of the model.
     """
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
@@ -197,18 +206,24 @@ def transformers_mask(
     if device is not None and torch.device(device).type not in ("jax", "privateuseone"):
         return sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, local_size,
-            allow_is_causal_skip, allow_is_bidirectional_skip, use_vmap, device, **kwargs,
+            allow_is_causal_skip, allow_is_bidirectional_skip, use_vmap, device, dtype=dtype, config=config, **kwargs,
         )  # fmt: skip
+    is_eager = _replaced_names.get({}).get(id(config)) == "eager"
     positions = Positions(q_length, kv_length, *compat.as_jax((q_offset, kv_offset)))
     mask, reason = _read_or_call(function, positions, batch_size, use_vmap=use_vmap)
     if attention_mask is not None:
         padding = _padding_at(compat.to_jax(attention_mask).astype(jnp.bool_), positions)
         mask = replace(mask, keys_BT=intersect(mask.keys_BT, padding))
     elif _means_none(
-        mask, positions, local_size, causal=allow_is_causal_skip, bidirectional=allow_is_bidirectional_skip
+        mask,
+        positions,
+        local_size,
+        causal=allow_is_causal_skip and not is_eager,
+        bidirectional=allow_is_bidirectional_skip,
     ):
         return None
-    return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason)
+    number_dtype = dtype if is_eager else None
+    return lazy_mask(mask, (batch_size, 1, q_length, kv_length), reason, number_dtype)
 
 
 def _read_or_call(
@@ -318,11 +333,15 @@ def use_in_model(model: torch.nn.Module) -> Iterator[None]:
     register_transformers()
     configs = _attention_configs(model)
     previous = [config._attn_implementation_internal for config in configs]
+    # Inside of another such block the names are ours already, and that one knows the model's.
+    replaced = {id(config): name for config, name in zip(configs, previous, strict=True) if name != NAME}
+    token = _replaced_names.set(_replaced_names.get({}) | replaced)
     for config in configs:
         config._attn_implementation_internal = NAME
     try:
         yield
     finally:
+        _replaced_names.reset(token)
         for config, name in zip(configs, previous, strict=True):
             config._attn_implementation_internal = name
 
