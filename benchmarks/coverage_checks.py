@@ -1,0 +1,214 @@
+"""What `benchmarks.coverage` tries with a model: its calls, generation and a mesh, each beside torch on the CPU."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from benchmarks import tiny_models
+from benchmarks.agreement import reason
+from tpuport.errors import PortError
+from tpuport.verification.bounds import deviation
+from tpuport.verification.model_runs import Arguments, call_compiled, call_exact, call_torch, widen_model
+
+# Of each greedy generation.
+NEW_TOKENS = 6
+# Seeds of two runs in torch, whose results differ if the model draws random numbers.
+SEEDS = (1, 2)
+Check = dict[str, Any]
+
+
+def checked(name: str, topology: str | None) -> Iterator[dict[str, Any]]:
+    """The record of a model as it grows: after each check with the results so far.
+
+    Yields:
+        A record with name, status ("ran" or "not built") and a verdict for each check: "equal", "different",
+        "refused" (a PortError), "raw error" (any other), "torch fails" or "not compared", with a reason.
+    """
+    torch.set_num_threads(1)
+    record: dict[str, Any] = {"name": name, "status": "ran"}
+    try:
+        tiny = tiny_models.build(name)
+    except Exception as error:  # noqa: BLE001 - whatever a constructor raises is the reason to report
+        yield {**record, "status": "not built", "reason": reason(error)}
+        return
+    model = tiny.call
+    assert isinstance(model, torch.nn.Module)
+    break_ties(model)
+    record["parameters"] = sum(weight.numel() for weight in model.parameters())
+    expected = expect(model, tiny.inputs)
+    tokens = expect_tokens(model, tiny.inputs[0])
+    yield record
+    record["forward"] = attempt(lambda: compare_calls(model, expected, mesh=None))
+    yield record
+    record["mesh"] = attempt(lambda: compare_calls(model, expected[:1], mesh=small_mesh()))
+    yield record
+    for form, (call, theirs) in tokens.items():
+        record[form] = attempt(lambda call=call, theirs=theirs: compare_tokens(model, call, theirs))
+        yield record
+    if topology is not None:
+        record["topology"] = attempt(lambda: compile_for(model, tiny.inputs[0], topology))
+        yield record
+
+
+def break_ties(model: torch.nn.Module) -> None:
+    """Give weights that a class initializes with zeros small random values, in place.
+
+    Routers begin with zeros, so that all experts are equally good, and torch leaves open which of equals `topk` takes.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1 and weight.is_floating_point() and not weight.any():
+                weight.normal_(std=0.02, generator=generator)
+
+
+def attempt(check: Callable[[], Check]) -> Check:
+    """The result of a check, or what it raised."""
+    try:
+        return check()
+    except PortError as error:
+        return {"verdict": "refused", "reason": " ".join(str(error).split())[:300]}
+    except Exception as error:  # noqa: BLE001 - any other error is the finding
+        return {"verdict": "raw error", "reason": reason(error)[:300]}
+
+
+# --- torch ---
+
+
+class Expected:
+    """A call and its result in torch.
+
+    Attributes:
+        arguments: of the call.
+        results: its tensors; `exact` in float64, None where the model does not run in float64.
+        draws: whether the result depends on the random seed.
+    """
+
+    def __init__(self, model: torch.nn.Module, inputs: dict[str, Any]) -> None:
+        self.arguments = Arguments.of(inputs)
+        torch.manual_seed(SEEDS[0])
+        self.results = call_torch(model, self.arguments)
+        torch.manual_seed(SEEDS[1])
+        again = call_torch(model, self.arguments)
+        self.draws = not all(map(torch.equal, self.results, again))
+        self.exact = self._in_float64(model)
+
+    def _in_float64(self, model: torch.nn.Module) -> list[torch.Tensor] | None:
+        try:
+            return call_exact(widen_model(model), self.arguments)
+        except Exception:  # noqa: BLE001 - code that names float32 does not run in float64
+            return None
+
+
+def expect(model: torch.nn.Module, calls: list[dict[str, Any]]) -> list[Expected]:
+    """What torch gives for each call of a new model: some, such as BigBird, change when they are called."""
+    return [Expected(copy.deepcopy(model), inputs) for inputs in calls]
+
+
+def expect_tokens(
+    model: torch.nn.Module, inputs: dict[str, Any]
+) -> dict[str, tuple[dict[str, Any], torch.Tensor | Exception]]:
+    """By the form of generation the call, and the tokens that torch gives for it or what it raises."""
+    can_generate: Any = getattr(model, "can_generate", bool)
+    if not can_generate():
+        return {}
+    row = {name: value[:1] if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    row.pop("attention_mask", None)
+    forms = {"generate": row}
+    if set(inputs) == {"input_ids", "attention_mask"}:
+        # Two rows, the second padded on the left.
+        forms["generate_batch"] = {**inputs, "attention_mask": inputs["attention_mask"].flip(-1)}
+    return {form: (call, _torch_tokens(model, call)) for form, call in forms.items()}
+
+
+def _torch_tokens(model: Any, call: dict[str, Any]) -> torch.Tensor | Exception:
+    try:
+        return copy.deepcopy(model).generate(
+            **copy.deepcopy(call), max_new_tokens=NEW_TOKENS, do_sample=False
+        )
+    except Exception as error:  # noqa: BLE001 - that torch does not generate is the finding
+        return error
+
+
+# --- tpuport ---
+
+
+def small_mesh() -> Any:
+    """Eight devices, two along each axis."""
+    import tpuport
+
+    return tpuport.create_mesh(dp=2, sp=2, tp=2)
+
+
+def ported(model: torch.nn.Module, mesh: Any = None) -> Any:
+    """A ported copy; without a mesh on one device."""
+    import jax
+
+    import tpuport
+
+    if mesh is None:
+        mesh = tpuport.create_mesh(devices=jax.devices()[:1])
+    return tpuport.port(copy.deepcopy(model), mesh=mesh)
+
+
+def compare_calls(model: torch.nn.Module, expected: list[Expected], mesh: Any) -> Check:
+    """Compile the model and compare each of its calls with torch's."""
+    import tpuport
+
+    compiled = tpuport.compile(ported(model, mesh))
+    worst: Check = {"verdict": "equal", "error": 0.0}
+    for call in expected:
+        ours = call_compiled(compiled, call.arguments)
+        count = compiled.program.compilations
+        call_compiled(compiled, call.arguments)
+        worst["recompilations"] = worst.get("recompilations", 0) + compiled.program.compilations - count
+        _compare_results(ours, call, worst)
+    return worst
+
+
+def _compare_results(ours: list[torch.Tensor], call: Expected, worst: Check) -> None:
+    """Compare the tensors of a call; `worst` becomes the verdict of all calls."""
+    if len(ours) != len(call.results):
+        worst |= {"verdict": "different", "reason": f"{len(ours)} tensors, {len(call.results)} in torch"}
+        return
+    if call.draws:
+        shapes = [list(tensor.shape) for tensor in ours]
+        if shapes != [list(tensor.shape) for tensor in call.results]:
+            worst |= {"verdict": "different", "reason": f"shapes {shapes}"}
+        elif worst["verdict"] == "equal":
+            worst |= {"verdict": "not compared", "reason": "draws random numbers"}
+        return
+    exact: list[Any] = [None] * len(ours)
+    if call.exact is not None and len(call.exact) == len(ours):
+        exact = call.exact
+    for mine, theirs, referee in zip(ours, call.results, exact, strict=True):
+        difference = deviation(mine, theirs, referee)
+        if difference is None:
+            continue
+        if math.isfinite(difference.error):
+            worst["error"] = max(worst["error"], difference.error)
+        if not difference.is_rounding:
+            worst |= {"verdict": "different", "reason": difference.describe()}
+
+
+def compare_tokens(model: torch.nn.Module, call: dict[str, Any], theirs: torch.Tensor | Exception) -> Check:
+    """Generate as torch did and compare the tokens."""
+    if isinstance(theirs, Exception):
+        return {"verdict": "torch fails", "reason": reason(theirs)[:300]}
+    ours = ported(model).generate(**copy.deepcopy(call), max_new_tokens=NEW_TOKENS, do_sample=False)
+    if torch.equal(torch.as_tensor(ours), theirs):
+        return {"verdict": "equal"}
+    return {"verdict": "different", "reason": f"{ours.tolist()}, in torch {theirs.tolist()}"[:300]}
+
+
+def compile_for(model: torch.nn.Module, inputs: dict[str, Any], topology: str) -> Check:
+    """Compile the first call for a TPU."""
+    from tpuport import topology as tpu
+
+    report = tpu.compile_for(copy.deepcopy(model), inputs, topology=topology)
+    if report.failure is not None:
+        return {"verdict": "refused", "reason": str(report.failure)[:300]}
+    return {"verdict": "equal"}

@@ -1,0 +1,141 @@
+"""`docs/coverage.md` from what `benchmarks.coverage` stored."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Record = dict[str, Any]
+
+# The checks of a record with their titles, in the order of columns.
+CHECKS = {
+    "forward": "forward",
+    "mesh": "dp2 x sp2 x tp2",
+    "generate": "generate",
+    "generate_batch": "padded batch",
+    "topology": "TPU program",
+}
+# From the worst.
+ORDER = ("different", "raw error", "crashed", "refused", "not compared", "torch fails", "equal")
+_MEANING = {
+    "equal": "what torch gives, as far as float64 can tell: the error is that of rounding; the same tokens",
+    "torch fails": "torch does not run it with the arguments that are tried here",
+    "not compared": "the result depends on random numbers; its shapes are torch's",
+    "refused": "a `PortError` says why, and what to do",
+    "crashed": "the process ended, or took too long",
+    "raw error": "an error that is not tpuport's",
+    "different": "another result than torch's",
+}
+_HEADER = """# Models beside torch
+
+Model classes of transformers {transformers} and diffusers {diffusers}, tiny and with random weights, through tpuport
+and through torch {torch} on the CPU, in float32: {count} of them. {unbuilt_count} more are not built here, because no
+small configuration or inputs are known that their code takes.
+
+```console
+$ python -m benchmarks.coverage                                    # all of them, which takes hours; continues
+$ python -m benchmarks.coverage --only 'transformers:Llama*' --again
+```
+
+- **forward**: `tpuport.compile(model)` with each of several calls. Float64 is the referee: a result that is
+  farther from it than torch's by more than rounding is different.
+- **dp2 x sp2 x tp2**: the same on eight devices.
+- **generate**: `model.generate` of the ported model, greedy, {new_tokens} tokens, one prompt.
+- **padded batch**: the same for two prompts, one of them padded on the left.
+- **new programs**: how many programs the second call of the same shapes compiled, which should be none.
+"""
+_CLASS_GROUPS = (
+    (re.compile(r"ForCausalLM|LMHeadModel"), "Causal language models"),
+    (
+        re.compile(r"ConditionalGeneration|Seq2SeqLM|SpeechSeq2Seq|ImageTextToText"),
+        "Models that generate from more than text",
+    ),
+    (re.compile(r""), "Other models of transformers"),
+)  # fmt: skip
+
+
+def page(records: Sequence[Record], versions: dict[str, str], new_tokens: int) -> str:
+    """The page, in Markdown."""
+    unbuilt = [record for record in records if record["status"] == "not built"]
+    built = [record for record in records if record["status"] != "not built"]
+    lines = [_HEADER.format(count=len(built), unbuilt_count=len(unbuilt), new_tokens=new_tokens, **versions)]
+    groups: dict[str, list[Record]] = {}
+    for record in sorted(built, key=lambda record: record["name"]):
+        groups.setdefault(group(record["name"]), []).append(record)
+    for title in sorted(groups, key=_group_order):
+        lines += [f"## {title}", "", *_counts(groups[title]), "", *_rows(groups[title]), ""]
+    lines += ["## Not built", "", *_unbuilt_rows(unbuilt)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def group(name: str) -> str:
+    """The section of a model."""
+    library, _, class_name = name.partition(":")
+    if library == "diffusers":
+        return "Models of diffusers"
+    return next(title for pattern, title in _CLASS_GROUPS if pattern.search(class_name))
+
+
+def _group_order(title: str) -> int:
+    titles = [known for _, known in _CLASS_GROUPS]
+    return titles.index(title) if title in titles else len(titles)
+
+
+def verdict(record: Record, check: str) -> str:
+    """The verdict of a check; "" if it does not apply, and "crashed" if the process ended before it."""
+    if check in record:
+        return str(record[check]["verdict"])
+    if record["status"] == "crashed" and check == "forward":
+        return "crashed"
+    return ""
+
+
+def _counts(records: Sequence[Record]) -> Iterator[str]:
+    checks = [check for check in CHECKS if any(verdict(record, check) for record in records)]
+    yield f"| models | {' | '.join(CHECKS[check] for check in checks)} | meaning |"
+    yield f"| --- |{' ---: |' * len(checks)} --- |"
+    for name in reversed(ORDER):
+        counts = [Counter(verdict(record, check) for record in records)[name] for check in checks]
+        if any(counts):
+            yield f"| {name} | {' | '.join(map(str, counts))} | {_MEANING[name]} |"
+
+
+def _rows(records: Sequence[Record]) -> Iterator[str]:
+    checks = [check for check in CHECKS if any(verdict(record, check) for record in records)]
+    yield f"| class | {' | '.join(CHECKS[check] for check in checks)} | largest error | new programs | reason |"
+    yield f"| --- |{' --- |' * len(checks)} ---: | ---: | --- |"
+    for record in records:
+        cells = [verdict(record, check) for check in checks]
+        error = record.get("forward", {}).get("error")
+        yield (
+            f"| `{record['name'].partition(':')[2]}` | {' | '.join(cells)} | {'' if error is None else f'{error:.0e}'} "
+            f"| {record.get('forward', {}).get('recompilations', '')} | {_reason(record)} |"
+        )
+
+
+def _reason(record: Record) -> str:
+    """Why a model is not equal in everything: the reason of its worst check."""
+    reasons = {
+        record[check]["verdict"]: record[check].get("reason", "")
+        for check in reversed(CHECKS)
+        if check in record
+    }
+    if record["status"] == "crashed":
+        reasons["crashed"] = record["reason"]
+    worst = next((name for name in ORDER if name in reasons and name != "equal"), None)
+    if worst is None:
+        return ""
+    return _cell(reasons[worst])
+
+
+def _unbuilt_rows(records: Sequence[Record]) -> Iterator[str]:
+    yield ", ".join(
+        f"`{record['name'].partition(':')[2]}`"
+        for record in sorted(records, key=lambda record: record["name"])
+    )
+
+
+def _cell(text: str) -> str:
+    """Text of one line that Markdown shows as it is."""
+    short = " ".join(text.split())[:200].replace("|", "\\|").replace("`", "'")
+    return f"`{short}`"
