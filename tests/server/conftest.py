@@ -112,10 +112,10 @@ class Editor:
         self.run(work())
 
     def diagnostics(
-        self, file: Path, until: Callable[[list[types.Diagnostic]], bool] = lambda _: True
+        self, file: Path | str, until: Callable[[list[types.Diagnostic]], bool] = lambda _: True
     ) -> list[types.Diagnostic]:
         """What the server says about a document's latest version, as soon as a condition holds."""
-        uri = file.as_uri()
+        uri = file if isinstance(file, str) else file.as_uri()
 
         async def wait() -> list[types.Diagnostic]:
             while True:

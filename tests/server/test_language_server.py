@@ -180,3 +180,23 @@ def test_a_closed_document_has_no_findings(editor: Any, workspace: Path) -> None
     editor.open(workspace / "models" / "next.py", "x = 1\n")
     assert not editor.published[file.as_uri()][-1].diagnostics
     editor.close(workspace / "models" / "next.py")
+
+
+def test_what_is_not_analysed(editor: Any, workspace: Path) -> None:
+    environment = workspace / "models" / ".venv" / "lib" / "installed.py"
+    assert editor.open(environment, MODEL) == []
+    editor.close(environment)
+    uri = "vscode-notebook-cell:/nb.ipynb#W1"
+    item = types.TextDocumentItem(uri, "python", 1, "%matplotlib inline\n")
+    editor.notify(editor.client.text_document_did_open, types.DidOpenTextDocumentParams(item))
+    editor.open(workspace / "models" / "after.py", "x = 1\n")
+    assert uri not in editor.published
+    editor.close(workspace / "models" / "after.py")
+
+
+def test_a_document_that_is_not_saved_yet(editor: Any) -> None:
+    uri = "untitled:Untitled-1"
+    editor.versions[uri] = 1
+    item = types.TextDocumentItem(uri, "python", 1, MODEL)
+    editor.notify(editor.client.text_document_did_open, types.DidOpenTextDocumentParams(item))
+    assert rules(editor.diagnostics(uri)) == ["TPU113", "TPU101", "TPU301"]

@@ -47,11 +47,13 @@ class Offer:
         return FIX_ALL if self.change is Change.FIX_ALL else types.CodeActionKind.QuickFix
 
 
-def offers_at(project: ProjectAnalysis, findings: Iterable[Finding]) -> list[Offer]:
+def offers_at(project: ProjectAnalysis, file: Path, findings: Iterable[Finding]) -> list[Offer]:
     """The actions for some findings of a file."""
     offers: list[Offer] = []
+    exact_fixes: dict[Finding, Applicability] = {}
     for finding in findings:
-        match project.exact_fix(finding):
+        exact_fixes = exact_fixes or project.exact_fixes(file)
+        match exact_fixes.get(finding):
             case Applicability.SAFE:
                 offers.append(Offer(Change.FIX, f"tpuport: fix {finding.rule}", finding, is_preferred=True))
             case Applicability.UNSAFE:

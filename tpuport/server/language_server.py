@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,6 +28,7 @@ _PAUSE: Final = 0.2
 # The analysis recurses as deeply as the code it follows; a thread's own default may be half a megabyte.
 _STACK_BYTES: Final = 128 * 1024 * 1024
 _CONTENT_MODIFIED: Final = -32801
+_SCHEMES: Final = frozenset({"file", "untitled"})
 _WATCHED: Final = ("**/*.py", "**/pyproject.toml")
 
 
@@ -65,6 +67,9 @@ class LintServer(LanguageServer):
         self._schedule(uri, _PAUSE)
 
     def _schedule(self, uri: str, delay: float) -> None:
+        # A notebook's cell alone means nothing, and neither does a revision of a file beside the file.
+        if urllib.parse.urlsplit(uri).scheme not in _SCHEMES:
+            return
         file = file_of(uri)
         self._uris[file] = uri
         if file in self._timers:
@@ -175,7 +180,7 @@ class LintServer(LanguageServer):
             return []
         offers: list[Offer] = []
         if code_actions.is_wanted(types.CodeActionKind.QuickFix, only):
-            shown = [shown.finding for shown, _ in self.findings_in(file, params.range)]
+            shown = [shown.original for shown, _ in self.findings_in(file, params.range)]
             offers += await self.in_analysis(self._offers, file, shown)
         if code_actions.is_wanted(code_actions.FIX_ALL, only):
             offers.append(Offer(Change.FIX_ALL, "tpuport: fix all safe problems"))
@@ -185,7 +190,7 @@ class LintServer(LanguageServer):
         return actions
 
     def _offers(self, file: Path, findings: list[Finding]) -> list[Offer]:
-        return code_actions.offers_at(self.analysis.open_files[file], findings)
+        return code_actions.offers_at(self.analysis.open_files[file], file, findings)
 
     def _action(self, file: Path, offer: Offer, diagnostics: Iterable[types.Diagnostic]) -> types.CodeAction:
         finding = offer.finding
@@ -219,7 +224,7 @@ class LintServer(LanguageServer):
         if not await self.up_to_date(file) or self.versions[file] != data["version"]:
             raise JsonRpcException("the document has changed since then", _CONTENT_MODIFIED)
         keys = {
-            tuple(code_actions.finding_key(shown.finding) or ()): shown.finding
+            tuple(code_actions.finding_key(shown.original) or ()): shown.original
             for shown in self.findings[file]
         }
         finding = keys.get(tuple(data["finding"] or ()))

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from tpuport.lint import fixing, source
 from tpuport.lint.configuration import Settings
 from tpuport.lint.findings import Applicability, Finding
+from tpuport.lint.paths import SKIPPED
 from tpuport.lint.patterns import Excluder
 from tpuport.lint.session import Run, Session
 from tpuport.server.routes import RouteStep, steps_of_route
@@ -17,9 +18,16 @@ _FILES_AT_ONCE: Final = 4
 
 
 class ShownFinding(NamedTuple):
-    """A finding with the severity of the settings, and the functions through which tracing gets to it."""
+    """A finding as editors show it.
+
+    Attributes:
+        finding: with the severity of the settings.
+        original: with the rule's own severity, which fixes go by.
+        route: the functions through which tracing gets to it.
+    """
 
     finding: Finding
+    original: Finding
     route: tuple[RouteStep, ...]
 
 
@@ -46,8 +54,8 @@ class ProjectAnalysis:
             self.add(file)
         if self.session.files:
             self._pending = dict.fromkeys(self.session.read_cache())
-        # By text and finding, because each determination takes a parser that is slow.
-        self._exact_fixes: dict[tuple[str, Finding], Applicability] = {}
+        # By file, its text and what can be done there.
+        self._exact_fixes: dict[str, tuple[str, dict[Finding, Applicability]]] = {}
 
     def add(self, file: Path) -> None:
         """Take up a file that is not on disk yet, or outside of the directory."""
@@ -57,7 +65,11 @@ class ProjectAnalysis:
             self._pending[path] = None
 
     def excludes(self, file: Path) -> bool:
-        """Whether the settings leave a file out."""
+        """Whether a file is left out by the settings, or as a part of a virtual environment or hidden directory."""
+        if self.root is not None and file.is_relative_to(self.root):
+            directories = file.relative_to(self.root).parts[:-1]
+            if any(name in SKIPPED or name.startswith(".") for name in directories):
+                return True
         return self._excluder.excludes(file)
 
     def text_changed(self, file: Path) -> None:
@@ -102,25 +114,32 @@ class ProjectAnalysis:
         for finding in sorted(self.session.collect_findings().reported):
             if finding.path in wanted:
                 shown = self._shown(finding)
-                findings[wanted[finding.path]].append(ShownFinding(shown, steps_of_route(finding, traced)))
+                findings[wanted[finding.path]].append(
+                    ShownFinding(shown, finding, steps_of_route(finding, traced))
+                )
         return findings
 
     def _shown(self, finding: Finding) -> Finding:
         severity = self.settings.severity(finding.rule, finding.severity)
         return dataclasses.replace(finding, severity=severity)
 
-    def exact_fix(self, finding: Finding) -> Applicability:
-        """What can be done about a finding with the code at its position."""
-        if finding.fix is Applicability.NONE:
-            return Applicability.NONE
-        text = self.text(finding.path)
-        key = (text, finding)
-        if key not in self._exact_fixes:
-            # Only the latest texts matter.
-            if len(self._exact_fixes) > 1_000:
-                self._exact_fixes.clear()
-            (self._exact_fixes[key],) = fixing.available_fixes(text, [finding])
-        return self._exact_fixes[key]
+    def exact_fixes(self, file: Path) -> dict[Finding, Applicability]:
+        """What can be done about each original finding in a file with the code at its position.
+
+        The first call for a text takes a parser that is slow; all findings share it.
+        """
+        path = str(file)
+        findings = [shown.original for shown in self.findings([file])[file]]
+        text = self.text(path)
+        if self._exact_fixes.get(path, ("", {}))[0] != text:
+            self._exact_fixes[path] = (text, {})
+        known = self._exact_fixes[path][1]
+        unknown = [finding for finding in findings if finding not in known]
+        fixable = [finding for finding in unknown if finding.fix is not Applicability.NONE]
+        known.update(dict.fromkeys(unknown, Applicability.NONE))
+        if fixable:
+            known.update(zip(fixable, fixing.available_fixes(text, fixable), strict=True))
+        return known
 
     def text(self, path: str) -> str:
         """A file's text as the editor has it, or as it is on disk."""
