@@ -486,6 +486,20 @@ def test_the_digest_is_of_what_runs(library, tmp_path):
     assert len({*digests_by_name.values(), digests.digest(core.scale)}) == len(digests_by_name) + 1
 
 
+def test_the_source_of_a_function_is_read_once(library, monkeypatch):
+    from fakelib import core
+
+    read = []
+    getsource = digests.inspect.getsource
+    monkeypatch.setattr(digests.inspect, "getsource", lambda of: read.append(of) or getsource(of))
+    first = digests.digest(core.scale)
+    assert digests.digest(core.scale) == first
+    assert read == [core.scale]
+    core.scale.__code__ = core.scale.__code__.replace(co_stacksize=9)
+    digests.digest(core.scale)
+    assert len(read) == 2, "the function has other code now"
+
+
 def test_the_digest_looks_under_decorators(library, tmp_path):
     plain = "def hide(f):\n    def inner(x):\n        return f(x)\n    return inner\n\n"
     for name, factor in (("one", 1), ("two", 2), ("again", 1)):

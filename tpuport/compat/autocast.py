@@ -88,6 +88,7 @@ def uninstall() -> None:
         _libraries.clear()
 
 
+@functools.cache
 def _operators() -> list[str]:
     """The operators, overloads included, for which torch has a kernel of its own under autocast on a GPU."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]

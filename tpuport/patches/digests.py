@@ -6,6 +6,7 @@ import importlib
 import inspect
 import itertools
 import textwrap
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -37,7 +38,24 @@ def digest(target: Any) -> str:
     return _digest(function, getattr(function, "__qualname__", ""))
 
 
+# The code, qualified name and digest of each function: `enable` asks again every time.
+_digests: "weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, str, str]]" = weakref.WeakKeyDictionary()
+
+
 def _digest(function: Callable[..., Any], qualname: str) -> str:
+    inner = inspect.unwrap(function)
+    # Other callables may have no weak references, or compare equal.
+    if not inspect.isfunction(inner):
+        return _compute_digest(function, qualname)
+    code, name, result = _digests.get(inner, (None, "", ""))
+    # `is`: codes of two files may be equal.
+    if code is not inner.__code__ or name != qualname:
+        result = _compute_digest(function, qualname)
+        _digests[inner] = (inner.__code__, qualname, result)
+    return result
+
+
+def _compute_digest(function: Callable[..., Any], qualname: str) -> str:
     node = _syntax_tree(function, qualname)
     if node is None:
         raise PortError(

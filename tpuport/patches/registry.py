@@ -379,27 +379,37 @@ def _check_definition(patch: Patch, module: ModuleType) -> targets.Definition:
     Raises:
         Refusal: it does not exist, or its source is not one that the patch supports.
     """
-    # A patch of a module without a distribution (a research repository) has no version.
-    version = module.__name__
-    if patch.package:
-        version = f"{patch.package} {installed_version(patch)}"
-    fix = (
-        f"reinstall {version} if its files were edited, or take another version of it or of the patch's package; or "
-        f'run without the patch: {VARIABLE}=warn, or tpuport.enable(patches="warn")'
-    )
     try:
         definition = targets.locate(module, patch.qualname)
     except PortError as error:
+        version = _library_version(patch)
         what = f"{version} lacks the function that patch {patch.name!r} replaces: {error.what}"
-        raise Refusal("target missing", PortError(what, where=patch.target, fix=error.fix or fix)) from None
+        fix = error.fix or _remedy_of_other_source(version)
+        raise Refusal("target missing", PortError(what, where=patch.target, fix=fix)) from None
     try:
         source = digest(definition.function)
     except PortError as error:
         raise Refusal("source differs", error) from None
     if source not in patch.source:
+        version = _library_version(patch)
         what = f"{version} has another source than the one that patch {patch.name!r} was written for"
+        fix = _remedy_of_other_source(version)
         raise Refusal("source differs", PortError(what, where=f"{patch.target}, digest {source}", fix=fix))
     return definition
+
+
+def _library_version(patch: Patch) -> str:
+    # A patch of a module without a distribution (a research repository) has no version.
+    if not patch.package:
+        return patch.module
+    return f"{patch.package} {installed_version(patch)}"
+
+
+def _remedy_of_other_source(version: str) -> str:
+    return (
+        f"reinstall {version} if its files were edited, or take another version of it or of the patch's package; or "
+        f'run without the patch: {VARIABLE}=warn, or tpuport.enable(patches="warn")'
+    )
 
 
 def _activate(records: list[_Record]) -> None:

@@ -126,6 +126,7 @@ def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
     # The old value stands beside the new one to keep it alive: its id must not be reused.
     replacements = {id(old): (old, _final_replacement(old, pairs)) for old in pairs}
     homes = {id(module) for module in modules}
+    wanted = homes | replacements.keys()
     count = 0
     for module in list(sys.modules.values()):
         # sys.modules may contain anything: None, or lazy modules that import when they are asked.
@@ -134,7 +135,10 @@ def rebind(modules: Iterable[ModuleType], pairs: Mapping[Any, Any]) -> int:
             continue
         # A copy: another thread may import something into the namespace meanwhile.
         values = list(namespace.values())
-        value_ids = {id(value) for value in values}
+        # Of thousands of modules, nearly all know nothing of the targets.
+        if id(module) not in homes and wanted.isdisjoint(map(id, values)):
+            continue
+        value_ids = set(map(id, values))
         has_target = not value_ids.isdisjoint(replacements)
         if has_target:
             count += _rebind_items(namespace, replacements)

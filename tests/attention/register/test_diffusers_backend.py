@@ -149,6 +149,12 @@ def test_the_context_manager_chooses_it(registered: None) -> None:
     assert dispatch._AttentionBackendRegistry.get_active_backend()[0] == "native"
 
 
+def test_no_object_is_searched_unless_a_model_chose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_diffusers()
+    monkeypatch.setattr("gc.get_referrers", lambda *_: pytest.fail("every object was looked at"))
+    unregister_diffusers()
+
+
 def test_models_that_chose_it_choose_none_afterwards() -> None:
     register_diffusers()
     model = flux()

@@ -14,6 +14,7 @@ import logging
 import operator
 import os
 import sys
+import weakref
 from typing import Any, Final
 
 import torch
@@ -173,12 +174,16 @@ def unregister_diffusers() -> None:
     member = names[_MEMBER]
     if registry._active_backend is member:
         registry.set_active_backend(names.NATIVE)
-    _reset_processors(member)
     for table in _REGISTRY_TABLES:
         getattr(registry, table).pop(member, None)
     type.__delattr__(names, _MEMBER)
     names._member_names_.remove(_MEMBER)
     del names._member_map_[_MEMBER], names._value2member_map_[NAME]
+    remaining = weakref.ref(member)
+    del member
+    # Looking for the processors takes a third of a second, and there are rarely any.
+    if remaining() is not None:
+        _reset_processors(remaining())
     logger.info("attention backend %r taken out of diffusers", NAME)
 
 
