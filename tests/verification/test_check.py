@@ -252,6 +252,18 @@ def test_programs_and_arrays_that_grow_from_call_to_call_are_found(monkeypatch: 
     assert "float32[5]" in only(run, "growth").message
 
 
+def test_arrays_in_a_cycle_are_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = model_runs.call_compiled
+
+    def leaving_a_cycle(compiled: CompiledFunction, arguments: Arguments) -> list[torch.Tensor]:
+        cycle: list[Any] = [jnp.ones(7) + 1]
+        cycle.append(cycle)
+        return call(compiled, arguments)
+
+    monkeypatch.setattr(model_runs, "call_compiled", leaving_a_cycle)
+    assert check(Small, "compile", "repeat").findings == []
+
+
 def test_a_program_that_only_the_second_call_compiles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Arguments] = []
     call = model_runs.call_compiled

@@ -26,7 +26,7 @@ _SHAPES_SHOWN: Final = 4
 def recompilation_findings(
     compiled: CompiledFunction, arguments: Arguments, programs: int, executed: ExecutedLines
 ) -> list[CheckFinding]:
-    """Call a compiled model twice more with the same inputs, and report new programs and arrays that stay.
+    """Call a compiled model again with the same inputs, and report new programs and arrays that stay.
 
     Args:
         programs: how many programs there were after the first call.
@@ -35,14 +35,11 @@ def recompilation_findings(
     model_runs.call_compiled(compiled, arguments)
     second, changes = compiled.program.compilations, compiled.program.latest_changes()
     # After the second call: what the first ones keep for good, such as constants of the program, does not grow.
-    before = _live_arrays()
-    model_runs.call_compiled(compiled, arguments)
+    new = _new_arrays(compiled, arguments)
     findings = []
     if second > programs:
         is_again = compiled.program.compilations > second
         findings.append(further_calls.recompilation_finding(changes, executed, is_again=is_again))
-    # Arrays of equal shapes and dtypes cannot be told apart, but counted.
-    new = _live_arrays() - before
     if new:
         shown = ", ".join(f"{count} of {shape}" for shape, count in new.most_common(_SHAPES_SHOWN))
         findings.append(
@@ -55,9 +52,29 @@ def recompilation_findings(
     return findings
 
 
-def _live_arrays() -> collections.Counter[str]:
-    # Arrays in reference cycles live until then, and are no growth.
+def _new_arrays(compiled: CompiledFunction, arguments: Arguments) -> collections.Counter[str]:
+    """The arrays that a call leaves on the device, counted by dtype and shape: equal ones cannot be told apart."""
+    collects = gc.isenabled()
+    # While nothing is collected, garbage from before the call counts both times.
+    gc.disable()
+    try:
+        before = _live_arrays()
+        model_runs.call_compiled(compiled, arguments)
+        new = _live_arrays() - before
+    finally:
+        if collects:
+            gc.enable()
+    if not new:
+        return new
+    # Arrays in reference cycles are no growth. Collecting takes seconds where there are millions of objects.
     gc.collect()
+    before = _live_arrays()
+    model_runs.call_compiled(compiled, arguments)
+    gc.collect()
+    return _live_arrays() - before
+
+
+def _live_arrays() -> collections.Counter[str]:
     return collections.Counter(f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays())
 
 
