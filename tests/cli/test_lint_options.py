@@ -139,8 +139,10 @@ def test_exclusion(lint, project: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert lint(".", "--exclude", "old/*.py,model.py")[0] == 2
     # Patterns of the command line start at the working directory.
     monkeypatch.chdir(project / "old")
-    (project / "old" / "second.py").write_text("x = 1\n")
-    assert lint("..", "--exclude", "./first.py") == (1, ALL)
+    (project / "old" / "inner").mkdir()
+    (project / "old" / "inner" / "second.py").write_text(MODEL)
+    assert lint(".", "--exclude", "inner/*.py") == (1, ALL)
+    assert lint(".", "--exclude", "old/inner/*.py") == (1, [*ALL, *ALL])
 
 
 def test_entry_points_and_training(lint, project: Path) -> None:

@@ -146,6 +146,9 @@ def test_callers_in_other_files_decide_what_is_traced(editor: Any, workspace: Pa
     assert found.code == "TPU101"
     steps = [(info.location.uri, info.location.range.start.line) for info in found.related_information]
     assert steps == [(model.as_uri(), 5), (helpers.as_uri(), 0)]
+    # What the caller traces moves with the helper's unsaved text.
+    (moved,) = editor.edit(helpers, "# first\ndef pad(x):\n    return x[x > 0]\n")
+    assert moved.range.start.line == found.range.start.line + 1
     editor.change(model, text.replace("pad(x)", "x"))
     assert editor.diagnostics(helpers, until=lambda shown: not shown) == []
     editor.close(helpers)
