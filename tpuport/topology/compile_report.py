@@ -181,6 +181,7 @@ class Finding:
         remedy: what to do.
         cost: what it costs a step, in `unit` ("bytes" of HBM, "bytes sent", "flops"); findings are sorted by it.
         source: the line of code, if one is known.
+        rules: all sharding rules that the remedy proposes, as a file for --rules has them; the text has the largest.
     """
 
     rule: str
@@ -190,6 +191,7 @@ class Finding:
     cost: float = 0.0
     unit: str = "bytes"
     source: Source | None = None
+    rules: dict[str, tuple[str | None, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,6 +110,14 @@ def test_host_code_changes_only_when_asked(fix) -> None:
     assert fix(text, *targets, host=True, unsafe=True) == "def main(model):\n    return model\n"
 
 
+def test_modules_of_torch_are_built_without_their_device(fix) -> None:
+    text = "from torch import nn\n\n\ndef main():\n    return nn.Linear(2, 2, device='cuda')\n"
+    after = fix(text, ("TPU302", "'cuda'"), host=True, unsafe=True)
+    assert after == text.replace(", device='cuda'", "")
+    own = text.replace("nn.Linear", "Mine")
+    assert fix(own, ("TPU302", "'cuda'"), host=True, unsafe=True) == own
+
+
 def test_a_module_is_built_on_the_host(fix) -> None:
     text = """
     import torch

@@ -42,7 +42,9 @@ def test_a_sharded_width_costs_collectives_at_each_norm(wide) -> None:
     assert one.source.file == __file__.replace("test_sharding_advice", "conftest")
 
 
-def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models) -> None:
+def test_a_weight_that_is_left_whole_is_named_for_all_layers(advice, models, monkeypatch) -> None:
+    # However slow this machine is.
+    monkeypatch.setattr("tpuport.topology.advice.rules_trial._MOST_SECONDS", float("inf"))
     changed = models.rules(models.BLOCKS, up=PartitionSpec(), down=PartitionSpec())
     found = advice(models.Blocks, {"tokens": models.tokens(2, 256)}, rules=changed)
     [one] = found
@@ -109,10 +111,42 @@ def test_rows_are_no_remedy_for_weights_that_do_not_fit(programs) -> None:
     assert r"r'down\.weight': PartitionSpec(None, 'tp')" in found[0].remedy
 
 
+def test_a_finding_has_all_rules_and_its_text_counts_those_that_it_leaves_out(programs) -> None:
+    mesh = programs(tp=4)
+    names = ("up", "mix", "down")
+    weights = {f"{name}.weight": mesh.array((1024, 1024)) for name in names}
+
+    def run(weights, x):
+        for name in names:
+            x = x @ weights[f"{name}.weight"].T
+        return x
+
+    [finding] = advise(mesh.evidence(run, weights, mesh.array((8, 1024))))
+    assert finding.rule == "TPC002"
+    assert "PartitionSpec('tp', None)}) and 1 more (all 3: --format json, or html)" in finding.remedy
+    assert "..." not in finding.remedy
+    assert finding.rules == dict.fromkeys((r"down\.weight", r"mix\.weight", r"up\.weight"), ("tp", None))
+
+
+def test_a_fused_projection_is_not_cut_by_an_advice_that_another_would_undo(programs) -> None:
+    mesh = programs(tp=4)
+    weights = {"gate_up.weight": mesh.array((4096, 1024)), "down.weight": mesh.array((1024, 2048))}
+
+    def gated(weights, x):
+        gate, up = jnp.split(x @ weights["gate_up.weight"].T, 2, -1)
+        return (gate * up) @ weights["down.weight"].T
+
+    [finding] = [
+        one for one in advise(mesh.evidence(gated, weights, mesh.array((8, 1024)))) if one.rule == "TPC002"
+    ]
+    assert finding.rules == {r"down\.weight": (None, "tp")}
+    assert "gate_up" not in finding.remedy
+
+
 def test_blocks_in_a_loop_are_named_as_rules_name_them(programs) -> None:
     mesh = programs(tp=4)
     weights = {"layers.*.up.weight": mesh.array((3, 512, 2048))}
-    remedy = write_rules(weights, weights, "tp", 4)
+    remedy = write_rules(weights, weights, "tp", 4).text
     assert r"r'layers\.\d+\.up\.weight': PartitionSpec(None, 'tp')" in remedy
 
 

@@ -1,5 +1,6 @@
 """TPU302: "cuda" as a device."""
 
+import re
 from typing import Any, Final
 
 import libcst as cst
@@ -23,6 +24,8 @@ _MOVE_OPTIONS: Final = ("non_blocking", "copy")
 _KINDS: Final = ("zeros", "ones", "full", "empty")
 # Their result is on the device of their tensor unless they are passed another one.
 _NEW_METHODS: Final = frozenset({"new_tensor", *(f"new_{kind}" for kind in _KINDS)})
+# `torch.nn.Linear`, unlike `torch.nn.functional.linear`.
+_MODULE: Final = re.compile(r"torch\.nn\.[A-Z]\w*")
 _LIKE_FUNCTIONS: Final = frozenset(f"torch.{kind}_like" for kind in (*_KINDS, "rand", "randn", "randint"))
 
 
@@ -67,7 +70,8 @@ def _rewrite_creation(site: Site, call: cst.Call, device: cst.Arg, function: str
     """`torch.zeros(..., device="cuda")`: on an input's device in traced code, on the host where a module is built."""
     if site.method_of_value(call) in _NEW_METHODS or function in _LIKE_FUNCTIONS:
         return replace_node(device, REMOVED)
-    expect(is_factory(function))
+    # torch's own modules have the argument too.
+    expect(is_factory(function) or _MODULE.fullmatch(function))
     # Where a module is built, the host is the right place: `port` moves its tensors.
     if not site.is_traced:
         return replace_node(device, REMOVED)

@@ -5,7 +5,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from tpuport.errors import PortError
@@ -33,6 +33,7 @@ class Hit:
         unit: of the cost: "bytes" of HBM, "bytes sent" or "flops".
         source: the line of code, if the evidence has one.
         explained_by: ids of rules that explain it better. If any of them has hits, this one is left out.
+        rules: all the sharding rules that the remedy proposes, of which its text has the largest.
     """
 
     message: str
@@ -41,6 +42,7 @@ class Hit:
     unit: str = "bytes"
     source: Source | None = None
     explained_by: frozenset[str] = frozenset()
+    rules: Mapping[str, tuple[str | None, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,16 @@ def advise(evidence: Evidence) -> tuple[Finding, ...]:
     hits_by_rule = {rule: list(rule.check(evidence)) for rule in all_advice_rules()}
     ids = {rule.id for rule, hits in hits_by_rule.items() if hits}
     findings = [
-        Finding(rule.id, rule.name, hit.message, hit.remedy, float(hit.cost), hit.unit, hit.source)
+        Finding(
+            rule.id,
+            rule.name,
+            hit.message,
+            hit.remedy,
+            float(hit.cost),
+            hit.unit,
+            hit.source,
+            dict(hit.rules),
+        )
         for rule, hits in hits_by_rule.items()
         for hit in hits
         if hit.explained_by.isdisjoint(ids)

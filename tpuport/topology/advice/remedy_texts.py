@@ -77,10 +77,22 @@ def write_json(regex: str, spec: Spec) -> str:
     return f"{json.dumps(regex)}: {json.dumps(spec)}"
 
 
+def without_fused(evidence: Evidence, names: Iterable[str]) -> list[str]:
+    """The weights that hold one projection each: a cut through any other is what TPC021 finds."""
+    return [name for name in names if name not in evidence.products.fused]
+
+
+class RulesText(NamedTuple):
+    """Rules in a remedy: the text has the largest of them, and the finding has all."""
+
+    text: str
+    rules: dict[str, Spec]
+
+
 def write_rules(
     weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int, *, override: bool = False
-) -> str:
-    """ShardingRules for the largest of these weights, and the file that gives them to the command.
+) -> RulesText:
+    """ShardingRules for these weights, and the file that gives them to the command.
 
     Args:
         weights: all weights by name.
@@ -90,21 +102,25 @@ def write_rules(
     """
     specs, sizes = _divided_specs(weights, names, axis, parts)
     # By size, then by name, so that the text is the same each time.
-    largest = sorted(specs, key=lambda regex: (-sizes[regex], regex))[:_MOST_PATTERNS]
+    rules = {regex: specs[regex] for regex in sorted(specs, key=lambda regex: (-sizes[regex], regex))}
     # If no dimension can be divided, the form of a rule is all that can be said.
-    entries = [(regex, specs[regex]) for regex in largest] or [("...weight", (axis, None))]
-    others = ", ..." if len(specs) > len(entries) else ""
-    code = ", ".join(itertools.starmap(write_python, entries)) + others
-    file = ", ".join(itertools.starmap(write_json, entries)) + others
+    entries = list(rules.items())[:_MOST_PATTERNS] or [("...weight", (axis, None))]
+    code = ", ".join(itertools.starmap(write_python, entries))
+    file = ", ".join(itertools.starmap(write_json, entries))
+    others = ""
+    if len(rules) > len(entries):
+        others = f" and {len(rules) - len(entries)} more (all {len(rules)}: --format json, or html)"
     if override:
-        return f"rules.override({{{code}}}); for --rules FILE, {{{file}}} {BESIDE_OTHER_RULES}"
-    return f"tpuport.ShardingRules({{{code}}}); for --rules FILE, {{{file}}}"
+        text = f"rules.override({{{code}}}){others}; for --rules FILE, {{{file}}} {BESIDE_OTHER_RULES}"
+    else:
+        text = f"tpuport.ShardingRules({{{code}}}){others}; for --rules FILE, {{{file}}}"
+    return RulesText(text, rules)
 
 
 def divided_rules(
     weights: Mapping[str, Any], names: Iterable[str], axis: str, parts: int
 ) -> dict[str, PartitionSpec]:
-    """All the rules of which `write_rules` writes the largest."""
+    """The rules of `write_rules`, to be compiled."""
     specs, _ = _divided_specs(weights, names, axis, parts)
     return {regex: PartitionSpec(*spec) for regex, spec in specs.items()}
 
@@ -187,14 +203,26 @@ def uneven_heads_reason(evidence: Evidence, tp: int) -> str:
     return next(filter(None, reasons), "")
 
 
+def proposed_tp_rules(evidence: Evidence) -> dict[str, Spec]:
+    """All the rules that the text of `propose_tp` has; none if it has none."""
+    devices = evidence.mesh.size
+    if uneven_heads_reason(evidence, devices) or not _lacks_rules(evidence):
+        return {}
+    return write_rules(evidence.weights, evidence.weights, "tp", devices).rules
+
+
+def _lacks_rules(evidence: Evidence) -> bool:
+    """Whether there are weights, and none of them is divided: a mesh alone would not divide anything."""
+    return bool(evidence.weights) and not any(divides_weights(evidence, axis) for axis in evidence.model_axes)
+
+
 def _propose_all_over_tp(evidence: Evidence) -> str:
     """All devices for weights, with the rules that divide them if none are divided yet."""
     devices = evidence.mesh.size
     mesh = _write_mesh(tp=devices)
-    # A mesh alone would not divide anything.
-    if evidence.weights and not any(divides_weights(evidence, axis) for axis in evidence.model_axes):
+    if _lacks_rules(evidence):
         rules = write_rules(evidence.weights, evidence.weights, "tp", devices)
-        return f"{mesh}, with rules that divide the weights: {rules}"
+        return f"{mesh}, with rules that divide the weights: {rules.text}; this was not compiled to verify it"
     needed, capacity = minimum_device_bytes(evidence, dp=1, tp=devices), evidence.report.memory.capacity
     if needed <= capacity:
         return mesh

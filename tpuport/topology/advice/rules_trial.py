@@ -1,7 +1,7 @@
 """Sharding rules that an advice proposes, tried by compiling the program with them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tpuport.errors import PortError
@@ -24,11 +24,13 @@ class Trial:
         text: in a phrase.
         is_inferred: whether the best were those of `ShardingRules.infer`.
         is_worse: whether all cost more than the division of the weights saves.
+        rules: the best, if they were inferred.
     """
 
     text: str
     is_inferred: bool = False
     is_worse: bool = False
+    rules: Mapping[str, tuple[str | None, ...]] = dataclasses.field(default_factory=dict)
 
 
 def try_rules(evidence: Evidence, names: Sequence[str], axis: str, parts: int) -> Trial:
@@ -54,7 +56,8 @@ def try_rules(evidence: Evidence, names: Sequence[str], axis: str, parts: int) -
     is_inferred = min(reports, key=lambda known: _cost(reports[known]))
     best = reports[is_inferred]
     text = f"compiled with these rules, a step has {_describe(best)} instead of {_describe(evidence.report)}"
-    return Trial(text, is_inferred, is_worse=_cost(best) > _cost(evidence.report))
+    inferred_rules = {regex: tuple(spec) for regex, spec in proposals[True].items()} if is_inferred else {}
+    return Trial(text, is_inferred, is_worse=_cost(best) > _cost(evidence.report), rules=inferred_rules)
 
 
 def _infer(evidence: Evidence, axis: str) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def _infer(evidence: Evidence, axis: str) -> dict[str, Any]:
     if evidence.report.task != "forward" or axis != "tp":
         return {}
     try:
-        plan = infer_plan(evidence.model, dict(evidence.inputs))
+        plan = infer_plan(evidence.model, dict(evidence.inputs), evidence.mesh)
     except (PortError, RuntimeError, TypeError, ValueError):
         return {}
     return {rule.pattern: rule.spec for rule in plan.rules if any(rule.spec)}

@@ -1,14 +1,17 @@
 """TPC002: large weights that every device has whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_bytes, format_count
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import (
+    Spec,
     longest_dimension_spec,
     propose_rows,
     single_weight,
+    without_fused,
     write_rules,
 )
 from tpuport.topology.advice.rules_trial import Trial, try_rules
@@ -50,7 +53,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         total = sum(device_weight_bytes(evidence, names) for names in matrices)
         if total < min(_MUCH, max(SMALL, _SHARE * device_weight_bytes(evidence, evidence.weights))):
             continue
-        trial = try_rules(evidence, [name for names in matrices for name in names], axis, parts)
+        trial = try_rules(evidence, without_fused(evidence, chain.from_iterable(matrices)), axis, parts)
         # A division that costs more than it saves is no advice.
         if not trial.is_worse:
             yield _describe(evidence, matrices, axis, parts, trial)
@@ -66,14 +69,16 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
     if not is_worth_a_finding(whole, evidence):
         return
     parameters = [name for name in names if name not in buffer_names(evidence)]
-    trial = try_rules(evidence, parameters, axis, parts)
+    unfused = without_fused(evidence, parameters)
+    trial = try_rules(evidence, unfused, axis, parts)
+    rules: Mapping[str, Spec] = {}
     if trial.is_worse:
         remedy = f"write sharding rules by hand, or use fewer devices for the weights: {trial.text}"
     elif trial.is_inferred:
-        remedy = f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}"
+        remedy, rules = f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}", trial.rules
     else:
-        rules = write_rules(evidence.weights, parameters, axis, parts)
-        remedy = f"add sharding rules for them: {rules}; {trial.text}"
+        text, rules = write_rules(evidence.weights, unfused, axis, parts)
+        remedy = f"add sharding rules for them: {text}; {trial.text}"
     # Nothing has to be exchanged if each device has rows of its own.
     if rows := propose_rows(evidence):
         remedy += f"; or, since the whole model fits on one device, {rows}"
@@ -82,6 +87,7 @@ def _find_unsharded_model(evidence: Evidence, names: list[str], axis: str, parts
         "product with them in full",
         remedy,
         whole * (1 - 1 / parts),
+        rules=rules,
     )
 
 
@@ -91,11 +97,13 @@ def _describe(evidence: Evidence, kinds: list[list[str]], axis: str, parts: int,
     descriptions = [_describe_kind(evidence, kind) for kind in kinds[:_MOST_NAMED]]
     if len(kinds) > _MOST_NAMED:
         descriptions.append(format_count(len(kinds) - _MOST_NAMED, "other kind"))
+    remedy, rules = _remedy(evidence, names, axis, parts, trial)
     return Hit(
         f"{format_count(len(names), 'weight')}, {format_bytes(total)} together, {are(names)} whole on each of the "
         f"{parts} devices of {axis}: {'; '.join(descriptions)}",
-        _remedy(evidence, names, axis, parts, trial),
+        remedy,
         total * (1 - 1 / parts),
+        rules=rules,
     )
 
 
@@ -105,18 +113,26 @@ def _describe_kind(evidence: Evidence, names: list[str]) -> str:
     return f"{names[0]} {shape}{others}, {format_bytes(device_weight_bytes(evidence, names))}"
 
 
-def _remedy(evidence: Evidence, names: list[str], axis: str, parts: int, trial: Trial) -> str:
+def _remedy(
+    evidence: Evidence, names: list[str], axis: str, parts: int, trial: Trial
+) -> tuple[str, Mapping[str, Spec]]:
+    """What to do, and the rules that it proposes."""
     shapes = {name: single_weight(name, evidence.weights[name]).shape for name in names}
     # No rule can divide the others.
     divisible = [name for name in names if longest_dimension_spec(shapes[name], axis, parts)]
+    unfused = without_fused(evidence, divisible)
+    if divisible and not unfused and not trial.is_inferred:
+        return (
+            f"use a Linear layer for each projection that {divisible[0]} holds, and shard those by their outputs: a "
+            "cut of the whole would divide each projection otherwise than the next product needs it"
+        ), {}
     if not divisible:
-        return f"pad a dimension of {shapes[names[0]]} to a multiple of {parts}, and shard it"
+        return f"pad a dimension of {shapes[names[0]]} to a multiple of {parts}, and shard it", {}
     if trial.is_inferred:
-        return f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}"
-    return (
-        f"{write_rules(evidence.weights, divisible, axis, parts, override=True)}. Where one weight feeds another, "
-        f"shard the first by its outputs and the second by its inputs; {trial.text}"
-    )
+        return f"rules=tpuport.ShardingRules.infer(model, inputs); {trial.text}", trial.rules
+    text, rules = write_rules(evidence.weights, unfused, axis, parts, override=True)
+    order = "Where one weight feeds another, shard the first by its outputs and the second by its inputs"
+    return f"{text}. {order}; {trial.text}", rules
 
 
 RULE = AdviceRule(

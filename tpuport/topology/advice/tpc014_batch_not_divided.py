@@ -8,6 +8,7 @@ from tpuport.topology.advice.remedy_texts import (
     INPUTS_OVER_DP,
     has_inputs_over_dp,
     propose_tp,
+    proposed_tp_rules,
     uneven_heads_reason,
 )
 from tpuport.topology.advice.repeated_work import (
@@ -36,6 +37,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
             _remedy(evidence, rows, parts),
             excess,
             "flops",
+            rules=proposed_tp_rules(evidence),
         )
 
 
@@ -80,6 +82,7 @@ def _describe_filled_batch(evidence: Evidence, rows: int, parts: int) -> Hit:
         f"a batch of a multiple of {parts} (--batch {filled}){alternative}",
         evidence.costs.flops * idle,
         "flops",
+        rules=proposed_tp_rules(evidence),
     )
 
 

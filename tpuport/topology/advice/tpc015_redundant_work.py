@@ -1,13 +1,15 @@
 """TPC015: more FLOPs than the model has, for no reason that another rule knows."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, are, format_count, format_flops
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.remedy_texts import write_rules
+from tpuport.topology.advice.remedy_texts import Spec, without_fused, write_rules
 from tpuport.topology.advice.repeated_work import MOST_RATIO, excess_flops, work_ratio
+from tpuport.topology.advice.rules_trial import try_rules
 from tpuport.topology.advice.weight_placement import replicated_weights
 
 _LOOK: Final = (
@@ -21,6 +23,7 @@ class _Cause(NamedTuple):
 
     description: str = ""
     remedy: str = _LOOK
+    rules: Mapping[str, Spec] = MappingProxyType({})
 
 
 def check(evidence: Evidence) -> Iterator[Hit]:
@@ -37,6 +40,7 @@ def check(evidence: Evidence) -> Iterator[Hit]:
         "flops",
         # All of these name what is whole, and the excess follows from it.
         explained_by=frozenset(("TPC002", "TPC007", "TPC011", "TPC014", "TPC017")),
+        rules=cause.rules,
     )
 
 
@@ -53,11 +57,18 @@ def _find_cause(evidence: Evidence) -> _Cause:
         # The excess is a GFLOP at least: see `check`.
         if 2 * total >= excess_flops(evidence):
             largest = max(excess, key=lambda name: excess[name])
-            return _Cause(
+            description = (
                 f"; {format_flops(total)} of that are products with {format_count(len(excess), 'weight')} that "
-                f"{are(excess)} whole on each of the {parts} devices of {axis}, such as {largest}",
-                write_rules(evidence.weights, excess, axis, parts, override=True),
+                f"{are(excess)} whole on each of the {parts} devices of {axis}, such as {largest}"
             )
+            names = without_fused(evidence, excess)
+            trial = try_rules(evidence, names, axis, parts)
+            if trial.is_worse:
+                return _Cause(description, f"{_LOOK}; {trial.text}, so that they may as well stay whole")
+            text, rules = write_rules(evidence.weights, names, axis, parts, override=True)
+            if trial.is_inferred:
+                text, rules = "rules=tpuport.ShardingRules.infer(model, inputs)", dict(trial.rules)
+            return _Cause(description, f"{text}; {trial.text}", rules)
     return _Cause()
 
 

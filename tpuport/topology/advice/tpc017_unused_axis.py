@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_flops
 from tpuport.topology.advice.evidence import Evidence
-from tpuport.topology.advice.remedy_texts import propose_rows, propose_tp
+from tpuport.topology.advice.remedy_texts import propose_rows, propose_tp, proposed_tp_rules
 from tpuport.topology.advice.repeated_work import excess_flops_along, is_repeated_along, repetition_along
 from tpuport.topology.advice.weight_placement import sharding_axes
 
@@ -43,7 +43,7 @@ def _describe(evidence: Evidence, axis: str) -> Hit:
         remedy += f", or {rows}"
     if axis == "sp":
         remedy += "; sp is for long prompts, and a decode step has one token a row"
-    hit = Hit(message, remedy, spared, "flops")
+    hit = Hit(message, remedy, spared, "flops", rules=proposed_tp_rules(evidence))
     # TPC002 says of an axis for weights which weights it could divide.
     if axis in evidence.model_axes:
         hit = dataclasses.replace(hit, explained_by=frozenset({"TPC002"}))

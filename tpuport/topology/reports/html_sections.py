@@ -1,5 +1,6 @@
 """The parts of a page that describe one report."""
 
+import json
 from html import escape
 from typing import Any, Final
 
@@ -215,8 +216,17 @@ def _finding(finding: dict[str, Any]) -> str:
     return (
         f'<article class="finding"><h4><span class="rule">{escape(finding["rule"])}</span>'
         f"{escape(finding['name'])}</h4><p>{prose(finding['message'])}</p>"
-        f"<p><strong>Do:</strong> {prose(finding['remedy'])}</p>{line}</article>"
+        f"<p><strong>Do:</strong> {prose(finding['remedy'])}</p>{_rules(finding['rules'])}{line}</article>"
     )
+
+
+def _rules(rules: dict[str, list[Any]]) -> str:
+    """All the rules of a remedy, whose text has the largest of them."""
+    if not rules:
+        return ""
+    lines = [f"  {json.dumps(regex)}: {json.dumps(spec)}" for regex, spec in rules.items()]
+    file = escape("\n".join(("{", ",\n".join(lines), "}")))
+    return f"<details><summary>A file for --rules</summary><pre>{file}</pre></details>"
 
 
 def _source_line(source: dict[str, Any]) -> str:
