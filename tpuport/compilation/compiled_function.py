@@ -13,6 +13,7 @@ from torch.utils import _pytree as torch_pytree
 from tpuport import attention, compat, layers, object_graph, pytrees, rotary, trace_errors
 from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
+from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.call_arguments import (
     DividedArguments,
     Layout,
@@ -46,12 +47,14 @@ class StaticPart(NamedTuple):
             every program, and would keep a model alive that has long been replaced.
         state: the key of everything else that the function reaches.
         attention: the settings that the user has registered.
+        overwritten: the weights and tensors that the program overwrites, as far as it is known.
     """
 
     layout: Layout
     models: tuple[tuple[weakref.ref[torch.nn.Module], int], ...]
     state: StateKey
     attention: Hashable
+    overwritten: tuple[overwritten_arrays.Slot, ...] = ()
 
 
 class ProgramArguments(NamedTuple):
@@ -59,14 +62,16 @@ class ProgramArguments(NamedTuple):
 
     Attributes:
         weights: of each model, by name.
-        tensors: among the arguments of the call, then those of the function's state.
+        tensors: among the arguments of the call, then those of the function's state; None for one that is overwritten.
         donated: the tensors of each cache.
+        overwritten: the weights and tensors that the program overwrites, donated too.
         static: what the program is made for.
     """
 
     weights: list[dict[str, Any]]
     tensors: list[Any]
     donated: list[list[Any]]
+    overwritten: list[Any]
     static: StaticPart
 
 
@@ -128,14 +133,15 @@ class CompiledFunction:
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         self._state: PythonState | None = None
-        self._checked_programs: set[Hashable] = set()
+        # By the key of each program, which has been traced then.
+        self._overwritten: dict[Hashable, tuple[overwritten_arrays.Slot, ...]] = {}
         self._rotary_tables = rotary.ProgramTables()
         self._run_function, self._owner = _split_owner(function)
         self._parameters = inspect.signature(getattr(function, "forward", self._run_function)).parameters
         own_name = getattr(function, "__qualname__", type(function).__name__)
         self.program = Program(
-            self._run_scanned, name or str(own_name), self._describe, self._port_counts,
-            static_argnums=(3,), donate_argnums=(2,),
+            self._run_program, name or str(own_name), self._describe, self._port_counts,
+            static_argnums=(4,), donate_argnums=(2, 3),
         )  # fmt: skip
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -182,20 +188,31 @@ class CompiledFunction:
 
     def _prepare_program(self, call: _PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and its constants checked."""
-        weights, tensors, donated, static = arguments = call.arguments
+        weights, tensors, donated, _, static = arguments = call.arguments
         key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
         run = functools.partial(self._run, static=static)
         weights = self._rotary_tables.add_to(weights, key, call.state.modules, run, tensors, donated)
         arguments = arguments._replace(weights=weights)
-        if key not in self._checked_programs:
-            check_constants(self.program.name, self.program.constants(*arguments, signature=key))
-            self._checked_programs.add(key)
+        if key in self._overwritten:
+            return _donate(arguments, self._overwritten[key], call), key
+        slots: tuple[overwritten_arrays.Slot, ...] = ()
+        constants: list[Any] | None = None
+        try:
+            constants = self.program.constants(*arguments, signature=key)
+        except overwritten_arrays.OverwritesKnown as known:
+            slots = known.slots
+        # After the block: the exception refers to frames, and these to the arrays.
+        arguments = _donate(arguments, slots, call)
+        if constants is None:
+            constants = self.program.constants(*arguments, signature=key)
+        check_constants(self.program.name, constants)
+        self._overwritten[key] = slots
         return arguments, key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
         """(the function to trace for a call, the arrays to trace it with), without rotary tables."""
         call = self._prepare_call(args, kwargs)
-        weights, tensors, donated, static = call.arguments
+        weights, tensors, donated, _, static = call.arguments
 
         def run(weights: list, tensors: list, donated: list) -> Any:
             assert call.state is not None  # the key has only a weak reference to it
@@ -211,7 +228,7 @@ class CompiledFunction:
             models = tuple((weakref.ref(module), port_count(module)) for module in state.modules)
             state_arrays = [usable_array(tensor, path) for path, tensor in state.located_tensors()]
         static = StaticPart(divided.layout, models, state.key, attention.registered_settings())
-        arguments = ProgramArguments(weights, divided.arrays + state_arrays, divided.donated, static)
+        arguments = ProgramArguments(weights, divided.arrays + state_arrays, divided.donated, [], static)
         return _PreparedCall(arguments, divided, state)
 
     def _current_state(self) -> PythonState:
@@ -249,6 +266,22 @@ class CompiledFunction:
         check_leaks(self._make_state())
         return results
 
+    def _run_program(
+        self, weights: list, tensors: list, donated: list, overwritten: list, static: StaticPart
+    ) -> Any:
+        """Traced. As `_run_scanned`, with the arrays that are overwritten in an argument of their own.
+
+        Raises:
+            OverwritesKnown: there are such arrays, and they are among the others.
+        """
+        weights, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
+        result = self._run_scanned(weights, tensors, donated, static)
+        first_of_state = len(tensors) - len(static.state.state.tensors)  # type: ignore[union-attr]
+        slots = overwritten_arrays.find_slots(result, weights, tensors, first_of_state)
+        if slots and not static.overwritten:
+            raise overwritten_arrays.OverwritesKnown(slots)
+        return result
+
     def _run_scanned(self, weights: list, tensors: list, donated: list, static: StaticPart) -> Any:
         """Traced. As `_run`, with the blocks whose weights are stacked in a loop."""
         has_stacks = any(layers.stacked_lists(arrays) for arrays in weights)
@@ -260,14 +293,36 @@ class CompiledFunction:
         return output
 
     @staticmethod
-    def _port_counts(weights: list, tensors: list, donated: list, static: StaticPart) -> Hashable:
+    def _port_counts(
+        weights: list, tensors: list, donated: list, overwritten: list, static: StaticPart
+    ) -> Hashable:
         """How often each model was ported: to port it once more drops its programs."""
         return tuple(port_count(reference()) for reference, _ in static.models)  # type: ignore[arg-type]
 
     @staticmethod
-    def _describe(weights: list, tensors: list, donated: list, static: StaticPart) -> dict[str, str]:
+    def _describe(
+        weights: list, tensors: list, donated: list, overwritten: list, static: StaticPart
+    ) -> dict[str, str]:
+        _, tensors = overwritten_arrays.join(weights, tensors, overwritten, static.overwritten)
         state = {name: StateText(text) for name, text in static.state.describe().items()}
         return state | static.layout.describe(tensors, donated)
+
+
+def _donate(
+    arguments: ProgramArguments, slots: tuple[overwritten_arrays.Slot, ...], call: _PreparedCall
+) -> ProgramArguments:
+    """The arguments with the arrays of these slots in the donated argument; copies of those that others refer to."""
+    if not slots:
+        return arguments
+    weights, tensors, overwritten = overwritten_arrays.split(arguments.weights, arguments.tensors, slots)
+    # All that this call has collected.
+    containers: list[Any] = [overwritten, arguments.tensors, call.divided.arrays]
+    containers += [arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)]
+    if arguments.tensors is not call.arguments.tensors:
+        containers.append(call.arguments.tensors)
+    owned = overwritten_arrays.own_arrays(overwritten, containers)
+    static = arguments.static._replace(overwritten=slots)
+    return arguments._replace(weights=weights, tensors=tensors, overwritten=owned, static=static)
 
 
 def _on_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -286,9 +341,9 @@ def compile(
     Weights of every module that the function reaches become arguments of the program, never constants in it: modules
     in its closure and globals, and those that other functions, containers and objects lead to. Tensors among the
     arguments (torch on the host, torchax, NumPy, jax) are traced, also in objects of your own classes. Python values
-    are static, with one program each. What the function changes in its arguments is changed after the call. Caches of
-    transformers are donated: go on with the cache in the output. Tensors in the result are torchax tensors on the
-    device.
+    are static, with one program each. What the function changes in its arguments is changed after the call; what it
+    writes to in place is written to in its own memory. Caches of transformers are donated: go on with the cache in the
+    output. Tensors in the result are torchax tensors on the device.
 
     A change of anything that the function reaches is seen by the next call: modules, their attributes, hooks,
     adapters and classes, configurations, variables of closures, globals. Tensors on the device are arguments of the
