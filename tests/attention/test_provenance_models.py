@@ -190,7 +190,9 @@ def test_hunyuan_video_15(monkeypatch):
     assert found_in(monkeypatch, refiner, call) == [{"keys_BT", "queries_BQ"}]
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # of models that ask for int64
+@pytest.mark.filterwarnings(
+    "ignore:Explicitly requested dtype", "ignore:float64 becomes float32"
+)  # of models that ask for int64
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -189,7 +189,7 @@ def wan() -> tuple[Any, dict[str, Any]]:
 
 @pytest.mark.filterwarnings(
     "ignore:__array__ implementation:DeprecationWarning",
-    "ignore:Explicitly requested dtype float64:UserWarning",
+    "ignore:float64 becomes float32:UserWarning",
 )
 @pytest.mark.parametrize("family", [ltx, stable_diffusion_3, flux, stable_diffusion, wan])
 def test_a_family(family: Callable[[], tuple[Any, dict[str, Any]]]) -> None:

@@ -12,7 +12,7 @@ from diffusers import FluxTransformer2DModel, HunyuanVideo15Transformer3DModel
 import tpuport
 from tpuport import layers
 
-pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ from tpuport.rotary import table_store
 from tpuport.rotary.rotary_modules import find_table_modules
 
 # Of models that ask for int64.
-pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
 
 @pytest.fixture(scope="module", params=[pytest.param("wan", marks=pytest.mark.slow), "ltx", "qwen"])

@@ -24,7 +24,7 @@ import tpuport
 from tpuport import compat
 from tpuport.rotary import table_store
 
-pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
 Sizes = tuple[int, int, int]
 

@@ -21,17 +21,22 @@ class Harmless:
         text: the whole text of the warning; `*` stands for one word or path that varies.
         category: its class.
         reason: why it can be ignored.
+        module: a regular expression of the modules that it is filtered in; "" for all.
     """
 
     text: str
     category: type[Warning]
     reason: str
+    module: str = ""
 
     @property
     def pattern(self) -> str:
         """Regular expression that matches the text and nothing longer or shorter."""
         return re.escape(self.text).replace(r"\*", r"[^\s()]+") + r"\Z"
 
+
+# Modules that run what a model asks for; code that calls jax itself hears jax's own warning.
+_BELOW_MODELS = r"(torchax|tpuport|jax\._src)(\.|\Z)"
 
 HARMLESS = (
     Harmless(
@@ -50,6 +55,17 @@ HARMLESS = (
         UserWarning,
         "torchax looks at a jax array, which is read-only, through NumPy; nothing writes to the tensor it makes.",
     ),
+    *(
+        Harmless(
+            f"Explicitly requested dtype {wide} requested in * is not available, and will be truncated to dtype "
+            f"{narrow}. To enable more dtypes, set the jax_enable_x64 configuration option or the JAX_ENABLE_X64 shell "
+            "environment variable. See https://github.com/jax-ml/jax#current-gotchas for more.",
+            UserWarning,
+            "tpuport's own warning says so with the line of the model that asks for it.",
+            _BELOW_MODELS,
+        )
+        for wide, narrow in (("float64", "float32"), ("complex128", "complex64"))
+    ),
 )
 
 _lock = threading.RLock()
@@ -63,7 +79,7 @@ def install() -> None:
             return
         uninstall()
         for harmless in HARMLESS:
-            warnings.filterwarnings("ignore", harmless.pattern, harmless.category)
+            warnings.filterwarnings("ignore", harmless.pattern, harmless.category, harmless.module)
             _filters.append(warnings.filters[0])
             logger.debug("filtering %s: %s", harmless.category.__name__, harmless.text)
         logger.info("filtering %d harmless warnings", len(_filters))

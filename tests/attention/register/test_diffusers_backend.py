@@ -235,7 +235,7 @@ def inputs(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 @pytest.mark.parametrize(("name", "kinds"), [("flux", {"none"}), ("wan", {"none"}), ("hunyuan", {"padding"})])
 def test_models_agree_with_torch(registered: None, name: str, kinds: set[str]) -> None:
     model = {"flux": flux, "wan": wan, "hunyuan": hunyuan}[name]()

@@ -1,10 +1,13 @@
 """What torch refuses is refused with its own words, and results have its dtypes."""
 
+import warnings
+
 import jax
 import pytest
 import torch
 
 from tpuport import compat
+from tpuport.compat import narrowing
 from tpuport.compat.operators import expectations
 from tpuport.errors import PortError
 
@@ -54,12 +57,26 @@ def test_a_computation_in_64_bits_is_refused(dtype):
         x.sum(dtype=dtype)
 
 
-def test_a_conversion_to_64_bits_warns():
+CONVERSIONS = {
+    "to": lambda x: x.to(torch.float64),
+    "double": lambda x: x.double(),
+    "zeros_like": lambda x: torch.zeros_like(x, dtype=torch.float64),
+    "arange": lambda x: torch.arange(3, dtype=torch.float64, device=x.device),
+    "cdouble": lambda x: x.cdouble(),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_a_conversion_to_64_bits_warns_with_its_line_and_in_no_other_words(name):
     (x,) = _device(X)
-    with compat.environment(), pytest.warns(UserWarning, match="float64"):
-        assert x.to(torch.float64).dtype == torch.float32
-    with pytest.warns(UserWarning, match="float64"):
-        assert x.double().dtype == torch.float32
+    function = CONVERSIONS[name]
+    with compat.environment(), warnings.catch_warnings(record=True) as caught:
+        # Any other is an error in tests, unless tpuport filters it.
+        warnings.filterwarnings("always", category=narrowing.NarrowingWarning)
+        assert function(x).dtype in (torch.float32, torch.complex64)
+    # Operators that others are composed of warn of the same line again, which Python shows once.
+    line = (narrowing.NarrowingWarning, __file__, function.__code__.co_firstlineno)
+    assert {(warning.category, warning.filename, warning.lineno) for warning in caught} == {line}
 
 
 def test_autocast_may_mix_dtypes():

@@ -15,7 +15,7 @@ import torch.overrides
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
-from tpuport.compat import autocast
+from tpuport.compat import autocast, narrowing
 from tpuport.compat.convert import is_ported, jax_dtype, torch_dtype
 from tpuport.compat.operators import index_bounds
 from tpuport.compat.replacements import original
@@ -155,7 +155,16 @@ def _cast(tensor: Any, dtype: torch.dtype) -> Any:
 
 def checked_dispatch(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:
     """torchax's `Environment.dispatch`, between torch's word on the arguments and on the results."""
-    _refuse_wide_dtype(function, args, kwargs or {})
+    wide_dtype = _wide_dtype(function, args, kwargs or {})
+    outputs = _dispatch_as_torch(self, function, types, args, kwargs)
+    if wide_dtype is not None and is_ported(outputs):
+        narrowing.warn(wide_dtype)
+    return outputs
+
+
+def _dispatch_as_torch(
+    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None
+) -> Any:
     _refuse_mixed_dtypes(self, function, args)
     _refuse_complex(function, args)
     if not _is_checked(function, args, kwargs or {}):
@@ -168,20 +177,27 @@ def checked_dispatch(self: Any, function: Any, types: Any, args: tuple, kwargs: 
     return conformed(str(function), outputs, forms)
 
 
-def _refuse_wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise for a computation that is asked to run in 64 bits; a conversion or a new tensor has 32 instead."""
+def _wide_dtype(function: Any, args: tuple, kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The dtype of 64 bits that a conversion or a new tensor asks for, which has 32 instead; None for any other.
+
+    Raises:
+        PortError: a computation is asked to run in 64 bits.
+    """
+    name = getattr(function, "__name__", str(function)).split(".")[0]
+    asked = _WIDE_CONVERSIONS.get(name)
+    for leaf in (*args, *kwargs.values()):
+        if leaf is torch.float64 or leaf is torch.complex128:
+            asked = leaf
+    if asked is None or jax.config.read("jax_enable_x64"):
+        return None
+    is_conversion = name in _CONVERSIONS or name in _WIDE_CONVERSIONS or name.endswith("_like")
+    if is_conversion or not any(map(is_ported, args)):
+        return asked
     # Not for what torch's own functions are composed of.
     if isinstance(function, torch._ops.OpOverload):
-        return
-    wide = {torch.float64, torch.complex128}
-    asked = {leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.dtype)} & wide
-    if not asked or jax.config.read("jax_enable_x64"):
-        return
-    name = getattr(function, "__name__", str(function)).split(".")[0]
-    if name in _CONVERSIONS or name.endswith("_like") or not any(map(is_ported, args)):
-        return
+        return None
     raise PortError(
-        f"{_name(function)} is to compute in {asked.pop()}, which the device does not have",
+        f"{_name(function)} is to compute in {asked}, which the device does not have",
         where=", ".join(map(_described, args)),
         fix="dtype=torch.float32 computes in float32; jax_enable_x64 gives a CPU 64 bits, slowly a TPU too",
     )
@@ -221,7 +237,18 @@ _OF_REAL_NUMBERS = {
 }  # fmt: skip
 
 # A tensor of 64 bits is one of 32 on the device wherever it comes from.
-_CONVERSIONS = {"to", "type", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "view"}
+_WIDE_CONVERSIONS = {"double": torch.float64, "cdouble": torch.complex128}
+_CONVERSIONS = {
+    "to",
+    "type",
+    "new_tensor",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "view",
+    "_to_copy",
+}
 
 
 def _run(self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None) -> Any:

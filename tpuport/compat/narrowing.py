@@ -1,0 +1,38 @@
+"""Code that asks for 64 bits a number, of which the device computes 32: a warning with its line, once for each line."""
+
+import sys
+import warnings
+from types import FrameType
+
+import torch
+
+from tpuport.trace_errors.libraries import Owner, owner_of
+
+_NARROW = {torch.float64: "float32", torch.complex128: "complex64"}
+
+
+class NarrowingWarning(UserWarning):
+    """A tensor on the device has fewer digits than the one that torch would compute."""
+
+
+def warn(dtype: torch.dtype) -> None:
+    """Warn of a tensor that code asks for in this dtype, float64 or complex128, at the line that does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame):
+        frame = frame.f_back
+    if frame is None:
+        return
+    asked = str(dtype).removeprefix("torch.")
+    # The registry lets each line warn once, as for any other warning.
+    warnings.warn_explicit(
+        f"{asked} becomes {_NARROW[dtype]} on the device, with 7 digits instead of 16 (TPU401): ask for "
+        f"{_NARROW[dtype]}, or compute it on the host, before the call",
+        NarrowingWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_library(frame: FrameType) -> bool:
+    return owner_of(frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))) == Owner.LIBRARY
