@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,17 +52,29 @@ def test_what_cannot_run_says_what_to_do(
     assert "fix: " in error
 
 
-def test_a_target_that_moves_its_model_to_cuda_is_named(
+def test_a_target_that_moves_its_model_to_cuda_is_made_with_the_shim(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "moved.py"
     file.write_text(
         "import torch\n\ndef target():\n    return torch.nn.Linear(2, 2).cuda(), torch.ones(1, 2)\n"
     )
-    assert main(["check", f"{file}:target"]) == 2
-    error = capsys.readouterr().err
-    assert f"{file}:4, in target" in error
-    assert "leave out .cuda()" in error
+    assert main(["check", f"{file}:target"]) == 0
+    assert (
+        f"note: {file}:4: Tensor.cuda became the tensor itself, with tpuport.gpu_shim"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "compile"])
+def test_a_page_is_not_printed_to_a_terminal(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main([command, f"{MODELS}:target", "--format", "html"]) == 2
+    captured = capsys.readouterr()
+    assert "fix: --output report.html" in captured.err
+    assert captured.out == ""
 
 
 def test_a_config_is_checked_with_random_weights(tmp_path: Path) -> None:

@@ -123,7 +123,6 @@ def test_a_wrong_lowering_is_blamed_to_the_first_line_with_its_operator(replace_
 
 
 # jax's own warning about the same; for users it is one, here it would be an error that ends the trace.
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 def test_float64_that_becomes_float32_is_one_finding_with_the_words_of_its_rule() -> None:
     run = check(EmbedsTime, "values", "compare", "lint")
     [finding] = [finding for finding in run.findings if finding.rule == "TPU401"]
@@ -293,9 +292,25 @@ def test_an_error_in_a_stage_that_withdraws_another_is_still_its_own(monkeypatch
     assert {finding.kind for finding in run.findings} == {"skipped", "dtype"}
 
 
-def test_code_that_needs_cuda_is_named_line_by_line_where_there_is_none() -> None:
-    result = tpuport.check(seeded(NeedsCuda), small_inputs())
-    assert not result.ok
+def test_code_that_needs_cuda_runs_with_the_shim_and_is_named_line_by_line() -> None:
+    run = check(NeedsCuda, "values", "compare", "compile")
+    assert [stage.status for stage in run.stages] == ["findings", "passed", "passed", "passed"]
+    first, second = (finding for finding in run.findings if finding.kind == "cuda")
+    assert (line(first), first.rule, first.severity) == (line_of("first"), "TPU301", "warning")
+    assert line(second) == line_of("second")
+    # Nothing is left of the shim.
+    with pytest.raises(RuntimeError, match="CUDA"):
+        torch.ones(1).cuda()
+
+
+def test_code_that_the_shim_does_not_help_is_named_with_all_other_lines_about_cuda() -> None:
+    class Refuses(NeedsCuda):
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+            if not super().forward(ids, mask).is_cuda:
+                raise TypeError("no GPU")
+            return ids
+
+    result = tpuport.check(seeded(Refuses), small_inputs())
     failure, *others = result.errors
     assert (failure.kind, line(failure)) == ("failure", line_of("first"))
     # The linter's words for the line, in one item.
@@ -304,6 +319,11 @@ def test_code_that_needs_cuda_is_named_line_by_line_where_there_is_none() -> Non
     # What the run would have come to later is there too, values that conditions need among it.
     assert {line(finding) for finding in others} >= {line_of("second"), line_of("TPU205")}
     assert {stage.status for stage in result.stages[1:]} == {"skipped"}
+
+
+def test_a_model_on_the_device_is_refused() -> None:
+    with pytest.raises(PortError, match="on the device already"):
+        tpuport.check(tpuport.port(seeded(Small)), small_inputs())
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ import torch
 logger = logging.getLogger("tpuport")
 
 # Frames of these files pass a call on; the caller is above them.
+_TPUPORT = Path(__file__).parents[1]
 _INTERMEDIATE = (
-    f"{Path(__file__).parent}/gpu", f"{Path(torch.__file__).parent}/", contextlib.__file__, functools.__file__,
-    "<frozen ", "<@beartype",
+    f"{_TPUPORT}/patches/gpu", f"{_TPUPORT}/verification/", f"{Path(torch.__file__).parent}/", contextlib.__file__,
+    functools.__file__, "<frozen ", "<@beartype",
 )  # fmt: skip
 _CHECKERS = ("/site-packages/jaxtyping/", "/site-packages/beartype/")
 

@@ -20,7 +20,7 @@ _EFFORTS: Final = {
 }
 # Kinds of findings in the order in which to work on them: what hides others comes first.
 _ORDER: Final = (
-    "failure", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
+    "failure", "cuda", "value", "trace", "dtype", "result", "stale", "draw", "recompilation", "growth", "topology",
     "lint", "rounding", "skipped",
 )  # fmt: skip
 _DESCRIPTIONS: Final = {
@@ -40,10 +40,10 @@ class CheckFinding:
     """Something to do, or to know.
 
     Attributes:
-        kind: "failure" (a stage could not be carried out), "value" (a line needs a value, or gives a shape that depends
-            on one), "trace" (code that cannot be traced for another reason), "result" (a result differs from torch's),
-            "stale" (a compiled call does not see a change), "draw" (random numbers repeat), "dtype",
-            "recompilation", "growth", "topology", "lint", "rounding" or "skipped".
+        kind: "failure" (a stage could not be carried out), "cuda" (a line ran with the GPU shim), "value" (a line needs
+            a value, or gives a shape that depends on one), "trace" (code that cannot be traced for another reason),
+            "result" (a result differs from torch's), "stale" (a compiled call does not see a change), "draw" (random
+            numbers repeat), "dtype", "recompilation", "growth", "topology", "lint", "rounding" or "skipped".
         stage: the stage that found it.
         severity: an "error" makes the check fail.
         message: what happened, in a sentence.
@@ -74,6 +74,8 @@ class CheckFinding:
             case "value" if rule.startswith("TPU1"):
                 # A shape that depends on values needs another algorithm, such as padding and a mask.
                 return "half a day"
+            case "cuda":
+                return "minutes"
             case "failure" | "value" | "dtype" | "result" | "lint" if rule:
                 # The page of a lint rule has the rewrite.
                 return "minutes"
@@ -151,6 +153,8 @@ class CheckResult:
         """The outcome in a sentence."""
         kinds = {finding.kind for finding in self.errors}
         # The worst comes first: a model that cannot be compiled has no results to speak of.
+        if not kinds and any(finding.kind == "cuda" for finding in self.findings):
+            return f"{self.model} runs on the device as in torch, with tpuport.gpu_shim"
         if not kinds:
             return f"{self.model} runs on the device as in torch"
         if kinds & {"value", "trace"}:

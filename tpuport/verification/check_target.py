@@ -1,7 +1,7 @@
 """What `tpuport check` is given: a function of the user's own, or a config of transformers or diffusers."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,12 +9,13 @@ import torch
 
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import NoCudaError, PortError
+from tpuport.patches.gpu import gpu_shim
+from tpuport.patches.gpu_packages import PACKAGES
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.config_files import find_config
 from tpuport.topology.targets.early_checks import is_user_code
-from tpuport.topology.targets.user_code import load_function, reported_errors
-from tpuport.trace_errors.libraries import Owner
-from tpuport.trace_errors.tracebacks import path_to
+from tpuport.topology.targets.target import required_parameters
+from tpuport.topology.targets.user_code import describe_value, load_function, reported_errors
 from tpuport.verification.model_runs import describe
 
 _FIX: Final = (
@@ -65,33 +66,53 @@ def _user_target(name: str, options: Mapping[str, Any]) -> CheckTarget:
             where=", ".join(chosen),
             fix="leave the options out",
         )
+    try:
+        return _load_target(name)
+    except PortError as error:
+        if not _needs_shim(error):
+            raise
+    with gpu_shim() as shim:
+        target = _load_target(name)
+    notes = [
+        f"{call.file}:{call.line}: {call.name} became {call.became}, with tpuport.gpu_shim"
+        for call in shim.calls
+    ]
+    return dataclasses.replace(target, notes=tuple(notes))
+
+
+def _needs_shim(error: BaseException | None) -> bool:
+    """Whether the user's code names CUDA, or imports a package of attention kernels that needs it."""
+    match error:
+        case None:
+            return False
+        case NoCudaError():
+            return True
+        case ModuleNotFoundError(name=str(package)):
+            return package.partition(".")[0] in PACKAGES
+    return _needs_shim(error.__cause__)
+
+
+def _load_target(name: str) -> CheckTarget:
     function = load_function(name)
+    required = required_parameters(function)
+    if required:
+        raise PortError(
+            f"the function takes {', '.join(required)}, and it is called without arguments",
+            where=name,
+            fix="give its parameters defaults, or name a function that calls it",
+        )
     with reported_errors(f"{name} failed", name, "call it in Python: it fails there too"):
-        result = _call(function)
+        result = function()
         match result:
-            case [torch.nn.Module() as model, inputs]:
-                return CheckTarget(model, inputs)
-            case [build, inputs] if callable(build):
-                # Only now, as `tpuport compile` has it: the function may return what builds the model.
-                model = _call(build)
+            case [model, inputs] if callable(model):
+                # Only now, as `tpuport compile` has it: the function may return what builds the model, or the inputs.
+                if not isinstance(model, torch.nn.Module):
+                    model = model()
+                if callable(inputs):
+                    inputs = inputs()
                 if isinstance(model, torch.nn.Module):
                     return CheckTarget(model, inputs)
-    raise PortError(f"it returned an object of class {type(result).__name__}", where=name, fix=_FIX)
-
-
-def _call(function: Callable[[], Any]) -> Any:
-    """What the user's function returns; an error about CUDA names its line."""
-    try:
-        return function()
-    except NoCudaError as error:
-        frames = path_to(error).frames_of(Owner.MODEL)
-        if not frames:
-            raise
-        raise PortError(
-            error.what,
-            where=f"{frames[0].file}:{frames[0].line}, in {frames[0].function}",
-            fix="return the model with weights on the CPU: leave out .cuda()",
-        ) from error
+    raise PortError(f"it returned {describe_value(result)}", where=name, fix=_FIX)
 
 
 def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:

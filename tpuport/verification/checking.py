@@ -1,25 +1,23 @@
 """`tpuport.check`: a model run in torch and on the device, and everything that differs, with its line."""
 
 import contextlib
-import dataclasses
 import time
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from jax.sharding import Mesh
 
-from tpuport import porting, trace_errors
+from tpuport import compat, porting, trace_errors
+from tpuport.compat import narrowing
 from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
 from tpuport.lint.findings import Finding
+from tpuport.patches.gpu import gpu_shim
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.plans import tensor_parallel_plan
-from tpuport.trace_errors import Source
-from tpuport.trace_errors.error_kinds import kind_of
-from tpuport.trace_errors.libraries import Owner
-from tpuport.trace_errors.tracebacks import path_to
 from tpuport.verification import (
     changed_flags,
     comparing,
@@ -29,6 +27,7 @@ from tpuport.verification import (
     model_runs,
     number_arguments,
     repeated_calls,
+    torch_failures,
     value_reads,
 )
 from tpuport.verification.check_result import (
@@ -41,7 +40,7 @@ from tpuport.verification.check_result import (
 )
 from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments
-from tpuport.verification.recording import ModuleCall, Recording, named_tensors
+from tpuport.verification.recording import Recording, named_tensors
 
 
 def check(
@@ -65,10 +64,16 @@ def check(
         The result; its `ok` says whether nothing has to be changed, and its `findings` what to do, in order.
 
     Raises:
-        PortError: this is no torch.nn.Module, its weights have no values, or it cannot be copied.
+        PortError: this is no torch.nn.Module, it is on the device or without values, or it cannot be copied.
     """
     if not isinstance(model, torch.nn.Module):
         raise PortError(f"cannot check a {type(model).__name__}", where="model", fix="give a torch.nn.Module")
+    if any(map(compat.is_ported, (*model.parameters(), *model.buffers()))):
+        raise PortError(
+            "the model is on the device already, and torch has nothing to compare with",
+            where=type(model).__name__,
+            fix="check the model before tpuport.port(model), or a copy: copy.deepcopy(model) before it is ported",
+        )
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise PortError(
             "the model has tensors without values, on the meta device",
@@ -135,6 +140,8 @@ class Check:
         self.compiled: CompiledFunction | None = None
         self.ported: torch.nn.Module | None = None
         self.programs = 0
+        # What the stages leave to be undone.
+        self._cleanup = contextlib.ExitStack()
 
     def run(self) -> CheckResult:
         """Carry out all stages."""
@@ -168,11 +175,14 @@ class Check:
             "repeat": self._call_again,
             "mesh": self._compare_on_mesh,
         }
-        for name in names:
-            with self._stage(name):
-                if name != "torch" and not self.runs_in_torch:
-                    raise _StageSkipped
-                stages[name]()
+        with self._cleanup:
+            for name in names:
+                with self._stage(name), warnings.catch_warnings():
+                    # A stage that finds another result says so, and the linter names the line in any case.
+                    warnings.simplefilter("ignore", narrowing.NarrowingWarning)
+                    if name != "torch" and not self.runs_in_torch:
+                        raise _StageSkipped
+                    stages[name]()
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -219,11 +229,9 @@ class Check:
 
     def _run_torch(self) -> None:
         try:
-            # Lines are noted here alone: compiled code does not run line by line.
-            with self.executed:
-                self.torch_run = model_runs.run_torch(self._fresh_model(), self.arguments)
+            self._record_torch()
         except Exception as error:
-            self._add_torch_failure(error)
+            self.findings += torch_failures.findings(error, self.model, self.arguments, self.executed)
             raise _StageFailed from error
         self.runs_in_torch = True
         try:
@@ -251,47 +259,32 @@ class Check:
             )
         operators = sum(event.kind == "op" for event in self.torch_run.events)
         self.summary = f"{operators} operators"
+        if self._has("cuda"):
+            self.summary += ", with tpuport.gpu_shim"
 
-    def _add_torch_failure(self, error: Exception) -> None:
-        """A finding about the line, and one for each line of the same files that a machine without CUDA refuses."""
-        path = path_to(error)
-        frames = path.frames_of(Owner.MODEL)
-        source = frames[0].source() if frames else None
-        if kind_of(path.error).name == "cuda":
-            self._add_cuda_failure(error, source)
-            return
-        message = f"the model fails in torch itself: {type(error).__name__}: {trace_errors.first_line(error)}"
-        signature = model_runs.refusing_signature(self.model, self.arguments)
-        if signature:
-            message += f"; it takes forward{signature}"
-            source = comparing.forward_line(self.model, ModuleCall("", 0))
-        remedy = "correct the inputs that target() returns, or the code if they are right: tpuport has no part in it"
-        self._add("failure", "torch", message, remedy, source=source)
-        self.findings += confirming.cuda_findings(self.executed, self.model)
+    def _record_torch(self) -> None:
+        """Run the model in torch; a model that names CUDA, with the GPU shim from here to the end of the check."""
+        try:
+            self._record_torch_once()
+        except Exception as error:
+            if not torch_failures.needs_cuda(error):
+                raise
+            self._record_torch_with_shim(error)
 
-    def _add_cuda_failure(self, error: Exception, source: Source | None) -> None:
-        """A finding about the line that needs CUDA, and one for each other that the run would have come to."""
-        failure = CheckFinding(
-            "failure", "torch", "error",
-            f"the model fails in torch on the CPU: {type(error).__name__}: {trace_errors.first_line(error)}",
-            "let it run on the CPU, without .cuda() and with tensors on the device of its inputs", source,
-        )  # fmt: skip
-        errors = confirming.error_findings(self.executed, self.model)
-        about_line = [
-            finding
-            for finding in errors
-            if confirming.is_about(finding, source) and confirming.is_about_cuda(finding)
-        ]
-        if about_line:
-            # One item for the line: the linter's words for it.
-            reason = f"{failure.message}: {about_line[0].reason}"
-            failure = dataclasses.replace(
-                failure, message=reason, remedy=about_line[0].remedy, rule=about_line[0].rule
-            )
-        self.findings.append(failure)
-        self.findings += confirming.as_errors(
-            finding for finding in errors if finding not in about_line or finding.rule != failure.rule
-        )
+    def _record_torch_with_shim(self, failure: Exception) -> None:
+        """As `_record_torch`; raises the failure without the shim if the shim does not help."""
+        shim = self._cleanup.enter_context(gpu_shim())
+        try:
+            self._record_torch_once()
+        except Exception:  # noqa: BLE001  the lines that name CUDA come first, and this may follow from them
+            shim.disable()
+            raise failure from None
+        self.findings += torch_failures.shim_findings(shim, self.executed, self.model)
+
+    def _record_torch_once(self) -> None:
+        # Lines are noted here alone: compiled code does not run line by line.
+        with self.executed:
+            self.torch_run = model_runs.run_torch(self._fresh_model(), self.arguments)
 
     def _run_device(self) -> None:
         """Trace the model with torch's answers, so that one run collects every line that needs a value."""

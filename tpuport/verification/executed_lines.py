@@ -59,6 +59,15 @@ class ExecutedLines:
         """Whether any line of a range ran."""
         return not self.lines.get(file, set()).isdisjoint(range(first, last + 1))
 
+    def source(self, file: str, line: int) -> Source:
+        """A line that ran, with the function that it is in."""
+        names = [
+            code.co_qualname
+            for code in self._is_model_code
+            if code.co_filename == file and line in {number for _, _, number in code.co_lines()}
+        ]
+        return Source(file, line, names[0] if names else "", linecache.getline(file, line).strip())
+
     def changing_line(self, name: str) -> Source | None:
         """The line that ran and most likely changes what has this name: an attribute, or an item of a dictionary.
 

@@ -88,7 +88,7 @@ def _split_result(result: Any, name: str, options: Options) -> tuple[Any, _Input
             return result, inputs, (f"inputs are those of {options.inputs}",)
         case _ if callable(result):
             fix += ", or give --inputs module:function, which makes the inputs"
-    raise PortError(f"it returned {_describe(result)}", where=name, fix=fix)
+    raise PortError(f"it returned {describe_value(result)}", where=name, fix=fix)
 
 
 def check_arguments(model: torch.nn.Module, inputs: Any, where: str) -> None:
@@ -145,7 +145,7 @@ def _check_inputs(inputs: Any, name: str, task: str | None) -> _Inputs:
     if actual_task != "forward":
         return inputs
     raise PortError(
-        f"the inputs are {_describe(inputs)}", where=name,
+        f"the inputs are {describe_value(inputs)}", where=name,
         fix="a mapping from argument names of forward to values",
     )  # fmt: skip
 
@@ -240,7 +240,8 @@ def _error_line(error: Exception) -> str | None:
     return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own)), None)
 
 
-def _describe(value: Any) -> str:
+def describe_value(value: Any) -> str:
+    """What a value is, in words of an error: "a tuple of 2: Linear, int"."""
     match value:
         case None:
             return "None"
