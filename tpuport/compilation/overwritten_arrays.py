@@ -103,7 +103,10 @@ def own_arrays(arrays: Sequence[jax.Array], containers: Iterable[Iterable[Any]])
     """
     expected = Counter(id(element) for container in containers for element in container)
     return [
-        jnp.copy(array) if _count_references(arrays, number) > expected[id(array)] + _OTHERS else array
+        # What is only described, to be lowered, has no memory.
+        jnp.copy(array)
+        if isinstance(array, jax.Array) and _count_references(arrays, number) > expected[id(array)] + _OTHERS
+        else array
         for number, array in enumerate(arrays)
     ]
 
