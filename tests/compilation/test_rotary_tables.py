@@ -14,7 +14,7 @@ import tpuport
 from tpuport import PortError
 
 # FluxPosEmbed asks for float64.
-pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
 
 class Model(torch.nn.Module):

@@ -1,7 +1,10 @@
 """Code that asks for 64 bits a number, of which the device computes 32: a warning with its line, once for each line."""
 
+import contextlib
+import contextvars
 import sys
 import warnings
+from collections.abc import Iterator
 from types import FrameType
 
 import torch
@@ -15,8 +18,23 @@ class NarrowingWarning(UserWarning):
     """A tensor on the device has fewer digits than the one that torch would compute."""
 
 
+_is_silenced: contextvars.ContextVar[bool] = contextvars.ContextVar("narrowing is silenced", default=False)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Warn of nothing inside of the block: for a trace whose program never runs."""
+    token = _is_silenced.set(True)
+    try:
+        yield
+    finally:
+        _is_silenced.reset(token)
+
+
 def warn(dtype: torch.dtype) -> None:
     """Warn of a tensor that code asks for in this dtype, float64 or complex128, at the line that does."""
+    if _is_silenced.get():
+        return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_library(frame):
         frame = frame.f_back

@@ -21,6 +21,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.interpreters import partial_eval
 
 from tpuport import compat
+from tpuport.compat import narrowing
 from tpuport.rotary.rotary_modules import (
     CallArguments,
     HostModule,
@@ -136,7 +137,8 @@ class _Recorder:
                 function(*arrays)
             return self._collect_tensors()
 
-        with self._installed():
+        # The tables are computed on the host, in the dtype that the code asks for.
+        with self._installed(), narrowing.silenced():
             return jax.make_jaxpr(until_block)(*arguments)
 
     @contextlib.contextmanager

@@ -71,7 +71,7 @@ def compile_example(name: str, code: str) -> Report:
     return eval(compile(ast.Expression(last.value), name, "eval"), namespace)
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 @pytest.mark.parametrize("rule", EXAMPLES)
 def test_the_example_has_it_before_and_not_after(rule: AdviceRule) -> None:
     before = compile_example(f"<{rule.id} before>", rule.before)

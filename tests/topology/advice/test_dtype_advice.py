@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")
 
 
 def test_a_model_that_stays_in_float32(advice, models) -> None:
