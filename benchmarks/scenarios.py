@@ -63,11 +63,18 @@ def _decoding_steps(model: Any, call: dict[str, Any]) -> Iterator[Scenario]:
 
 
 def _filled_cache(model: Any, ids: torch.Tensor) -> Any:
+    """A cache with the keys of these tokens.
+
+    Raises:
+        ValueError: If the model leaves the cache empty, as an encoder does: no step would be a decoding step.
+    """
     from transformers import StaticCache
 
     cache = StaticCache(config=model.config, max_cache_len=ids.shape[1] + FREE_SLOTS)
     with torch.no_grad():
         model(input_ids=ids, past_key_values=cache, use_cache=True)
+    if int(cache.get_seq_length()) == 0:
+        raise ValueError("the model does not use the cache")
     return cache
 
 

@@ -33,6 +33,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GraniteDoclingFor": {"vision_config": {"image_size": 128, "patch_size": 16}},
     "PaliGemma": {"vision_config": {"projection_dim": 64}, "projection_dim": 64},
     "Jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "LightGlue": {"depth_confidence": 0.01},  # pairs of images leave before the last layer
     "LlavaNext": {"image_grid_pinpoints": [[224, 448], [448, 224]]},
     "LlavaOnevision": {"image_grid_pinpoints": [[224, 448], [448, 224]]},
     "MllamaForCond": {

@@ -460,6 +460,27 @@ class Model(nn.Module):
         mask = torch.arange(length, device=input_ids.device) >= past
         return input_ids + position_ids + mask
 """),
+    "an attribute that another call has set": Case("""
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.deltas = None
+        self.never = None
+
+    def positions(self, ids, past):
+        if past is None or self.deltas is None:
+            positions, self.deltas = self.index(ids)
+        elif self.deltas is not None and past.get_seq_length() > 0:  #! TPU205
+            positions = torch.arange(past.get_seq_length(), 8) + self.deltas  #! TPU107
+        elif self.never is not None:
+            positions = ids[ids > 0]
+        else:
+            positions = ids
+        return positions
+
+    def forward(self, input_ids: torch.Tensor, past_key_values=None):
+        return self.positions(input_ids, past_key_values)
+"""),
     "a package that is missing": Case(
         FLASH
         + """

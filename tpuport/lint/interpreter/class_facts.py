@@ -8,7 +8,7 @@ import ast
 import collections
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from tpuport.lint.abstract_values import (
@@ -267,6 +267,20 @@ class Classes:
                         assignments[name].append(call)
         return assignments
 
+    def is_set_later(self, info: ClassInfo, name: str) -> bool:
+        """Whether another method than `__init__` sets an attribute to something else than a constant."""
+        return any(name in self._names_set_outside_init(ancestor) for ancestor in self.mro(info))
+
+    @_stored
+    def _names_set_outside_init(self, info: ClassInfo) -> set[str]:
+        names: set[str] = set()
+        methods = [method.node for name, method in info.methods.items() if name != "__init__"]
+        for node in itertools.chain.from_iterable(map(statements_within, methods)):
+            match node:
+                case ast.Assign(value=value, targets=targets) if not isinstance(value, ast.Constant):
+                    names.update(filter(None, map(_attribute_of_name, _flattened(targets))))
+        return names
+
     @_stored
     def entries_set_later(self, info: ClassInfo) -> dict[str, Value]:
         """What methods other than `__init__` put into containers, `self.x[key] = f(...)`: joined, by attribute."""
@@ -281,6 +295,16 @@ class Classes:
                             value = self._evaluator.module_expression(ancestor.module, call)
                             entries[name] = join_optional(entries.get(name), value)
         return entries
+
+
+def _flattened(targets: Iterable[ast.expr]) -> Iterator[ast.expr]:
+    """The targets of an assignment, those in tuples one by one."""
+    for target in targets:
+        match target:
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                yield from _flattened(elements)
+            case _:
+                yield target
 
 
 def _attribute_of_name(target: ast.AST) -> str | None:

@@ -253,6 +253,8 @@ def _attribute_set_by_methods(frame: Frame, info: ClassInfo, name: str) -> Value
             later = classes.attribute_set_later(info, name)
             if later is not None:
                 value = join_optional(value, later)
+            elif value is not None and classes.is_set_later(info, name):
+                value = UNKNOWN
     match value:
         case Mapping(entries=(), element=Unknown()):
             # `self.cache = {}` in `__init__`: other methods fill it.
