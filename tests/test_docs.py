@@ -1,6 +1,7 @@
 """The documentation's Python runs as it is written, block after block, on the tiny Llama, whose weights are tied."""
 
 import contextlib
+import importlib.util
 import io
 import re
 from pathlib import Path
@@ -57,3 +58,12 @@ def test_a_pages_blocks_run_in_their_order(page: str, tmp_path: Path) -> None:
         assert re.search(
             r"lm_head\\.weight\|model\\.embed_tokens\\.weight +2 .* P\(None, None\)", printed.getvalue()
         )
+
+
+def test_the_page_of_the_api_lists_every_public_name() -> None:
+    spec = importlib.util.spec_from_file_location("gen_api", ROOT / "docs" / "gen_api.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert not generator.is_stale(), "run python docs/gen_api.py"
