@@ -11,7 +11,7 @@ RIVALS_STAMP := $(RIVALS)/.installed
 PY := $(VENV)/bin/python
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
-PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --durations=10
+PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations=10
 
 # What another release of torchax can break.
 NIGHTLY_TESTS := tests/compat tests/test_pytrees.py tests/generation/test_parity.py $(wildcard tests/test_activation.py)

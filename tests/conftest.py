@@ -3,24 +3,33 @@
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TPUPORT_COMPILATION_CACHE", "off")
 # The threads of several workers on few cores wait for each other at every product of torch, which are small here.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What runs once is not worth optimizing; `make test-all` has programs as users have them.
 _FLAGS = {"--xla_force_host_platform_device_count": "8"}
+# What runs once is not worth optimizing; `make test-all` has programs as users have them.
 if not os.environ.get("TPUPORT_THOROUGH"):
-    _FLAGS["--xla_backend_optimization_level"] = "0"
+    _FLAGS |= {
+        "--xla_backend_optimization_level": "0",
+        # Compiling takes a third of the time with XLA's older generators of loops, and half of that with one LLVM
+        # module for a program instead of up to 32.
+        "--xla_cpu_use_fusion_emitters": "false",
+        "--xla_cpu_parallel_codegen_split_count": "1",
+    }
 _given = os.environ.get("XLA_FLAGS", "")
 _added = [f"{name}={value}" for name, value in _FLAGS.items() if name not in _given]
 os.environ["XLA_FLAGS"] = " ".join([_given, *_added]).strip()
 
 import pytest  # noqa: E402
+import wrapt  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
@@ -32,10 +41,39 @@ settings.register_profile("few", max_examples=100 if os.environ.get("TPUPORT_THO
 
 # The checker builds a checking function at every definition, those inside of functions again at each call, and took
 # more than a third of the suite's time. pyright checks the rest, but for the shapes that only these modules state.
-_CHECKED = ["tpuport.attention", "tpuport.generation.sampling"]
+_SHAPED = "backward flash flash_kernel mask mesh_attention padding reference ring ulysses xla_attention"
+_CHECKED = ["tpuport.generation.sampling", *(f"tpuport.attention.{name}" for name in _SHAPED.split())]
 if os.environ.get("TPUPORT_THOROUGH"):
     _CHECKED = ["tpuport"]
 install_import_hook(_CHECKED, "beartype.beartype")
+
+
+def _share_contexts(mlir: ModuleType) -> None:
+    """Let jax lower a hundred programs in one MLIR context: to make one takes longer than to lower an operator."""
+    make_module_context = mlir.ModuleContext.__init__
+    of_thread = threading.local()
+
+    def shared_context() -> Any:
+        # A context keeps all types, constants and locations that were ever made in it.
+        if getattr(of_thread, "remaining_uses", 0) == 0:
+            of_thread.context, of_thread.remaining_uses = mlir.make_ir_context(), 100
+        of_thread.remaining_uses -= 1
+        return of_thread.context
+
+    def init(self: Any, *, context: Any = None, **options: Any) -> None:
+        make_module_context(self, context=context or shared_context(), **options)
+
+    mlir.ModuleContext.__init__ = init
+
+
+if not os.environ.get("TPUPORT_THOROUGH"):
+    wrapt.register_post_import_hook(_share_contexts, "jax._src.interpreters.mlir")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the millions of objects of imported modules, which live until the end anyway."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

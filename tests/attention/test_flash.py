@@ -1,5 +1,6 @@
 """The kernel itself, in interpret mode, with everything that `flash` puts around it, against torch in float64."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,12 @@ BLOCKS = (128, 256, 128)
 TOLERANCE = {jnp.float32: 2e-5, jnp.bfloat16: 2e-2}
 
 
+@functools.partial(jax.jit, static_argnames=("band", "options"))
+def _flash(operands: tuple, masks: dict, band: tuple, options: tuple) -> tuple[jax.Array, jax.Array]:
+    """Compiled once for problems of one kind; without jit, each call of the interpreted kernel would be compiled."""
+    return flash(*operands, Mask(**dict(band), **masks), **dict(options))
+
+
 def _run(problem: Any, **options: Any) -> tuple[jax.Array, jax.Array]:
     chosen = {
         "scale": problem.scale,
@@ -26,7 +33,9 @@ def _run(problem: Any, **options: Any) -> tuple[jax.Array, jax.Array]:
         "blocks": BLOCKS,
         "interpret": True,
     } | options
-    return flash(*problem.arrays(), problem.mask(), **chosen)
+    masks = {name: part for name, part in problem.parts.items() if isinstance(part, np.ndarray)}
+    band = tuple((name, part) for name, part in problem.parts.items() if name not in masks)
+    return _flash(problem.arrays(), masks, band, tuple(chosen.items()))
 
 
 def _check(got: tuple, problem: Any) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -113,7 +114,7 @@ def run_processes(tmp_path: Path) -> Iterator[Callable[..., list[Finished]]]:
         started.append(processes := Processes(directory))
         common = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "XLA_FLAGS": re.sub(r"device_count=\d+", "device_count=4", os.environ["XLA_FLAGS"]),
             "PYTHONPATH": str(ROOT),
             "TEST_COORDINATOR": f"127.0.0.1:{_free_port()}",
             "TEST_PROCESSES": "2",
