@@ -11,6 +11,7 @@ from transformers import (
     GptOssConfig,
     LlamaConfig,
     MarianConfig,
+    MegatronBertConfig,
     MistralConfig,
     MixtralConfig,
     Phi3Config,
@@ -42,6 +43,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         vocab_size=128, d_model=32, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=64, pad_token_id=0,
         bos_token_id=1, eos_token_id=2, max_position_embeddings=256, is_encoder_decoder=False,
     ),
+    "megatron_bert": MegatronBertConfig(**_SIZES, is_decoder=False),
     "mixtral": MixtralConfig(**_SIZES, num_local_experts=4, num_experts_per_tok=2),
 }  # fmt: skip
 

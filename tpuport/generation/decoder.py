@@ -170,8 +170,10 @@ class Decoder:
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         is_written = jnp.arange(state.present.shape[1]) <= column
-        position = jnp.sum(state.present & is_written, axis=1, keepdims=True, dtype=jnp.int32) - 1
-        return self._forward(arrays, token, state.present, position, state.cache)
+        # The causal mask hides columns to come, but not every decoder is causal.
+        present = state.present & is_written
+        position = jnp.sum(present, axis=1, keepdims=True, dtype=jnp.int32) - 1
+        return self._forward(arrays, token, present, position, state.cache)
 
     def _replicate_read(self, state: State) -> State:
         """Traced. Replicate what the host reads: a process sees only what its own devices hold."""
